@@ -1,0 +1,77 @@
+//! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set.
+//!
+//! `cargo bench --bench kernels`
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::hint::black_box;
+use tcast::{
+    dtype::Dtype,
+    kernel::{Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
+};
+
+/// Elements a run: source and result stay in the second-level cache.
+const COUNT: usize = 1 << 16;
+
+const PAIRS: &[(Dtype, Dtype)] = &[
+    (Dtype::Float32, Dtype::Float8E4M3FN),
+    (Dtype::Float32, Dtype::Bfloat16),
+    (Dtype::Float32, Dtype::Float16),
+    (Dtype::Float32, Dtype::Int8),
+    (Dtype::Float32, Dtype::Float4E2M1),
+    (Dtype::Bfloat16, Dtype::Float8E4M3FN),
+    (Dtype::Float16, Dtype::Float32),
+    (Dtype::Float8E4M3FN, Dtype::Bfloat16),
+    (Dtype::Float64, Dtype::Float32),
+    (Dtype::Int64, Dtype::Bfloat16),
+];
+
+fn kernels(criterion: &mut Criterion) {
+    let rules = Rules {
+        saturate: true,
+        infinity_saturates_fnuz: false,
+        round_mode: RoundMode::Up,
+        out_of_range: OutOfRange::Wrap,
+    };
+    for &(source, target) in PAIRS {
+        let mut group = criterion.benchmark_group(format!("{source}->{target}"));
+        let (source, target) = (Storage::packed(source), Storage::packed(target));
+        let kernel = Kernel::cast(source, target, &rules).expect("a numeric pair");
+        let input = weights(source, COUNT);
+        let mut output = vec![0; target.bytes(COUNT as u64).expect("a small size") as usize];
+        group.throughput(Throughput::Bytes(input.len() as u64));
+        for isa in Isa::available() {
+            group.bench_function(format!("{isa:?}"), |bencher| {
+                bencher.iter(|| kernel.run_on(isa, black_box(&input), black_box(&mut output), COUNT));
+            });
+        }
+    }
+}
+
+/// Values spread as weights are: roughly normal, deviation 0.02, cast to the source type.
+fn weights(source: Storage, count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / 16_777_216.0 - 0.5
+    };
+    let values: Vec<u8> =
+        (0..count).flat_map(|_| ((0..12).map(|_| uniform()).sum::<f32>() * 0.02).to_le_bytes()).collect();
+    let float32 = Storage::packed(Dtype::Float32);
+    let rules = Rules {
+        saturate: true,
+        infinity_saturates_fnuz: false,
+        round_mode: RoundMode::Up,
+        out_of_range: OutOfRange::Wrap,
+    };
+    let kernel = Kernel::cast(float32, source, &rules).expect("a numeric pair");
+    let mut bytes = vec![0; source.bytes(count as u64).expect("a small size") as usize];
+    kernel.run(&values, &mut bytes, count).expect("packed elements are well formed");
+    bytes
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(1)).warm_up_time(std::time::Duration::from_millis(300));
+    targets = kernels
+}
+criterion_main!(benches);

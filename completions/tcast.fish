@@ -1,0 +1,55 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_tcast_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_tcast_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_tcast_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_tcast_using_subcommand
+    set -l cmd (__fish_tcast_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c tcast -n "__fish_tcast_needs_command" -s h -l help -d 'Print help'
+complete -c tcast -n "__fish_tcast_needs_command" -s V -l version -d 'Print version'
+complete -c tcast -n "__fish_tcast_needs_command" -f -a "cast" -d 'Convert the values of a file to another type'
+complete -c tcast -n "__fish_tcast_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, ... (--help lists all)' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Where to write; .npy and .safetensors choose the format [default: INPUT\'s name with the type in it]' -r -F
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
+false\t''"
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l round-mode -d 'Where float8e8m0 rounds to' -r -f -a "up\t'the next power of two'
+down\t'the power of two below'
+nearest\t'the nearest, a tie upwards'"
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l out-of-range -d 'What a float that an integer type cannot hold becomes' -r -f -a "wrap\t'the low bits; NaN and Inf give 0'
+saturate\t'the nearest end; NaN gives 0'
+error\t'refuse; nothing is written'"
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l include -d 'Only tensors whose name matches; repeatable, the others are copied' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l exclude -d 'Not tensors whose name matches; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rule -d 'Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s f -l force -d 'Replace an existing output'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-saturate -d 'The same as --saturate=false'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l all -d 'Convert integer and bool tensors to a float type too'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s n -l dry-run -d 'Show what would become what, and the sizes; write nothing'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l json -d 'Print the report as JSON on standard output'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-sync -d 'Do not flush the output to the disk before it takes its name'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s q -l quiet -d 'No progress, no summary, no warnings; errors stay'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast help" -f -a "cast" -d 'Convert the values of a file to another type'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -1,0 +1,129 @@
+#compdef tcast
+
+autoload -U is-at-least
+
+_tcast() {
+    typeset -A opt_args
+    typeset -a _arguments_options
+    local ret=1
+
+    if is-at-least 5.2; then
+        _arguments_options=(-s -S -C)
+    else
+        _arguments_options=(-s -C)
+    fi
+
+    local context curcontext="$curcontext" state line
+    _arguments "${_arguments_options[@]}" : \
+'-h[Print help]' \
+'--help[Print help]' \
+'-V[Print version]' \
+'--version[Print version]' \
+":: :_tcast_commands" \
+"*::: :->tcast" \
+&& ret=0
+    case $state in
+    (tcast)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:tcast-command-$line[1]:"
+        case $line[1] in
+            (cast)
+_arguments "${_arguments_options[@]}" : \
+'--to=[The type to convert to\: float8e4m3fn, bf16, int8, ... (--help lists all)]:DTYPE:_default' \
+'-o+[Where to write; .npy and .safetensors choose the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--output=[Where to write; .npy and .safetensors choose the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
+'--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
+'--round-mode=[Where float8e8m0 rounds to]:MODE:((up\:"the next power of two"
+down\:"the power of two below"
+nearest\:"the nearest, a tie upwards"))' \
+'--out-of-range=[What a float that an integer type cannot hold becomes]:POLICY:((wrap\:"the low bits; NaN and Inf give 0"
+saturate\:"the nearest end; NaN gives 0"
+error\:"refuse; nothing is written"))' \
+'*--include=[Only tensors whose name matches; repeatable, the others are copied]:GLOB:_default' \
+'*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
+'*--rule=[Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to]:GLOB=DTYPE:_default' \
+'-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
+'-f[Replace an existing output]' \
+'--force[Replace an existing output]' \
+'(--saturate)--no-saturate[The same as --saturate=false]' \
+'--all[Convert integer and bool tensors to a float type too]' \
+'-n[Show what would become what, and the sizes; write nothing]' \
+'--dry-run[Show what would become what, and the sizes; write nothing]' \
+'--json[Print the report as JSON on standard output]' \
+'--no-sync[Do not flush the output to the disk before it takes its name]' \
+'-q[No progress, no summary, no warnings; errors stay]' \
+'--quiet[No progress, no summary, no warnings; errors stay]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':input -- The .npy or .safetensors file to convert:_files' \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+":: :_tcast__subcmd__help_commands" \
+"*::: :->help" \
+&& ret=0
+
+    case $state in
+    (help)
+        words=($line[1] "${words[@]}")
+        (( CURRENT += 1 ))
+        curcontext="${curcontext%:*:*}:tcast-help-command-$line[1]:"
+        case $line[1] in
+            (cast)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(help)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+        esac
+    ;;
+esac
+;;
+        esac
+    ;;
+esac
+}
+
+(( $+functions[_tcast_commands] )) ||
+_tcast_commands() {
+    local commands; commands=(
+'cast:Convert the values of a file to another type' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'tcast commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__cast_commands] )) ||
+_tcast__subcmd__cast_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast cast commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__help_commands] )) ||
+_tcast__subcmd__help_commands() {
+    local commands; commands=(
+'cast:Convert the values of a file to another type' \
+'help:Print this message or the help of the given subcommand(s)' \
+    )
+    _describe -t commands 'tcast help commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__help__subcmd__cast_commands] )) ||
+_tcast__subcmd__help__subcmd__cast_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast help cast commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__help__subcmd__help_commands] )) ||
+_tcast__subcmd__help__subcmd__help_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast help help commands' commands "$@"
+}
+
+if [ "$funcstack[1]" = "_tcast" ]; then
+    _tcast "$@"
+else
+    compdef _tcast tcast
+fi

@@ -1,0 +1,185 @@
+//! The command line: flags and their help, nothing else.
+
+use crate::dtype::Dtype;
+use crate::kernel::{OutOfRange, RoundMode};
+use crate::select::{Pattern, Rule};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
+use std::path::PathBuf;
+
+/// Convert tensor files between number formats, bit for bit as ONNX Cast defines it.
+#[derive(Debug, Parser)]
+#[command(name = "tcast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  tcast cast model.safetensors --to float8e4m3fn
+  tcast cast x.npy --to bf16 -o x.safetensors
+  tcast cast --help")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Convert the values of a file to another type
+    Cast(Box<CastArgs>),
+}
+
+/// The arguments of `tcast cast`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(
+    long_about = "Convert the values of a .npy or .safetensors file to another type.
+
+Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
+NaN, was flushed to zero or wrapped is counted and told. The output appears whole or not at all, and its bytes \
+depend on the input and the options only.",
+    after_help = "Examples:
+  tcast cast model.safetensors --to float8e4m3fn
+  tcast cast model.safetensors --to bf16 -o half.safetensors
+  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
+  tcast cast x.npy --to int8 --out-of-range saturate
+  tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
+  tcast cast model.safetensors --to f16 --dry-run",
+    after_long_help = "Types:
+  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64, float4e2m1,
+  float6e2m3, float6e3m2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float16,
+  bfloat16, float32, float64; ONNX's, numpy's, torch's, safetensors' and OpenVINO's names for them; short ones
+  such as bf16 and e4m3. Complex tensors are only copied.
+
+Examples:
+  tcast cast model.safetensors --to float8e4m3fn
+      writes model.float8e4m3fn.safetensors; integers and bools in it stay as they are
+  tcast cast model.safetensors --to bf16 -o half.safetensors
+      names the output
+  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
+      keeps the norms and gives the embeddings another type
+  tcast cast x.npy --to int8 --out-of-range saturate
+      clamps what int8 cannot hold; otherwise it wraps, as in numpy and torch
+  tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
+      says what opaque bytes mean, and changes the file format
+  tcast cast model.safetensors --to f16 --dry-run
+      shows what would become what, and the sizes
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+)]
+pub struct CastArgs {
+    /// The .npy or .safetensors file to convert
+    pub input: PathBuf,
+
+    /// The type to convert to: float8e4m3fn, bf16, int8, ... (--help lists all)
+    #[arg(long, value_name = "DTYPE", required_unless_present = "rule")]
+    pub to: Option<Dtype>,
+
+    /// Where to write; .npy and .safetensors choose the format [default: INPUT's name with the type in it]
+    #[arg(short, long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+
+    /// Replace an existing output
+    #[arg(short, long)]
+    pub force: bool,
+
+    /// What the stored bytes mean, where the file cannot say (V1, u1, U8)
+    #[arg(long, value_name = "DTYPE")]
+    pub from: Option<Dtype>,
+
+    /// How values are converted.
+    #[command(flatten)]
+    pub values: ValueArgs,
+
+    /// Which tensors are converted.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+
+    /// Show what would become what, and the sizes; write nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+
+    /// Print the report as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+
+    /// Do not flush the output to the disk before it takes its name
+    #[arg(long)]
+    pub no_sync: bool,
+
+    /// No progress, no summary, no warnings; errors stay
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Threads to use [default: the cores there are]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// How values are converted.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Values")]
+pub struct ValueArgs {
+    /// Clamp what is beyond a float8 type's range; false: make it infinite or NaN [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    pub saturate: Option<bool>,
+
+    /// The same as --saturate=false
+    #[arg(long, conflicts_with = "saturate")]
+    pub no_saturate: bool,
+
+    /// Where float8e8m0 rounds to
+    #[arg(long, value_name = "MODE", default_value = "up")]
+    pub round_mode: RoundMode,
+
+    /// What a float that an integer type cannot hold becomes
+    #[arg(long, value_name = "POLICY", default_value = "wrap")]
+    pub out_of_range: OutOfRange,
+}
+
+/// Which tensors are converted.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Which tensors")]
+pub struct SelectionArgs {
+    /// Convert integer and bool tensors to a float type too
+    #[arg(long)]
+    pub all: bool,
+
+    /// Only tensors whose name matches; repeatable, the others are copied
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<Pattern>,
+
+    /// Not tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Pattern>,
+
+    /// Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to
+    #[arg(long, value_name = "GLOB=DTYPE")]
+    pub rule: Vec<Rule>,
+}
+
+impl ValueEnum for RoundMode {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Up, Self::Down, Self::Nearest]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Self::Up => clap::builder::PossibleValue::new("up").help("the next power of two"),
+            Self::Down => clap::builder::PossibleValue::new("down").help("the power of two below"),
+            Self::Nearest => clap::builder::PossibleValue::new("nearest").help("the nearest, a tie upwards"),
+        })
+    }
+}
+
+impl ValueEnum for OutOfRange {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Wrap, Self::Saturate, Self::Error]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Self::Wrap => clap::builder::PossibleValue::new("wrap").help("the low bits; NaN and Inf give 0"),
+            Self::Saturate => clap::builder::PossibleValue::new("saturate").help("the nearest end; NaN gives 0"),
+            Self::Error => clap::builder::PossibleValue::new("error").help("refuse; nothing is written"),
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! `tcast cast`: arguments -> plan -> run -> report.
+#![allow(clippy::print_stderr, reason = "the summary")]
+
+use super::{print, warn};
+use crate::cli::CastArgs;
+use crate::container;
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use crate::io::output::Destination;
+use crate::operator::cast::Attributes;
+use crate::plan;
+use crate::progress::{Bar, Progress, Silent};
+use crate::report::Report;
+use crate::select::Selection;
+use serde_json::json;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub(super) fn run(args: &CastArgs) -> Result<()> {
+    let input = MappedFile::open(&args.input)?;
+    let (source, contents) = container::read(input.path(), &input)?;
+    let output = output_path(args)?;
+    let target = container::by_extension(&output).unwrap_or(source);
+    let selection = selection(args);
+    let attributes = attributes(args);
+    if !args.quiet {
+        let names: Vec<&str> = contents.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        for message in selection.unmatched(&names) {
+            warn(&message);
+        }
+    }
+    let destination = Destination::new(&output, args.force, &[input.path()])?;
+    let stem = args.input.file_stem().unwrap_or_default().to_string_lossy();
+    let name = (source.holds_one() && !target.holds_one()).then_some(&*stem);
+    let plan = plan::cast(&contents, target, &selection, &attributes, args.from, name)
+        .map_err(|error| error.in_file(input.path()))?;
+    destination.check_room(plan.len)?;
+    let bytes_in = input.len() as u64;
+    let options = options(args, attributes);
+    let mut report = Report { plan: &plan, input: &args.input, output: &output, options, bytes_in, done: None };
+    if args.dry_run {
+        let text = if args.json { report.json().to_string() } else { report.table() };
+        print(&text)?;
+    } else {
+        let start = Instant::now();
+        let file = destination.create()?;
+        let progress: Box<dyn Progress> = if args.quiet { Box::new(Silent) } else { Box::new(Bar::new(bytes_in)) };
+        let counts = crate::engine::run(&plan, &input, &file, threads(args), &*progress)
+            .map_err(|error| error.in_file(input.path()))?;
+        drop(progress);
+        file.publish(!args.no_sync)?;
+        report.done = Some((counts, start.elapsed()));
+        if args.json {
+            print(&report.json().to_string())?;
+        }
+    }
+    if !args.quiet {
+        anstream::eprintln!("{}", report.summary());
+    }
+    Ok(())
+}
+
+/// The output as named, or beside the input with the type before the extension.
+fn output_path(args: &CastArgs) -> Result<PathBuf> {
+    if let Some(output) = &args.output {
+        return Ok(output.clone());
+    }
+    let Some(to) = args.to else {
+        return Err(Error::usage("without --to the output has no name of its own: name it with -o"));
+    };
+    Ok(with_type(&args.input, to.name()))
+}
+
+/// `model.safetensors` -> `model.TYPE.safetensors`.
+fn with_type(input: &Path, dtype: &str) -> PathBuf {
+    let mut name: OsString = input.file_stem().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(dtype);
+    if let Some(extension) = input.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    input.with_file_name(name)
+}
+
+fn selection(args: &CastArgs) -> Selection {
+    let crate::cli::SelectionArgs { all, include, exclude, rule } = &args.selection;
+    Selection { to: args.to, include: include.clone(), exclude: exclude.clone(), rules: rule.clone(), all: *all }
+}
+
+fn attributes(args: &CastArgs) -> Attributes {
+    let values = &args.values;
+    Attributes {
+        saturate: values.saturate.unwrap_or(!values.no_saturate),
+        round_mode: values.round_mode,
+        out_of_range: values.out_of_range,
+        ..Attributes::default()
+    }
+}
+
+fn options(args: &CastArgs, attributes: Attributes) -> serde_json::Value {
+    use clap::ValueEnum;
+    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    json!({
+        "to": args.to.map(crate::dtype::Dtype::name),
+        "from": args.from.map(crate::dtype::Dtype::name),
+        "saturate": attributes.saturate,
+        "round_mode": name(attributes.round_mode.to_possible_value()),
+        "out_of_range": name(attributes.out_of_range.to_possible_value()),
+        "all": args.selection.all,
+    })
+}
+
+fn threads(args: &CastArgs) -> usize {
+    args.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, Into::into), Into::into)
+}

@@ -1,0 +1,414 @@
+//! `.safetensors`: a JSON header, then the tensors' bytes without gaps.
+//!
+//! Stricter than the reference reader where that one is silently wrong: a name that stands twice is refused.
+//! Types that the format lacks are stored in ones it has, and named in one JSON string under the metadata key
+//! [`KEY`]; the header's order and all other metadata are kept.
+
+use super::{Container, Contents, Elements, FileLayout, NewTensor, Tensor, element_count};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::kernel::Storage;
+use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// The longest header, by the format's own rule.
+const MAX_HEADER: u64 = 100_000_000;
+/// The name that is not a tensor's.
+const METADATA: &str = "__metadata__";
+/// The metadata key for types that the format lacks.
+const KEY: &str = "tcast";
+
+/// The `.safetensors` format.
+pub(super) struct Safetensors;
+
+impl Container for Safetensors {
+    fn name(&self) -> &'static str {
+        "safetensors"
+    }
+
+    fn extension(&self) -> &'static str {
+        "safetensors"
+    }
+
+    fn holds_one(&self) -> bool {
+        false
+    }
+
+    fn recognises(&self, bytes: &[u8]) -> bool {
+        header_length(bytes).is_ok() && bytes.get(8) == Some(&b'{')
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<Contents> {
+        let data_start = 8 + header_length(bytes)?;
+        let header: Header = serde_json::from_slice(&bytes[8..data_start])
+            .map_err(|error| Error::new(format!("malformed header: {error}")))?;
+        check_coverage(&header.tensors, (bytes.len() - data_start) as u64)?;
+        let mut metadata = header.metadata;
+        let notes = take_notes(&mut metadata)?;
+        let tensors = header.tensors.into_iter().map(|(name, entry)| {
+            let range = data_start + entry.data_offsets.0 as usize..data_start + entry.data_offsets.1 as usize;
+            let tensor = match notes.get(&name) {
+                Some(note) => note.apply(&entry),
+                None => entry.plain(),
+            };
+            let (dtype, shape, count) = tensor.map_err(|error| error.in_tensor(&name))?;
+            let elements = Elements::Typed(Storage::packed(dtype));
+            Ok(Tensor { name, shape, count, elements, fortran_order: false, bytes: range })
+        });
+        Ok(Contents { tensors: tensors.collect::<Result<_>>()?, metadata })
+    }
+
+    fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+        let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
+        let mut stored = Vec::with_capacity(tensors.len());
+        let mut names = HashSet::new();
+        for tensor in tensors {
+            let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
+            if tensor.name == METADATA {
+                return refuse("safetensors keeps this name for its metadata");
+            }
+            if !names.insert(&tensor.name) {
+                return refuse("two tensors have this name");
+            }
+            if tensor.fortran_order {
+                return refuse("is in Fortran order, and safetensors holds row-major tensors only")
+                    .map_err(|error: Error| error.remedy("save it as numpy.ascontiguousarray(x) first"));
+            }
+            let (entry, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
+            notes.tensors.extend(note.map(|note| (tensor.name.clone(), note)));
+            stored.push(entry);
+        }
+        let offsets = place(&stored)?;
+        let header = write_header(tensors, &stored, &offsets, with_notes(metadata, &notes).as_deref());
+        if header.len() as u64 > MAX_HEADER {
+            return Err(Error::new("the header would be longer than the format allows"));
+        }
+        let start = header.len() as u64;
+        let len = offsets.iter().map(|range| range.end).max().unwrap_or(0).checked_add(start);
+        let len = len.ok_or_else(too_long)?;
+        let places = tensors.iter().zip(offsets);
+        let places = places.map(|(tensor, at)| (Storage::packed(tensor.dtype), start + at.start..start + at.end));
+        Ok(FileLayout { header, places: places.collect(), len })
+    }
+}
+
+fn too_long() -> Error {
+    Error::new("the output would be longer than a file can be")
+}
+
+/// Length of the JSON header, which the file is sure to hold.
+fn header_length(bytes: &[u8]) -> Result<usize> {
+    let length = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let length = length.ok_or_else(|| Error::new("the file is too short for a safetensors header"))?;
+    let held = bytes.len() as u64 - 8;
+    if length > held.min(MAX_HEADER) {
+        return Err(Error::new(format!("the header is to be {length} bytes long, the file has {held} after that")));
+    }
+    Ok(length as usize)
+}
+
+/// The header as the file has it.
+struct Header {
+    metadata: Option<Vec<(String, String)>>,
+    tensors: Vec<(String, Entry)>,
+}
+
+/// A tensor as the header has it.
+#[derive(Deserialize)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct HeaderVisitor;
+        impl<'de> Visitor<'de> for HeaderVisitor {
+            type Value = Header;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object that names tensors")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+                let mut header = Header { metadata: None, tensors: Vec::new() };
+                let mut seen = HashSet::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if !seen.insert(name.clone()) {
+                        return Err(de::Error::custom(format!("'{}' stands twice", crate::error::shorten(&name))));
+                    }
+                    if name == METADATA {
+                        header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
+                    } else {
+                        let MapOnly(entry) = map.next_value()?;
+                        header.tensors.push((name, entry));
+                    }
+                }
+                Ok(header)
+            }
+        }
+        deserializer.deserialize_map(HeaderVisitor)
+    }
+}
+
+/// A JSON object of strings, in its order.
+struct StringPairs(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for StringPairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsVisitor;
+        impl<'de> Visitor<'de> for PairsVisitor {
+            type Value = StringPairs;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StringPairs, A::Error> {
+                let mut pairs: Vec<(String, String)> = Vec::new();
+                let mut seen = HashSet::new();
+                while let Some((key, value)) = map.next_entry::<String, String>()? {
+                    if !seen.insert(key.clone()) {
+                        return Err(de::Error::custom(format!("metadata '{}' stands twice", key.escape_debug())));
+                    }
+                    pairs.push((key, value));
+                }
+                Ok(StringPairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+/// A struct read from a JSON object only: a derived reader would take an array as well.
+struct MapOnly<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct MapVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for MapVisitor<T> {
+            type Value = MapOnly<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object with dtype, shape and data_offsets")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MapOnly<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(MapOnly)
+            }
+        }
+        deserializer.deserialize_map(MapVisitor(PhantomData))
+    }
+}
+
+impl Entry {
+    /// The type that the header names, with the number of elements; checked against the size.
+    fn plain(&self) -> Result<(Dtype, Vec<u64>, u64)> {
+        let dtype = Dtype::all().find(|dtype| dtype.safetensors_name() == Some(&self.dtype));
+        let dtype = dtype.ok_or_else(|| {
+            let known: Vec<&str> = Dtype::all().filter_map(Dtype::safetensors_name).collect();
+            let unknown = self.dtype.escape_debug();
+            Error::new(format!("unknown dtype '{unknown}'; safetensors has {}", known.join(", ")))
+        })?;
+        let count = element_count(&self.shape);
+        let bits = count.and_then(|count| count.checked_mul(dtype.bits().into()));
+        let (Some(count), Some(bits)) = (count, bits) else {
+            return Err(Error::new("the shape asks for more bytes than can be counted"));
+        };
+        if !bits.is_multiple_of(8) {
+            return Err(Error::new(format!(
+                "its shape, of {dtype}, does not fill whole bytes: {count} x {} bits",
+                dtype.bits()
+            )));
+        }
+        let held = self.data_offsets.1 - self.data_offsets.0;
+        if bits / 8 != held {
+            let wanted = bits / 8;
+            return Err(Error::new(format!("the shape asks for {wanted} bytes, data_offsets give {held}")));
+        }
+        Ok((dtype, self.shape.clone(), count))
+    }
+}
+
+/// Checks that the tensors lie one behind the other and fill `held` bytes of data.
+fn check_coverage(tensors: &[(String, Entry)], held: u64) -> Result<()> {
+    let mut order: Vec<&(String, Entry)> = tensors.iter().collect();
+    order.sort_by_key(|(_, entry)| entry.data_offsets);
+    let mut end = 0;
+    for (name, entry) in order {
+        let (start, next) = entry.data_offsets;
+        if start != end || next < start {
+            let what = if start > end { "a gap lies before its data" } else { "its data overlaps another tensor's" };
+            let what = if next < start { "its data ends before it starts" } else { what };
+            return Err(Error::new(format!("{what} (data_offsets [{start}, {next}])")).in_tensor(name));
+        }
+        end = next;
+    }
+    if end > held {
+        return Err(Error::new(format!(
+            "the file is cut short: its tensors take {end} bytes, {held} are there; was the download complete?"
+        )));
+    }
+    if end < held {
+        return Err(Error::new(format!("bytes follow the last tensor: {}", held - end)));
+    }
+    Ok(())
+}
+
+/// What the metadata under [`KEY`] says: the true types of tensors that are stored as something else.
+#[derive(Serialize, Deserialize)]
+struct Notes {
+    tensors: BTreeMap<String, Note>,
+    version: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Note {
+    dtype: String,
+    shape: Vec<u64>,
+    store: Store,
+}
+
+/// How a type that the format lacks is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Store {
+    /// As U8: elements of 2, 4 and 6 bits, least significant bits first.
+    PackedLsb,
+    /// As F64 with a last dimension of 2: complex128.
+    RealImag,
+}
+
+/// Takes the notes out of the metadata: they are made anew for every file.
+fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<String, Note>> {
+    let Some(pairs) = metadata else { return Ok(BTreeMap::new()) };
+    let Some(at) = pairs.iter().position(|(key, _)| key == KEY) else { return Ok(BTreeMap::new()) };
+    let (_, text) = pairs.remove(at);
+    let notes: Notes =
+        serde_json::from_str(&text).map_err(|error| Error::new(format!("malformed metadata '{KEY}': {error}")))?;
+    if notes.version != 1 {
+        return Err(Error::new(format!("metadata '{KEY}' is of version {}; this tcast knows 1", notes.version)));
+    }
+    Ok(notes.tensors)
+}
+
+/// The metadata with the notes, if there are any. Loaders refuse metadata without a `format`.
+fn with_notes(metadata: Option<&[(String, String)]>, notes: &Notes) -> Option<Vec<(String, String)>> {
+    let mut metadata = metadata.map(<[_]>::to_vec);
+    if !notes.tensors.is_empty() {
+        let pairs = metadata.get_or_insert_with(|| vec![("format".to_owned(), "pt".to_owned())]);
+        pairs.push((KEY.to_owned(), json(notes)));
+    }
+    metadata
+}
+
+impl Note {
+    /// The tensor as the note has it. Tools that rewrite tensors keep old notes: one that does not fit what is
+    /// stored is refused.
+    fn apply(&self, entry: &Entry) -> Result<(Dtype, Vec<u64>, u64)> {
+        let stale = || {
+            Error::new(format!("metadata '{KEY}' does not fit the stored tensor, which was changed since"))
+                .remedy(format!("remove the metadata key '{KEY}' to read the tensor as {}", entry.dtype))
+        };
+        let dtype: Dtype = self.dtype.parse().map_err(|_| stale())?;
+        let count = element_count(&self.shape).ok_or_else(stale)?;
+        let tensor = NewTensor { name: String::new(), dtype, shape: self.shape.clone(), count, fortran_order: false };
+        let (expected, note) = store(&tensor).map_err(|_| stale())?;
+        let fits = note.is_some_and(|note| note.store == self.store)
+            && expected.dtype == entry.dtype
+            && expected.shape == entry.shape
+            && expected.bytes == entry.data_offsets.1 - entry.data_offsets.0;
+        if fits { Ok((dtype, self.shape.clone(), count)) } else { Err(stale()) }
+    }
+}
+
+/// A tensor as it is stored.
+struct Stored {
+    dtype: &'static str,
+    shape: Vec<u64>,
+    bytes: u64,
+    /// What its offset should be a multiple of, for readers that view the bytes in place.
+    alignment: u64,
+}
+
+/// How a tensor is stored, with a note where that hides its type.
+fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
+    let (dtype, shape) = (tensor.dtype, &tensor.shape);
+    let bytes = dtype.packed_bytes(tensor.count).ok_or_else(too_long)?;
+    let bits = u64::from(dtype.bits());
+    let note = |store| Some(Note { dtype: dtype.name().to_owned(), shape: shape.clone(), store });
+    let last = shape.last().copied();
+    // torch reads FP4 in pairs of the last dimension; the format itself asks for whole bytes in all.
+    let fills_bytes = match dtype {
+        Dtype::Float4E2M1 => last.is_some_and(|last| last.is_multiple_of(2)),
+        _ => (tensor.count * bits).is_multiple_of(8),
+    };
+    if let Some(name) = dtype.safetensors_name().filter(|_| fills_bytes) {
+        let stored = Stored { dtype: name, shape: shape.clone(), bytes, alignment: (bits / 8).max(1) };
+        return Ok((stored, None));
+    }
+    if dtype == Dtype::Complex128 {
+        let shape = [shape.as_slice(), &[2]].concat();
+        return Ok((Stored { dtype: "F64", shape, bytes, alignment: 8 }, note(Store::RealImag)));
+    }
+    if !(1..8).contains(&bits) {
+        return Err(Error::new(format!("safetensors cannot hold {dtype}")));
+    }
+    let packed = match last {
+        Some(last) if (last * bits).is_multiple_of(8) => {
+            let mut packed = shape.clone();
+            packed.pop();
+            packed.push(last * bits / 8);
+            packed
+        }
+        _ => vec![bytes],
+    };
+    Ok((Stored { dtype: "U8", shape: packed, bytes, alignment: 1 }, note(Store::PackedLsb)))
+}
+
+/// Where each tensor's bytes lie behind the header: in the order of the header, unless that would leave one
+/// unaligned; then the wider types come first, as the reference writer has them.
+fn place(stored: &[Stored]) -> Result<Vec<Range<u64>>> {
+    let mut order: Vec<usize> = (0..stored.len()).collect();
+    let mut offsets = vec![0..0; stored.len()];
+    for attempt in 0..2 {
+        let mut end = 0_u64;
+        let mut aligned = true;
+        for &index in &order {
+            let start = end;
+            end = start.checked_add(stored[index].bytes).ok_or_else(too_long)?;
+            aligned &= start.is_multiple_of(stored[index].alignment);
+            offsets[index] = start..end;
+        }
+        if aligned || attempt == 1 {
+            break;
+        }
+        order.sort_by_key(|&index| std::cmp::Reverse(stored[index].alignment));
+    }
+    Ok(offsets)
+}
+
+/// The length and the JSON, padded with spaces to a multiple of 8.
+fn write_header(
+    tensors: &[NewTensor],
+    stored: &[Stored],
+    offsets: &[Range<u64>],
+    metadata: Option<&[(String, String)]>,
+) -> Vec<u8> {
+    let mut parts = Vec::with_capacity(tensors.len() + 1);
+    if let Some(pairs) = metadata {
+        let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
+        parts.push(format!("{}:{{{}}}", json(METADATA), pairs.join(",")));
+    }
+    for ((tensor, stored), at) in tensors.iter().zip(stored).zip(offsets) {
+        let (name, shape) = (json(&tensor.name), json(&stored.shape));
+        let Stored { dtype, .. } = stored;
+        parts.push(format!(r#"{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{},{}]}}"#, at.start, at.end));
+    }
+    let mut text = format!("{{{}}}", parts.join(","));
+    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("strings, numbers and maps with string keys are always JSON")
+}

@@ -1,0 +1,69 @@
+//! A float format as data: the widths of its fields, its bias, and which codes are not numbers.
+
+/// Which codes of a float format are infinite or NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Specials {
+    /// The top exponent holds Inf and NaN (IEEE 754-2019, 3.4; also OCP OFP8 E5M2).
+    Ieee,
+    /// No Inf; all ones is NaN, in both signs (OCP OFP8 E4M3).
+    Fn,
+    /// No Inf, no negative zero; the code of negative zero is the one NaN.
+    Fnuz,
+    /// Every code is a finite number (OCP MX 1.0: FP4, FP6).
+    Finite,
+}
+
+/// A binary float format of at most 64 bits: sign, exponent, mantissa from the top.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatFormat {
+    /// Width of the exponent field in bits.
+    pub exponent_bits: u32,
+    /// Width of the mantissa field in bits, without the hidden bit.
+    pub mantissa_bits: u32,
+    /// What is subtracted from the exponent field.
+    pub bias: i32,
+    /// Which codes are not numbers.
+    pub specials: Specials,
+}
+
+impl FloatFormat {
+    /// The sign bit.
+    #[must_use]
+    pub const fn sign(&self) -> u64 {
+        1 << (self.exponent_bits + self.mantissa_bits)
+    }
+
+    /// The code of the largest finite number.
+    #[must_use]
+    pub const fn max_finite(&self) -> u64 {
+        match self.specials {
+            Specials::Ieee => self.infinity() - 1,
+            Specials::Fn => self.sign() - 2,
+            Specials::Fnuz | Specials::Finite => self.sign() - 1,
+        }
+    }
+
+    /// The code with an exponent of all ones and no mantissa: infinity, in [`Specials::Ieee`] formats.
+    #[must_use]
+    pub const fn infinity(&self) -> u64 {
+        ((1 << self.exponent_bits) - 1) << self.mantissa_bits
+    }
+
+    /// The code of a positive NaN (quiet, without payload).
+    ///
+    /// Formats without NaN give their negative zero, as ONNX's node tests have it.
+    #[must_use]
+    pub const fn nan(&self) -> u64 {
+        match self.specials {
+            Specials::Ieee => self.infinity() | 1 << (self.mantissa_bits - 1),
+            Specials::Fn => self.sign() - 1,
+            Specials::Fnuz | Specials::Finite => self.sign(),
+        }
+    }
+
+    /// The exponent of the smallest positive number, which is this power of two.
+    #[must_use]
+    pub const fn min_subnormal_exponent(&self) -> i32 {
+        1 - self.bias - self.mantissa_bits as i32
+    }
+}

@@ -1,0 +1,190 @@
+//! Every spelling of a dtype that people type, and what to say of one that is none.
+//!
+//! Accepted: ONNX names and numbers (`FLOAT8E4M3FN`, `17`), numpy (`float32`, `f4`, `<i8`), torch
+//! (`torch.float8_e4m3fn`, `half`), safetensors (`F8_E4M3`), `OpenVINO` (`f8e4m3`), `ml_dtypes`, and short
+//! ones (`bf16`, `e4m3`), in any case, with or without `_` and `-`.
+//!
+//! Where libraries disagree the reading is: `i8` and `u4` count **bits**, as safetensors, `OpenVINO` and ONNX
+//! have it; numpy's codes, which count bytes, want their byte-order mark (`<i8` is int64). `f4` is numpy's
+//! float32; safetensors' `F4` and the bare `f8` could mean two things each and are refused with both.
+
+use std::{fmt, str::FromStr};
+
+use super::{Dtype, TABLE};
+
+/// Spellings with more than one meaning, each with the types it could mean.
+const AMBIGUOUS: &[(&str, &[Dtype])] = {
+    use Dtype as D;
+    const FLOAT8: &[D] = &[D::Float8E4M3FN, D::Float8E5M2, D::Float8E4M3FNUZ, D::Float8E5M2FNUZ, D::Float8E8M0];
+    const FLOAT6: &[D] = &[D::Float6E2M3, D::Float6E3M2];
+    &[
+        ("fp8", FLOAT8),
+        ("float8", FLOAT8),
+        ("f8", &[D::Float8E4M3FN, D::Float8E5M2, D::Float64]),
+        ("fp6", FLOAT6),
+        ("float6", FLOAT6),
+        ("f6", FLOAT6),
+        ("int", &[D::Int8, D::Int16, D::Int32, D::Int64]),
+        ("uint", &[D::Uint8, D::Uint16, D::Uint32, D::Uint64]),
+        ("complex", &[D::Complex64, D::Complex128]),
+    ]
+};
+
+/// A spelling that names no dtype, or more than one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDtype {
+    spelling: String,
+    candidates: Vec<Dtype>,
+    ambiguous: bool,
+}
+
+impl fmt::Display for UnknownDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.candidates.iter().map(|dtype| dtype.name()).collect();
+        let names = names.join(", ");
+        match (self.ambiguous, names.is_empty()) {
+            (true, _) => write!(f, "'{}' could be {names}: say which", self.spelling),
+            (false, false) => write!(f, "unknown dtype '{}'; near it: {names}", self.spelling),
+            (false, true) => {
+                let all: Vec<&str> = Dtype::all().map(Dtype::name).collect();
+                write!(f, "unknown dtype '{}'; there are: {}", self.spelling, all.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for UnknownDtype {}
+
+impl FromStr for Dtype {
+    type Err = UnknownDtype;
+
+    /// # Errors
+    /// [`UnknownDtype`] when the spelling is none of the accepted ones, or has several meanings.
+    fn from_str(spelling: &str) -> Result<Self, UnknownDtype> {
+        let unknown = |candidates, ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, ambiguous };
+        // The one clash of two exact names that differ only in case.
+        if spelling == "F4" {
+            return Err(unknown(vec![Dtype::Float4E2M1, Dtype::Float32], true));
+        }
+        let lower = spelling.trim().to_lowercase();
+        if let Some(code) = lower.strip_prefix(['<', '=', '|']) {
+            let row = TABLE.iter().find(|row| row.numpy == Some(code));
+            return row.map(|row| row.dtype).ok_or_else(|| unknown(Vec::new(), false));
+        }
+        if let Some(row) = TABLE.iter().find(|row| row.aliases.contains(&lower.as_str())) {
+            return Ok(row.dtype); // `torch.int` keeps its prefix: `int` alone is ambiguous
+        }
+        let plain = plain(&lower);
+        if let Some(row) = TABLE.iter().find(|row| row_spellings(row).any(|known| known == plain)) {
+            return Ok(row.dtype);
+        }
+        if let Some((_, candidates)) = AMBIGUOUS.iter().find(|(known, _)| *known == plain) {
+            return Err(unknown(candidates.to_vec(), true));
+        }
+        Err(unknown(near(&plain), false))
+    }
+}
+
+/// Without a library's prefix, `_` and `-`.
+fn plain(lower: &str) -> String {
+    let name = lower.rsplit_once('.').map_or(lower, |(library, name)| {
+        let known = ["torch", "np", "numpy", "jnp", "ml_dtypes", "mx", "onnx", "tensorproto", "onnx.tensorproto"];
+        if known.contains(&library) { name } else { lower }
+    });
+    name.replace(['_', '-'], "")
+}
+
+fn row_spellings(row: &super::Row) -> impl Iterator<Item = String> {
+    let names = [Some(row.name), Some(row.onnx.1), row.safetensors.filter(|name| *name != "F4"), row.ml_dtypes];
+    let names = names.into_iter().flatten().map(|name| plain(&name.to_lowercase()));
+    names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain([row.onnx.0.to_string()])
+}
+
+/// The types whose name or an alias is close to what was typed, the nearest first.
+fn near(plain: &str) -> Vec<Dtype> {
+    let mut scored: Vec<(f64, Dtype)> = TABLE
+        .iter()
+        .map(|row| {
+            let score = row_spellings(row).map(|known| strsim::jaro_winkler(plain, &known)).fold(0.0, f64::max);
+            (score, row.dtype)
+        })
+        .filter(|(score, _)| *score > 0.8)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scored.truncate(4);
+    scored.into_iter().map(|(_, dtype)| dtype).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_every_library_are_read() {
+        let cases = [
+            ("FLOAT8E4M3FN", Dtype::Float8E4M3FN),
+            ("17", Dtype::Float8E4M3FN),
+            ("torch.float8_e4m3fn", Dtype::Float8E4M3FN),
+            ("F8_E4M3", Dtype::Float8E4M3FN),
+            ("f8e4m3", Dtype::Float8E4M3FN),
+            ("fp8_e4m3fn", Dtype::Float8E4M3FN),
+            ("e4m3", Dtype::Float8E4M3FN),
+            ("float8_e8m0fnu", Dtype::Float8E8M0),
+            ("float32", Dtype::Float32),
+            ("f4", Dtype::Float32),
+            ("<f4", Dtype::Float32),
+            ("FLOAT", Dtype::Float32),
+            ("torch.float", Dtype::Float32),
+            ("DOUBLE", Dtype::Float64),
+            ("half", Dtype::Float16),
+            ("BF16", Dtype::Bfloat16),
+            ("I8", Dtype::Int8),
+            ("i4", Dtype::Int4),
+            ("<i4", Dtype::Int32),
+            ("|u1", Dtype::Uint8),
+            ("torch.int", Dtype::Int32),
+            ("torch.long", Dtype::Int64),
+            ("float4_e2m1fn_x2", Dtype::Float4E2M1),
+            ("boolean", Dtype::Bool),
+        ];
+        for (spelling, dtype) in cases {
+            assert_eq!(spelling.parse(), Ok(dtype), "{spelling}");
+        }
+    }
+
+    #[test]
+    fn every_name_of_the_table_is_read_in_any_case() {
+        for row in &TABLE {
+            for name in row_spellings(row).chain([row.name.to_uppercase(), format!("torch.{}", row.name)]) {
+                assert_eq!(name.parse(), Ok(row.dtype), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_spelling_has_two_meanings() {
+        let mut seen = std::collections::HashMap::new();
+        for row in &TABLE {
+            for spelling in row_spellings(row) {
+                let other = seen.insert(spelling.clone(), row.dtype);
+                assert!(other.is_none_or(|other| other == row.dtype), "{spelling}: {other:?} and {}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn ambiguous_spellings_list_what_they_could_mean() {
+        for spelling in ["fp8", "float8", "int", "F4", "f8", "uint"] {
+            let error = spelling.parse::<Dtype>().unwrap_err();
+            assert!(error.ambiguous && error.candidates.len() > 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_spellings_list_near_names() {
+        let error = "float8e4m4".parse::<Dtype>().unwrap_err().to_string();
+        assert!(error.contains("near it: ") && error.contains("float8e4m3fn"), "{error}");
+        let error = "quux".parse::<Dtype>().unwrap_err().to_string();
+        assert!(error.contains("there are: bool, int2"), "{error}");
+    }
+}

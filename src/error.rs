@@ -1,0 +1,125 @@
+//! The one error type: where, which tensor, what is wrong, and the command that mends it; and how messages show
+//! names and sizes.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something was refused or failed.
+///
+/// Shown as `PATH: tensor 'NAME': what is wrong`; the remedy, where there is one, is a line of its own.
+#[derive(Debug)]
+pub struct Error {
+    path: Option<PathBuf>,
+    tensor: Option<String>,
+    message: String,
+    remedy: Option<String>,
+    is_usage: bool,
+}
+
+impl Error {
+    /// `message` in lower case, without full stop.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { path: None, tensor: None, message: message.into(), remedy: None, is_usage: false }
+    }
+
+    /// The arguments contradict each other or the input: exit code 2.
+    #[must_use]
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { is_usage: true, ..Self::new(message) }
+    }
+
+    /// An operating system error while doing `what`.
+    #[must_use]
+    pub fn io(what: &str, error: &std::io::Error) -> Self {
+        Self::new(format!("{what}: {}", describe(error)))
+    }
+
+    /// Names the file, unless one is named already.
+    #[must_use]
+    pub fn in_file(mut self, path: &Path) -> Self {
+        self.path.get_or_insert_with(|| path.to_owned());
+        self
+    }
+
+    /// Names the tensor, unless one is named already; an empty name (the one tensor of a .npy) says nothing.
+    #[must_use]
+    pub fn in_tensor(mut self, name: &str) -> Self {
+        if !name.is_empty() {
+            self.tensor.get_or_insert_with(|| name.to_owned());
+        }
+        self
+    }
+
+    /// What to do about it, as a command where one exists.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// The remedy, if there is one.
+    #[must_use]
+    pub fn remedy_text(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
+    /// 2 for wrong usage, 1 for everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.is_usage { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.path {
+            write!(f, "{}: ", path.display().to_string().escape_debug())?;
+        }
+        if let Some(tensor) = &self.tensor {
+            write!(f, "tensor '{}': ", shorten(tensor))?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A name as it can be shown: control characters escaped, the middle of a very long one left out.
+#[must_use]
+pub fn shorten(name: &str) -> String {
+    const KEPT: usize = 100;
+    let count = name.chars().count();
+    if count <= 2 * KEPT {
+        return name.escape_debug().to_string();
+    }
+    let head: String = name.chars().take(KEPT).collect();
+    let tail: String = name.chars().skip(count - KEPT).collect();
+    format!("{}...{}", head.escape_debug(), tail.escape_debug())
+}
+
+/// A number of bytes in the unit that fits it.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.995 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS[unit])
+}
+
+/// The system's words, without its "(os error 28)" and in lower case as all messages here.
+fn describe(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}

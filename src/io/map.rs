@@ -1,0 +1,67 @@
+//! Inputs, memory-mapped: the file's pages are the buffer, so a tensor is never copied into memory of ours.
+#![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
+
+use crate::error::{Error, Result};
+use memmap2::Mmap;
+use std::fs::File;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+/// A file mapped read-only.
+#[derive(Debug)]
+pub struct MappedFile {
+    path: PathBuf,
+    /// `None` for an empty file, which cannot be mapped.
+    map: Option<Mmap>,
+}
+
+impl MappedFile {
+    /// Maps the file at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be opened or mapped, or is not a regular file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(Error::new("is a directory; give a .npy or .safetensors file in it").in_file(path));
+        }
+        if !metadata.is_file() {
+            return Err(Error::new("is not a regular file: an input must be a file that can be mapped").in_file(path));
+        }
+        if metadata.len() == 0 {
+            return Ok(Self { path: path.to_owned(), map: None });
+        }
+        // SAFETY: the bytes are only ever read as plain bytes, so a change by another process can give wrong
+        // values but no invalid ones. A file cut short while it is mapped ends the process with SIGBUS; the
+        // output is a temporary file then, never a half-written one under its own name.
+        let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+        #[cfg(unix)]
+        let _ = map.advise(memmap2::Advice::Sequential); // only a hint: a refusal changes nothing
+        Ok(Self { path: path.to_owned(), map: Some(map) })
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Has the system read a range before it is used: one call instead of a page fault for every few pages.
+    pub fn prefetch(&self, range: std::ops::Range<usize>) {
+        #[cfg(target_os = "linux")]
+        if let Some(map) = &self.map {
+            let _ = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len());
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = range;
+    }
+}
+
+impl Deref for MappedFile {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or_default()
+    }
+}

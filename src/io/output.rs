@@ -1,0 +1,247 @@
+//! Outputs that appear whole or not at all.
+//!
+//! Bytes go to a temporary file beside the output, which takes the output's name only when all of them are
+//! there and flushed. Every temporary file is listed, so that an interrupt can remove it. Devices and pipes
+//! have no name to take and are written in place.
+
+use crate::error::{Error, Result, size};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use tempfile::TempPath;
+
+/// The temporary files that exist now. Held while one is made or takes its final name, so that
+/// [`remove_temporaries`], which never lets go of it, sees each of them either whole or not at all.
+static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end.
+pub fn remove_temporaries() {
+    let temporaries = lock();
+    for path in temporaries.iter() {
+        let _ = fs::remove_file(path);
+    }
+    std::mem::forget(temporaries);
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Where an output is to go, checked before any work.
+#[derive(Debug)]
+pub struct Destination {
+    /// The path as it was given.
+    path: PathBuf,
+    /// With symbolic links followed.
+    file: PathBuf,
+    replace: bool,
+    in_place: bool,
+}
+
+impl Destination {
+    /// Checks that an output can be made at `path`; `replace` allows an existing file there.
+    ///
+    /// # Errors
+    /// When the output exists, is a directory or one of the `inputs`, or its directory is missing.
+    pub fn new(path: &Path, replace: bool, inputs: &[&Path]) -> Result<Self> {
+        let refuse = |message: &str| Err(Error::new(message).in_file(path));
+        let file = follow_links(path);
+        let existing = fs::metadata(&file).ok();
+        if let Some(existing) = &existing {
+            if existing.is_dir() {
+                return refuse("the output is a directory; name a file in it with -o");
+            }
+            if inputs.iter().any(|input| same_file::is_same_file(input, &file).unwrap_or(false)) {
+                return refuse("the output is the input; name another file with -o");
+            }
+            if existing.is_file() && !replace {
+                return Err(Error::new("the output exists already")
+                    .in_file(path)
+                    .remedy("add --force to replace it, or name another file with -o"));
+            }
+        }
+        let directory = directory_of(&file);
+        if !directory.is_dir() {
+            let missing = directory.display().to_string();
+            return Err(Error::new("the output's directory does not exist")
+                .in_file(path)
+                .remedy(format!("mkdir -p '{}'", missing.escape_debug())));
+        }
+        let in_place = existing.is_some_and(|existing| !existing.is_file());
+        Ok(Self { path: path.to_owned(), file, replace, in_place })
+    }
+
+    /// The path as it was given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Refuses an output of `len` bytes that the disk has no room for.
+    ///
+    /// # Errors
+    /// When the file system says that fewer bytes are available.
+    pub fn check_room(&self, len: u64) -> Result<()> {
+        if self.in_place {
+            return Ok(());
+        }
+        match fs4::available_space(directory_of(&self.file)) {
+            Ok(available) if available < len => Err(Error::new(format!(
+                "not enough disk space: {} are needed, {} are available",
+                size(len),
+                size(available)
+            ))
+            .in_file(&self.path)
+            .remedy("free some space, or name a file on another disk with -o")),
+            _ => Ok(()), // a file system that does not say is found out by writing
+        }
+    }
+
+    /// Opens the output for writing.
+    ///
+    /// # Errors
+    /// When the temporary file, or the device, cannot be opened.
+    pub fn create(self) -> Result<Output> {
+        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.path);
+        if self.in_place {
+            let file = File::options().write(true).open(&self.file).map_err(failed)?;
+            let is_seekable = io::Seek::stream_position(&mut &file).is_ok();
+            return Ok(Output { file, temporary: None, destination: self, is_seekable });
+        }
+        let mut temporaries = lock();
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".tcast-").suffix(".tmp");
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
+        let (file, temporary) = builder.tempfile_in(directory_of(&self.file)).map_err(failed)?.into_parts();
+        temporaries.push(temporary.to_path_buf());
+        Ok(Output { file, temporary: Some(Temporary(Some(temporary))), destination: self, is_seekable: true })
+    }
+}
+
+/// The file that a path stands for, which need not exist. Devices and pipes keep their path: what
+/// `/dev/stdout` links to is not always a name that can be opened.
+fn follow_links(path: &Path) -> PathBuf {
+    let mut file = path.to_owned();
+    if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
+        return file;
+    }
+    for _ in 0..40 {
+        let Ok(target) = fs::read_link(&file) else { break };
+        file = directory_of(&file).join(target);
+    }
+    file
+}
+
+fn directory_of(file: &Path) -> &Path {
+    match file.parent() {
+        Some(directory) if directory != Path::new("") => directory,
+        _ => Path::new("."),
+    }
+}
+
+/// A listed temporary file; dropped, it is removed from the disk and the list.
+#[derive(Debug)]
+struct Temporary(Option<TempPath>);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take() {
+            let mut temporaries = lock();
+            temporaries.retain(|listed| *listed != *path);
+        }
+    }
+}
+
+/// An output that is being written.
+#[derive(Debug)]
+pub struct Output {
+    file: File,
+    /// `None` for devices and pipes.
+    temporary: Option<Temporary>,
+    destination: Destination,
+    is_seekable: bool,
+}
+
+impl Output {
+    /// The path as it was given.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.destination.path()
+    }
+
+    /// Whether writes may come in any order; a pipe takes them in the order of their offsets.
+    #[must_use]
+    pub fn is_seekable(&self) -> bool {
+        self.is_seekable
+    }
+
+    /// Writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// When the system cannot write them.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let written = if self.is_seekable {
+            write_all_at(&self.file, offset, bytes)
+        } else {
+            io::Write::write_all(&mut &self.file, bytes)
+        };
+        written.map_err(|error| {
+            let failure = Error::io("cannot write", &error).in_file(self.path());
+            if error.kind() == io::ErrorKind::StorageFull {
+                failure.remedy("free some space, or name a file on another disk with -o; nothing was left behind")
+            } else {
+                failure
+            }
+        })
+    }
+
+    /// Gives the whole output its name; with `sync`, the data and the name are on the disk afterwards.
+    ///
+    /// # Errors
+    /// When flushing or renaming fails; nothing is left behind then.
+    pub fn publish(mut self, sync: bool) -> Result<()> {
+        let path = self.destination.path.clone();
+        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&path);
+        let Some(mut temporary) = self.temporary.take() else { return Ok(()) };
+        if sync {
+            self.file.sync_all().map_err(failed)?;
+        }
+        drop(self.file); // Windows renames no open file
+        let Some(temporary_path) = temporary.0.take() else { return Ok(()) };
+        let mut temporaries = lock();
+        temporaries.retain(|listed| *listed != *temporary_path);
+        let file = &self.destination.file;
+        let renamed = if self.destination.replace {
+            temporary_path.persist(file)
+        } else {
+            temporary_path.persist_noclobber(file) // somebody else may have made one since the plan
+        };
+        renamed.map_err(|error| failed(error.error))?;
+        drop(temporaries);
+        #[cfg(unix)]
+        if sync {
+            File::open(directory_of(file)).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        bytes = &bytes[written..];
+        offset += written as u64;
+    }
+    Ok(())
+}

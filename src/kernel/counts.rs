@@ -1,0 +1,76 @@
+//! What a conversion did to values, counted where it happens.
+
+use std::ops::{AddAssign, Index, IndexMut};
+
+/// A way in which a result can differ from its source.
+///
+/// With x the source value and y the result:
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// x, Inf included, lies beyond the target's range and y is the nearest end of that range
+    /// (`--out-of-range saturate` counts NaN here too: it gives 0).
+    Saturated,
+    /// x is finite and y is infinite.
+    Infinite,
+    /// x is a number and y is NaN.
+    Nan,
+    /// x is not zero, y is, and x was in range: too small for a float, below 1 for an integer, or a NaN in a
+    /// format that has none.
+    Flushed,
+    /// x, NaN and Inf included, lies beyond the range of an integer type and y is made of its low bits.
+    Wrapped,
+    /// y is not x: every kind above, and every value that was rounded.
+    Inexact,
+}
+
+impl Loss {
+    /// All kinds, in the order in which they are reported.
+    pub const ALL: [Self; 6] =
+        [Self::Saturated, Self::Infinite, Self::Nan, Self::Flushed, Self::Wrapped, Self::Inexact];
+
+    /// The name in JSON reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ["saturated", "infinite", "nan", "flushed", "wrapped", "inexact"][self as usize]
+    }
+
+    /// What happened, in words that follow a number of values.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        ["saturated", "became infinite", "became NaN", "flushed to zero", "wrapped", "rounded or otherwise changed"]
+            [self as usize]
+    }
+}
+
+/// How many values met each [`Loss`]. Sums in any order are equal, so threads add theirs up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts([u64; Loss::ALL.len()]);
+
+impl Counts {
+    /// Whether every value came through unchanged.
+    #[must_use]
+    pub fn is_lossless(&self) -> bool {
+        self.0.iter().all(|&count| count == 0)
+    }
+}
+
+impl Index<Loss> for Counts {
+    type Output = u64;
+    fn index(&self, loss: Loss) -> &u64 {
+        &self.0[loss as usize]
+    }
+}
+
+impl IndexMut<Loss> for Counts {
+    fn index_mut(&mut self, loss: Loss) -> &mut u64 {
+        &mut self.0[loss as usize]
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        for (sum, count) in self.0.iter_mut().zip(other.0) {
+            *sum += count;
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Elements out of a lane: every target type from float32, float64 or 64-bit integers, with the counts.
+//!
+//! Targets of 2, 4 and 6 bits come out one in a byte; [`super::pack`] joins them.
+
+use super::counts::{Counts, Loss};
+use super::round::{Overflow, Rounded, Rounding, narrow_nan};
+use super::{OutOfRange, RoundMode, Rules};
+use crate::dtype::{Class, Dtype, Specials};
+
+/// How a number becomes the bytes of a target element.
+pub(super) enum Encode {
+    Bool,
+    Int(IntTarget),
+    /// Floats of 16 bits and fewer; `bool` tells two-byte codes.
+    Narrow(Rounding, bool),
+    Scale(ScaleTarget),
+    Float32,
+    Float64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct IntTarget {
+    bits: u32,
+    signed: bool,
+    saturate: bool,
+    /// 4 and 2 bits: round to nearest even (ONNX's notes on int4 and int2); otherwise truncate.
+    to_nearest: bool,
+    /// All bits of an element.
+    mask: u64,
+    /// The largest magnitudes of a negative and of another number.
+    negative_limit: u64,
+    positive_limit: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct ScaleTarget {
+    saturate: bool,
+    /// What is added below the exponent before it is cut off: the whole of rounding up and to nearest.
+    bump: u32,
+}
+
+impl Encode {
+    /// `None` for complex and string.
+    pub(super) fn new(dtype: Dtype, rules: Rules) -> Option<Self> {
+        Some(match dtype.class() {
+            Class::Bool => Self::Bool,
+            Class::Int { signed } => {
+                let saturate = rules.out_of_range == OutOfRange::Saturate;
+                Self::Int(IntTarget::new(dtype.bits(), signed, saturate))
+            }
+            Class::Scale => {
+                let bump = match rules.round_mode {
+                    RoundMode::Up => 0x007f_ffff,
+                    RoundMode::Nearest => 0x0040_0000, // ties go up: 1.5 -> 2, 3 -> 4
+                    RoundMode::Down => 0,
+                };
+                Self::Scale(ScaleTarget { saturate: rules.saturate, bump })
+            }
+            Class::Float(format) => match dtype {
+                Dtype::Float32 => Self::Float32,
+                Dtype::Float64 => Self::Float64,
+                _ => {
+                    let saturates = dtype.bits() < 8 || (dtype.bits() == 8 && rules.saturate);
+                    let beyond = match (saturates, format.specials) {
+                        (true, _) => Overflow::Saturate,
+                        (false, Specials::Ieee) => Overflow::Infinity,
+                        (false, _) => Overflow::Nan,
+                    };
+                    let on_infinity = match format.specials {
+                        Specials::Fnuz if !rules.infinity_saturates_fnuz => Overflow::Nan,
+                        _ => beyond,
+                    };
+                    Self::Narrow(Rounding::new(&format, beyond, on_infinity), dtype.bits() == 16)
+                }
+            },
+            Class::Complex | Class::String => return None,
+        })
+    }
+
+    /// Integer targets of up to 32 bits can come from the float32 lane, wider ones cannot.
+    #[inline(always)]
+    pub(super) fn encode_float32(&self, lane: &[u32], bytes: &mut [u8]) -> Counts {
+        match self {
+            Self::Narrow(rounding, false) => narrow(lane, bytes, rounding, |code| [code as u8]),
+            Self::Narrow(rounding, true) => narrow(lane, bytes, rounding, |code| (code as u16).to_le_bytes()),
+            Self::Scale(target) => scale(lane, bytes, *target),
+            Self::Bool => store(lane, bytes, |bits, tally| {
+                let is_true = bits & 0x7fff_ffff != 0;
+                tally.inexact += u32::from(is_true & (bits != 1.0_f32.to_bits()));
+                [u8::from(is_true)]
+            })
+            .counts(),
+            Self::Int(target) => match target.bits {
+                32 => store(lane, bytes, |bits, tally| int_from_float32(bits, target, tally).to_le_bytes()),
+                16 => store(lane, bytes, |bits, tally| (int_from_float32(bits, target, tally) as u16).to_le_bytes()),
+                _ => store(lane, bytes, |bits, tally| [int_from_float32(bits, target, tally) as u8]),
+            }
+            .int_counts(target),
+            // Only sources that are exact in float32 come this way.
+            Self::Float32 => store(lane, bytes, |bits, _| bits.to_le_bytes()).counts(),
+            Self::Float64 => unreachable!("float64 has its own lane"),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn encode_float64(&self, lane: &[u64], bytes: &mut [u8]) -> Counts {
+        match self {
+            Self::Float32 => {
+                let tally = store(lane, bytes, |bits, tally| {
+                    let value = f64::from_bits(bits);
+                    let nearest = value as f32; // to nearest even, IEEE 754-2019, 5.4.2
+                    tally.over += u32::from(nearest.is_infinite() & value.is_finite());
+                    tally.flushed += u32::from((nearest == 0.0) & (value != 0.0));
+                    tally.inexact += u32::from(!value.is_nan() & (f64::from(nearest) != value));
+                    (if value.is_nan() { narrow_nan(bits) } else { nearest.to_bits() }).to_le_bytes()
+                });
+                let mut counts = tally.counts();
+                counts[Loss::Infinite] = tally.over.into();
+                counts
+            }
+            // Only sources that are exact in float64 come this way.
+            Self::Float64 => store(lane, bytes, |bits, _| bits.to_le_bytes()).counts(),
+            Self::Int(target) => match target.bits {
+                64 => store(lane, bytes, |bits, tally| int_from_float64(bits, target, tally).to_le_bytes()),
+                32 => store(lane, bytes, |bits, tally| (int_from_float64(bits, target, tally) as u32).to_le_bytes()),
+                16 => store(lane, bytes, |bits, tally| (int_from_float64(bits, target, tally) as u16).to_le_bytes()),
+                _ => store(lane, bytes, |bits, tally| [int_from_float64(bits, target, tally) as u8]),
+            }
+            .int_counts(target),
+            Self::Bool | Self::Narrow(..) | Self::Scale(_) => unreachable!("these come from the float32 lane"),
+        }
+    }
+
+    /// From integers, `signed` or not: to integers, which keep the low bits, to bool and to float64.
+    #[inline(always)]
+    pub(super) fn encode_integer(&self, lane: &[u64], signed: bool, bytes: &mut [u8]) -> Counts {
+        match self {
+            Self::Bool => store(lane, bytes, |value, tally| {
+                tally.inexact += u32::from(value > 1);
+                [u8::from(value != 0)]
+            })
+            .counts(),
+            Self::Float64 => store(lane, bytes, |value, tally| {
+                let (nearest, exact) = if signed {
+                    let nearest = value as i64 as f64;
+                    (nearest, (nearest as i64 == value as i64) & (nearest < 9_223_372_036_854_775_808.0))
+                } else {
+                    let nearest = value as f64;
+                    (nearest, (nearest as u64 == value) & (nearest < 18_446_744_073_709_551_616.0))
+                };
+                tally.inexact += u32::from(!exact);
+                nearest.to_bits().to_le_bytes()
+            })
+            .counts(),
+            Self::Int(target) => {
+                let differs = signed != target.signed;
+                let check = |value: u64, tally: &mut Tally| {
+                    let shift = 64 - target.bits;
+                    let kept = if target.signed {
+                        (((value << shift) as i64) >> shift) as u64
+                    } else {
+                        (value << shift) >> shift
+                    };
+                    // Equal bits are another number where only one side reads the top one as a sign.
+                    let wrapped = u32::from((kept != value) | (differs & (value >> 63 != 0)));
+                    tally.over += wrapped;
+                    tally.inexact += wrapped;
+                    value
+                };
+                let mask = target.mask as u8;
+                let tally = match target.bits {
+                    64 => store(lane, bytes, |value, tally| check(value, tally).to_le_bytes()),
+                    32 => store(lane, bytes, |value, tally| (check(value, tally) as u32).to_le_bytes()),
+                    16 => store(lane, bytes, |value, tally| (check(value, tally) as u16).to_le_bytes()),
+                    _ => store(lane, bytes, |value, tally| [check(value, tally) as u8 & mask]),
+                };
+                let mut counts = tally.counts();
+                counts[Loss::Wrapped] = tally.over.into(); // in every policy: ONNX Cast defines int -> int
+                counts
+            }
+            Self::Narrow(..) | Self::Scale(_) | Self::Float32 => unreachable!("these come from a float lane"),
+        }
+    }
+}
+
+/// Counts of one block, before the target's rules give them their names.
+#[derive(Default)]
+struct Tally {
+    over: u32,
+    was_infinite: u32,
+    was_nan: u32,
+    flushed: u32,
+    inexact: u32,
+}
+
+impl Tally {
+    /// What needs no rule: flushed and inexact.
+    fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        counts[Loss::Flushed] = self.flushed.into();
+        counts[Loss::Inexact] = self.inexact.into();
+        counts
+    }
+
+    fn int_counts(&self, target: &IntTarget) -> Counts {
+        let mut counts = self.counts();
+        counts[if target.saturate { Loss::Saturated } else { Loss::Wrapped }] = self.over.into();
+        counts
+    }
+}
+
+/// Writes elements of `N` bytes; the bytes need no alignment.
+#[inline(always)]
+fn store<const N: usize, T: Copy>(lane: &[T], bytes: &mut [u8], encode: impl Fn(T, &mut Tally) -> [u8; N]) -> Tally {
+    let mut tally = Tally::default();
+    for (value, bytes) in lane.iter().zip(bytes.as_chunks_mut::<N>().0) {
+        *bytes = encode(*value, &mut tally);
+    }
+    tally
+}
+
+#[inline(always)]
+fn narrow<const N: usize>(
+    lane: &[u32],
+    bytes: &mut [u8],
+    rounding: &Rounding,
+    code: impl Fn(u32) -> [u8; N],
+) -> Counts {
+    let tally = store(lane, bytes, |bits, tally| {
+        let Rounded { code: result, over, was_infinite, was_nan, flushed, inexact } = rounding.round(bits);
+        tally.over += over;
+        tally.was_infinite += was_infinite;
+        tally.was_nan += was_nan;
+        tally.flushed += flushed;
+        tally.inexact += inexact;
+        code(result)
+    });
+    let mut counts = tally.counts();
+    let loss = |overflow| match overflow {
+        Overflow::Saturate => Loss::Saturated,
+        Overflow::Infinity => Loss::Infinite,
+        Overflow::Nan => Loss::Nan,
+    };
+    counts[loss(rounding.overflow)] += u64::from(tally.over);
+    if rounding.on_infinity != Overflow::Infinity {
+        counts[loss(rounding.on_infinity)] += u64::from(tally.was_infinite);
+        counts[Loss::Inexact] += u64::from(tally.was_infinite);
+    }
+    if !rounding.has_nan {
+        counts[Loss::Flushed] += u64::from(tally.was_nan);
+        counts[Loss::Inexact] += u64::from(tally.was_nan);
+    }
+    counts
+}
+
+/// float32 -> E8M0 (ONNX Cast-24's table): the exponent, rounded by the mantissa; a negative number is NaN.
+#[inline(always)]
+fn scale(lane: &[u32], bytes: &mut [u8], target: ScaleTarget) -> Counts {
+    const MAX: u32 = 254 << 23; // 2^127
+    const MIN: u32 = 1 << 22; // 2^-127, a float32 subnormal
+    let beyond = |end| if target.saturate { end } else { 255 };
+    let tally = store(lane, bytes, |bits, tally| {
+        let magnitude = bits & 0x7fff_ffff;
+        let is_nan = magnitude > 0x7f80_0000;
+        let is_negative = (bits >> 31 != 0) & (magnitude != 0);
+        let is_above = magnitude > MAX;
+        let is_below = magnitude < MIN;
+        // Below 2^-126 there is no hidden bit: 2^-127 is half of the exponent step, so the mantissa counts
+        // from there, and doubling it gives it the weight it has in the other binades.
+        let is_subnormal = magnitude < 1 << 23;
+        let aligned = if is_subnormal { (magnitude << 1) & 0x007f_ffff } else { magnitude };
+        let code = (aligned + target.bump) >> 23;
+        let code = if is_above { beyond(254) } else { code };
+        let code = if is_below { beyond(0) } else { code };
+        let is_nan_now = is_nan | is_negative;
+        tally.was_nan += u32::from(is_negative & !is_nan);
+        tally.over += u32::from((is_above | is_below) & !is_nan_now);
+        let is_exact = ((magnitude & 0x007f_ffff) == 0) | (magnitude == MIN);
+        tally.inexact += u32::from(!is_nan & (!is_exact | is_negative | is_above | is_below));
+        [if is_nan_now { 255 } else { code as u8 }]
+    });
+    let mut counts = tally.counts();
+    counts[Loss::Nan] = tally.was_nan.into();
+    counts[if target.saturate { Loss::Saturated } else { Loss::Nan }] += u64::from(tally.over);
+    counts
+}
+
+impl IntTarget {
+    fn new(bits: u32, signed: bool, saturate: bool) -> Self {
+        let mask = u64::MAX >> (64 - bits);
+        let (negative_limit, positive_limit) = if signed { (1 << (bits - 1), mask >> 1) } else { (0, mask) };
+        Self { bits, signed, saturate, to_nearest: bits < 8, mask, negative_limit, positive_limit }
+    }
+}
+
+/// A float of one lane -> an integer, in arithmetic as wide as the lane.
+macro_rules! int_from_float {
+    ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
+        #[inline(always)]
+        fn $name(bits: $bits, target: &IntTarget, tally: &mut Tally) -> $bits {
+            const HIDDEN: $bits = 1 << $mantissa_bits;
+            const INFINITY: $bits = (2 * $bias + 1) << $mantissa_bits;
+            const UNIT: u32 = $bias + $mantissa_bits; // the exponent field at which the mantissa counts ones
+            let negative = bits >> ($width - 1) != 0;
+            let magnitude = bits & (<$bits>::MAX >> 1);
+            let exponent = (magnitude >> $mantissa_bits) as u32;
+            let fraction = magnitude & (HIDDEN - 1);
+            let mantissa = if exponent == 0 { 0 } else { fraction | HIDDEN }; // a subnormal is next to 0
+            // The value is mantissa * 2^left or mantissa * 2^-right, of which one is 0. Cutting `right` short
+            // changes nothing: the mantissa, and half of the last place, are gone before that.
+            let left = exponent.saturating_sub(UNIT);
+            let right = UNIT.saturating_sub(exponent).min($width - 1);
+            let whole = mantissa >> right;
+            let rest = mantissa - (whole << right);
+            let half = ((1 as $bits) << right) >> 1;
+            let is_up = target.to_nearest & ((rest > half) | ((rest == half) & (right != 0) & (whole & 1 == 1)));
+            let whole = whole + <$bits>::from(is_up);
+            let is_finite = magnitude < INFINITY;
+            let is_lost = left >= $width; // no bit is left of it in the lane: 0 modulo the lane's width
+            let low = if is_lost | !is_finite { 0 } else { whole << (left & ($width - 1)) };
+            let is_wide = left > $width - 1 - $mantissa_bits; // the shift may have cut bits off
+            let limit = if negative { target.negative_limit } else { target.positive_limit } as $bits;
+            let is_over = !is_finite | is_wide | (low > limit);
+            tally.over += u32::from(is_over);
+            tally.flushed += u32::from(!is_over & (low == 0) & (magnitude != 0));
+            tally.inexact += u32::from(is_over | (rest != 0) | ((exponent == 0) & (fraction != 0)));
+            let wrapped = if negative { low.wrapping_neg() } else { low };
+            let end = if negative { limit.wrapping_neg() } else { limit };
+            let end = if magnitude > INFINITY { 0 } else { end };
+            (if target.saturate & is_over { end } else { wrapped }) & target.mask as $bits
+        }
+    };
+}
+
+int_from_float!(int_from_float32, u32, 32, 23, 127);
+int_from_float!(int_from_float64, u64, 64, 52, 1023);

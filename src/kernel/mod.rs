@@ -1,0 +1,324 @@
+//! Bytes to bytes: one tensor's elements from a source type to a target type, with counts of what was lost.
+//!
+//! There are N decoders and N encoders, not N x N conversions. An element goes through one of three lanes:
+//!
+//! * **float32** to every float of 16 bits and fewer, E8M0 and bool; also to float32 and to integers of 32 bits
+//!   and fewer where the source is exact in float32;
+//! * **float64** to float32, float64 and all integers otherwise;
+//! * **integer** from integers to integers, to bool, and from 64-bit integers to float64.
+//!
+//! Wider sources enter a float lane rounded to odd, so that the encoder's rounding is the only one that shows
+//! (see `round.rs`). A block of 1024 elements is decoded into the lane and encoded out of it while it is in
+//! the first-level cache. The code is written once; `isa.rs` compiles it for several instruction sets.
+
+#![allow(
+    clippy::inline_always,
+    clippy::needless_bitwise_bool,
+    clippy::float_cmp,
+    reason = "a loop vectorises when all of it is inlined and without branches; equality of floats is meant exactly"
+)]
+
+mod counts;
+mod decode;
+mod encode;
+mod isa;
+mod pack;
+mod round;
+
+pub use counts::{Counts, Loss};
+pub use isa::Isa;
+
+use crate::dtype::{Class, Dtype};
+use decode::Decode;
+use encode::Encode;
+
+/// Elements that pass through the lane at a time: the lane, its source and its result fit in 32 KiB.
+const BLOCK: usize = 1024;
+
+/// How the elements of a tensor lie in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// How types of fewer than 8 bits are laid out; nothing to types of whole bytes.
+    pub layout: Layout,
+    /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one.
+    pub big_endian: bool,
+}
+
+/// How elements of fewer than 8 bits are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Without gaps, least significant bits first, as ONNX and safetensors have it.
+    Packed,
+    /// One in a byte, as numpy has it; signed integers extend their sign.
+    PerByte,
+}
+
+impl Storage {
+    /// Little endian, without gaps.
+    #[must_use]
+    pub fn packed(dtype: Dtype) -> Self {
+        Self { dtype, layout: Layout::Packed, big_endian: false }
+    }
+
+    /// Little endian, one element in a byte at the least.
+    #[must_use]
+    pub fn per_byte(dtype: Dtype) -> Self {
+        Self { dtype, layout: Layout::PerByte, big_endian: false }
+    }
+
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        if self.is_per_byte() { Some(count) } else { self.dtype.packed_bytes(count) }
+    }
+
+    fn is_per_byte(self) -> bool {
+        self.layout == Layout::PerByte && self.dtype.bits() < 8
+    }
+
+    /// Whether one number's bytes are to be swapped, and how many they are.
+    fn swapped_bytes(self) -> Option<usize> {
+        let parts = if self.dtype.class() == Class::Complex { 2 } else { 1 };
+        let bytes = self.dtype.bits() as usize / 8 / parts;
+        (self.big_endian && bytes > 1).then_some(bytes)
+    }
+
+    /// Where element `index` starts; for packed elements a multiple of 8.
+    fn offset(self, index: usize) -> usize {
+        if self.is_per_byte() { index } else { (index * self.dtype.bits() as usize).div_ceil(8) }
+    }
+}
+
+/// The rules of a cast that the types leave open, each as `cast.md` and ONNX Cast name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// ONNX's `saturate`: float8 and E8M0 targets clamp; otherwise they become infinite or NaN.
+    pub saturate: bool,
+    /// With `saturate`, Inf to a FNUZ type gives the largest number (Cast 24) and not NaN (Cast 19 to 23).
+    pub infinity_saturates_fnuz: bool,
+    /// ONNX's `round_mode`, for E8M0 targets.
+    pub round_mode: RoundMode,
+    /// What a float beyond an integer's range becomes.
+    pub out_of_range: OutOfRange,
+}
+
+/// How E8M0 rounds to a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundMode {
+    /// To the next power of two upwards.
+    Up,
+    /// To the power of two below.
+    Down,
+    /// To the nearest, a tie upwards.
+    Nearest,
+}
+
+/// What a float beyond an integer type's range becomes, NaN and Inf among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfRange {
+    /// The low bits of the integer; 0 for NaN and Inf.
+    Wrap,
+    /// The nearest end of the range; 0 for NaN.
+    Saturate,
+    /// As [`OutOfRange::Wrap`], and the caller is told to refuse: see [`Kernel::refuses`].
+    Error,
+}
+
+/// A byte that holds one FP4 or FP6 element has bits set above it, so what it means is anyone's guess.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+enum Lane {
+    /// The bits themselves, repacked or swapped at the most.
+    Codes,
+    Float32(Decode, Encode),
+    Float64(Decode, Encode),
+    Integer(Decode, Encode),
+}
+
+/// A conversion from one storage to another.
+pub struct Kernel {
+    source: Storage,
+    target: Storage,
+    lane: Lane,
+    refused: Option<Loss>,
+}
+
+impl Kernel {
+    /// The cast from `source` to `target`.
+    ///
+    /// Returns `None` where ONNX Cast has no such pair (complex) or elements have no width (string).
+    #[must_use]
+    pub fn cast(source: Storage, target: Storage, rules: &Rules) -> Option<Self> {
+        let decode = Decode::new(source.dtype)?;
+        let encode = Encode::new(target.dtype, *rules)?;
+        let wide = target.dtype.bits() == 64;
+        // A float8 obeys the table even where the types are equal, and a bool becomes 0 or 1.
+        if source.dtype == target.dtype && !source.dtype.is_float8() && source.dtype != Dtype::Bool {
+            return Self::copy(source, target);
+        }
+        let exact = decode.is_exact_in_float32();
+        let from_integer = decode.is_integer();
+        let lane = match &encode {
+            Encode::Int(_) | Encode::Bool if from_integer => Lane::Integer(decode, encode),
+            Encode::Float64 if from_integer && !exact => Lane::Integer(decode, encode),
+            Encode::Bool | Encode::Narrow(..) | Encode::Scale(_) => Lane::Float32(decode, encode),
+            Encode::Float32 | Encode::Int(_) if exact && !wide => Lane::Float32(decode, encode),
+            Encode::Float32 | Encode::Float64 | Encode::Int(_) => Lane::Float64(decode, encode),
+        };
+        let refuses = rules.out_of_range == OutOfRange::Error && matches!(lane, Lane::Float32(..) | Lane::Float64(..));
+        Some(Self { source, target, lane, refused: refuses.then_some(Loss::Wrapped) })
+    }
+
+    /// The same bits in another storage: equal dtypes, or dtypes of equal width.
+    ///
+    /// Returns `None` for unequal widths and for strings.
+    #[must_use]
+    pub fn copy(source: Storage, target: Storage) -> Option<Self> {
+        let bits = source.dtype.bits();
+        (bits != 0 && bits == target.dtype.bits()).then_some(Self { source, target, lane: Lane::Codes, refused: None })
+    }
+
+    /// The loss that the rules forbid ([`OutOfRange::Error`]); the caller must discard a result that counts one.
+    #[must_use]
+    pub fn refuses(&self) -> Option<Loss> {
+        self.refused
+    }
+
+    /// Whether the target's bytes are the source's, so that no kernel need run.
+    #[must_use]
+    pub fn is_plain_copy(&self) -> bool {
+        let same = self.source.is_per_byte() == self.target.is_per_byte() && self.source.swapped_bytes().is_none();
+        matches!(self.lane, Lane::Codes) && same && self.source.dtype.bits().is_multiple_of(8)
+    }
+
+    /// Converts `count` elements with the best instruction set of this machine.
+    ///
+    /// # Errors
+    /// [`Malformed`] when a byte that holds one FP4 or FP6 element has other bits set; `output` is then partly
+    /// written.
+    ///
+    /// # Panics
+    /// When `input` or `output` is shorter than `count` elements take.
+    pub fn run(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
+        self.run_on(Isa::best(), input, output, count)
+    }
+
+    /// As [`Kernel::run`], with one of the instruction sets of [`Isa::available`].
+    ///
+    /// # Errors
+    /// As [`Kernel::run`].
+    ///
+    /// # Panics
+    /// As [`Kernel::run`], and when the machine lacks the instruction set.
+    pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
+        isa::dispatch(isa, self, &input[..self.source.offset(count)], &mut output[..self.target.offset(count)], count)
+    }
+
+    /// The loop that [`isa`] compiles for each instruction set.
+    #[inline(always)]
+    fn run_blocks(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
+        let mut scratch = Scratch::new();
+        let mut counts = Counts::default();
+        for start in (0..count).step_by(BLOCK) {
+            let end = count.min(start + BLOCK);
+            let input = &input[self.source.offset(start)..self.source.offset(end)];
+            let output = &mut output[self.target.offset(start)..self.target.offset(end)];
+            counts += self.run_block(input, output, end - start, &mut scratch)?;
+        }
+        Ok(counts)
+    }
+
+    #[inline(always)]
+    fn run_block(
+        &self,
+        input: &[u8],
+        output: &mut [u8],
+        count: usize,
+        scratch: &mut Scratch,
+    ) -> Result<Counts, Malformed> {
+        let Scratch { float32, wide, bytes, codes } = scratch;
+        let (float32, wide) = (&mut float32[..count], &mut wide[..count]);
+        let input = load(&self.source, input, bytes, count)?;
+        let bits = self.target.dtype.bits();
+        let result = if bits < 8 { &mut codes[..count] } else { &mut *output };
+        let counts = match &self.lane {
+            Lane::Codes => {
+                result.copy_from_slice(input);
+                Counts::default()
+            }
+            Lane::Float32(decode, encode) => {
+                decode.to_float32(input, float32);
+                encode.encode_float32(float32, result)
+            }
+            Lane::Float64(decode, encode) => {
+                decode.to_float64(input, wide);
+                encode.encode_float64(wide, result)
+            }
+            Lane::Integer(decode, encode) => {
+                decode.to_integer(input, wide);
+                let signed = self.source.dtype.class() == Class::Int { signed: true };
+                encode.encode_integer(wide, signed, result)
+            }
+        };
+        if bits < 8 {
+            let codes = &codes[..count];
+            match (self.target.layout, self.target.dtype.class()) {
+                (Layout::Packed, _) => pack::pack(codes, output, bits),
+                (Layout::PerByte, Class::Int { signed: true }) => {
+                    for (byte, code) in output.iter_mut().zip(codes) {
+                        *byte = (((code << (8 - bits)) as i8) >> (8 - bits)) as u8;
+                    }
+                }
+                (Layout::PerByte, _) => output.copy_from_slice(codes),
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// Room for one block in every form that it takes.
+struct Scratch {
+    float32: [u32; BLOCK],
+    wide: [u64; BLOCK],
+    /// Source bytes put in order; complex128 is the widest element.
+    bytes: [u8; BLOCK * 16],
+    codes: [u8; BLOCK],
+}
+
+impl Scratch {
+    fn new() -> Self {
+        Self { float32: [0; BLOCK], wide: [0; BLOCK], bytes: [0; BLOCK * 16], codes: [0; BLOCK] }
+    }
+}
+
+/// A block's source bytes as little endian elements of whole bytes, in `scratch` where they are not so already.
+#[inline(always)]
+fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut [u8], count: usize) -> Result<&'a [u8], Malformed> {
+    let bits = source.dtype.bits();
+    if bits < 8 {
+        let codes = &mut scratch[..count];
+        if source.layout == Layout::Packed {
+            pack::unpack(input, codes, bits);
+            return Ok(codes);
+        }
+        // ml_dtypes ignores the upper bits of its integers everywhere, and of its floats only in part.
+        let mask = (1 << bits) - 1;
+        let mut seen = 0;
+        for (code, byte) in codes.iter_mut().zip(input) {
+            seen |= byte;
+            *code = byte & mask;
+        }
+        let is_float = matches!(source.dtype.class(), Class::Float(_));
+        return if is_float && seen & !mask != 0 { Err(Malformed) } else { Ok(codes) };
+    }
+    let Some(width) = source.swapped_bytes() else { return Ok(input) };
+    let swapped = &mut scratch[..input.len()];
+    for (swapped, bytes) in swapped.chunks_exact_mut(width).zip(input.chunks_exact(width)) {
+        swapped.copy_from_slice(bytes);
+        swapped.reverse();
+    }
+    Ok(swapped)
+}

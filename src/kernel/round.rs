@@ -1,0 +1,191 @@
+//! The one rounding: float32 bits to any float format of 16 bits or fewer, to nearest, ties to even.
+//!
+//! The format is data ([`Rounding`]), the code has no branch on the value, and every shift distance is the same
+//! for all values, so the compiler turns the loop around [`Rounding::round`] into vector code for whatever
+//! instruction set it is compiled for.
+//!
+//! Sources wider than float32 come here *rounded to odd* ([`narrow_to_odd`]): truncated, with the last bit set
+//! when anything was cut off. Rounding such a value to at most 22 significant bits gives what rounding the
+//! original once would have given (Boldo & Melquiond, "When double rounding is odd", 2005), and a value that
+//! was cut can no longer look exact.
+
+use crate::dtype::{FloatFormat, Specials};
+
+/// float32: where the exponent starts, its bias, and the bits below the sign.
+const MANTISSA_BITS: u32 = 23;
+const BIAS: i32 = 127;
+const MAGNITUDE: u32 = 0x7fff_ffff;
+const INFINITY: u32 = 0x7f80_0000;
+
+/// What a value beyond the target's range becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Overflow {
+    Saturate,
+    Infinity,
+    Nan,
+}
+
+impl Overflow {
+    fn code(self, format: &FloatFormat) -> u32 {
+        (match self {
+            Self::Saturate => format.max_finite(),
+            Self::Infinity => format.infinity(),
+            Self::Nan => format.nan(),
+        }) as u32
+    }
+}
+
+/// A target format of 16 bits or fewer, as the constants that [`Rounding::round`] needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rounding {
+    /// Mantissa bits of float32 that the target lacks.
+    shift: u32,
+    /// The bits that `shift` drops.
+    dropped: u32,
+    /// One less than half of the last kept bit.
+    half_less_one: u32,
+    /// Difference of the exponent biases, at the target's exponent field.
+    rebias: u32,
+    /// float32 bits of the target's smallest normal number.
+    min_normal: u32,
+    /// A power of two whose last mantissa bit, in float32, is worth the target's smallest subnormal.
+    aligner: f32,
+    max_finite: u32,
+    overflow_code: u32,
+    infinity_code: u32,
+    nan_code: u32,
+    /// The bits of a source NaN's payload, once shifted, that the target keeps.
+    payload: u32,
+    /// How far left the source's sign bit lies of the target's.
+    sign_shift: u32,
+    sign: u32,
+    /// The code less one, at the most, of a code that takes a sign; `u32::MAX` for all codes.
+    signed_codes: u32,
+    pub(super) overflow: Overflow,
+    pub(super) on_infinity: Overflow,
+    pub(super) has_nan: bool,
+}
+
+/// A rounded value and what happened to it; the flags are 0 or 1.
+pub(super) struct Rounded {
+    pub(super) code: u32,
+    /// The source was finite and beyond the range.
+    pub(super) over: u32,
+    pub(super) was_infinite: u32,
+    pub(super) was_nan: u32,
+    /// The source was finite, not zero, and the result is zero.
+    pub(super) flushed: u32,
+    /// The source was finite and the result is another number.
+    pub(super) inexact: u32,
+}
+
+impl Rounding {
+    /// `overflow` is what finite values beyond the range become, `on_infinity` what Inf becomes.
+    pub(super) fn new(format: &FloatFormat, overflow: Overflow, on_infinity: Overflow) -> Self {
+        let shift = MANTISSA_BITS - format.mantissa_bits;
+        let sign = format.sign() as u32;
+        Self {
+            shift,
+            dropped: (1 << shift) - 1,
+            half_less_one: (1 << (shift - 1)) - 1,
+            rebias: ((BIAS - format.bias) as u32) << format.mantissa_bits,
+            min_normal: ((1 - format.bias + BIAS) as u32) << MANTISSA_BITS,
+            aligner: f32::from_bits(
+                ((format.min_subnormal_exponent() + MANTISSA_BITS as i32 + BIAS) as u32) << MANTISSA_BITS,
+            ),
+            max_finite: format.max_finite() as u32,
+            overflow_code: overflow.code(format),
+            infinity_code: on_infinity.code(format),
+            nan_code: format.nan() as u32,
+            payload: if sign > 0x80 { (1 << format.mantissa_bits) - 1 } else { 0 },
+            sign_shift: 31 - sign.trailing_zeros(),
+            sign,
+            signed_codes: if format.specials == Specials::Fnuz { sign - 2 } else { u32::MAX },
+            overflow,
+            on_infinity,
+            has_nan: format.specials != Specials::Finite,
+        }
+    }
+
+    /// Rounds one float32, given as its bits.
+    #[inline(always)]
+    pub(super) fn round(&self, bits: u32) -> Rounded {
+        let magnitude = bits & MAGNITUDE;
+        // 1. A normal result: add just under half of the last kept bit, one more if that bit is odd, and cut.
+        //    A carry out of the mantissa runs into the exponent, which is what the next binade needs.
+        let odd = (magnitude >> self.shift) & 1;
+        let normal = ((magnitude + self.half_less_one + odd) >> self.shift).wrapping_sub(self.rebias);
+        // 2. A subnormal result: adding the aligner leaves no mantissa bit below the target's last one, so the
+        //    adder itself rounds to nearest even, and the low bits of the sum are the code. The smallest normal
+        //    number, where rounding can lead, follows on from the largest subnormal.
+        let value = f32::from_bits(magnitude);
+        let aligned = value + self.aligner;
+        let subnormal = aligned.to_bits().wrapping_sub(self.aligner.to_bits());
+        let is_subnormal = magnitude < self.min_normal;
+        let code = if is_subnormal { subnormal } else { normal };
+        let is_rounded = if is_subnormal { aligned - self.aligner != value } else { magnitude & self.dropped != 0 };
+        // 3. The range is tested after rounding (ONNX Cast: `[x] > FLT_MAX`).
+        let is_nan = magnitude > INFINITY;
+        let is_infinite = magnitude == INFINITY;
+        let is_finite = magnitude < INFINITY;
+        let is_over = is_finite & (code > self.max_finite);
+        let is_zero = code == 0;
+        let code = if is_over { self.overflow_code } else { code };
+        let code = if is_infinite { self.infinity_code } else { code };
+        let code = if is_nan { self.nan_code | ((magnitude >> self.shift) & self.payload) } else { code };
+        // 4. The sign. FNUZ formats have none on zero and NaN. In formats without NaN, `nan_code` is the sign
+        //    bit, so that xor gives what ONNX's node tests have: NaN -> -0, -NaN -> +0.
+        let sign = (bits >> self.sign_shift) & self.sign;
+        let takes_sign = code.wrapping_sub(1) <= self.signed_codes;
+        Rounded {
+            code: if takes_sign { code ^ sign } else { code },
+            over: u32::from(is_over),
+            was_infinite: u32::from(is_infinite),
+            was_nan: u32::from(is_nan),
+            flushed: u32::from(is_zero & (magnitude != 0)),
+            inexact: u32::from(is_finite & (is_rounded | is_over)),
+        }
+    }
+}
+
+/// float64 bits -> float32 bits, rounded to odd. Inf stays, NaN keeps its sign and leading payload.
+#[inline(always)]
+pub(super) fn narrow_to_odd(bits: u64) -> u32 {
+    let value = f64::from_bits(bits);
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    // Where the nearest float32 lies beyond the value, the one before it is the value cut short.
+    let cut = nearest.to_bits() - u32::from(back.abs() > value.abs());
+    let odd = cut | u32::from(back != value);
+    if value.is_nan() { narrow_nan(bits) } else { odd }
+}
+
+/// A float64 NaN as float32: the sign and the leading payload bits kept, quiet.
+#[inline(always)]
+pub(super) fn narrow_nan(bits: u64) -> u32 {
+    ((bits >> 32) as u32 & 0x8000_0000) | 0x7fc0_0000 | ((bits >> 29) as u32 & 0x003f_ffff)
+}
+
+/// float32 bits -> float64 bits, exact. NaN keeps its sign and payload and becomes quiet.
+#[inline(always)]
+pub(super) fn widen(bits: u32) -> u64 {
+    let value = f32::from_bits(bits);
+    let nan = (u64::from(bits & 0x8000_0000) << 32) | 0x7ff8_0000_0000_0000 | (u64::from(bits & 0x003f_ffff) << 29);
+    if value.is_nan() { nan } else { f64::from(value).to_bits() }
+}
+
+/// An integer of up to 64 bits -> float64 bits, rounded to odd.
+#[inline(always)]
+pub(super) fn unsigned_to_odd(magnitude: u64) -> u64 {
+    // 53 bits always fit: keep the upper 53 and fold the other 11 into the last of them.
+    let cut = magnitude & 0x7ff;
+    let wide = ((magnitude >> 11) | u64::from(cut != 0)) as f64 * 2048.0;
+    let is_wide = magnitude >> 53 != 0;
+    (if is_wide { wide } else { magnitude as f64 }).to_bits()
+}
+
+/// As [`unsigned_to_odd`], of a two's complement integer.
+#[inline(always)]
+pub(super) fn signed_to_odd(value: i64) -> u64 {
+    unsigned_to_odd(value.unsigned_abs()) | (value as u64 & (1 << 63))
+}

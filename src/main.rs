@@ -1,0 +1,13 @@
+//! The `tcast` program: parse, run, exit code.
+
+use clap::Parser;
+use std::process::ExitCode;
+use tcast::{cli::Cli, commands};
+
+fn main() -> ExitCode {
+    commands::remove_temporaries_on_interrupt();
+    match Cli::try_parse() {
+        Ok(cli) => commands::run(&cli),
+        Err(error) => commands::usage(&error),
+    }
+}

@@ -1,0 +1,3 @@
+//! The operators' rules over types and attributes; no bytes.
+
+pub mod cast;

@@ -1,0 +1,44 @@
+//! How far the work is, shown on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Told by the engine of every piece of work that is done, from any thread.
+pub trait Progress: Sync {
+    /// So many more bytes of input are converted.
+    fn advance(&self, bytes: u64);
+}
+
+/// Shows nothing.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn advance(&self, _bytes: u64) {}
+}
+
+/// A bar on standard error with bytes, rate and time left; nothing where that is no terminal.
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    /// A bar for `bytes` of input.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr_with_hz(10));
+        let style = ProgressStyle::with_template(
+            "{bar:30} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left",
+        );
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self(bar)
+    }
+}
+
+impl Progress for Bar {
+    fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

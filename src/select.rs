@@ -1,0 +1,145 @@
+//! Which tensors are converted, and to what: globs, rules and what is left alone by default.
+
+use crate::dtype::Dtype;
+use globset::{Glob, GlobMatcher};
+
+/// A pattern over tensor names: `*` any characters, `?` one, `[a-z]` a set, `{a,b}` either.
+#[derive(Clone, Debug)]
+pub struct Pattern(GlobMatcher);
+
+impl std::str::FromStr for Pattern {
+    type Err = String;
+
+    /// # Errors
+    /// What is wrong with the pattern.
+    fn from_str(text: &str) -> Result<Self, String> {
+        Glob::new(text).map(|glob| Self(glob.compile_matcher())).map_err(|error| error.kind().to_string())
+    }
+}
+
+impl Pattern {
+    fn matches(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+
+    fn text(&self) -> &str {
+        self.0.glob().glob()
+    }
+}
+
+/// `GLOB=DTYPE`, or `GLOB=keep` with no dtype: another target for some tensors.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pattern: Pattern,
+    target: Option<Dtype>,
+}
+
+impl std::str::FromStr for Rule {
+    type Err = String;
+
+    /// # Errors
+    /// What is wrong with the rule.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pattern, target) = text.rsplit_once('=').ok_or("a rule is GLOB=DTYPE or GLOB=keep")?;
+        let target = match target {
+            "keep" => None,
+            dtype => Some(dtype.parse::<Dtype>().map_err(|error| error.to_string())?),
+        };
+        Ok(Self { pattern: pattern.parse()?, target })
+    }
+}
+
+/// What the arguments say of which tensors become what.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// The target of tensors that no rule names.
+    pub to: Option<Dtype>,
+    /// Only tensors that match one of these are converted; all, where there is none.
+    pub include: Vec<Pattern>,
+    /// Tensors that match one of these are not converted.
+    pub exclude: Vec<Pattern>,
+    /// The first that matches decides, before `to`.
+    pub rules: Vec<Rule>,
+    /// Convert integers and bools to a floating `to` as well.
+    pub all: bool,
+}
+
+impl Selection {
+    /// The type that a tensor is to get; `None` leaves it as it is. `alone` tells the only tensor of a file.
+    #[must_use]
+    pub fn target(&self, name: &str, source: Option<Dtype>, alone: bool) -> Option<Dtype> {
+        if !self.selects(name) {
+            return None;
+        }
+        if let Some(rule) = self.rules.iter().find(|rule| rule.pattern.matches(name)) {
+            return rule.target;
+        }
+        let to = self.to?;
+        // As torch's `.to(dtype)` of a module: position ids and masks do not become floats.
+        let stays = to.is_floating() && source.is_some_and(|source| !source.is_floating());
+        (self.all || alone || !stays).then_some(to)
+    }
+
+    /// Whether the globs choose a tensor.
+    #[must_use]
+    pub fn selects(&self, name: &str) -> bool {
+        let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
+        (self.include.is_empty() || matches(&self.include)) && !matches(&self.exclude)
+    }
+
+    /// The flags whose pattern matches none of `names`: most likely a slip of the pen.
+    #[must_use]
+    pub fn unmatched(&self, names: &[&str]) -> Vec<String> {
+        let include = self.include.iter().map(|pattern| ("--include", pattern));
+        let exclude = self.exclude.iter().map(|pattern| ("--exclude", pattern));
+        let rules = self.rules.iter().map(|rule| ("--rule", &rule.pattern));
+        let all = include.chain(exclude).chain(rules);
+        all.filter(|(_, pattern)| !names.iter().any(|name| pattern.matches(name)))
+            .map(|(flag, pattern)| format!("{flag} '{}' matches no tensor", pattern.text()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(to: Dtype) -> Selection {
+        Selection { to: Some(to), ..Selection::default() }
+    }
+
+    #[test]
+    fn integers_stay_unless_asked_for() {
+        let floats = selection(Dtype::Float16);
+        assert_eq!(floats.target("w", Some(Dtype::Float32), false), Some(Dtype::Float16));
+        assert_eq!(floats.target("ids", Some(Dtype::Int64), false), None);
+        assert_eq!(floats.target("ids", Some(Dtype::Int64), true), Some(Dtype::Float16));
+        let all = Selection { all: true, ..floats };
+        assert_eq!(all.target("ids", Some(Dtype::Int64), false), Some(Dtype::Float16));
+        assert_eq!(selection(Dtype::Int8).target("ids", Some(Dtype::Int64), false), Some(Dtype::Int8));
+    }
+
+    #[test]
+    fn the_first_rule_decides_and_reaches_integers() {
+        let rules = ["*norm*=keep", "ids=float32", "*=bf16"].map(|rule| rule.parse().unwrap()).to_vec();
+        let selection = Selection { rules, ..selection(Dtype::Float8E4M3FN) };
+        assert_eq!(selection.target("a.norm.weight", Some(Dtype::Float32), false), None);
+        assert_eq!(selection.target("ids", Some(Dtype::Int64), false), Some(Dtype::Float32));
+        assert_eq!(selection.target("w", Some(Dtype::Float32), false), Some(Dtype::Bfloat16));
+    }
+
+    #[test]
+    fn exclude_wins_over_include_and_rules() {
+        let pattern = |text: &str| text.parse::<Pattern>().unwrap();
+        let selection = Selection {
+            include: vec![pattern("model.*")],
+            exclude: vec![pattern("*.bias")],
+            rules: vec!["*=float16".parse().unwrap()],
+            ..selection(Dtype::Bfloat16)
+        };
+        assert_eq!(selection.target("model.w", Some(Dtype::Float32), false), Some(Dtype::Float16));
+        assert_eq!(selection.target("model.bias", Some(Dtype::Float32), false), None);
+        assert_eq!(selection.target("head.w", Some(Dtype::Float32), false), None);
+        assert_eq!(selection.unmatched(&["model.w"]), ["--exclude '*.bias' matches no tensor"]);
+    }
+}

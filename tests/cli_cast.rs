@@ -1,0 +1,430 @@
+//! `tcast cast` as its users run it: files, messages, exit codes.
+
+mod common;
+
+use common::{Bench, npy, npy_data, npy_f32, safetensors};
+use safetensors::{Dtype, SafeTensors};
+use std::fs;
+
+/// The summary without its time and rate, which change from run to run.
+fn timeless(summary: &str) -> String {
+    let line = |line: &str| line.split(" in ").next().unwrap_or_default().to_owned();
+    summary.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_checkpoint_is_cast_and_what_is_not_floating_is_copied() {
+    let bench = Bench::with("model.safetensors", "model.safetensors");
+    let outcome = bench.run("cast model.safetensors --to float8e4m3fn");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""));
+    assert_eq!(
+        timeless(&outcome.stderr),
+        "cast 10 tensors to float8e4m3fn, copied 2
+model.safetensors -> model.float8e4m3fn.safetensors
+44.73 KiB -> 13.62 KiB
+  7 of 12353 values saturated (0.06%)
+  474 of 12353 values flushed to zero (3.84%)"
+    );
+    assert_eq!(bench.files(), ["model.float8e4m3fn.safetensors", "model.safetensors"]);
+
+    let (before, after) = (bench.read("model.safetensors"), bench.read("model.float8e4m3fn.safetensors"));
+    let (_, metadata_before) = SafeTensors::read_metadata(&before).unwrap();
+    let (_, metadata_after) = SafeTensors::read_metadata(&after).unwrap();
+    assert_eq!(metadata_before.metadata(), metadata_after.metadata());
+    let (before, after) = (SafeTensors::deserialize(&before).unwrap(), SafeTensors::deserialize(&after).unwrap());
+    for (name, tensor) in before.tensors() {
+        let cast = after.tensor(&name).unwrap();
+        assert_eq!(cast.shape(), tensor.shape());
+        if matches!(tensor.dtype(), Dtype::I64 | Dtype::BOOL) {
+            assert_eq!((cast.dtype(), cast.data()), (tensor.dtype(), tensor.data()), "{name}");
+        } else {
+            assert_eq!(cast.dtype(), Dtype::F8_E4M3, "{name}");
+        }
+    }
+}
+
+#[test]
+fn tensors_keep_the_order_of_the_header() {
+    let bench = Bench::with("order_differs.safetensors", "m.safetensors");
+    bench.run("cast m.safetensors --to float64 -o out.safetensors -q").expect(0, "", "");
+    let names = |name: &str| {
+        let file = bench.read(name);
+        let length = u64::from_le_bytes(*file.first_chunk().unwrap()) as usize;
+        let text = String::from_utf8(file[8..8 + length].to_vec()).unwrap();
+        let mut places: Vec<(usize, String)> = SafeTensors::deserialize(&file)
+            .unwrap()
+            .names()
+            .iter()
+            .map(|name| (text.find(&format!("\"{name}\"")).unwrap(), (*name).to_owned()))
+            .collect();
+        places.sort();
+        places.into_iter().map(|(_, name)| name).collect::<Vec<_>>()
+    };
+    assert_eq!(names("m.safetensors"), names("out.safetensors"));
+    assert!(names("out.safetensors").len() > 1);
+}
+
+#[test]
+fn wider_types_come_first_where_one_would_lie_unaligned() {
+    let bench = Bench::new();
+    let header = r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"I64","shape":[1],"data_offsets":[12,20]}}"#;
+    bench.write("m.safetensors", &safetensors(header, &[0; 20]));
+    bench.run("cast m.safetensors --to e4m3 -q").expect(0, "", "");
+    let file = bench.read("m.float8e4m3fn.safetensors");
+    let text = String::from_utf8_lossy(&file[8..]).into_owned();
+    assert!(text.starts_with(
+        r#"{"a":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[8,11]},"b":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}"#
+    ));
+}
+
+#[test]
+fn the_output_is_the_same_for_any_number_of_threads() {
+    let bench = Bench::new();
+    let values: Vec<f32> = (0..3_000_001_u32).map(|i| f32::from_bits(i.wrapping_mul(2654435761))).collect();
+    bench.write("x.npy", &npy_f32(&values));
+    for to in ["float8e4m3fn", "float6e2m3", "int4", "float64"] {
+        let outputs: Vec<(Vec<u8>, String)> = [1, 2, 3, 7]
+            .map(|threads| {
+                let out = format!("{threads}.safetensors");
+                let line = format!("cast x.npy --to {to} -o {out} -f --json -q --no-sync -j {threads}");
+                let outcome = bench.run(&line);
+                assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+                let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+                (bench.read(&out), report["counts"].to_string())
+            })
+            .to_vec();
+        assert!(outputs.iter().all(|output| *output == outputs[0]), "{to}");
+    }
+}
+
+#[test]
+fn a_json_report_is_one_document_with_exact_counts() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0, 1e9, f32::INFINITY, f32::NAN, 1e-9, 1.1, -1e9]));
+    let outcome = bench.run("cast x.npy --to e4m3 --json -q");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(report["schema"], 1);
+    assert_eq!(report["options"]["saturate"], true);
+    assert_eq!(report["tensors"][0]["from"], "float32");
+    let counts = &report["tensors"][0]["counts"];
+    assert_eq!((&counts["saturated"], &counts["flushed"]), (&3.into(), &1.into()));
+    assert_eq!((&counts["inexact"], &counts["nan"]), (&5.into(), &0.into()));
+    assert_eq!(counts, &report["counts"]);
+}
+
+#[test]
+fn attributes_reach_the_kernels() {
+    let cases: [(&str, &[f32], &[u8]); 9] = [
+        ("--to e4m3 --saturate=false", &[500.0], &[0x7f]),
+        ("--to e4m3 --no-saturate", &[500.0], &[0x7f]),
+        ("--to e4m3 --saturate", &[500.0], &[0x7e]),
+        ("--to e4m3 --saturate=1", &[500.0], &[0x7e]),
+        ("--to e8m0", &[1.1], &[0x80]),
+        ("--to e8m0 --round-mode down", &[1.1], &[0x7f]),
+        ("--to e8m0 --round-mode nearest", &[1.5], &[0x80]),
+        ("--to int8", &[300.0, -1.9], &[0x2c, 0xff]),
+        ("--to int8 --out-of-range saturate", &[300.0, f32::NAN], &[0x7f, 0x00]),
+    ];
+    for (flags, input, output) in cases {
+        let bench = Bench::new();
+        bench.write("x.npy", &npy_f32(input));
+        bench.run(&format!("cast x.npy {flags} -o out.npy -q")).expect(0, "", "");
+        assert_eq!(npy_data(&bench.read("out.npy")), output, "{flags}");
+    }
+}
+
+#[test]
+fn a_value_out_of_range_is_an_error_that_names_it_and_nothing_is_written() {
+    let bench = Bench::new();
+    let data: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 300.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    bench.write("x.npy", &npy("'<f4'", "(2, 3)", &data));
+    bench.run("cast x.npy --to int8 --out-of-range error").expect(
+        1,
+        "",
+        "tcast: error: x.npy: element [1, 2]: 300.0 is out of range for int8\n  \
+         choose --out-of-range saturate or --out-of-range wrap to convert such values\n",
+    );
+    assert_eq!(bench.files(), ["x.npy"]);
+}
+
+#[test]
+fn the_container_follows_the_extension_and_comes_back_the_same() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    for to in ["bfloat16", "int4", "uint2", "float4e2m1", "float6e3m2", "float8e4m3fn", "float8e8m0", "bool", "uint64"]
+    {
+        bench.run(&format!("cast x.npy --to {to} -o a.npy -f -q")).expect(0, "", "");
+        bench.run(&format!("cast x.npy --to {to} -o a.safetensors -f -q")).expect(0, "", "");
+        // No --from: what a container lacks is read back without a flag.
+        bench.run(&format!("cast a.safetensors --to {to} -o b.npy -f -q")).expect(0, "", "");
+        assert_eq!(bench.read("a.npy"), bench.read("b.npy"), "{to}");
+    }
+}
+
+#[test]
+fn opaque_bytes_need_from() {
+    let bench = Bench::with("untyped_e4m3fn.npy", "x.npy");
+    let refused = bench.run("cast x.npy --to float32");
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.starts_with("tcast: error: x.npy: the file does not say what its 1-byte elements are\n"));
+    bench.run("cast x.npy --from e4m3 --to float32 -q").expect(0, "", "");
+    let wide = bench.run("cast x.npy --from float32 --to float16");
+    assert_eq!(wide.code, Some(1));
+    assert!(wide.stderr.contains("--from float32: no tensor holds untyped elements of that width"));
+}
+
+#[test]
+fn globs_and_rules_choose_tensors() {
+    let bench = Bench::with("model.safetensors", "m.safetensors");
+    let args = ["cast", "m.safetensors", "--to", "e4m3", "--exclude", "*norm*", "--rule", "*embed*=bf16"];
+    let outcome = bench.run_args(&[&args[..], &["--rule", "*proj*=keep", "--json", "-q"]].concat());
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    for tensor in report["tensors"].as_array().unwrap() {
+        let name = tensor["name"].as_str().unwrap();
+        let is_cast = tensor["cast"].as_bool().unwrap();
+        match name {
+            _ if name.contains("norm") || name.contains("proj") => assert!(!is_cast, "{name}"),
+            _ if name.contains("embed") => assert_eq!(tensor["to"], "bfloat16", "{name}"),
+            _ if tensor["from"] == "int64" || tensor["from"] == "bool" => assert!(!is_cast, "{name}"),
+            _ => assert_eq!(tensor["to"], "float8e4m3fn", "{name}"),
+        }
+    }
+    let outcome = bench.run("cast m.safetensors --to int8 --include nothing* -n");
+    assert!(
+        outcome.stderr.starts_with("tcast: warning: --include 'nothing*' matches no tensor\ncast no tensor, copied 12")
+    );
+}
+
+#[test]
+fn a_dry_run_shows_the_plan_and_writes_nothing() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.run("cast x.npy --to bf16 -n").expect(
+        0,
+        "[24, 40]  float32 -> bfloat16  1.88 KiB\n",
+        "cast 1 tensor to bfloat16\nx.npy -> x.bfloat16.npy\n3.88 KiB -> 2.00 KiB\n",
+    );
+    assert_eq!(bench.files(), ["x.npy"]);
+}
+
+#[test]
+fn an_existing_output_is_kept_unless_forced() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.write("out.npy", b"precious");
+    bench.run("cast x.npy --to bf16 -o out.npy").expect(
+        1,
+        "",
+        "tcast: error: out.npy: the output exists already\n  add --force to replace it, or name another file with -o\n",
+    );
+    assert_eq!(bench.read("out.npy"), b"precious");
+    bench.run("cast x.npy --to bf16 -o out.npy -f -q").expect(0, "", "");
+    assert_ne!(bench.read("out.npy"), b"precious");
+}
+
+#[cfg(unix)]
+#[test]
+fn an_output_that_is_the_input_is_refused_under_any_name() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    let before = bench.read("x.npy");
+    std::os::unix::fs::symlink("x.npy", bench.path("link.npy")).unwrap();
+    fs::hard_link(bench.path("x.npy"), bench.path("hard.npy")).unwrap();
+    for out in ["x.npy", "./x.npy", "link.npy", "hard.npy"] {
+        let message = format!("tcast: error: {out}: the output is the input; name another file with -o\n");
+        bench.run(&format!("cast x.npy --to bf16 -f -o {out}")).expect(1, "", &message);
+    }
+    assert_eq!(bench.read("x.npy"), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_symbolic_link_is_followed_and_stays() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere/real.npy", bench.path("link.npy")).unwrap();
+    bench.run("cast x.npy --to bf16 -o link.npy -q").expect(0, "", "");
+    assert!(fs::symlink_metadata(bench.path("link.npy")).unwrap().is_symlink());
+    assert!(bench.path("elsewhere/real.npy").is_file());
+}
+
+#[cfg(unix)]
+#[test]
+fn the_mode_follows_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.write("plain", b""); // made with this process's umask
+    bench.run("cast x.npy --to bf16 -o out.npy -q").expect(0, "", "");
+    let mode = |name: &str| fs::metadata(bench.path(name)).unwrap().permissions().mode();
+    assert_eq!(mode("out.npy"), mode("plain"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pipe_and_a_device_are_written_in_place() {
+    let bench = Bench::with("model.safetensors", "m.safetensors");
+    bench.run("cast m.safetensors --to f64 -o out.safetensors -q").expect(0, "", "");
+    let output = bench.command().args("cast m.safetensors --to f64 -o /dev/stdout -q".split(' ')).output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(output.stdout, bench.read("out.safetensors"));
+    bench.run("cast m.safetensors --to f64 -o /dev/null -q").expect(0, "", "");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_told() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.run("cast x.npy --to f64 -o /dev/full").expect(
+        1,
+        "",
+        "tcast: error: /dev/full: cannot write: no space left on device\n  \
+         free some space, or name a file on another disk with -o; nothing was left behind\n",
+    );
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    let cases = [
+        ("cast x.npy --to float8e4m4", "unknown dtype 'float8e4m4'; near it: float8e4m3fn"),
+        (
+            "cast x.npy --to fp8",
+            "'fp8' could be float8e4m3fn, float8e5m2, float8e4m3fnuz, float8e5m2fnuz, float8e8m0: say which",
+        ),
+        ("cast x.npy", "--to <DTYPE>"),
+        ("cast x.npy --to f16 --saturate=maybe", "invalid value 'maybe' for '--saturate[=<BOOL>]'"),
+        ("cast x.npy --to f16 --round-mode UP", "invalid value 'UP' for '--round-mode <MODE>'"),
+        ("cast x.npy --to f16 --rule w", "a rule is GLOB=DTYPE or GLOB=keep"),
+        ("cast x.npy --rule *=f16", "without --to the output has no name of its own: name it with -o"),
+        ("cast x.npy --too f16", "unexpected argument '--too'"),
+        ("casts x.npy", "unrecognized subcommand 'casts'"),
+        ("cast x.npy --to f16 -j 0", "0 is not in 1..=1024"),
+    ];
+    for (line, message) in cases {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{line}");
+        assert!(outcome.stderr.starts_with("tcast: error: "), "{line}: {}", outcome.stderr);
+        assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);
+    }
+    assert_eq!(bench.files(), ["x.npy"]);
+}
+
+#[test]
+fn bad_inputs_get_one_clear_error_each() {
+    let bench = Bench::new();
+    let model = fs::read(common::fixture("model.safetensors")).unwrap();
+    bench.write("truncated.safetensors", &model[..model.len() - 1]);
+    bench.write("short.safetensors", &model[..100]);
+    bench.write("empty.safetensors", b"");
+    let unknown = r#"{"a":{"dtype":"F7","shape":[1],"data_offsets":[0,4]}}"#;
+    bench.write("unknown.safetensors", &safetensors(unknown, &[0; 4]));
+    bench.write("text.txt", b"hello, this is not a tensor");
+    bench.write("complex.npy", &npy("'<c8'", "(1,)", &[0; 8]));
+    fs::create_dir(bench.path("folder.safetensors")).unwrap();
+    let cases = [
+        ("truncated.safetensors", "the file is cut short: its tensors take"),
+        ("short.safetensors", "the header is to be"),
+        ("empty.safetensors", "the file is empty"),
+        ("unknown.safetensors", "tensor 'a': unknown dtype 'F7'; safetensors has BOOL,"),
+        ("folder.safetensors", "is a directory; give a .npy or .safetensors file in it"),
+        ("missing.npy", "cannot read: no such file or directory"),
+        ("text.txt", "is no tensor file that tcast knows"),
+        ("complex.npy", "complex64 cannot be cast: ONNX Cast has no complex types"),
+    ];
+    let files = bench.files();
+    for (name, message) in cases {
+        let outcome = bench.run(&format!("cast {name} --to f16 -o out.safetensors"));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""), "{name}");
+        let expected = format!("tcast: error: {name}: {message}");
+        assert!(outcome.stderr.starts_with(&expected), "{name}: {}", outcome.stderr);
+    }
+    let outcome = bench.run("cast complex.npy --to f16 -o no/out.npy");
+    assert!(
+        outcome
+            .stderr
+            .starts_with("tcast: error: no/out.npy: the output's directory does not exist\n  mkdir -p 'no'\n")
+    );
+    assert_eq!(bench.files(), files);
+}
+
+#[test]
+fn a_name_that_npy_cannot_hold_is_no_loss_and_many_tensors_are_refused() {
+    let bench = Bench::with("model.safetensors", "m.safetensors");
+    let outcome = bench.run("cast m.safetensors --to f16 -o out.npy");
+    assert_eq!(outcome.code, Some(1));
+    assert!(
+        outcome
+            .stderr
+            .contains("a .npy file holds one tensor, there are 12\n  name an output that ends in .safetensors")
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    // A sparse file: large to convert, nothing on the disk.
+    let bench = Bench::new();
+    let header = npy("'<f8'", "(268435456,)", &[]);
+    bench.write("big.npy", &header);
+    let file = fs::File::options().write(true).open(bench.path("big.npy")).unwrap();
+    file.set_len(header.len() as u64 + (1 << 31)).unwrap();
+    for signal in ["INT", "TERM"] {
+        // The program could be done before the signal comes; then it is tried again.
+        let interrupted = (0..20).any(|_| {
+            let _ = fs::remove_file(bench.path("big.int8.npy"));
+            let mut child = bench
+                .command()
+                .args(["cast", "big.npy", "--to", "int8", "-j1"])
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            while bench.files().len() == 1 && child.try_wait().unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            let _ = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+            child.wait().unwrap().code() == Some(130)
+        });
+        assert!(interrupted, "SIG{signal} never came in time");
+        assert_eq!(bench.files(), ["big.npy"], "SIG{signal}");
+    }
+}
+
+#[test]
+fn every_example_of_the_help_works() {
+    let help = Bench::new().run("cast --help");
+    let short = Bench::new().run("cast -h");
+    let lines: Vec<&str> = help.stdout.lines().chain(short.stdout.lines()).map(str::trim).collect();
+    let examples: Vec<&str> = lines.into_iter().filter(|line| line.starts_with("tcast cast ")).collect();
+    assert!(examples.len() >= 12, "{examples:?}");
+    for example in examples {
+        let bench = Bench::with("model.safetensors", "model.safetensors");
+        fs::copy(common::fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
+        fs::copy(common::fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
+        let words: Vec<String> = example.split_whitespace().skip(1).map(|word| word.replace('\'', "")).collect();
+        let outcome = bench.run_args(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(outcome.code, Some(0), "{example}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("warning"), "{example}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_works() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let mut lines = readme.lines().peekable();
+    let mut checked = 0;
+    while let Some(line) = lines.next() {
+        let Some(command) = line.strip_prefix("$ tcast ") else { continue };
+        let bench = Bench::with("model.safetensors", "model.safetensors");
+        fs::copy(common::fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
+        fs::copy(common::fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
+        let outcome = bench.run(&command.replace('\'', ""));
+        assert_eq!(outcome.code, Some(0), "{command}: {}", outcome.stderr);
+        let mut shown = String::new();
+        while let Some(output) = lines.next_if(|line| !line.starts_with("$ ") && !line.starts_with("```")) {
+            shown = format!("{shown}{output}\n");
+        }
+        if !shown.is_empty() {
+            assert_eq!(timeless(&outcome.stderr), timeless(&shown), "{command}");
+        }
+        checked += 1;
+    }
+    assert!(checked >= 7);
+}

@@ -1,0 +1,114 @@
+//! What the tests of the program share: a folder of its own for each, and runs that keep all that was printed.
+#![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses some of this")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder that goes with the test, and the program run in it.
+pub struct Bench {
+    folder: tempfile::TempDir,
+}
+
+/// What a run printed, and its exit code.
+#[derive(Debug)]
+pub struct Outcome {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A file of `fixtures/`.
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+impl Bench {
+    /// An empty folder.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    /// A folder with a copy of a fixture under another name.
+    pub fn with(source: &str, name: &str) -> Self {
+        let bench = Self::new();
+        fs::copy(fixture(source), bench.path(name)).expect("the fixture is there");
+        bench
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path(name), bytes).expect("the folder can be written to");
+    }
+
+    /// The names of all files, sorted.
+    pub fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).expect("the folder is there");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// A command of the program in this folder.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("tcast"));
+        command.current_dir(self.folder.path()).env_remove("NO_COLOR");
+        command
+    }
+
+    /// Runs a command line, split at blanks.
+    pub fn run(&self, line: &str) -> Outcome {
+        self.run_args(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub fn run_args(&self, args: &[&str]) -> Outcome {
+        let output = self.command().args(args).output().expect("the program starts");
+        Outcome {
+            code: output.status.code(),
+            stdout: String::from_utf8(output.stdout).expect("text on stdout"),
+            stderr: String::from_utf8(output.stderr).expect("text on stderr"),
+        }
+    }
+}
+
+impl Outcome {
+    /// Checks exit code, standard output and standard error, to the letter.
+    #[track_caller]
+    pub fn expect(&self, code: i32, stdout: &str, stderr: &str) {
+        assert_eq!((self.code, self.stdout.as_str(), self.stderr.as_str()), (Some(code), stdout, stderr));
+    }
+}
+
+/// A .npy file, by hand.
+pub fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}");
+    while (10 + header.len() + 1) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    [b"\x93NUMPY\x01\x00", (header.len() as u16).to_le_bytes().as_slice(), header.as_bytes(), data].concat()
+}
+
+/// The .npy file of float32 values.
+pub fn npy_f32(values: &[f32]) -> Vec<u8> {
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    npy("'<f4'", &format!("({},)", values.len()), &data)
+}
+
+/// The data behind a .npy header.
+pub fn npy_data(file: &[u8]) -> &[u8] {
+    &file[10 + usize::from(u16::from_le_bytes([file[8], file[9]]))..]
+}
+
+/// A .safetensors file, by hand.
+pub fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}

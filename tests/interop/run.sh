@@ -1,0 +1,44 @@
+#!/bin/sh
+# Holds the program against numpy, ml_dtypes, the safetensors library and an oracle of its own, in Python.
+#
+#   tests/interop/run.sh            about a minute after the first time, which installs the libraries
+#   tests/interop/run.sh --torch    PyTorch reads what the program wrote; its installation takes minutes
+#
+# TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
+# with the libraries of requirements.txt already there, instead of making an environment.
+set -eu
+cd "$(dirname "$0")/../.."
+
+with_torch=
+case "${1-}" in
+    '') ;;
+    --torch) with_torch=yes ;;
+    *) echo "usage: $0 [--torch]" >&2; exit 2 ;;
+esac
+
+target=${CARGO_TARGET_DIR:-target}
+if [ -z "${TCAST-}" ]; then
+    cargo build --release --quiet
+    TCAST=$target/release/tcast
+fi
+case "$TCAST" in /*) ;; *) TCAST=$PWD/$TCAST ;; esac
+export TCAST
+
+# A stamp of what was asked for, so that a changed list is installed anew.
+install() {
+    stamp=$venv/$1
+    if ! cmp -s "tests/interop/$1" "$stamp"; then
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "tests/interop/$1"
+        cp "tests/interop/$1" "$stamp"
+    fi
+}
+if [ -z "${PYTHON-}" ]; then
+    venv=$target/interop-venv
+    [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+    install requirements.txt
+    [ -z "$with_torch" ] || install requirements-torch.txt
+    PYTHON=$venv/bin/python
+fi
+
+export PYTHONDONTWRITEBYTECODE=1
+exec "$PYTHON" tests/interop/main.py every_pair files ${with_torch:+torch_reads}
