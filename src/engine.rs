@@ -42,7 +42,7 @@ pub fn run(
     order.sort_by_key(|&index| plan.tensors[index].target.start);
     let cursor = Mutex::new(Cursor { plan, order, next: 0, element: 0 });
     // Only a file takes its pieces in any order.
-    let threads = if output.is_seekable() { threads.max(1) } else { 1 };
+    let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(plan.len / PIECE + 1);
     let worker = || -> Result<Vec<Counts>, Failure> {
         let mut counts = vec![Counts::default(); plan.tensors.len()];
         let mut parts = Vec::new();
@@ -54,7 +54,9 @@ pub fn run(
         Ok(counts)
     };
     let results: Vec<_> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        // Where the system gives no more threads, those there are do the work.
+        let others: Vec<_> =
+            (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
         let mine = worker();
         let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
         std::iter::once(mine).chain(joined).collect()
@@ -126,7 +128,7 @@ impl Cursor<'_> {
         while let Some(&index) = self.order.get(self.next) {
             let tensor = &self.plan.tensors[index];
             let left = tensor.count - self.element;
-            // The wider side decides; 16 bits hold 8 elements of 2 bits, so nothing is ever 0 here.
+            // The wider side decides; an element of fewer than 8 bits may take a whole byte.
             let bits = u64::from(tensor.from.dtype.bits().max(tensor.to.dtype.bits()).max(8));
             let fitting = room * 8 / bits / STEP * STEP;
             if left > fitting && fitting == 0 && !parts.is_empty() {
@@ -170,7 +172,7 @@ fn work(
         let tensor = &plan.tensors[part.tensor];
         let source = part.source(tensor);
         let target = part.target(tensor);
-        input.prefetch(source.clone());
+        input.prefetch(source.clone()).map_err(|error| Failure::new((part, error)))?;
         let source = &input[source];
         if tensor.kernel.is_plain_copy() && parts.len() == 1 {
             // Straight from the page cache of one file to that of the other.
@@ -198,8 +200,8 @@ fn explain(tensor: &PlannedTensor, part: Part, source: &[u8], is_malformed: bool
         Ok(lost) => tensor.kernel.refuses().is_some_and(|loss| lost[loss] > 0),
         Err(_) => true,
     };
-    // Whole steps of elements are whole bytes in every storage, so a prefix can be tried: the first bad element
-    // is the last one of the shortest bad prefix.
+    // A part starts on a whole byte, so any prefix of it can be tried, and a prefix is bad when an element in it
+    // is: the first bad element is the last one of the shortest bad prefix.
     let count = (part.end - part.start) as usize;
     let mut scratch = vec![0; tensor.to.bytes(part.end - part.start).unwrap_or_default() as usize];
     let (mut good, mut bad) = (0, count);

@@ -76,16 +76,23 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
-            write!(f, "{}: ", path.display().to_string().escape_debug())?;
+            write!(f, "{}: ", visible(&path.to_string_lossy()))?;
         }
         if let Some(tensor) = &self.tensor {
             write!(f, "tensor '{}': ", shorten(tensor))?;
         }
-        f.write_str(&self.message)
+        f.write_str(&visible(&self.message))
     }
 }
 
 impl std::error::Error for Error {}
+
+/// Text with control characters escaped: what files and arguments hold never reaches a terminal as a command.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
+}
 
 /// A name as it can be shown: control characters escaped, the middle of a very long one left out.
 #[must_use]

@@ -67,14 +67,15 @@ pub fn cast(
     let mut planned = Vec::with_capacity(contents.tensors.len());
     for tensor in &contents.tensors {
         let in_tensor = |error: Error| error.in_tensor(&tensor.name);
-        let target = selection.target(&tensor.name, known_dtype(tensor, from), alone);
-        let is_selected = selection.selects(&tensor.name);
-        let source = source_storage(tensor, if is_selected { from } else { None }).map_err(in_tensor)?;
+        let name = name.unwrap_or(&tensor.name);
+        let target = selection.target(name, known_dtype(tensor, from), alone);
+        // What is left as it is keeps the type that it is stored as.
+        let source = source_storage(tensor, from.filter(|_| target.is_some())).map_err(in_tensor)?;
         if let Some(target) = target {
             cast::check(source.dtype, target).map_err(in_tensor)?;
         }
         let new = NewTensor {
-            name: name.unwrap_or(&tensor.name).to_owned(),
+            name: name.to_owned(),
             dtype: target.unwrap_or(source.dtype),
             shape: tensor.shape.clone(),
             count: tensor.count,
@@ -125,6 +126,9 @@ fn source_storage(tensor: &Tensor, from: Option<Dtype>) -> Result<Storage> {
         (None, Elements::Untyped(bytes), None) => {
             let candidates: Vec<&str> = Dtype::all().filter(|dtype| fits(*dtype, bytes)).map(Dtype::name).collect();
             let error = Error::new(format!("the file does not say what its {bytes}-byte elements are"));
+            if candidates.is_empty() {
+                return Err(error.remedy("tcast has no type of that width"));
+            }
             Err(error.remedy(format!("say it with --from DTYPE: {}", candidates.join(", "))))
         }
     }
@@ -136,7 +140,9 @@ fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
         Elements::Untyped(bytes) => fits(from, bytes).then(|| Storage::per_byte(from)),
         Elements::Typed(storage) => {
             let is_opaque = storage.dtype.class() == Class::Int { signed: false };
-            (is_opaque && storage.dtype.bits() == from.bits()).then_some(Storage { dtype: from, ..storage })
+            let reinterpreted = Storage { dtype: from, ..storage };
+            // Eight elements, because fewer packed ones can end inside a byte.
+            (is_opaque && from.bits() != 0 && reinterpreted.bytes(8) == storage.bytes(8)).then_some(reinterpreted)
         }
     }
 }

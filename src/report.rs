@@ -1,7 +1,7 @@
 //! What a conversion did: as a summary for people and as JSON for scripts.
 
 use crate::engine;
-use crate::error::{shorten, size};
+use crate::error::{shorten, size, visible};
 use crate::kernel::{Counts, Loss};
 use crate::plan::{Plan, PlannedTensor};
 use serde_json::{Map, Value, json};
@@ -68,7 +68,8 @@ impl Report<'_> {
             let _ = write!(text, ", copied {copied}");
         }
         let (size_in, size_out) = (size(self.bytes_in), size(self.plan.len));
-        let _ = write!(text, "\n{} -> {}", self.input.display(), self.output.display());
+        let _ =
+            write!(text, "\n{} -> {}", visible(&self.input.to_string_lossy()), visible(&self.output.to_string_lossy()));
         let _ = write!(text, "\n{size_in} -> {size_out}");
         if let Some((_, time)) = &self.done {
             let seconds = time.as_secs_f64();
@@ -98,7 +99,7 @@ impl Report<'_> {
             .map(|tensor| {
                 let to = if tensor.is_cast { tensor.to.dtype.name() } else { "kept" };
                 let bytes = tensor.target.end - tensor.target.start;
-                let shape = format!("{:?}", tensor.shape);
+                let shape = shorten(&format!("{:?}", tensor.shape));
                 [shorten(&tensor.name), shape, format!("{} -> {to}", tensor.from.dtype), size(bytes)]
             })
             .collect();

@@ -81,8 +81,7 @@ impl Selection {
     }
 
     /// Whether the globs choose a tensor.
-    #[must_use]
-    pub fn selects(&self, name: &str) -> bool {
+    fn selects(&self, name: &str) -> bool {
         let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         (self.include.is_empty() || matches(&self.include)) && !matches(&self.exclude)
     }

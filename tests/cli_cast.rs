@@ -142,7 +142,7 @@ fn a_value_out_of_range_is_an_error_that_names_it_and_nothing_is_written() {
     bench.run("cast x.npy --to int8 --out-of-range error").expect(
         1,
         "",
-        "tcast: error: x.npy: element [1, 2]: 300.0 is out of range for int8\n  \
+        "tcast: error: x.npy: tensor 'x': element [1, 2]: 300.0 is out of range for int8\n  \
          choose --out-of-range saturate or --out-of-range wrap to convert such values\n",
     );
     assert_eq!(bench.files(), ["x.npy"]);
@@ -174,6 +174,71 @@ fn opaque_bytes_need_from() {
 }
 
 #[test]
+fn from_leaves_alone_what_is_not_cast() {
+    let bench = Bench::new();
+    let header =
+        r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;
+    bench.write("m.safetensors", &safetensors(header, &[0x3c, 0x7e, 0x3c, 0x7e]));
+    let outcome = bench.run("cast m.safetensors --from e4m3 --to f32 --rule a=keep -o out.safetensors --json -q");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&report["tensors"][0]["to"], &report["tensors"][1]["from"]), (&"uint8".into(), &"float8e4m3fn".into()));
+    let file = bench.read("out.safetensors");
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    assert_eq!(tensors.tensor("a").unwrap().data(), [0x3c, 0x7e]);
+    assert_eq!(tensors.tensor("b").unwrap().data(), [1.5_f32.to_le_bytes(), 448_f32.to_le_bytes()].concat());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_as_input_is_refused_and_does_not_hang() {
+    let bench = Bench::new();
+    assert!(std::process::Command::new("mkfifo").arg(bench.path("pipe")).status().unwrap().success());
+    bench.run("cast pipe --to f16").expect(
+        1,
+        "",
+        "tcast: error: pipe: is not a regular file: an input must be a file that can be mapped\n",
+    );
+}
+
+#[test]
+fn an_output_of_a_format_that_is_not_written_is_refused() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    for out in ["x.npz", "x.pb", "x.bin"] {
+        let message = format!(
+            "tcast: error: {out}: tcast writes no format of this extension\n  \
+             name an output that ends in .npy or .safetensors\n"
+        );
+        bench.run(&format!("cast x.npy --to f16 -o {out}")).expect(1, "", &message);
+    }
+    assert_eq!(bench.files(), ["x.npy"]);
+}
+
+#[test]
+fn hostile_headers_give_short_messages_and_plans() {
+    let bench = Bench::new();
+    let rank = vec!["1"; 200_000].join(",");
+    let header = format!(r#"{{"a":{{"dtype":"F32","shape":[{rank}],"data_offsets":[0,4]}}}}"#);
+    bench.write("rank.safetensors", &safetensors(&header, &[0; 4]));
+    let outcome = bench.run("cast rank.safetensors --to f16 -n");
+    assert!(outcome.code == Some(0) && outcome.stdout.len() < 1000, "{}", outcome.stderr.len());
+    let header = format!(r#"{{"a":{{"dtype":"\u001b[31m{}","shape":[1],"data_offsets":[0,4]}}}}"#, "Q".repeat(100_000));
+    bench.write("long.safetensors", &safetensors(&header, &[0; 4]));
+    let outcome = bench.run("cast long.safetensors --to f16 -n");
+    assert!(outcome.code == Some(1) && outcome.stderr.len() < 1000 && !outcome.stderr.contains('\u{1b}'));
+    let header = format!(
+        r#"{{"a":{{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":{}{}}}}}"#,
+        "[".repeat(5000),
+        "]".repeat(5000)
+    );
+    bench.write("deep.safetensors", &safetensors(&header, &[0; 4]));
+    bench.run("cast deep.safetensors --to f16").expect(
+        1,
+        "",
+        "tcast: error: deep.safetensors: malformed header: brackets are nested too deep\n",
+    );
+}
+
+#[test]
 fn globs_and_rules_choose_tensors() {
     let bench = Bench::with("model.safetensors", "m.safetensors");
     let args = ["cast", "m.safetensors", "--to", "e4m3", "--exclude", "*norm*", "--rule", "*embed*=bf16"];
@@ -201,7 +266,7 @@ fn a_dry_run_shows_the_plan_and_writes_nothing() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
     bench.run("cast x.npy --to bf16 -n").expect(
         0,
-        "[24, 40]  float32 -> bfloat16  1.88 KiB\n",
+        "x  [24, 40]  float32 -> bfloat16  1.88 KiB\n",
         "cast 1 tensor to bfloat16\nx.npy -> x.bfloat16.npy\n3.88 KiB -> 2.00 KiB\n",
     );
     assert_eq!(bench.files(), ["x.npy"]);
@@ -276,7 +341,7 @@ fn a_full_disk_is_told() {
         1,
         "",
         "tcast: error: /dev/full: cannot write: no space left on device\n  \
-         free some space, or name a file on another disk with -o; nothing was left behind\n",
+         free some space, or name a file on another disk with -o\n",
     );
 }
 

@@ -1,7 +1,6 @@
 //! `tcast cast`: arguments -> plan -> run -> report.
-#![allow(clippy::print_stderr, reason = "the summary")]
 
-use super::{print, warn};
+use super::{print, tell, warn};
 use crate::cli::CastArgs;
 use crate::container;
 use crate::error::{Error, Result};
@@ -21,18 +20,25 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let input = MappedFile::open(&args.input)?;
     let (source, contents) = container::read(input.path(), &input)?;
     let output = output_path(args)?;
-    let target = container::by_extension(&output).unwrap_or(source);
+    let target = match container::by_extension(&output) {
+        Some(target) => target,
+        None if output.extension().is_none() || output.extension() == args.input.extension() => source,
+        None => {
+            let error = Error::new("tcast writes no format of this extension").in_file(&output);
+            return Err(error.remedy("name an output that ends in .npy or .safetensors"));
+        }
+    };
+    let stem = args.input.file_stem().unwrap_or_default().to_string_lossy();
+    let name = source.holds_one().then_some(&*stem);
     let selection = selection(args);
     let attributes = attributes(args);
     if !args.quiet {
-        let names: Vec<&str> = contents.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+        let names: Vec<&str> = contents.tensors.iter().map(|tensor| name.unwrap_or(&tensor.name)).collect();
         for message in selection.unmatched(&names) {
             warn(&message);
         }
     }
     let destination = Destination::new(&output, args.force, &[input.path()])?;
-    let stem = args.input.file_stem().unwrap_or_default().to_string_lossy();
-    let name = (source.holds_one() && !target.holds_one()).then_some(&*stem);
     let plan = plan::cast(&contents, target, &selection, &attributes, args.from, name)
         .map_err(|error| error.in_file(input.path()))?;
     destination.check_room(plan.len)?;
@@ -56,7 +62,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         }
     }
     if !args.quiet {
-        anstream::eprintln!("{}", report.summary());
+        tell(&report.summary());
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! The subcommands, and what they share: messages, exit codes, interrupts.
-#![allow(clippy::print_stderr, clippy::exit, reason = "main's side of the library: messages and exit codes")]
+#![allow(clippy::exit, reason = "an interrupt ends the process from a thread of its own")]
 
 mod cast;
 
 use crate::cli::{Cli, Command};
-use crate::error::Error;
+use crate::error::{Error, visible};
 use crate::io::output;
 use anstyle::{AnsiColor, Style};
 use std::io::Write;
@@ -23,9 +23,9 @@ pub fn run(cli: &Cli) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            anstream::eprintln!("tcast: {ERROR}error:{ERROR:#} {error}");
+            tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
             if let Some(remedy) = error.remedy_text() {
-                anstream::eprintln!("  {REMEDY}{remedy}{REMEDY:#}");
+                tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
             }
             ExitCode::from(error.exit_code())
         }
@@ -36,7 +36,7 @@ pub fn run(cli: &Cli) -> ExitCode {
 #[must_use]
 pub fn usage(error: &clap::Error) -> ExitCode {
     if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        anstream::eprint!("tcast: {}", error.render().ansi());
+        tell(format!("tcast: {}", error.render().ansi()).trim_end());
     } else {
         let _ = error.print(); // a closed pipe is no failure
     }
@@ -44,7 +44,12 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn warn(message: &str) {
-    anstream::eprintln!("tcast: {WARNING}warning:{WARNING:#} {message}");
+    tell(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
+}
+
+/// Prints a message on standard error; that nobody can read it is no failure.
+fn tell(message: &str) {
+    let _ = writeln!(anstream::stderr(), "{message}");
 }
 
 /// Prints a result on standard output; a reader that has gone away is no failure.
@@ -66,7 +71,7 @@ pub fn remove_temporaries_on_interrupt() {
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
                 output::remove_temporaries();
-                anstream::eprintln!("\ntcast: interrupted, no output was written");
+                tell("\ntcast: interrupted, no output was written");
                 std::process::exit(130);
             }
         });

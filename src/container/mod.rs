@@ -18,9 +18,6 @@ pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &safetensors::Safetensor
 
 /// A file format that holds tensors.
 pub trait Container: Sync {
-    /// What people call it.
-    fn name(&self) -> &'static str;
-
     /// The file name extension, without dot.
     fn extension(&self) -> &'static str;
 
@@ -147,7 +144,9 @@ fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         (b"<html", "is an HTML page, not a tensor file", "download the file itself"),
         (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
     ];
-    FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic)).map(|(_, what, remedy)| (*what, *remedy))
+    // A safetensors header of 640 bytes begins as a pickle does, but for the zeros of its length.
+    let is_length = bytes.get(2..8) == Some(&[0; 6]);
+    FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length).map(|(_, what, remedy)| (*what, *remedy))
 }
 
 /// The number of elements of a shape. `None` when it does not fit in 64 bits; a zero anywhere makes it 0.

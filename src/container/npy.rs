@@ -6,7 +6,7 @@
 
 use super::{Container, Contents, Elements, FileLayout, NewTensor, Tensor, element_count};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shorten};
 use crate::kernel::Storage;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -19,10 +19,6 @@ const MAX_HEADER: usize = 1 << 20;
 pub(super) struct Npy;
 
 impl Container for Npy {
-    fn name(&self) -> &'static str {
-        "npy"
-    }
-
     fn extension(&self) -> &'static str {
         "npy"
     }
@@ -57,7 +53,9 @@ impl Container for Npy {
         }
         let tensor = Tensor {
             name: String::new(),
-            fortran_order: header.fortran_order && header.shape.iter().filter(|&&length| length != 1).count() > 1,
+            fortran_order: header.fortran_order
+                && count > 1
+                && header.shape.iter().filter(|&&length| length != 1).count() > 1,
             shape: header.shape,
             count,
             elements,
@@ -138,7 +136,7 @@ impl Header {
                 "descr" => &mut descr,
                 "fortran_order" => &mut fortran_order,
                 "shape" => &mut shape,
-                _ => return Err(malformed(&format!("unknown key '{}'", key.escape_debug()))),
+                _ => return Err(malformed(&format!("unknown key '{}'", shorten(&key)))),
             };
             if slot.replace(value).is_some() {
                 return Err(malformed(&format!("'{key}' stands twice")));
@@ -273,14 +271,14 @@ fn elements_of(descr: &Literal) -> Result<Elements> {
                     Some('M' | 'm') => " (dates)",
                     _ => "",
                 };
-                unsupported(format!("'{}'{meaning}", code.escape_debug()))
+                unsupported(format!("'{}'{meaning}", shorten(code)))
             })
         }
         // One field that is named after a dtype and as wide as that dtype's elements.
         Literal::List(fields) => match fields.as_slice() {
             [Literal::Tuple(field)] => match field.as_slice() {
                 [Literal::Text(name), Literal::Text(base)] => {
-                    tagged(name, base).ok_or_else(|| unsupported(format!("of record field '{}'", name.escape_debug())))
+                    tagged(name, base).ok_or_else(|| unsupported(format!("of record field '{}'", shorten(name))))
                 }
                 _ => Err(unsupported("of a record".to_owned())),
             },

@@ -6,7 +6,7 @@
 
 use super::{Container, Contents, Elements, FileLayout, NewTensor, Tensor, element_count};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shorten};
 use crate::kernel::Storage;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -26,10 +26,6 @@ const KEY: &str = "tcast";
 pub(super) struct Safetensors;
 
 impl Container for Safetensors {
-    fn name(&self) -> &'static str {
-        "safetensors"
-    }
-
     fn extension(&self) -> &'static str {
         "safetensors"
     }
@@ -39,13 +35,15 @@ impl Container for Safetensors {
     }
 
     fn recognises(&self, bytes: &[u8]) -> bool {
-        header_length(bytes).is_ok() && bytes.get(8) == Some(&b'{')
+        let first = bytes.iter().skip(8).take(4096).find(|byte| !byte.is_ascii_whitespace());
+        header_length(bytes).is_ok() && first == Some(&b'{')
     }
 
     fn read(&self, bytes: &[u8]) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
+        check_depth(&bytes[8..data_start])?;
         let header: Header = serde_json::from_slice(&bytes[8..data_start])
-            .map_err(|error| Error::new(format!("malformed header: {error}")))?;
+            .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))?;
         check_coverage(&header.tensors, (bytes.len() - data_start) as u64)?;
         let mut metadata = header.metadata;
         let notes = take_notes(&mut metadata)?;
@@ -111,6 +109,26 @@ fn header_length(bytes: &[u8]) -> Result<usize> {
     Ok(length as usize)
 }
 
+/// Refuses JSON that nests deeper than readers of the format allow; serde sets no limit in what it skips.
+fn check_depth(json: &[u8]) -> Result<()> {
+    const MAX_DEPTH: u32 = 128;
+    let (mut depth, mut in_string, mut escaped) = (0_u32, false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => depth += 1,
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(Error::new("malformed header: brackets are nested too deep"));
+        }
+    }
+    Ok(())
+}
+
 /// The header as the file has it.
 struct Header {
     metadata: Option<Vec<(String, String)>>,
@@ -138,7 +156,7 @@ impl<'de> Deserialize<'de> for Header {
                 let mut seen = HashSet::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if !seen.insert(name.clone()) {
-                        return Err(de::Error::custom(format!("'{}' stands twice", crate::error::shorten(&name))));
+                        return Err(de::Error::custom(format!("'{}' stands twice", shorten(&name))));
                     }
                     if name == METADATA {
                         header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
@@ -170,7 +188,7 @@ impl<'de> Deserialize<'de> for StringPairs {
                 let mut seen = HashSet::new();
                 while let Some((key, value)) = map.next_entry::<String, String>()? {
                     if !seen.insert(key.clone()) {
-                        return Err(de::Error::custom(format!("metadata '{}' stands twice", key.escape_debug())));
+                        return Err(de::Error::custom(format!("metadata '{}' stands twice", shorten(&key))));
                     }
                     pairs.push((key, value));
                 }
@@ -206,7 +224,7 @@ impl Entry {
         let dtype = Dtype::all().find(|dtype| dtype.safetensors_name() == Some(&self.dtype));
         let dtype = dtype.ok_or_else(|| {
             let known: Vec<&str> = Dtype::all().filter_map(Dtype::safetensors_name).collect();
-            let unknown = self.dtype.escape_debug();
+            let unknown = shorten(&self.dtype);
             Error::new(format!("unknown dtype '{unknown}'; safetensors has {}", known.join(", ")))
         })?;
         let count = element_count(&self.shape);
@@ -283,8 +301,10 @@ fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<S
     let Some(pairs) = metadata else { return Ok(BTreeMap::new()) };
     let Some(at) = pairs.iter().position(|(key, _)| key == KEY) else { return Ok(BTreeMap::new()) };
     let (_, text) = pairs.remove(at);
-    let notes: Notes =
-        serde_json::from_str(&text).map_err(|error| Error::new(format!("malformed metadata '{KEY}': {error}")))?;
+    let notes: Notes = serde_json::from_str(&text).map_err(|error| {
+        let error = shorten(&error.to_string());
+        Error::new(format!("malformed metadata '{KEY}': {error}")).remedy(format!("remove the metadata key '{KEY}'"))
+    })?;
     if notes.version != 1 {
         return Err(Error::new(format!("metadata '{KEY}' is of version {}; this tcast knows 1", notes.version)));
     }
@@ -354,7 +374,7 @@ fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
         return Err(Error::new(format!("safetensors cannot hold {dtype}")));
     }
     let packed = match last {
-        Some(last) if (last * bits).is_multiple_of(8) => {
+        Some(last) if last.checked_mul(bits).is_some_and(|bits| bits.is_multiple_of(8)) => {
             let mut packed = shape.clone();
             packed.pop();
             packed.push(last * bits / 8);

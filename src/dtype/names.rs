@@ -43,11 +43,11 @@ impl fmt::Display for UnknownDtype {
         let names: Vec<&str> = self.candidates.iter().map(|dtype| dtype.name()).collect();
         let names = names.join(", ");
         match (self.ambiguous, names.is_empty()) {
-            (true, _) => write!(f, "'{}' could be {names}: say which", self.spelling),
-            (false, false) => write!(f, "unknown dtype '{}'; near it: {names}", self.spelling),
+            (true, _) => write!(f, "'{}' could be {names}: say which", self.spelling.escape_debug()),
+            (false, false) => write!(f, "unknown dtype '{}'; near it: {names}", self.spelling.escape_debug()),
             (false, true) => {
                 let all: Vec<&str> = Dtype::all().map(Dtype::name).collect();
-                write!(f, "unknown dtype '{}'; there are: {}", self.spelling, all.join(", "))
+                write!(f, "unknown dtype '{}'; there are: {}", self.spelling.escape_debug(), all.join(", "))
             }
         }
     }

@@ -22,20 +22,20 @@ impl MappedFile {
     /// When it cannot be opened or mapped, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
+        let metadata = std::fs::metadata(path).map_err(failed)?; // before opening, which waits for ever on a pipe
         if metadata.is_dir() {
             return Err(Error::new("is a directory; give a .npy or .safetensors file in it").in_file(path));
         }
         if !metadata.is_file() {
             return Err(Error::new("is not a regular file: an input must be a file that can be mapped").in_file(path));
         }
+        let file = File::open(path).map_err(failed)?;
         if metadata.len() == 0 {
             return Ok(Self { path: path.to_owned(), map: None });
         }
         // SAFETY: the bytes are only ever read as plain bytes, so a change by another process can give wrong
-        // values but no invalid ones. A file cut short while it is mapped ends the process with SIGBUS; the
-        // output is a temporary file then, never a half-written one under its own name.
+        // values but no invalid ones. A file cut short while it is mapped is noticed by `prefetch`, or ends the
+        // process with SIGBUS; the output is a temporary file then, never a half-written one under its own name.
         let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Sequential); // only a hint: a refusal changes nothing
@@ -49,13 +49,23 @@ impl MappedFile {
     }
 
     /// Has the system read a range before it is used: one call instead of a page fault for every few pages.
-    pub fn prefetch(&self, range: std::ops::Range<usize>) {
+    ///
+    /// # Errors
+    /// When the file no longer has these bytes, as far as the system can tell (Linux 5.14 and newer).
+    pub fn prefetch(&self, range: std::ops::Range<usize>) -> Result<()> {
+        /// What Linux answers where reading the page would end in a SIGBUS.
         #[cfg(target_os = "linux")]
-        if let Some(map) = &self.map {
-            let _ = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len());
+        const EFAULT: i32 = 14;
+        #[cfg(target_os = "linux")]
+        if let Some(map) = &self.map
+            && let Err(error) = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len())
+            && error.raw_os_error() == Some(EFAULT)
+        {
+            return Err(Error::new("the file was cut short, or could not be read, during the work").in_file(&self.path));
         }
         #[cfg(not(target_os = "linux"))]
         let _ = range;
+        Ok(())
     }
 }
 

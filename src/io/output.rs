@@ -46,13 +46,21 @@ impl Destination {
     /// When the output exists, is a directory or one of the `inputs`, or its directory is missing.
     pub fn new(path: &Path, replace: bool, inputs: &[&Path]) -> Result<Self> {
         let refuse = |message: &str| Err(Error::new(message).in_file(path));
+        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return refuse("the output is named as a directory; name a file in it with -o");
+        }
         let file = follow_links(path);
-        let existing = fs::metadata(&file).ok();
+        let existing = match fs::metadata(&file) {
+            Ok(existing) => Some(existing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Error::io("cannot write", &error).in_file(path)),
+        };
         if let Some(existing) = &existing {
             if existing.is_dir() {
                 return refuse("the output is a directory; name a file in it with -o");
             }
-            if inputs.iter().any(|input| same_file::is_same_file(input, &file).unwrap_or(false)) {
+            // Only a file is compared: opening a pipe would wait for its other end.
+            if existing.is_file() && inputs.iter().any(|input| same_file::is_same_file(input, &file).unwrap_or(false)) {
                 return refuse("the output is the input; name another file with -o");
             }
             if existing.is_file() && !replace {
@@ -63,10 +71,10 @@ impl Destination {
         }
         let directory = directory_of(&file);
         if !directory.is_dir() {
-            let missing = directory.display().to_string();
+            let missing = directory.to_string_lossy().replace('\'', r"'\''");
             return Err(Error::new("the output's directory does not exist")
                 .in_file(path)
-                .remedy(format!("mkdir -p '{}'", missing.escape_debug())));
+                .remedy(format!("mkdir -p '{missing}'")));
         }
         let in_place = existing.is_some_and(|existing| !existing.is_file());
         Ok(Self { path: path.to_owned(), file, replace, in_place })
@@ -190,7 +198,7 @@ impl Output {
         written.map_err(|error| {
             let failure = Error::io("cannot write", &error).in_file(self.path());
             if error.kind() == io::ErrorKind::StorageFull {
-                failure.remedy("free some space, or name a file on another disk with -o; nothing was left behind")
+                failure.remedy("free some space, or name a file on another disk with -o")
             } else {
                 failure
             }

@@ -168,7 +168,8 @@ impl Kernel {
             Encode::Float32 | Encode::Int(_) if exact && !wide => Lane::Float32(decode, encode),
             Encode::Float32 | Encode::Float64 | Encode::Int(_) => Lane::Float64(decode, encode),
         };
-        let refuses = rules.out_of_range == OutOfRange::Error && matches!(lane, Lane::Float32(..) | Lane::Float64(..));
+        let refuses = rules.out_of_range == OutOfRange::Error
+            && matches!(&lane, Lane::Float32(_, Encode::Int(_)) | Lane::Float64(_, Encode::Int(_)));
         Some(Self { source, target, lane, refused: refuses.then_some(Loss::Wrapped) })
     }
 

@@ -174,10 +174,12 @@ pub(super) fn widen(bits: u32) -> u64 {
     if value.is_nan() { nan } else { f64::from(value).to_bits() }
 }
 
-/// An integer of up to 64 bits -> float64 bits, rounded to odd.
+/// An integer of up to 64 bits -> float64 bits: exact below 2^53, from there on rounded to odd at 2^11, which
+/// leaves at least 42 significant bits. That is more than enough for float32 and everything narrower; float64
+/// targets do not come this way.
 #[inline(always)]
 pub(super) fn unsigned_to_odd(magnitude: u64) -> u64 {
-    // 53 bits always fit: keep the upper 53 and fold the other 11 into the last of them.
+    // The upper 53 bits always fit; the other 11 are folded into the last of them.
     let cut = magnitude & 0x7ff;
     let wide = ((magnitude >> 11) | u64::from(cut != 0)) as f64 * 2048.0;
     let is_wide = magnitude >> 53 != 0;

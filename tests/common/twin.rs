@@ -186,6 +186,10 @@ impl Value {
 /// The value of a code.
 pub(crate) fn decode(dtype: Dtype, code: u64) -> Value {
     let (bits, kind) = kind(dtype);
+    decode_as(bits, kind, code)
+}
+
+fn decode_as(bits: u32, kind: Kind, code: u64) -> Value {
     let integer = |negative, magnitude| Value { negative, number: Number::Finite(Magnitude::new(magnitude, 0)) };
     match kind {
         Kind::Bool => integer(false, u64::from(code != 0)),
@@ -311,9 +315,13 @@ pub(crate) fn counts<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Cou
 
 /// One cast.
 pub(crate) struct Twin {
-    source: Dtype,
-    target: Dtype,
+    source: (u32, Kind),
+    target: (u32, Kind),
     rules: Rules,
+    /// Whether the result is the source's bits.
+    is_copy: bool,
+    /// The value of every code of a target of 16 bits or fewer.
+    results: Vec<Value>,
     max_finite: u64,
     midpoints: Vec<Magnitude>,
     /// Where the last number lay among the midpoints: the next is often near.
@@ -327,34 +335,51 @@ impl Twin {
             (_, Kind::Float(_)) => (max_finite(target), Vec::new()),
             _ => (0, Vec::new()),
         };
-        Self { source, target, rules, max_finite, midpoints, place: Cell::new(0) }
+        let results = match bits(target) {
+            bits @ ..=16 => (0..=mask(bits)).map(|code| decode(target, code)).collect(),
+            _ => Vec::new(),
+        };
+        let obeys_table = bits(source) == 8 && matches!(kind(source).1, Kind::Float(_) | Kind::Bool);
+        Self {
+            source: kind(source),
+            target: kind(target),
+            rules,
+            is_copy: source == target && !obeys_table,
+            results,
+            max_finite,
+            midpoints,
+            place: Cell::new(0),
+        }
     }
 
     /// Casts one code.
     pub(crate) fn cast(&self, code: u64) -> Outcome {
-        let x = decode(self.source, code);
-        let obeys_table = bits(self.source) == 8 && matches!(kind(self.source).1, Kind::Float(_) | Kind::Bool);
-        if self.source == self.target && !obeys_table {
+        if self.is_copy {
             return Outcome { code, losses: Losses::default() };
         }
-        let (code, is_beyond) = match kind(self.target) {
+        let x = decode_as(self.source.0, self.source.1, code);
+        let (code, is_beyond) = match self.target {
             (_, Kind::Bool) => (u64::from(!x.is_zero()), false),
             (bits, Kind::Signed) => self.to_integer(x, bits, -(1 << (bits - 1)), (1 << (bits - 1)) - 1),
             (bits, Kind::Unsigned) => self.to_integer(x, bits, 0, (1 << bits) - 1),
             (_, Kind::Scale) => self.to_scale(x),
             (bits, Kind::Float(format)) => self.to_float(x, bits, format),
         };
-        Outcome { code, losses: self.losses(x, decode(self.target, code), is_beyond) }
+        let y = match self.results.get(code as usize) {
+            Some(&result) => result,
+            None => decode_as(self.target.0, self.target.1, code),
+        };
+        Outcome { code, losses: self.losses(x, y, is_beyond) }
     }
 
     fn is_from_integer(&self) -> bool {
-        matches!(kind(self.source).1, Kind::Bool | Kind::Signed | Kind::Unsigned)
+        matches!(self.source.1, Kind::Bool | Kind::Signed | Kind::Unsigned)
     }
 
     /// The definitions of [`Loss`], for the source x and the result y. `is_beyond`: x, once rounded, lies beyond
     /// the target's range; NaN lies beyond that of an integer.
     fn losses(&self, x: Value, y: Value, is_beyond: bool) -> Losses {
-        let is_integer = matches!(kind(self.target).1, Kind::Signed | Kind::Unsigned);
+        let is_integer = matches!(self.target.1, Kind::Signed | Kind::Unsigned);
         let is_finite = |value: Value| matches!(value.number, Number::Finite(_));
         let saturates = if is_integer { self.clamps() } else { is_finite(y) };
         let mut losses = Losses::default();
@@ -483,10 +508,11 @@ fn nearest_wide(magnitude: Magnitude, format: Format) -> u64 {
 /// The codes as the bytes of a tensor.
 pub(crate) fn to_bytes(codes: impl IntoIterator<Item = u64>, storage: Storage) -> Vec<u8> {
     let (bits, kind) = kind(storage.dtype);
-    let mut bytes = Vec::new();
+    let codes = codes.into_iter();
+    let mut bytes = Vec::with_capacity(codes.size_hint().0 * bits.div_ceil(8) as usize);
     if bits < 8 && storage.layout == Layout::Packed {
         // Bit k of element i is bit i * bits + k of the stream, the lowest bit of a byte first.
-        for (index, code) in codes.into_iter().enumerate() {
+        for (index, code) in codes.enumerate() {
             for bit in 0..bits as usize {
                 let place = index * bits as usize + bit;
                 bytes.resize(place / 8 + 1, 0);
