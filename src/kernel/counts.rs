@@ -4,7 +4,8 @@ use std::ops::{AddAssign, Index, IndexMut};
 
 /// A way in which a result can differ from its source.
 ///
-/// With x the source value and y the result:
+/// With x the source value and y the result, "beyond the range" as the standards judge it: a float target tests x
+/// after rounding it, E8M0 tests x itself. A sign lost with a zero or a NaN, and a NaN's payload, are no loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// x, Inf included, lies beyond the target's range and y is the nearest end of that range

@@ -42,7 +42,8 @@ pub struct Storage {
     pub dtype: Dtype,
     /// How types of fewer than 8 bits are laid out; nothing to types of whole bytes.
     pub layout: Layout,
-    /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one.
+    /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one. Of sources only:
+    /// results are little endian.
     pub big_endian: bool,
 }
 
@@ -149,12 +150,16 @@ pub struct Kernel {
 impl Kernel {
     /// The cast from `source` to `target`.
     ///
-    /// Returns `None` where ONNX Cast has no such pair (complex) or elements have no width (string).
+    /// Returns `None` where ONNX Cast has no such pair (complex), elements have no width (string), or the target is
+    /// big-endian.
     #[must_use]
     pub fn cast(source: Storage, target: Storage, rules: &Rules) -> Option<Self> {
         let decode = Decode::new(source.dtype)?;
         let encode = Encode::new(target.dtype, *rules)?;
         let wide = target.dtype.bits() == 64;
+        if target.swapped_bytes().is_some() {
+            return None;
+        }
         // A float8 obeys the table even where the types are equal, and a bool becomes 0 or 1.
         if source.dtype == target.dtype && !source.dtype.is_float8() && source.dtype != Dtype::Bool {
             return Self::copy(source, target);
@@ -175,11 +180,12 @@ impl Kernel {
 
     /// The same bits in another storage: equal dtypes, or dtypes of equal width.
     ///
-    /// Returns `None` for unequal widths and for strings.
+    /// Returns `None` for unequal widths, for strings, and for a big-endian target.
     #[must_use]
     pub fn copy(source: Storage, target: Storage) -> Option<Self> {
         let bits = source.dtype.bits();
-        (bits != 0 && bits == target.dtype.bits()).then_some(Self { source, target, lane: Lane::Codes, refused: None })
+        let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
+        fits.then_some(Self { source, target, lane: Lane::Codes, refused: None })
     }
 
     /// The loss that the rules forbid ([`OutOfRange::Error`]); the caller must discard a result that counts one.
