@@ -148,3 +148,13 @@ fn files_in_other_orders_hold_the_same_values() {
     assert_eq!(outcome.code, Some(1));
     assert!(outcome.stderr.contains("is in Fortran order, and safetensors holds row-major tensors only"));
 }
+
+#[test]
+fn an_independent_reader_agrees_with_what_is_written() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.run("cast x.npy --to float64 -o out.npy -q").expect(0, "", "");
+    let read = |name: &str| npyz::NpyFile::new(std::io::Cursor::new(bench.read(name))).unwrap();
+    assert_eq!(read("out.npy").shape(), read("x.npy").shape());
+    let values: Vec<f64> = read("x.npy").into_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
+    assert_eq!(read("out.npy").into_vec::<f64>().unwrap(), values);
+}
