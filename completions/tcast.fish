@@ -33,12 +33,13 @@ complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Whe
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
 false\t''"
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -l round-mode -d 'Where float8e8m0 rounds to' -r -f -a "up\t'the next power of two'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l round-mode -d 'Where float8e8m0 rounds to [default: up]' -r -f -a "up\t'the next power of two'
 down\t'the power of two below'
 nearest\t'the nearest, a tie upwards'"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l out-of-range -d 'What a float that an integer type cannot hold becomes' -r -f -a "wrap\t'the low bits; NaN and Inf give 0'
 saturate\t'the nearest end; NaN gives 0'
 error\t'refuse; nothing is written'"
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l opset -d 'Cast as that opset\'s Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l include -d 'Only tensors whose name matches; repeatable, the others are copied' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l exclude -d 'Not tensors whose name matches; repeatable' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rule -d 'Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to' -r

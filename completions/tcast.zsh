@@ -35,12 +35,13 @@ _arguments "${_arguments_options[@]}" : \
 '--output=[Where to write; .npy and .safetensors choose the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
 '--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
 '--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
-'--round-mode=[Where float8e8m0 rounds to]:MODE:((up\:"the next power of two"
+'--round-mode=[Where float8e8m0 rounds to \[default\: up\]]:MODE:((up\:"the next power of two"
 down\:"the power of two below"
 nearest\:"the nearest, a tie upwards"))' \
 '--out-of-range=[What a float that an integer type cannot hold becomes]:POLICY:((wrap\:"the low bits; NaN and Inf give 0"
 saturate\:"the nearest end; NaN gives 0"
 error\:"refuse; nothing is written"))' \
+'--opset=[Cast as that opset'\''s Cast, 1 to 28 \[default\: all types and attributes, by the rules of Cast-23\]]:N:_default' \
 '*--include=[Only tensors whose name matches; repeatable, the others are copied]:GLOB:_default' \
 '*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
 '*--rule=[Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to]:GLOB=DTYPE:_default' \

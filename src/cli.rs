@@ -2,6 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::kernel::{OutOfRange, RoundMode};
+use crate::operator::cast::Opset;
 use crate::select::{Pattern, Rule};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::path::PathBuf;
@@ -41,6 +42,7 @@ depend on the input and the options only.",
   tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
   tcast cast x.npy --to int8 --out-of-range saturate
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
+  tcast cast model.safetensors --to float8e4m3fnuz --opset 24
   tcast cast model.safetensors --to f16 --dry-run",
     after_long_help = "Types:
   bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64, float4e2m1,
@@ -59,6 +61,8 @@ Examples:
       clamps what int8 cannot hold; otherwise it wraps, as in numpy and torch
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
       says what opaque bytes mean, and changes the file format
+  tcast cast model.safetensors --to float8e4m3fnuz --opset 24
+      by Cast-24, where Inf becomes the largest number; by Cast-23, the default, it becomes NaN
   tcast cast model.safetensors --to f16 --dry-run
       shows what would become what, and the sizes
 
@@ -126,13 +130,17 @@ pub struct ValueArgs {
     #[arg(long, conflicts_with = "saturate")]
     pub no_saturate: bool,
 
-    /// Where float8e8m0 rounds to
-    #[arg(long, value_name = "MODE", default_value = "up")]
-    pub round_mode: RoundMode,
+    /// Where float8e8m0 rounds to [default: up]
+    #[arg(long, value_name = "MODE")]
+    pub round_mode: Option<RoundMode>,
 
     /// What a float that an integer type cannot hold becomes
     #[arg(long, value_name = "POLICY", default_value = "wrap")]
     pub out_of_range: OutOfRange,
+
+    /// Cast as that opset's Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
+    #[arg(long, value_name = "N")]
+    pub opset: Option<Opset>,
 }
 
 /// Which tensors are converted.

@@ -31,6 +31,12 @@ impl Error {
         Self { is_usage: true, ..Self::new(message) }
     }
 
+    /// The same error, as one of wrong usage.
+    #[must_use]
+    pub fn into_usage(self) -> Self {
+        Self { is_usage: true, ..self }
+    }
+
     /// An operating system error while doing `what`.
     #[must_use]
     pub fn io(what: &str, error: &std::io::Error) -> Self {

@@ -72,7 +72,7 @@ pub fn cast(
         // What is left as it is keeps the type that it is stored as.
         let source = source_storage(tensor, from.filter(|_| target.is_some())).map_err(in_tensor)?;
         if let Some(target) = target {
-            cast::check(source.dtype, target).map_err(in_tensor)?;
+            cast::check(source.dtype, target, attributes).map_err(in_tensor)?;
         }
         let new = NewTensor {
             name: name.to_owned(),

@@ -6,7 +6,7 @@ use crate::container;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::Destination;
-use crate::operator::cast::Attributes;
+use crate::operator::cast::{Attributes, Opset};
 use crate::plan;
 use crate::progress::{Bar, Progress, Silent};
 use crate::report::Report;
@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
+    let attributes = attributes(args);
+    attributes.check()?;
     let input = MappedFile::open(&args.input)?;
     let (source, contents) = container::read(input.path(), &input)?;
     let output = output_path(args)?;
@@ -31,7 +33,6 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let stem = args.input.file_stem().unwrap_or_default().to_string_lossy();
     let name = source.holds_one().then_some(&*stem);
     let selection = selection(args);
-    let attributes = attributes(args);
     if !args.quiet {
         let names: Vec<&str> = contents.tensors.iter().map(|tensor| name.unwrap_or(&tensor.name)).collect();
         for message in selection.unmatched(&names) {
@@ -98,22 +99,24 @@ fn selection(args: &CastArgs) -> Selection {
 fn attributes(args: &CastArgs) -> Attributes {
     let values = &args.values;
     Attributes {
-        saturate: values.saturate.unwrap_or(!values.no_saturate),
+        saturate: values.saturate.or(values.no_saturate.then_some(false)),
         round_mode: values.round_mode,
         out_of_range: values.out_of_range,
-        ..Attributes::default()
+        opset: values.opset,
     }
 }
 
 fn options(args: &CastArgs, attributes: Attributes) -> serde_json::Value {
     use clap::ValueEnum;
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    let rules = attributes.rules(); // with the defaults of what was not given
     json!({
         "to": args.to.map(crate::dtype::Dtype::name),
         "from": args.from.map(crate::dtype::Dtype::name),
-        "saturate": attributes.saturate,
-        "round_mode": name(attributes.round_mode.to_possible_value()),
-        "out_of_range": name(attributes.out_of_range.to_possible_value()),
+        "saturate": rules.saturate,
+        "round_mode": name(rules.round_mode.to_possible_value()),
+        "out_of_range": name(rules.out_of_range.to_possible_value()),
+        "opset": attributes.opset.map(Opset::number),
         "all": args.selection.all,
     })
 }

@@ -1,25 +1,103 @@
-//! ONNX Cast: which pairs of types it takes and what its attributes mean for the kernels.
+//! ONNX Cast: its versions, which pairs of types each takes, and what its attributes mean for the kernels.
 
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{OutOfRange, RoundMode, Rules};
+use std::str::FromStr;
+
+/// A version of Cast.
+pub struct Version {
+    /// The opset that it came with, after which it is named: Cast-19.
+    pub since: u32,
+    /// The types that the version before lacks, for input and output alike.
+    pub added: &'static [Dtype],
+}
+
+/// Every version, the oldest first. Cast-6 only made `to` a number; `--to` takes names and numbers at all times.
+#[rustfmt::skip]
+pub static VERSIONS: [Version; 10] = {
+    use Dtype as D;
+    [
+        Version { since: 1, added: &[D::Bool, D::Int8, D::Int16, D::Int32, D::Int64, D::Uint8, D::Uint16, D::Uint32, D::Uint64, D::Float16, D::Float32, D::Float64] },
+        Version { since: 6, added: &[] },
+        Version { since: 9, added: &[D::String] },
+        Version { since: 13, added: &[D::Bfloat16] },
+        Version { since: 19, added: &[D::Float8E4M3FN, D::Float8E4M3FNUZ, D::Float8E5M2, D::Float8E5M2FNUZ] },
+        Version { since: 21, added: &[D::Uint4, D::Int4] },
+        Version { since: 23, added: &[D::Float4E2M1] },
+        Version { since: 24, added: &[D::Float8E8M0] },
+        Version { since: 25, added: &[D::Uint2, D::Int2] },
+        Version { since: 28, added: &[D::Float6E2M3, D::Float6E3M2] },
+    ]
+};
+
+/// The attributes besides `to`, each with the version that introduced it.
+pub static ATTRIBUTES: [(&str, u32); 2] = [("saturate", 19), ("round_mode", 24)];
+
+/// The version whose float8 table applies where no opset is chosen.
+const DEFAULT_VERSION: u32 = 23;
+
+/// A version of ONNX's set of operators, from 1 to [`Opset::NEWEST`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opset(u32);
+
+impl Opset {
+    /// The newest that is known.
+    pub const NEWEST: u32 = 28;
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The version of Cast in it: the newest that is not newer than the opset.
+    #[must_use]
+    pub fn version(self) -> u32 {
+        VERSIONS.iter().map(|version| version.since).take_while(|since| *since <= self.0).last().unwrap_or(1)
+    }
+
+    /// Refuses what came with a later version, or is in none.
+    fn require(self, what: &str, first: Option<u32>) -> Result<()> {
+        let (version, first) = match first {
+            Some(first) if first <= self.0 => return Ok(()),
+            Some(first) => (self.version(), first),
+            None => return Err(Error::new(format!("no version of Cast has {what}")).remedy("leave --opset out")),
+        };
+        let error = Error::new(format!("Cast-{version} has no {what}: Cast-{first} is the first with it"));
+        Err(error.remedy(format!("give --opset {first} or higher, or leave --opset out")))
+    }
+}
+
+impl FromStr for Opset {
+    type Err = String;
+
+    /// # Errors
+    /// Which numbers there are.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|number| (1..=Self::NEWEST).contains(number));
+        number.map(Self).ok_or_else(|| format!("an opset is a number from 1 to {}, the newest known", Self::NEWEST))
+    }
+}
 
 /// The attributes of a cast, as ONNX names them, and one choice that ONNX leaves open.
+///
+/// What was not given takes its default, and cannot be what a version lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// float8 targets: clamp values beyond the range (default) or let them become infinite or NaN.
-    pub saturate: bool,
+    pub saturate: Option<bool>,
     /// float8e8m0 targets: where to round; the default is up.
-    pub round_mode: RoundMode,
+    pub round_mode: Option<RoundMode>,
     /// Integer targets: what a float beyond the range becomes; ONNX calls it undefined.
     pub out_of_range: OutOfRange,
-    /// The version of Cast whose float8 table applies; 23 unless chosen.
-    pub version: u32,
+    /// Whose version of Cast applies; without one every type and attribute is taken.
+    pub opset: Option<Opset>,
 }
 
 impl Default for Attributes {
     fn default() -> Self {
-        Self { saturate: true, round_mode: RoundMode::Up, out_of_range: OutOfRange::Wrap, version: 23 }
+        Self { saturate: None, round_mode: None, out_of_range: OutOfRange::Wrap, opset: None }
     }
 }
 
@@ -27,21 +105,38 @@ impl Attributes {
     /// The rules for the kernels.
     #[must_use]
     pub fn rules(&self) -> Rules {
+        let saturate = self.saturate.unwrap_or(true);
+        let version = self.opset.map_or(DEFAULT_VERSION, Opset::version);
         Rules {
-            saturate: self.saturate,
+            saturate,
             // Cast-24 changed one row of the float8 table: Inf to a FNUZ type gives FLT_MAX, no longer NaN.
-            infinity_saturates_fnuz: self.saturate && self.version >= 24,
-            round_mode: self.round_mode,
+            infinity_saturates_fnuz: saturate && version >= 24,
+            round_mode: self.round_mode.unwrap_or(RoundMode::Up),
             out_of_range: self.out_of_range,
         }
     }
+
+    /// Refuses attributes that were given and that the chosen version lacks.
+    ///
+    /// # Errors
+    /// Names the attribute and the first version that has it; a mistake in the usage.
+    pub fn check(&self) -> Result<()> {
+        let Some(opset) = self.opset else { return Ok(()) };
+        let given = [self.saturate.is_some(), self.round_mode.is_some()]; // in the order of ATTRIBUTES
+        for ((name, since), is_given) in ATTRIBUTES.iter().zip(given) {
+            if is_given {
+                opset.require(&format!("attribute {name}"), Some(*since)).map_err(Error::into_usage)?;
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Refuses pairs that Cast does not have.
+/// Refuses pairs that Cast does not have, in the chosen version if one is.
 ///
 /// # Errors
-/// When one of the types is complex or text.
-pub fn check(source: Dtype, target: Dtype) -> Result<()> {
+/// When one of the types is complex or text, or the version lacks it.
+pub fn check(source: Dtype, target: Dtype, attributes: &Attributes) -> Result<()> {
     for dtype in [source, target] {
         match dtype.class() {
             Class::Complex => {
@@ -49,6 +144,10 @@ pub fn check(source: Dtype, target: Dtype) -> Result<()> {
             }
             Class::String => return Err(Error::new("text cannot be cast by this version of tcast")),
             _ => {}
+        }
+        if let Some(opset) = attributes.opset {
+            let first = VERSIONS.iter().find(|version| version.added.contains(&dtype));
+            opset.require(dtype.name(), first.map(|version| version.since))?;
         }
     }
     Ok(())
