@@ -45,10 +45,12 @@ depend on the input and the options only.",
   tcast cast model.safetensors --to float8e4m3fnuz --opset 24
   tcast cast model.safetensors --to f16 --dry-run",
     after_long_help = "Types:
-  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64, float4e2m1,
-  float6e2m3, float6e3m2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float16,
-  bfloat16, float32, float64; ONNX's, numpy's, torch's, safetensors' and OpenVINO's names for them; short ones
-  such as bf16 and e4m3. Complex tensors are only copied.
+  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64,
+  float4e2m1, float6e2m3, float6e3m2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz,
+  float8e8m0, float16, bfloat16, float32, float64; ONNX's, numpy's, torch's, safetensors' and
+  OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors are only copied.
+  ml_dtypes' int1, uint1, float8_e3m4, float8_e4m3 and float8_e4m3b11fnuz are read and cast from,
+  but not to: ONNX lacks them.
 
 Examples:
   tcast cast model.safetensors --to float8e4m3fn

@@ -290,8 +290,10 @@ struct Note {
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Store {
-    /// As U8: elements of 2, 4 and 6 bits, least significant bits first.
+    /// As U8: elements of 1, 2, 4 and 6 bits, least significant bits first.
     PackedLsb,
+    /// As U8, code by code: float8 types that the format has no name for.
+    Raw8,
     /// As F64 with a last dimension of 2: complex128.
     RealImag,
 }
@@ -369,6 +371,9 @@ fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
     if dtype == Dtype::Complex128 {
         let shape = [shape.as_slice(), &[2]].concat();
         return Ok((Stored { dtype: "F64", shape, bytes, alignment: 8 }, note(Store::RealImag)));
+    }
+    if bits == 8 {
+        return Ok((Stored { dtype: "U8", shape: shape.clone(), bytes, alignment: 1 }, note(Store::Raw8)));
     }
     if !(1..8).contains(&bits) {
         return Err(Error::new(format!("safetensors cannot hold {dtype}")));

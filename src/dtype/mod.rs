@@ -1,6 +1,7 @@
 //! The dtype table: one row per element type, and nothing else in the program lists them.
 //!
-//! Canonical names are ONNX's, with `float32` and `float64` for ONNX's `float` and `double`.
+//! Canonical names are ONNX's, with `float32` and `float64` for ONNX's `float` and `double`. The types after those
+//! of ONNX are `ml_dtypes`' own: files hold them, and nothing is cast to them.
 //! A new dtype is a variant of [`Dtype`] and a row of the table below it.
 
 mod float_format;
@@ -35,8 +36,8 @@ pub enum Class {
 struct Row {
     dtype: Dtype,
     name: &'static str,
-    /// ONNX `TensorProto.DataType`: number and name.
-    onnx: (u8, &'static str),
+    /// ONNX `TensorProto.DataType`: number and name, where ONNX has the type.
+    onnx: Option<(u8, &'static str)>,
     bits: u32,
     class: Class,
     /// The name in a safetensors header, where that format has the type.
@@ -82,6 +83,11 @@ pub enum Dtype {
     Complex64,
     Complex128,
     String,
+    Int1,
+    Uint1,
+    Float8E3M4,
+    Float8E4M3,
+    Float8E4M3B11FNUZ,
 }
 
 const SIGNED: Class = Class::Int { signed: true };
@@ -95,35 +101,40 @@ use Dtype as D;
 use Specials::{Finite, Fn, Fnuz, Ieee};
 
 #[rustfmt::skip]
-static TABLE: [Row; 28] = [
-    Row { dtype: D::Bool, name: "bool", onnx: (9, "BOOL"), bits: 8, class: Class::Bool, safetensors: Some("BOOL"), numpy: Some("b1"), ml_dtypes: None, aliases: &["boolean"] },
-    Row { dtype: D::Int2, name: "int2", onnx: (26, "INT2"), bits: 2, class: SIGNED, safetensors: None, numpy: None, ml_dtypes: Some("int2"), aliases: &["i2"] },
-    Row { dtype: D::Int4, name: "int4", onnx: (22, "INT4"), bits: 4, class: SIGNED, safetensors: None, numpy: None, ml_dtypes: Some("int4"), aliases: &["i4"] },
-    Row { dtype: D::Int8, name: "int8", onnx: (3, "INT8"), bits: 8, class: SIGNED, safetensors: Some("I8"), numpy: Some("i1"), ml_dtypes: None, aliases: &["i8", "s8"] },
-    Row { dtype: D::Int16, name: "int16", onnx: (5, "INT16"), bits: 16, class: SIGNED, safetensors: Some("I16"), numpy: Some("i2"), ml_dtypes: None, aliases: &["i16", "short", "s16"] },
-    Row { dtype: D::Int32, name: "int32", onnx: (6, "INT32"), bits: 32, class: SIGNED, safetensors: Some("I32"), numpy: Some("i4"), ml_dtypes: None, aliases: &["i32", "torch.int", "s32"] },
-    Row { dtype: D::Int64, name: "int64", onnx: (7, "INT64"), bits: 64, class: SIGNED, safetensors: Some("I64"), numpy: Some("i8"), ml_dtypes: None, aliases: &["i64", "long", "s64"] },
-    Row { dtype: D::Uint2, name: "uint2", onnx: (25, "UINT2"), bits: 2, class: UNSIGNED, safetensors: None, numpy: None, ml_dtypes: Some("uint2"), aliases: &["u2"] },
-    Row { dtype: D::Uint4, name: "uint4", onnx: (21, "UINT4"), bits: 4, class: UNSIGNED, safetensors: None, numpy: None, ml_dtypes: Some("uint4"), aliases: &["u4"] },
-    Row { dtype: D::Uint8, name: "uint8", onnx: (2, "UINT8"), bits: 8, class: UNSIGNED, safetensors: Some("U8"), numpy: Some("u1"), ml_dtypes: None, aliases: &["u8", "byte"] },
-    Row { dtype: D::Uint16, name: "uint16", onnx: (4, "UINT16"), bits: 16, class: UNSIGNED, safetensors: Some("U16"), numpy: Some("u2"), ml_dtypes: None, aliases: &["u16", "ushort"] },
-    Row { dtype: D::Uint32, name: "uint32", onnx: (12, "UINT32"), bits: 32, class: UNSIGNED, safetensors: Some("U32"), numpy: Some("u4"), ml_dtypes: None, aliases: &["u32"] },
-    Row { dtype: D::Uint64, name: "uint64", onnx: (13, "UINT64"), bits: 64, class: UNSIGNED, safetensors: Some("U64"), numpy: Some("u8"), ml_dtypes: None, aliases: &["u64", "ulong"] },
-    Row { dtype: D::Float4E2M1, name: "float4e2m1", onnx: (23, "FLOAT4E2M1"), bits: 4, class: float(2, 1, 1, Finite), safetensors: Some("F4"), numpy: None, ml_dtypes: Some("float4_e2m1fn"), aliases: &["float4e2m1fn", "float4e2m1fnx2", "f4e2m1", "f4e2m1fn", "fp4e2m1", "fp4e2m1fn", "e2m1", "fp4", "float4"] },
-    Row { dtype: D::Float6E2M3, name: "float6e2m3", onnx: (27, "FLOAT6E2M3"), bits: 6, class: float(2, 3, 1, Finite), safetensors: Some("F6_E2M3"), numpy: None, ml_dtypes: Some("float6_e2m3fn"), aliases: &["float6e2m3fn", "f6e2m3fn", "fp6e2m3", "fp6e2m3fn", "e2m3"] },
-    Row { dtype: D::Float6E3M2, name: "float6e3m2", onnx: (28, "FLOAT6E3M2"), bits: 6, class: float(3, 2, 3, Finite), safetensors: Some("F6_E3M2"), numpy: None, ml_dtypes: Some("float6_e3m2fn"), aliases: &["float6e3m2fn", "f6e3m2fn", "fp6e3m2", "fp6e3m2fn", "e3m2"] },
-    Row { dtype: D::Float8E4M3FN, name: "float8e4m3fn", onnx: (17, "FLOAT8E4M3FN"), bits: 8, class: float(4, 3, 7, Fn), safetensors: Some("F8_E4M3"), numpy: None, ml_dtypes: Some("float8_e4m3fn"), aliases: &["f8e4m3", "f8e4m3fn", "fp8e4m3", "fp8e4m3fn", "e4m3", "e4m3fn"] },
-    Row { dtype: D::Float8E4M3FNUZ, name: "float8e4m3fnuz", onnx: (18, "FLOAT8E4M3FNUZ"), bits: 8, class: float(4, 3, 8, Fnuz), safetensors: Some("F8_E4M3FNUZ"), numpy: None, ml_dtypes: Some("float8_e4m3fnuz"), aliases: &["f8e4m3fnuz", "fp8e4m3fnuz", "e4m3fnuz"] },
-    Row { dtype: D::Float8E5M2, name: "float8e5m2", onnx: (19, "FLOAT8E5M2"), bits: 8, class: float(5, 2, 15, Ieee), safetensors: Some("F8_E5M2"), numpy: None, ml_dtypes: Some("float8_e5m2"), aliases: &["f8e5m2", "fp8e5m2", "e5m2"] },
-    Row { dtype: D::Float8E5M2FNUZ, name: "float8e5m2fnuz", onnx: (20, "FLOAT8E5M2FNUZ"), bits: 8, class: float(5, 2, 16, Fnuz), safetensors: Some("F8_E5M2FNUZ"), numpy: None, ml_dtypes: Some("float8_e5m2fnuz"), aliases: &["f8e5m2fnuz", "fp8e5m2fnuz", "e5m2fnuz"] },
-    Row { dtype: D::Float8E8M0, name: "float8e8m0", onnx: (24, "FLOAT8E8M0"), bits: 8, class: Class::Scale, safetensors: Some("F8_E8M0"), numpy: None, ml_dtypes: Some("float8_e8m0fnu"), aliases: &["float8e8m0fnu", "f8e8m0", "f8e8m0fnu", "fp8e8m0", "fp8e8m0fnu", "e8m0", "e8m0fnu"] },
-    Row { dtype: D::Float16, name: "float16", onnx: (10, "FLOAT16"), bits: 16, class: float(5, 10, 15, Ieee), safetensors: Some("F16"), numpy: Some("f2"), ml_dtypes: None, aliases: &["f16", "fp16", "half", "f2"] },
-    Row { dtype: D::Bfloat16, name: "bfloat16", onnx: (16, "BFLOAT16"), bits: 16, class: float(8, 7, 127, Ieee), safetensors: Some("BF16"), numpy: None, ml_dtypes: Some("bfloat16"), aliases: &["bf16"] },
-    Row { dtype: D::Float32, name: "float32", onnx: (1, "FLOAT"), bits: 32, class: float(8, 23, 127, Ieee), safetensors: Some("F32"), numpy: Some("f4"), ml_dtypes: None, aliases: &["f32", "fp32", "single", "f4"] },
-    Row { dtype: D::Float64, name: "float64", onnx: (11, "DOUBLE"), bits: 64, class: float(11, 52, 1023, Ieee), safetensors: Some("F64"), numpy: Some("f8"), ml_dtypes: None, aliases: &["f64", "fp64"] },
-    Row { dtype: D::Complex64, name: "complex64", onnx: (14, "COMPLEX64"), bits: 64, class: Class::Complex, safetensors: Some("C64"), numpy: Some("c8"), ml_dtypes: None, aliases: &["c64", "c8", "cfloat"] },
-    Row { dtype: D::Complex128, name: "complex128", onnx: (15, "COMPLEX128"), bits: 128, class: Class::Complex, safetensors: None, numpy: Some("c16"), ml_dtypes: None, aliases: &["c128", "c16", "cdouble"] },
-    Row { dtype: D::String, name: "string", onnx: (8, "STRING"), bits: 0, class: Class::String, safetensors: None, numpy: None, ml_dtypes: None, aliases: &["str"] },
+static TABLE: [Row; 33] = [
+    Row { dtype: D::Bool, name: "bool", onnx: Some((9, "BOOL")), bits: 8, class: Class::Bool, safetensors: Some("BOOL"), numpy: Some("b1"), ml_dtypes: None, aliases: &["boolean"] },
+    Row { dtype: D::Int2, name: "int2", onnx: Some((26, "INT2")), bits: 2, class: SIGNED, safetensors: None, numpy: None, ml_dtypes: Some("int2"), aliases: &["i2"] },
+    Row { dtype: D::Int4, name: "int4", onnx: Some((22, "INT4")), bits: 4, class: SIGNED, safetensors: None, numpy: None, ml_dtypes: Some("int4"), aliases: &["i4"] },
+    Row { dtype: D::Int8, name: "int8", onnx: Some((3, "INT8")), bits: 8, class: SIGNED, safetensors: Some("I8"), numpy: Some("i1"), ml_dtypes: None, aliases: &["i8", "s8"] },
+    Row { dtype: D::Int16, name: "int16", onnx: Some((5, "INT16")), bits: 16, class: SIGNED, safetensors: Some("I16"), numpy: Some("i2"), ml_dtypes: None, aliases: &["i16", "short", "s16"] },
+    Row { dtype: D::Int32, name: "int32", onnx: Some((6, "INT32")), bits: 32, class: SIGNED, safetensors: Some("I32"), numpy: Some("i4"), ml_dtypes: None, aliases: &["i32", "torch.int", "s32"] },
+    Row { dtype: D::Int64, name: "int64", onnx: Some((7, "INT64")), bits: 64, class: SIGNED, safetensors: Some("I64"), numpy: Some("i8"), ml_dtypes: None, aliases: &["i64", "long", "s64"] },
+    Row { dtype: D::Uint2, name: "uint2", onnx: Some((25, "UINT2")), bits: 2, class: UNSIGNED, safetensors: None, numpy: None, ml_dtypes: Some("uint2"), aliases: &["u2"] },
+    Row { dtype: D::Uint4, name: "uint4", onnx: Some((21, "UINT4")), bits: 4, class: UNSIGNED, safetensors: None, numpy: None, ml_dtypes: Some("uint4"), aliases: &["u4"] },
+    Row { dtype: D::Uint8, name: "uint8", onnx: Some((2, "UINT8")), bits: 8, class: UNSIGNED, safetensors: Some("U8"), numpy: Some("u1"), ml_dtypes: None, aliases: &["u8", "byte"] },
+    Row { dtype: D::Uint16, name: "uint16", onnx: Some((4, "UINT16")), bits: 16, class: UNSIGNED, safetensors: Some("U16"), numpy: Some("u2"), ml_dtypes: None, aliases: &["u16", "ushort"] },
+    Row { dtype: D::Uint32, name: "uint32", onnx: Some((12, "UINT32")), bits: 32, class: UNSIGNED, safetensors: Some("U32"), numpy: Some("u4"), ml_dtypes: None, aliases: &["u32"] },
+    Row { dtype: D::Uint64, name: "uint64", onnx: Some((13, "UINT64")), bits: 64, class: UNSIGNED, safetensors: Some("U64"), numpy: Some("u8"), ml_dtypes: None, aliases: &["u64", "ulong"] },
+    Row { dtype: D::Float4E2M1, name: "float4e2m1", onnx: Some((23, "FLOAT4E2M1")), bits: 4, class: float(2, 1, 1, Finite), safetensors: Some("F4"), numpy: None, ml_dtypes: Some("float4_e2m1fn"), aliases: &["float4e2m1fn", "float4e2m1fnx2", "f4e2m1", "f4e2m1fn", "fp4e2m1", "fp4e2m1fn", "e2m1", "fp4", "float4"] },
+    Row { dtype: D::Float6E2M3, name: "float6e2m3", onnx: Some((27, "FLOAT6E2M3")), bits: 6, class: float(2, 3, 1, Finite), safetensors: Some("F6_E2M3"), numpy: None, ml_dtypes: Some("float6_e2m3fn"), aliases: &["float6e2m3fn", "f6e2m3fn", "fp6e2m3", "fp6e2m3fn", "e2m3"] },
+    Row { dtype: D::Float6E3M2, name: "float6e3m2", onnx: Some((28, "FLOAT6E3M2")), bits: 6, class: float(3, 2, 3, Finite), safetensors: Some("F6_E3M2"), numpy: None, ml_dtypes: Some("float6_e3m2fn"), aliases: &["float6e3m2fn", "f6e3m2fn", "fp6e3m2", "fp6e3m2fn", "e3m2"] },
+    Row { dtype: D::Float8E4M3FN, name: "float8e4m3fn", onnx: Some((17, "FLOAT8E4M3FN")), bits: 8, class: float(4, 3, 7, Fn), safetensors: Some("F8_E4M3"), numpy: None, ml_dtypes: Some("float8_e4m3fn"), aliases: &["f8e4m3", "f8e4m3fn", "fp8e4m3", "fp8e4m3fn", "e4m3", "e4m3fn"] },
+    Row { dtype: D::Float8E4M3FNUZ, name: "float8e4m3fnuz", onnx: Some((18, "FLOAT8E4M3FNUZ")), bits: 8, class: float(4, 3, 8, Fnuz), safetensors: Some("F8_E4M3FNUZ"), numpy: None, ml_dtypes: Some("float8_e4m3fnuz"), aliases: &["f8e4m3fnuz", "fp8e4m3fnuz", "e4m3fnuz"] },
+    Row { dtype: D::Float8E5M2, name: "float8e5m2", onnx: Some((19, "FLOAT8E5M2")), bits: 8, class: float(5, 2, 15, Ieee), safetensors: Some("F8_E5M2"), numpy: None, ml_dtypes: Some("float8_e5m2"), aliases: &["f8e5m2", "fp8e5m2", "e5m2"] },
+    Row { dtype: D::Float8E5M2FNUZ, name: "float8e5m2fnuz", onnx: Some((20, "FLOAT8E5M2FNUZ")), bits: 8, class: float(5, 2, 16, Fnuz), safetensors: Some("F8_E5M2FNUZ"), numpy: None, ml_dtypes: Some("float8_e5m2fnuz"), aliases: &["f8e5m2fnuz", "fp8e5m2fnuz", "e5m2fnuz"] },
+    Row { dtype: D::Float8E8M0, name: "float8e8m0", onnx: Some((24, "FLOAT8E8M0")), bits: 8, class: Class::Scale, safetensors: Some("F8_E8M0"), numpy: None, ml_dtypes: Some("float8_e8m0fnu"), aliases: &["float8e8m0fnu", "f8e8m0", "f8e8m0fnu", "fp8e8m0", "fp8e8m0fnu", "e8m0", "e8m0fnu"] },
+    Row { dtype: D::Float16, name: "float16", onnx: Some((10, "FLOAT16")), bits: 16, class: float(5, 10, 15, Ieee), safetensors: Some("F16"), numpy: Some("f2"), ml_dtypes: None, aliases: &["f16", "fp16", "half", "f2"] },
+    Row { dtype: D::Bfloat16, name: "bfloat16", onnx: Some((16, "BFLOAT16")), bits: 16, class: float(8, 7, 127, Ieee), safetensors: Some("BF16"), numpy: None, ml_dtypes: Some("bfloat16"), aliases: &["bf16"] },
+    Row { dtype: D::Float32, name: "float32", onnx: Some((1, "FLOAT")), bits: 32, class: float(8, 23, 127, Ieee), safetensors: Some("F32"), numpy: Some("f4"), ml_dtypes: None, aliases: &["f32", "fp32", "single", "f4"] },
+    Row { dtype: D::Float64, name: "float64", onnx: Some((11, "DOUBLE")), bits: 64, class: float(11, 52, 1023, Ieee), safetensors: Some("F64"), numpy: Some("f8"), ml_dtypes: None, aliases: &["f64", "fp64"] },
+    Row { dtype: D::Complex64, name: "complex64", onnx: Some((14, "COMPLEX64")), bits: 64, class: Class::Complex, safetensors: Some("C64"), numpy: Some("c8"), ml_dtypes: None, aliases: &["c64", "c8", "cfloat"] },
+    Row { dtype: D::Complex128, name: "complex128", onnx: Some((15, "COMPLEX128")), bits: 128, class: Class::Complex, safetensors: None, numpy: Some("c16"), ml_dtypes: None, aliases: &["c128", "c16", "cdouble"] },
+    Row { dtype: D::String, name: "string", onnx: Some((8, "STRING")), bits: 0, class: Class::String, safetensors: None, numpy: None, ml_dtypes: None, aliases: &["str"] },
+    Row { dtype: D::Int1, name: "int1", onnx: None, bits: 1, class: SIGNED, safetensors: None, numpy: None, ml_dtypes: Some("int1"), aliases: &[] },
+    Row { dtype: D::Uint1, name: "uint1", onnx: None, bits: 1, class: UNSIGNED, safetensors: None, numpy: None, ml_dtypes: Some("uint1"), aliases: &[] },
+    Row { dtype: D::Float8E3M4, name: "float8e3m4", onnx: None, bits: 8, class: float(3, 4, 3, Ieee), safetensors: None, numpy: None, ml_dtypes: Some("float8_e3m4"), aliases: &["f8e3m4", "fp8e3m4", "e3m4"] },
+    Row { dtype: D::Float8E4M3, name: "float8e4m3", onnx: None, bits: 8, class: float(4, 3, 7, Ieee), safetensors: None, numpy: None, ml_dtypes: Some("float8_e4m3"), aliases: &[] },
+    Row { dtype: D::Float8E4M3B11FNUZ, name: "float8e4m3b11fnuz", onnx: None, bits: 8, class: float(4, 3, 11, Fnuz), safetensors: None, numpy: None, ml_dtypes: Some("float8_e4m3b11fnuz"), aliases: &["float8e4m3b11", "f8e4m3b11fnuz", "fp8e4m3b11fnuz", "e4m3b11fnuz"] },
 ];
 
 impl Dtype {
@@ -142,10 +153,10 @@ impl Dtype {
         self.row().name
     }
 
-    /// The number of ONNX's `TensorProto.DataType`.
+    /// The number of ONNX's `TensorProto.DataType`, where ONNX has the type: only then is anything cast to it.
     #[must_use]
-    pub fn onnx_number(self) -> u8 {
-        self.row().onnx.0
+    pub fn onnx_number(self) -> Option<u8> {
+        self.row().onnx.map(|(number, _)| number)
     }
 
     /// Width of one element in bits; 0 for strings, which have none.
@@ -187,7 +198,7 @@ impl Dtype {
     /// Whether this is one of the four float8 types that ONNX's `saturate` applies to.
     #[must_use]
     pub fn is_float8(self) -> bool {
-        matches!(self.class(), Class::Float(_)) && self.bits() == 8
+        matches!(self.class(), Class::Float(_)) && self.bits() == 8 && self.onnx_number().is_some()
     }
 
     /// Bytes that `count` elements take when packed without gaps, the last byte padded with zeros.
@@ -219,7 +230,7 @@ mod tests {
 
     #[test]
     fn onnx_numbers_are_1_to_28_each_once() {
-        let mut numbers: Vec<u8> = TABLE.iter().map(|row| row.onnx.0).collect();
+        let mut numbers: Vec<u8> = Dtype::all().filter_map(Dtype::onnx_number).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (1..=28).collect::<Vec<u8>>());
     }

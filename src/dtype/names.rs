@@ -6,11 +6,13 @@
 //!
 //! Where libraries disagree the reading is: `i8` and `u4` count **bits**, as safetensors, `OpenVINO` and ONNX
 //! have it; numpy's codes, which count bytes, want their byte-order mark (`<i8` is int64). `f4` is numpy's
-//! float32; safetensors' `F4` and the bare `f8` could mean two things each and are refused with both.
+//! float32; safetensors' `F4` and the bare `f8` could mean two things each and are refused with both, and so are
+//! `i1` and `u1`, since a byte can hold either. `float8_e4m3` is `ml_dtypes`' type with Inf, which ONNX lacks, while
+//! `F8_E4M3`, `f8e4m3`, `fp8_e4m3` and `e4m3` are what safetensors and `OpenVINO` mean by them: float8e4m3fn.
 
 use std::{fmt, str::FromStr};
 
-use super::{Dtype, TABLE};
+use super::{Dtype, Row, TABLE};
 
 /// Spellings with more than one meaning, each with the types it could mean.
 const AMBIGUOUS: &[(&str, &[Dtype])] = {
@@ -26,6 +28,8 @@ const AMBIGUOUS: &[(&str, &[Dtype])] = {
         ("f6", FLOAT6),
         ("int", &[D::Int8, D::Int16, D::Int32, D::Int64]),
         ("uint", &[D::Uint8, D::Uint16, D::Uint32, D::Uint64]),
+        ("i1", &[D::Int1, D::Int8]),
+        ("u1", &[D::Uint1, D::Uint8]),
         ("complex", &[D::Complex64, D::Complex128]),
     ]
 };
@@ -46,7 +50,7 @@ impl fmt::Display for UnknownDtype {
             (true, _) => write!(f, "'{}' could be {names}: say which", self.spelling.escape_debug()),
             (false, false) => write!(f, "unknown dtype '{}'; near it: {names}", self.spelling.escape_debug()),
             (false, true) => {
-                let all: Vec<&str> = Dtype::all().map(Dtype::name).collect();
+                let all: Vec<&str> = onnx_rows().map(|row| row.name).collect();
                 write!(f, "unknown dtype '{}'; there are: {}", self.spelling.escape_debug(), all.join(", "))
             }
         }
@@ -94,16 +98,21 @@ fn plain(lower: &str) -> String {
     name.replace(['_', '-'], "")
 }
 
-fn row_spellings(row: &super::Row) -> impl Iterator<Item = String> {
-    let names = [Some(row.name), Some(row.onnx.1), row.safetensors.filter(|name| *name != "F4"), row.ml_dtypes];
+/// What to suggest: the types that everything can be cast to.
+fn onnx_rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().filter(|row| row.onnx.is_some())
+}
+
+fn row_spellings(row: &Row) -> impl Iterator<Item = String> {
+    let names =
+        [Some(row.name), row.onnx.map(|(_, name)| name), row.safetensors.filter(|name| *name != "F4"), row.ml_dtypes];
     let names = names.into_iter().flatten().map(|name| plain(&name.to_lowercase()));
-    names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain([row.onnx.0.to_string()])
+    names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))
 }
 
 /// The types whose name or an alias is close to what was typed, the nearest first.
 fn near(plain: &str) -> Vec<Dtype> {
-    let mut scored: Vec<(f64, Dtype)> = TABLE
-        .iter()
+    let mut scored: Vec<(f64, Dtype)> = onnx_rows()
         .map(|row| {
             let score = row_spellings(row).map(|known| strsim::jaro_winkler(plain, &known)).fold(0.0, f64::max);
             (score, row.dtype)
@@ -128,7 +137,12 @@ mod tests {
             ("F8_E4M3", Dtype::Float8E4M3FN),
             ("f8e4m3", Dtype::Float8E4M3FN),
             ("fp8_e4m3fn", Dtype::Float8E4M3FN),
+            ("fp8_e4m3", Dtype::Float8E4M3FN),
             ("e4m3", Dtype::Float8E4M3FN),
+            ("float8_e4m3", Dtype::Float8E4M3),
+            ("ml_dtypes.float8_e4m3b11fnuz", Dtype::Float8E4M3B11FNUZ),
+            ("e3m4", Dtype::Float8E3M4),
+            ("int1", Dtype::Int1),
             ("float8_e8m0fnu", Dtype::Float8E8M0),
             ("float32", Dtype::Float32),
             ("f4", Dtype::Float32),
@@ -174,7 +188,7 @@ mod tests {
 
     #[test]
     fn ambiguous_spellings_list_what_they_could_mean() {
-        for spelling in ["fp8", "float8", "int", "F4", "f8", "uint"] {
+        for spelling in ["fp8", "float8", "int", "F4", "f8", "uint", "i1", "u1"] {
             let error = spelling.parse::<Dtype>().unwrap_err();
             assert!(error.ambiguous && error.candidates.len() > 1, "{error}");
         }

@@ -40,8 +40,9 @@ pub(super) struct ScaleTarget {
 }
 
 impl Encode {
-    /// `None` for complex and string.
+    /// `None` for complex and string, and for types that ONNX lacks: it has no rules for them.
     pub(super) fn new(dtype: Dtype, rules: Rules) -> Option<Self> {
+        dtype.onnx_number()?;
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
             Class::Int { signed } => {

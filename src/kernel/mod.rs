@@ -150,13 +150,11 @@ pub struct Kernel {
 impl Kernel {
     /// The cast from `source` to `target`.
     ///
-    /// Returns `None` where ONNX Cast has no such pair (complex), elements have no width (string), or the target is
-    /// big-endian.
+    /// Returns `None` where ONNX Cast has no such pair (complex, and targets that ONNX lacks), elements have no width
+    /// (string), or the target is big-endian.
     #[must_use]
     pub fn cast(source: Storage, target: Storage, rules: &Rules) -> Option<Self> {
         let decode = Decode::new(source.dtype)?;
-        let encode = Encode::new(target.dtype, *rules)?;
-        let wide = target.dtype.bits() == 64;
         if target.swapped_bytes().is_some() {
             return None;
         }
@@ -164,6 +162,8 @@ impl Kernel {
         if source.dtype == target.dtype && !source.dtype.is_float8() && source.dtype != Dtype::Bool {
             return Self::copy(source, target);
         }
+        let encode = Encode::new(target.dtype, *rules)?;
+        let wide = target.dtype.bits() == 64;
         let exact = decode.is_exact_in_float32();
         let from_integer = decode.is_integer();
         let lane = match &encode {

@@ -1,4 +1,4 @@
-//! Elements of 2, 4 and 6 bits: packed as ONNX packs them, and one in a byte as numpy holds them.
+//! Elements of 1, 2, 4 and 6 bits: packed as ONNX packs them, and one in a byte as numpy holds them.
 //!
 //! Packed: least significant bits first, in the order of the elements, without gaps, the last byte padded with
 //! zeros. For 6 bits that is `b0 = v0|v1<<6, b1 = v1>>2|v2<<4, b2 = v2>>4|v3<<2`.
@@ -9,6 +9,7 @@ pub(super) fn unpack(packed: &[u8], codes: &mut [u8], bits: u32) {
     match bits {
         4 => unpack_groups(packed, codes, |[b]: [u8; 1]| [b & 15, b >> 4]),
         2 => unpack_groups(packed, codes, |[b]: [u8; 1]| [b & 3, b >> 2 & 3, b >> 4 & 3, b >> 6]),
+        1 => unpack_groups(packed, codes, |[b]: [u8; 1]| [0, 1, 2, 3, 4, 5, 6, 7].map(|bit| b >> bit & 1)),
         _ => unpack_groups(packed, codes, |[a, b, c]: [u8; 3]| {
             [a & 63, (a >> 6 | b << 2) & 63, (b >> 4 | c << 4) & 63, c >> 2]
         }),
@@ -21,6 +22,7 @@ pub(super) fn pack(codes: &[u8], packed: &mut [u8], bits: u32) {
     match bits {
         4 => pack_groups(codes, packed, |[a, b]: [u8; 2]| [a | b << 4]),
         2 => pack_groups(codes, packed, |[a, b, c, d]: [u8; 4]| [a | b << 2 | c << 4 | d << 6]),
+        1 => pack_groups(codes, packed, |bits: [u8; 8]| [bits.iter().rev().fold(0, |byte, bit| byte << 1 | bit)]),
         _ => pack_groups(codes, packed, |[a, b, c, d]: [u8; 4]| [a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2]),
     }
 }
@@ -62,12 +64,13 @@ mod tests {
 
     #[test]
     fn bytes_are_those_of_the_onnx_examples() {
-        let cases: [(u32, &[u8], &[u8]); 6] = [
+        let cases: [(u32, &[u8], &[u8]); 7] = [
             (4, &[0x8, 0x7, 0xf], &[0x78, 0x0f]),
             (4, &[15, 1, 2], &[0x1f, 0x02]),
             (4, &[7, 9, 3], &[0x97, 0x03]),
             (2, &[3, 1, 2, 0, 3], &[0x27, 0x03]),
             (2, &[2, 1, 3, 0, 1], &[0x36, 0x01]),
+            (1, &[1, 0, 0, 1, 1, 0, 0, 0, 1, 1], &[0x19, 0x03]), // not ONNX's, but by the same rule
             (6, &[0x1f, 0x21, 0x08, 0x10, 0x14], &[0x5f, 0x88, 0x40, 0x14]),
         ];
         for (bits, codes, bytes) in cases {
@@ -82,7 +85,7 @@ mod tests {
 
     #[test]
     fn every_length_survives_a_round_trip() {
-        for bits in [2, 4, 6] {
+        for bits in [1, 2, 4, 6] {
             for count in 0..70_usize {
                 let codes: Vec<u8> = (0..count).map(|i| (i as u8).wrapping_mul(37) & ((1 << bits) - 1)).collect();
                 let mut packed = vec![0xee; (count * bits as usize).div_ceil(8)];

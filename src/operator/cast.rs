@@ -135,7 +135,7 @@ impl Attributes {
 /// Refuses pairs that Cast does not have, in the chosen version if one is.
 ///
 /// # Errors
-/// When one of the types is complex or text, or the version lacks it.
+/// When one of the types is complex or text, or the version lacks it, or the target is none of ONNX's.
 pub fn check(source: Dtype, target: Dtype, attributes: &Attributes) -> Result<()> {
     for dtype in [source, target] {
         match dtype.class() {
@@ -150,5 +150,24 @@ pub fn check(source: Dtype, target: Dtype, attributes: &Attributes) -> Result<()
             opset.require(dtype.name(), first.map(|version| version.since))?;
         }
     }
+    // To itself such a type is copied: that is how `--from` names it in a new file.
+    if target.onnx_number().is_none() && source != target {
+        let error = Error::new(format!("ONNX Cast has no {target}"));
+        return Err(match near(target) {
+            Some(near) => error.remedy(format!("choose {near}, the nearest type that it has")),
+            None => error,
+        });
+    }
     Ok(())
+}
+
+/// ONNX's type that is most like one that it lacks.
+fn near(dtype: Dtype) -> Option<Dtype> {
+    Some(match dtype {
+        Dtype::Int1 => Dtype::Int2,
+        Dtype::Uint1 => Dtype::Uint2,
+        Dtype::Float8E3M4 | Dtype::Float8E4M3 => Dtype::Float8E4M3FN,
+        Dtype::Float8E4M3B11FNUZ => Dtype::Float8E4M3FNUZ,
+        _ => return None,
+    })
 }

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Counts, Layout, Loss, OutOfRange, RoundMode, Rules, Storage};
 
-/// Every type that Cast converts without text.
+/// Every type that Cast converts, text aside.
 pub(crate) const NUMERIC: [Dtype; 25] = [
     Dtype::Bool,
     Dtype::Int2,
@@ -36,6 +36,15 @@ pub(crate) const NUMERIC: [Dtype; 25] = [
     Dtype::Float32,
     Dtype::Float64,
 ];
+
+/// Every type that casts start from: those, and what only `ml_dtypes` has.
+pub(crate) fn sources() -> impl Iterator<Item = Dtype> {
+    NUMERIC.into_iter().chain(ONLY_SOURCES)
+}
+
+/// Types that nothing is cast to.
+pub(crate) const ONLY_SOURCES: [Dtype; 5] =
+    [Dtype::Int1, Dtype::Uint1, Dtype::Float8E3M4, Dtype::Float8E4M3, Dtype::Float8E4M3B11FNUZ];
 
 /// What the bits of a type mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +108,11 @@ pub(crate) fn kind(dtype: Dtype) -> (u32, Kind) {
         Dtype::Bfloat16 => float(8, 7, 127, InfinityAndNan),
         Dtype::Float32 => float(8, 23, 127, InfinityAndNan),
         Dtype::Float64 => float(11, 52, 1023, InfinityAndNan),
+        Dtype::Int1 => (1, Kind::Signed),
+        Dtype::Uint1 => (1, Kind::Unsigned),
+        Dtype::Float8E3M4 => float(3, 4, 3, InfinityAndNan),
+        Dtype::Float8E4M3 => float(4, 3, 7, InfinityAndNan),
+        Dtype::Float8E4M3B11FNUZ => float(4, 3, 11, MinusZeroIsNan),
         Dtype::Complex64 | Dtype::Complex128 | Dtype::String => panic!("{dtype} is no number"),
     }
 }
@@ -108,9 +122,9 @@ pub(crate) fn bits(dtype: Dtype) -> u32 {
     kind(dtype).0
 }
 
-/// The lowest `bits` bits set.
+/// The lowest `bits` bits set; none of them below the sign of an int1.
 pub(crate) fn mask(bits: u32) -> u64 {
-    u64::MAX >> (64 - bits)
+    u64::MAX.checked_shr(64 - bits).unwrap_or(0)
 }
 
 /// An exact magnitude: `fraction * 2^(top - 63)` with the highest bit of `fraction` set, so that the order of
