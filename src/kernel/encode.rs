@@ -22,14 +22,14 @@ pub(super) enum Encode {
 pub(super) struct IntTarget {
     bits: u32,
     signed: bool,
-    saturate: bool,
+    pub(super) saturate: bool,
     /// 4 and 2 bits: round to nearest even (ONNX's notes on int4 and int2); otherwise truncate.
-    to_nearest: bool,
+    pub(super) to_nearest: bool,
     /// All bits of an element.
-    mask: u64,
+    pub(super) mask: u64,
     /// The largest magnitudes of a negative and of another number.
-    negative_limit: u64,
-    positive_limit: u64,
+    pub(super) negative_limit: u64,
+    pub(super) positive_limit: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -287,7 +287,7 @@ fn scale(lane: &[u32], bytes: &mut [u8], target: ScaleTarget) -> Counts {
 }
 
 impl IntTarget {
-    fn new(bits: u32, signed: bool, saturate: bool) -> Self {
+    pub(super) fn new(bits: u32, signed: bool, saturate: bool) -> Self {
         let mask = u64::MAX >> (64 - bits);
         let (negative_limit, positive_limit) = if signed { (1 << (bits - 1), mask >> 1) } else { (0, mask) };
         Self { bits, signed, saturate, to_nearest: bits < 8, mask, negative_limit, positive_limit }

@@ -10,6 +10,9 @@
 //! Wider sources enter a float lane rounded to odd, so that the encoder's rounding is the only one that shows
 //! (see `round.rs`). A block of 1024 elements is decoded into the lane and encoded out of it while it is in
 //! the first-level cache. The code is written once; `isa.rs` compiles it for several instruction sets.
+//!
+//! Text stands outside the lanes: [`Printer`] widens a block and writes its numbers out, [`Parser`] reads decimals
+//! and hands the lanes float64 rounded to odd, so that there too a number is rounded once.
 
 #![allow(
     clippy::inline_always,
@@ -19,14 +22,22 @@
 )]
 
 mod counts;
+mod decimal;
 mod decode;
 mod encode;
 mod isa;
+mod nearest;
 mod pack;
+mod parse;
+mod print;
 mod round;
+mod text;
 
 pub use counts::{Counts, Loss};
 pub use isa::Isa;
+pub use parse::{NotANumber, Parser};
+pub use print::Printer;
+pub use text::Texts;
 
 use crate::dtype::{Class, Dtype};
 use decode::Decode;

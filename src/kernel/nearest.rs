@@ -1,0 +1,231 @@
+//! The float64 nearest to a decimal, and on which side of it the decimal lies.
+//!
+//! The side is what tells an exact result from a rounded one, and what rounds to odd. Short decimals, nearly all that
+//! there are, take one division of 128 bits. For the others the standard library finds the nearest, and the two are
+//! compared exactly, as integers of whatever size that takes.
+
+use super::decimal::Decimal;
+use std::cmp::Ordering;
+use std::fmt::Write;
+
+/// How many digits of a decimal count.
+///
+/// Float64s, and the numbers halfway between two of them, have at most 768 significant digits. One that is not less
+/// than a decimal's first 800 digits is therefore a multiple of the unit of the 800th, and none lies strictly between
+/// those digits and the same plus one unit. A decimal of more digits does lie there, so that any other in there can
+/// stand for it: its first 800 digits with a 1 behind them.
+const KEPT: usize = 800;
+
+/// Room for what a comparison needs, kept from one to the next.
+#[derive(Default)]
+pub(super) struct Scratch {
+    spelled: String,
+    left: Natural,
+    right: Natural,
+}
+
+/// A float64 that is not negative (Inf where the decimal is too large), and how the exact number compares to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Nearest {
+    pub(super) value: f64,
+    pub(super) side: Ordering,
+}
+
+impl Nearest {
+    pub(super) fn new(decimal: &Decimal, scratch: &mut Scratch) -> Self {
+        if decimal.is_zero() {
+            return Self { value: 0.0, side: Ordering::Equal };
+        }
+        // A decimal is at least 10^(point - 1) and less than 10^point: here 1e309, beyond the largest float64, or
+        // 1e-324, below half of the smallest. What passes needs no more than a few thousand bits to compare.
+        if decimal.point > 309 {
+            return Self { value: f64::INFINITY, side: Ordering::Less };
+        }
+        if decimal.point < -323 {
+            return Self { value: 0.0, side: Ordering::Greater };
+        }
+        let power = decimal.point - decimal.len() as i64;
+        if decimal.len() <= 19 && power.abs() <= 27 {
+            let digits = decimal.digits().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+            return Self::of_short(digits, power as i32);
+        }
+        Self::of_long(decimal, scratch)
+    }
+
+    /// `digits * 10^power`, with `digits` not 0 and `power` between -27 and 27: 5^27 is the largest that fits in 64
+    /// bits. No such number is subnormal or too large.
+    fn of_short(digits: u64, power: i32) -> Self {
+        let fives = u128::from(5_u64.pow(power.unsigned_abs()));
+        let digits = u128::from(digits);
+        // As number * 2^exponent. A quotient of 128 bits and at most 63 has 65 at least, of which 53 are kept.
+        let (number, exponent, is_cut) = if power >= 0 {
+            (digits * fives, power, false)
+        } else {
+            let shift = digits.leading_zeros();
+            let quotient = (digits << shift) / fives;
+            (quotient, power - shift as i32, quotient * fives != digits << shift)
+        };
+        let shift = number.leading_zeros();
+        let aligned = number << shift;
+        let mantissa = (aligned >> (128 - 53)) as u64;
+        let rest = aligned << 53 | u128::from(is_cut);
+        let half = 1 << 127;
+        let is_up = rest > half || (rest == half && mantissa % 2 == 1);
+        let side = if is_up { Ordering::Less } else { rest.cmp(&0) };
+        // The hidden bit adds the last 1 to the exponent field, as does a carry out of the mantissa.
+        let field = (exponent - shift as i32 + 127 + 1022) as u64;
+        Self { value: f64::from_bits((field << 52) + mantissa + u64::from(is_up)), side }
+    }
+
+    /// Any decimal that is not zero and not far beyond an end of float64.
+    fn of_long(decimal: &Decimal, scratch: &mut Scratch) -> Self {
+        let Scratch { spelled, left, right } = scratch;
+        spelled.clear();
+        spelled.extend(decimal.digits().take(KEPT).map(char::from));
+        if decimal.len() > KEPT {
+            spelled.push('1');
+        }
+        let count = spelled.len();
+        let power = decimal.point as i32 - count as i32;
+        write!(spelled, "e{power}").expect("a String takes all that is written");
+        let value: f64 = spelled.parse().expect("digits and an exponent are a float");
+        let side = if value == 0.0 {
+            Ordering::Greater
+        } else if value == f64::INFINITY {
+            Ordering::Less
+        } else {
+            // digits * 10^power against mantissa * 2^exponent: the fives go where they multiply, then the twos.
+            let (mantissa, exponent) = parts(value);
+            left.set_digits(&spelled.as_bytes()[..count]);
+            right.set(mantissa);
+            left.multiply_by_fives(power.max(0) as u32);
+            right.multiply_by_fives((-power).max(0) as u32);
+            left.shift_left((power - exponent).max(0) as u32);
+            right.shift_left((exponent - power).max(0) as u32);
+            left.compare(right)
+        };
+        Self { value, side }
+    }
+
+    /// The exact number rounded to odd: cut to the float64 before it, whose last bit is set if anything was cut off.
+    /// A number beyond the largest float64 becomes that one, which is odd, and none but zero becomes zero.
+    pub(super) fn to_odd(self) -> f64 {
+        let bits = self.value.to_bits();
+        f64::from_bits(match self.side {
+            Ordering::Less => (bits - 1) | 1,
+            Ordering::Equal => bits,
+            Ordering::Greater => bits | 1,
+        })
+    }
+}
+
+/// A positive finite float64 as `mantissa * 2^exponent`.
+fn parts(value: f64) -> (u64, i32) {
+    let fraction = value.to_bits() & ((1 << 52) - 1);
+    match (value.to_bits() >> 52) as i32 {
+        0 => (fraction, -1074),
+        field => (fraction | 1 << 52, field - 1075),
+    }
+}
+
+/// An integer that is not negative, of any size.
+#[derive(Default)]
+struct Natural {
+    /// The lowest 64 bits first; the last is not 0.
+    limbs: Vec<u64>,
+}
+
+impl Natural {
+    fn set(&mut self, value: u64) {
+        self.limbs.clear();
+        self.multiply_add(0, value);
+    }
+
+    fn set_digits(&mut self, digits: &[u8]) {
+        self.limbs.clear();
+        for digits in digits.chunks(19) {
+            let value = digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+            self.multiply_add(10_u64.pow(digits.len() as u32), value);
+        }
+    }
+
+    fn multiply_add(&mut self, factor: u64, summand: u64) {
+        let mut carry = summand;
+        for limb in &mut self.limbs {
+            let product = u128::from(*limb) * u128::from(factor) + u128::from(carry);
+            *limb = product as u64;
+            carry = (product >> 64) as u64;
+        }
+        if carry != 0 {
+            self.limbs.push(carry);
+        }
+    }
+
+    fn multiply_by_fives(&mut self, mut power: u32) {
+        while power > 0 {
+            let step = power.min(27); // 5^27 is the largest power of 5 in 64 bits
+            self.multiply_add(5_u64.pow(step), 0);
+            power -= step;
+        }
+    }
+
+    fn shift_left(&mut self, bits: u32) {
+        self.multiply_add(1 << (bits % 64), 0);
+        self.limbs.splice(..0, std::iter::repeat_n(0, bits as usize / 64));
+    }
+
+    fn compare(&self, other: &Self) -> Ordering {
+        let order = self.limbs.len().cmp(&other.limbs.len());
+        order.then_with(|| self.limbs.iter().rev().cmp(other.limbs.iter().rev()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decimal::{Literal, Magnitude};
+    use super::*;
+
+    fn decimal(text: &str) -> Decimal<'_> {
+        match Literal::read(text.as_bytes()).map(|literal| literal.magnitude) {
+            Some(Magnitude::Finite(decimal)) => decimal,
+            _ => panic!("{text}"),
+        }
+    }
+
+    #[test]
+    fn short_and_long_decimals_are_judged_alike() {
+        let mut scratch = Scratch::default();
+        let mut seen = [0; 3];
+        for power in -27..=27 {
+            for step in 0..2000_u64 {
+                // Multiples of a power of 5 make the exact ones, powers of 2 with them the ties.
+                let random = step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let ties = (random >> 10 | 1).wrapping_mul(5_u64.pow(step as u32 % 28));
+                let digits = [random >> (step % 60), ties][step as usize % 2] % 10_u64.pow(19);
+                let text = format!("{}e{power}", digits.max(1));
+                let long = Nearest::of_long(&decimal(&text), &mut scratch);
+                assert_eq!(Nearest::of_short(digits.max(1), power), long, "{text}");
+                seen[(long.side as i8 + 1) as usize] += 1;
+            }
+        }
+        assert!(seen.into_iter().all(|count| count > 5000), "{seen:?}");
+    }
+
+    #[test]
+    fn odd_is_the_number_cut_with_a_mark() {
+        let mut scratch = Scratch::default();
+        let table = [
+            ("1", 1.0_f64.to_bits()),
+            ("1.0000000000000000000001", 1.0_f64.to_bits() + 1),
+            ("0.9999999999999999999999", 1.0_f64.to_bits() - 1),
+            ("1e400", f64::MAX.to_bits()),
+            ("1.7976931348623157e308", f64::MAX.to_bits()),
+            ("1e-400", 1),
+            ("3e-324", 1),
+            ("0e400", 0),
+        ];
+        for (text, bits) in table {
+            assert_eq!(Nearest::new(&decimal(text), &mut scratch).to_odd().to_bits(), bits, "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Elements of type string: what a printer writes and a parser reads.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// The texts of consecutive elements, one behind the other: UTF-8, or whatever bytes the file holds.
+#[derive(Debug, Default)]
+pub struct Texts {
+    bytes: Vec<u8>,
+    /// Where each text ends; the next starts there.
+    ends: Vec<usize>,
+}
+
+impl Texts {
+    /// Forgets all texts and keeps the room they took.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Appends a text.
+    pub fn push(&mut self, text: &[u8]) {
+        self.bytes.extend_from_slice(text);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Appends what a value shows itself as.
+    pub(super) fn push_shown(&mut self, value: impl Display) {
+        write!(self.bytes, "{value}").expect("a Vec takes all that is written");
+        self.ends.push(self.bytes.len());
+    }
+
+    /// How many texts there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// A text by its place.
+    ///
+    /// # Panics
+    /// When there are no more than `index` texts.
+    #[must_use]
+    pub fn get(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.bytes[start..self.ends[index]]
+    }
+
+    /// All texts in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|index| self.get(index))
+    }
+}
