@@ -49,7 +49,7 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__cast)
-            opts="-o -f -n -q -j -h --to --output --force --from --saturate --no-saturate --round-mode --out-of-range --opset --all --include --exclude --rule --dry-run --json --no-sync --quiet --threads --help"
+            opts="-o -f -n -q -j -h --to --output --force --from --saturate --no-saturate --round-mode --out-of-range --opset --all --include --exclude --rule --rename --dry-run --json --no-sync --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -96,6 +96,10 @@ _tcast() {
                     return 0
                     ;;
                 --rule)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rename)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

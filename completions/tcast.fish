@@ -28,8 +28,8 @@ complete -c tcast -n "__fish_tcast_needs_command" -s h -l help -d 'Print help'
 complete -c tcast -n "__fish_tcast_needs_command" -s V -l version -d 'Print version'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "cast" -d 'Convert the values of a file to another type'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, ... (--help lists all)' -r
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Where to write; .npy and .safetensors choose the format [default: INPUT\'s name with the type in it]' -r -F
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, string, ...' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Where to write; the extension chooses the format [default: INPUT\'s name with the type in it]' -r -F
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
 false\t''"
@@ -42,7 +42,8 @@ error\t'refuse; nothing is written'"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l opset -d 'Cast as that opset\'s Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l include -d 'Only tensors whose name matches; repeatable, the others are copied' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l exclude -d 'Not tensors whose name matches; repeatable' -r
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rule -d 'Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rule -d 'Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rename -d 'Another name for a tensor in the output; repeatable' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s f -l force -d 'Replace an existing output'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-saturate -d 'The same as --saturate=false'

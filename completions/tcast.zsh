@@ -30,9 +30,9 @@ _tcast() {
         case $line[1] in
             (cast)
 _arguments "${_arguments_options[@]}" : \
-'--to=[The type to convert to\: float8e4m3fn, bf16, int8, ... (--help lists all)]:DTYPE:_default' \
-'-o+[Where to write; .npy and .safetensors choose the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
-'--output=[Where to write; .npy and .safetensors choose the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--to=[The type to convert to\: float8e4m3fn, bf16, int8, string, ...]:DTYPE:_default' \
+'-o+[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--output=[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
 '--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
 '--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
 '--round-mode=[Where float8e8m0 rounds to \[default\: up\]]:MODE:((up\:"the next power of two"
@@ -44,7 +44,8 @@ error\:"refuse; nothing is written"))' \
 '--opset=[Cast as that opset'\''s Cast, 1 to 28 \[default\: all types and attributes, by the rules of Cast-23\]]:N:_default' \
 '*--include=[Only tensors whose name matches; repeatable, the others are copied]:GLOB:_default' \
 '*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
-'*--rule=[Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to]:GLOB=DTYPE:_default' \
+'*--rule=[Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to]:GLOB=DTYPE:_default' \
+'*--rename=[Another name for a tensor in the output; repeatable]:OLD=NEW:_default' \
 '-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
 '--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
 '-f[Replace an existing output]' \
@@ -59,7 +60,7 @@ error\:"refuse; nothing is written"))' \
 '--quiet[No progress, no summary, no warnings; errors stay]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':input -- The .npy or .safetensors file to convert:_files' \
+':input -- The file to convert\: .npy, .npz, .safetensors, or an ONNX tensor (.pb):_files' \
 && ret=0
 ;;
 (help)

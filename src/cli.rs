@@ -3,7 +3,7 @@
 use crate::dtype::Dtype;
 use crate::kernel::{OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
-use crate::select::{Pattern, Rule};
+use crate::select::{Pattern, Rename, Rule};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::path::PathBuf;
 
@@ -31,26 +31,24 @@ pub enum Command {
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
-    long_about = "Convert the values of a .npy or .safetensors file to another type.
+    long_about = "Convert the values of a .npy, .npz, .safetensors or ONNX .pb file to another type.
 
 Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
 NaN, was flushed to zero or wrapped is counted and told. The output appears whole or not at all, and its bytes \
 depend on the input and the options only.",
-    after_help = "Examples:
-  tcast cast model.safetensors --to float8e4m3fn
-  tcast cast model.safetensors --to bf16 -o half.safetensors
-  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
-  tcast cast x.npy --to int8 --out-of-range saturate
-  tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
-  tcast cast model.safetensors --to float8e4m3fnuz --opset 24
-  tcast cast model.safetensors --to f16 --dry-run",
+    override_usage = "tcast cast [OPTIONS] <INPUT> --to <DTYPE>",
+    after_help = "Example: tcast cast model.safetensors --to float8e4m3fn (--help has more, and all types)",
     after_long_help = "Types:
   bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64,
   float4e2m1, float6e2m3, float6e3m2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz,
-  float8e8m0, float16, bfloat16, float32, float64; ONNX's, numpy's, torch's, safetensors' and
-  OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors are only copied.
+  float8e8m0, float16, bfloat16, float32, float64, string; ONNX's, numpy's, torch's, safetensors'
+  and OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors are only copied.
   ml_dtypes' int1, uint1, float8_e3m4, float8_e4m3 and float8_e4m3b11fnuz are read and cast from,
   but not to: ONNX lacks them.
+
+Which tensors: --exclude leaves out, --include leaves out the others; of the rest the first --rule
+that matches decides, integers too, then --to. No tensor is dropped: what is left out is copied. A
+.npy file gives its tensor no name, so its own does: w.npy holds w.
 
 Examples:
   tcast cast model.safetensors --to float8e4m3fn
@@ -60,9 +58,13 @@ Examples:
   tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
       keeps the norms and gives the embeddings another type
   tcast cast x.npy --to int8 --out-of-range saturate
-      clamps what int8 cannot hold; otherwise it wraps, as in numpy and torch
+      clamps what int8 cannot hold; otherwise its low bits are kept
+  tcast cast x.npy --to string -o x.pb
+      writes the shortest digits that read back to the same values; text is read as well
+  tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=lm_head.weight
+      changes the file format, and a tensor's name
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
-      says what opaque bytes mean, and changes the file format
+      says what opaque bytes mean
   tcast cast model.safetensors --to float8e4m3fnuz --opset 24
       by Cast-24, where Inf becomes the largest number; by Cast-23, the default, it becomes NaN
   tcast cast model.safetensors --to f16 --dry-run
@@ -71,14 +73,14 @@ Examples:
 Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
 )]
 pub struct CastArgs {
-    /// The .npy or .safetensors file to convert
+    /// The file to convert: .npy, .npz, .safetensors, or an ONNX tensor (.pb)
     pub input: PathBuf,
 
-    /// The type to convert to: float8e4m3fn, bf16, int8, ... (--help lists all)
+    /// The type to convert to: float8e4m3fn, bf16, int8, string, ...
     #[arg(long, value_name = "DTYPE", required_unless_present = "rule")]
     pub to: Option<Dtype>,
 
-    /// Where to write; .npy and .safetensors choose the format [default: INPUT's name with the type in it]
+    /// Where to write; the extension chooses the format [default: INPUT's name with the type in it]
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 
@@ -161,9 +163,13 @@ pub struct SelectionArgs {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Pattern>,
 
-    /// Another type for some tensors, or GLOB=keep; repeatable, the first match wins, before --to
+    /// Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to
     #[arg(long, value_name = "GLOB=DTYPE")]
     pub rule: Vec<Rule>,
+
+    /// Another name for a tensor in the output; repeatable
+    #[arg(long, value_name = "OLD=NEW")]
+    pub rename: Vec<Rename>,
 }
 
 impl ValueEnum for RoundMode {

@@ -2,16 +2,18 @@
 //!
 //! The output is divided, not the tensors: a piece is about a MiB, of one large tensor or of many
 //! small ones that lie side by side, and is written with one call. Its place is known before it is made, so
-//! threads need no order among them, and the bytes are the same for any number of threads.
+//! threads need no order among them, and the bytes are the same for any number of threads. Tensors whose elements
+//! come one after the other (compressed ones, text) are a piece each.
 
-use crate::dtype::Dtype;
+use crate::container::{Checksum, Reader};
+use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::Output;
-use crate::kernel::{Counts, Kernel, Storage};
-use crate::operator::cast::Attributes;
-use crate::plan::{Plan, PlannedTensor};
+use crate::kernel::Counts;
+use crate::plan::{Plan, PlannedTensor, Share};
 use crate::progress::Progress;
+use crc32fast::Hasher;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -25,33 +27,40 @@ const STEP: u64 = 1024;
 /// Converts everything and writes it to `output`, in the order of the plan's tensors the counts of each.
 ///
 /// # Errors
-/// When the output cannot be written, a byte of a source is malformed, or a value breaks a rule of the cast.
-/// Of several such errors the first in the output is given, whatever the number of threads.
+/// When the output cannot be written, a source is damaged, an element is malformed, or a value breaks a rule of the
+/// cast. Of several such errors the first in the output is given, whatever the number of threads.
 ///
 /// # Panics
 /// When a thread of it has panicked.
 pub fn run(
     plan: &Plan,
-    input: &MappedFile,
+    files: &[MappedFile],
     output: &Output,
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<Vec<Counts>> {
-    output.write_at(0, &plan.header)?;
-    let mut order: Vec<usize> = (0..plan.tensors.len()).collect();
-    order.sort_by_key(|&index| plan.tensors[index].target.start);
-    let cursor = Mutex::new(Cursor { plan, order, next: 0, element: 0 });
+    if !output.is_seekable() && plan.tensors.iter().any(|tensor| tensor.seal.is_some()) {
+        return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
+            .in_file(output.path())
+            .remedy("name a file with -o, or an output that ends in .safetensors"));
+    }
+    let cursor = Mutex::new(Cursor::new(plan));
+    let work_len = plan.len + plan.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum::<u64>();
     // Only a file takes its pieces in any order.
-    let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(plan.len / PIECE + 1);
-    let worker = || -> Result<Vec<Counts>, Failure> {
-        let mut counts = vec![Counts::default(); plan.tensors.len()];
+    let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
+    let worker = || -> Result<Done, Failure> {
+        let mut worker = Worker { plan, files, output, progress, buffer: Vec::new(), done: Done::new(plan) };
         let mut parts = Vec::new();
-        let mut buffer = Vec::new();
         while lock(&cursor).take(&mut parts) {
-            work(plan, &parts, input, output, &mut buffer, &mut counts).inspect_err(|_| lock(&cursor).stop())?;
-            progress.advance(parts.iter().map(|part| part.source(&plan.tensors[part.tensor]).len() as u64).sum());
+            let outcome = match parts[..] {
+                [Part { item: Item::Tensor(index), .. }] if plan.tensors[index].direct().is_none() => {
+                    worker.stream(parts[0], index)
+                }
+                _ => worker.assemble(&parts),
+            };
+            outcome.inspect_err(|_| lock(&cursor).stop())?;
         }
-        Ok(counts)
+        Ok(worker.done)
     };
     let results: Vec<_> = std::thread::scope(|scope| {
         // Where the system gives no more threads, those there are do the work.
@@ -61,22 +70,19 @@ pub fn run(
         let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
         std::iter::once(mine).chain(joined).collect()
     });
-    let mut total = vec![Counts::default(); plan.tensors.len()];
+    let mut total = Done::new(plan);
     let mut failures = Vec::new();
     for result in results {
         match result {
-            Ok(counts) => {
-                for (sum, counts) in total.iter_mut().zip(counts) {
-                    *sum += counts;
-                }
-            }
+            Ok(done) => total.add(done),
             Err(failure) => failures.push(failure),
         }
     }
     // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
-    let first =
-        failures.into_iter().min_by_key(|failure| (plan.tensors[failure.0.tensor].target.start, failure.0.start));
-    first.map_or(Ok(total), |failure| Err(failure.1))
+    let first = failures.into_iter().min_by_key(|failure| (failure.0.item.offset(plan), failure.0.start));
+    first.map_or(Ok(()), |failure| Err(failure.1))?;
+    total.settle_checksums(plan, output)?;
+    Ok(total.counts)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -86,61 +92,109 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Where it failed, and why.
 type Failure = Box<(Part, Error)>;
 
-/// Some elements of one tensor.
+/// What lies in the output: a literal or a tensor of the plan.
+#[derive(Clone, Copy)]
+enum Item {
+    Literal(usize),
+    Tensor(usize),
+}
+
+impl Item {
+    fn offset(self, plan: &Plan) -> u64 {
+        match self {
+            Self::Literal(index) => plan.literals[index].0,
+            Self::Tensor(index) => plan.tensors[index].target.start,
+        }
+    }
+
+    /// Elements, of a literal its bytes.
+    fn count(self, plan: &Plan) -> u64 {
+        match self {
+            Self::Literal(index) => plan.literals[index].1.len() as u64,
+            Self::Tensor(index) => plan.tensors[index].source.count,
+        }
+    }
+}
+
+/// Some elements of one tensor, or bytes of a literal.
 #[derive(Clone, Copy)]
 struct Part {
-    tensor: usize,
+    item: Item,
     start: u64,
     end: u64,
 }
 
 impl Part {
-    fn source(&self, tensor: &PlannedTensor) -> Range<usize> {
-        let at = |element| tensor.source.start + bytes_before(tensor, element, false) as usize;
+    fn source(&self, tensor: &PlannedTensor, range: &Range<usize>) -> Range<usize> {
+        let at = |element| range.start + bytes_before(tensor, element, false) as usize;
         at(self.start)..at(self.end)
     }
 
-    fn target(&self, tensor: &PlannedTensor) -> Range<u64> {
-        let at = |element| tensor.target.start + bytes_before(tensor, element, true);
+    fn target(&self, plan: &Plan) -> Range<u64> {
+        let offset = self.item.offset(plan);
+        let at = |element| match self.item {
+            Item::Literal(_) => offset + element,
+            Item::Tensor(index) => offset + bytes_before(&plan.tensors[index], element, true),
+        };
         at(self.start)..at(self.end)
     }
 }
 
 fn bytes_before(tensor: &PlannedTensor, element: u64, in_target: bool) -> u64 {
-    let storage = if in_target { &tensor.to } else { &tensor.from };
-    storage.bytes(element).expect("the plan has counted the bytes of all elements")
+    let form = if in_target { &tensor.conversion.to } else { &tensor.conversion.from };
+    form.bytes(element).expect("the plan has counted the bytes of all elements")
 }
 
 /// What is still to be done.
 struct Cursor<'a> {
     plan: &'a Plan,
-    /// The tensors in the order of their places.
-    order: Vec<usize>,
+    /// Everything in the order of its place.
+    order: Vec<Item>,
     next: usize,
     element: u64,
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let literals = (0..plan.literals.len()).map(Item::Literal);
+        let mut order: Vec<Item> = literals.chain((0..plan.tensors.len()).map(Item::Tensor)).collect();
+        order.retain(|item| item.count(plan) > 0);
+        order.sort_by_key(|item| item.offset(plan));
+        Self { plan, order, next: 0, element: 0 }
+    }
+
     /// Takes the next piece, as parts that lie side by side in the output. False when nothing is left.
     fn take(&mut self, parts: &mut Vec<Part>) -> bool {
         parts.clear();
         let mut room = PIECE;
-        while let Some(&index) = self.order.get(self.next) {
-            let tensor = &self.plan.tensors[index];
-            let left = tensor.count - self.element;
+        while let Some(&item) = self.order.get(self.next) {
+            let count = item.count(self.plan);
+            let left = count - self.element;
             // The wider side decides; an element of fewer than 8 bits may take a whole byte.
-            let bits = u64::from(tensor.from.dtype.bits().max(tensor.to.dtype.bits()).max(8));
+            let bits = match item {
+                Item::Literal(_) => 8,
+                Item::Tensor(index) => {
+                    let tensor = &self.plan.tensors[index];
+                    if tensor.direct().is_none() {
+                        if parts.is_empty() {
+                            parts.push(Part { item, start: 0, end: count });
+                            self.next += 1;
+                        }
+                        break;
+                    }
+                    let bits = tensor.conversion.from.dtype().bits().max(tensor.conversion.to.dtype().bits());
+                    u64::from(bits.max(8))
+                }
+            };
             let fitting = room * 8 / bits / STEP * STEP;
             if left > fitting && fitting == 0 && !parts.is_empty() {
                 break; // the piece is full
             }
             let count = left.min(fitting.max(STEP));
-            if count > 0 {
-                parts.push(Part { tensor: index, start: self.element, end: self.element + count });
-            }
+            parts.push(Part { item, start: self.element, end: self.element + count });
             room = room.saturating_sub((count * bits).div_ceil(8));
             self.element += count;
-            if self.element == tensor.count {
+            if count == left {
                 self.next += 1;
                 self.element = 0;
             }
@@ -156,93 +210,166 @@ impl Cursor<'_> {
     }
 }
 
-/// Converts one piece and writes it.
-fn work(
-    plan: &Plan,
-    parts: &[Part],
-    input: &MappedFile,
-    output: &Output,
-    buffer: &mut Vec<u8>,
-    counts: &mut [Counts],
-) -> Result<(), Failure> {
-    let first = parts[0];
-    let base = first.target(&plan.tensors[first.tensor]).start;
-    let mut filled = 0;
-    for &part in parts {
-        let tensor = &plan.tensors[part.tensor];
-        let source = part.source(tensor);
-        let target = part.target(tensor);
-        input.prefetch(source.clone()).map_err(|error| Failure::new((part, error)))?;
-        let source = &input[source];
-        if tensor.kernel.is_plain_copy() && parts.len() == 1 {
-            // Straight from the page cache of one file to that of the other.
-            return output.write_at(target.start, source).map_err(|error| Failure::new((part, error)));
-        }
-        let len = (target.end - target.start) as usize;
-        if buffer.len() < filled + len {
-            buffer.resize(filled + len, 0);
-        }
-        let result = &mut buffer[filled..filled + len];
-        let count = (part.end - part.start) as usize;
-        let refused = tensor.kernel.refuses();
-        match tensor.kernel.run(source, result, count) {
-            Ok(lost) if refused.is_none_or(|loss| lost[loss] == 0) => counts[part.tensor] += lost,
-            outcome => return Err(Failure::new((part, explain(tensor, part, source, outcome.is_err())))),
-        }
-        filled += len;
-    }
-    output.write_at(base, &buffer[..filled]).map_err(|error| Failure::new((first, error)))
+/// What a thread has done.
+struct Done {
+    /// Of each tensor.
+    counts: Vec<Counts>,
+    /// Sums over parts of tensors that have a checksum.
+    sources: Vec<Sum>,
+    targets: Vec<Sum>,
 }
 
-/// The error of a part in which some element is malformed or breaks a rule: says which is the first.
-fn explain(tensor: &PlannedTensor, part: Part, source: &[u8], is_malformed: bool) -> Error {
-    let is_bad = |outcome: Result<Counts, _>| match outcome {
-        Ok(lost) => tensor.kernel.refuses().is_some_and(|loss| lost[loss] > 0),
-        Err(_) => true,
-    };
-    // A part starts on a whole byte, so any prefix of it can be tried, and a prefix is bad when an element in it
-    // is: the first bad element is the last one of the shortest bad prefix.
-    let count = (part.end - part.start) as usize;
-    let mut scratch = vec![0; tensor.to.bytes(part.end - part.start).unwrap_or_default() as usize];
-    let (mut good, mut bad) = (0, count);
-    while bad - good > 1 {
-        let middle = good.midpoint(bad);
-        if is_bad(tensor.kernel.run(source, &mut scratch, middle)) { bad = middle } else { good = middle }
-    }
-    let index = part.start + good as u64;
-    let place = position(index, &tensor.shape, tensor.fortran_order);
-    let error = if is_malformed {
-        Error::new(format!("element {place}: a byte that holds one {} has bits above it", tensor.from.dtype))
-    } else {
-        let value = value(tensor.from, source, good);
-        Error::new(format!("element {place}: {value:?} is out of range for {}", tensor.to.dtype))
-            .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values")
-    };
-    error.in_tensor(&tensor.name)
+/// The checksum of the part of a tensor that begins with element `start`.
+struct Sum {
+    tensor: usize,
+    start: u64,
+    hasher: Hasher,
 }
 
-/// The value of one element of a numeric type, for a message.
-fn value(storage: Storage, source: &[u8], index: usize) -> f64 {
-    let to_float64 = Kernel::cast(storage, Storage::packed(Dtype::Float64), &Attributes::default().rules());
-    let mut values = vec![0; (index + 1) * 8];
-    match to_float64.map(|kernel| kernel.run(source, &mut values, index + 1)) {
-        Some(Ok(_)) => values.last_chunk().map_or(f64::NAN, |bytes| f64::from_le_bytes(*bytes)),
-        _ => f64::NAN,
+impl Done {
+    fn new(plan: &Plan) -> Self {
+        Self { counts: vec![Counts::default(); plan.tensors.len()], sources: Vec::new(), targets: Vec::new() }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (sum, counts) in self.counts.iter_mut().zip(other.counts) {
+            *sum += counts;
+        }
+        self.sources.extend(other.sources);
+        self.targets.extend(other.targets);
+    }
+
+    /// Compares the sources' checksums with theirs, and writes those of the results.
+    fn settle_checksums(&mut self, plan: &Plan, output: &Output) -> Result<()> {
+        let sources = combine(std::mem::take(&mut self.sources), plan.tensors.len());
+        let mut targets = combine(std::mem::take(&mut self.targets), plan.tensors.len());
+        for ((tensor, source), target) in plan.tensors.iter().zip(&sources).zip(&mut targets) {
+            if let (Some(checksum), Some(_)) = (source_checksum(tensor), tensor.direct()) {
+                checksum.check(source).map_err(|error| error.in_tensor(&tensor.name))?;
+            }
+            if let Some(seal) = &tensor.seal {
+                let mut sum = seal.before.clone();
+                sum.combine(target);
+                let bytes = sum.finalize().to_le_bytes();
+                for offset in seal.offsets {
+                    output.write_at(offset, &bytes)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
-/// `[1, 2]` of an index into the elements as they lie in the file.
-fn position(mut index: u64, shape: &[u64], fortran_order: bool) -> String {
-    let mut indices = vec![0; shape.len()];
-    let mut dimensions: Vec<usize> = (0..shape.len()).collect();
-    if !fortran_order {
-        dimensions.reverse(); // the last one changes fastest
+/// The sum of each tensor, of the sums of its parts.
+fn combine(mut parts: Vec<Sum>, tensors: usize) -> Vec<Hasher> {
+    parts.sort_by_key(|part| (part.tensor, part.start));
+    let mut sums = vec![Hasher::new(); tensors];
+    for part in parts {
+        sums[part.tensor].combine(&part.hasher);
     }
-    for dimension in dimensions {
-        indices[dimension] = index % shape[dimension];
-        index /= shape[dimension];
+    sums
+}
+
+fn source_checksum(tensor: &PlannedTensor) -> Option<&Checksum> {
+    match &tensor.source.data {
+        crate::container::Data::Mapped { checksum, .. } => checksum.as_ref(),
+        crate::container::Data::Streamed(_) => None,
     }
-    format!("{indices:?}")
+}
+
+fn sum_of(bytes: &[u8]) -> Hasher {
+    let mut sum = Hasher::new();
+    sum.update(bytes);
+    sum
+}
+
+struct Worker<'a> {
+    plan: &'a Plan,
+    files: &'a [MappedFile],
+    output: &'a Output,
+    progress: &'a dyn Progress,
+    buffer: Vec<u8>,
+    done: Done,
+}
+
+impl Worker<'_> {
+    /// Converts parts that lie side by side and writes them with one call.
+    fn assemble(&mut self, parts: &[Part]) -> Result<(), Failure> {
+        let mut filled = 0;
+        let mut read = 0;
+        for &part in parts {
+            let target = part.target(self.plan);
+            let len = (target.end - target.start) as usize;
+            if self.buffer.len() < filled + len {
+                self.buffer.resize(filled + len, 0);
+            }
+            let result = &mut self.buffer[filled..filled + len];
+            filled += len;
+            let tensor = match part.item {
+                Item::Literal(index) => {
+                    let (start, end) = (part.start as usize, part.end as usize);
+                    result.copy_from_slice(&self.plan.literals[index].1[start..end]);
+                    continue;
+                }
+                Item::Tensor(tensor) => tensor,
+            };
+            let planned = &self.plan.tensors[tensor];
+            let (kernel, file, range) = planned.direct().expect("others are streamed");
+            let source = part.source(planned, range);
+            read += source.len() as u64;
+            self.files[file].prefetch(source.clone()).map_err(|error| Failure::new((part, error)))?;
+            let source = &self.files[file][source];
+            if source_checksum(planned).is_some() {
+                self.done.sources.push(Sum { tensor, start: part.start, hasher: sum_of(source) });
+            }
+            let is_plain = kernel.is_plain_copy() && parts.len() == 1;
+            if !is_plain {
+                let (elements, count) = (planned.elements(), (part.end - part.start) as usize);
+                let lost = run_kernel(kernel, &planned.conversion, elements, part.start, source, result, count)
+                    .map_err(|error| Failure::new((part, error.in_tensor(&planned.name))))?;
+                self.done.counts[tensor] += lost;
+            }
+            if planned.seal.is_some() {
+                let hasher = sum_of(if is_plain { source } else { result });
+                self.done.targets.push(Sum { tensor, start: part.start, hasher });
+            }
+            if is_plain {
+                // Straight from the page cache of one file to that of the other.
+                self.write(part, target.start, source)?;
+                self.progress.advance(read);
+                return Ok(());
+            }
+        }
+        self.write(parts[0], parts[0].target(self.plan).start, &self.buffer[..filled])?;
+        self.progress.advance(read);
+        Ok(())
+    }
+
+    fn write(&self, part: Part, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.output.write_at(offset, bytes).map_err(|error| Failure::new((part, error)))
+    }
+
+    /// Converts a tensor whose elements come one after the other.
+    fn stream(&mut self, part: Part, tensor: usize) -> Result<(), Failure> {
+        let planned = &self.plan.tensors[tensor];
+        let mut offset = planned.target.start;
+        let mut hasher = Hasher::new();
+        let mut share = Share::new(&planned.source);
+        let mut sink = |bytes: &[u8], elements: u64| {
+            self.output.write_at(offset, bytes)?;
+            offset += bytes.len() as u64;
+            if planned.seal.is_some() {
+                hasher.update(bytes);
+            }
+            self.progress.advance(share.up_to(elements));
+            Ok(())
+        };
+        let reader = Reader::open(&planned.source, self.files, planned.is_transposed());
+        let counts = reader.and_then(|reader| planned.conversion.run(planned.elements(), reader, &mut sink));
+        self.done.counts[tensor] += counts.map_err(|error| Failure::new((part, error.in_tensor(&planned.name))))?;
+        self.done.targets.push(Sum { tensor, start: 0, hasher });
+        Ok(())
+    }
 }
 
 /// The sum of all tensors' counts.

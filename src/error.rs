@@ -105,12 +105,14 @@ pub fn visible(text: &str) -> String {
 pub fn shorten(name: &str) -> String {
     const KEPT: usize = 100;
     let count = name.chars().count();
+    // Quotes stay as they are: names are not read back from messages.
+    let escape = |c: char| if matches!(c, '\'' | '"' | '\\') { c.to_string() } else { c.escape_debug().to_string() };
     if count <= 2 * KEPT {
-        return name.escape_debug().to_string();
+        return name.chars().map(escape).collect();
     }
-    let head: String = name.chars().take(KEPT).collect();
-    let tail: String = name.chars().skip(count - KEPT).collect();
-    format!("{}...{}", head.escape_debug(), tail.escape_debug())
+    let head: String = name.chars().take(KEPT).map(escape).collect();
+    let tail: String = name.chars().skip(count - KEPT).map(escape).collect();
+    format!("{head}...{tail}")
 }
 
 /// A number of bytes in the unit that fits it.

@@ -20,6 +20,7 @@
 pub mod cli;
 pub mod commands;
 pub mod container;
+pub mod conversion;
 pub mod dtype;
 pub mod engine;
 pub mod error;

@@ -19,14 +19,15 @@ impl Progress for Silent {
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar for `bytes` of input.
+    /// A bar for `bytes` of input, with a word in front of what is being done. It appears with the first of them.
     #[must_use]
-    pub fn new(bytes: u64) -> Self {
+    pub fn new(what: &'static str, bytes: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr_with_hz(10));
         let style = ProgressStyle::with_template(
-            "{bar:30} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left",
+            "{msg}{wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(if what.is_empty() { String::new() } else { format!("{what}  ") });
         Self(bar)
     }
 }

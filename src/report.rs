@@ -76,7 +76,8 @@ impl Report<'_> {
             let _ = write!(text, " in {seconds:.2} s ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64));
         }
         let total = self.total();
-        let values: u64 = self.plan.tensors.iter().filter(|tensor| tensor.is_cast).map(|tensor| tensor.count).sum();
+        let values: u64 =
+            self.plan.tensors.iter().filter(|tensor| tensor.is_cast).map(|tensor| tensor.source.count).sum();
         // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
             let share = total[loss] as f64 / values as f64 * 100.0;
@@ -97,10 +98,10 @@ impl Report<'_> {
             .tensors
             .iter()
             .map(|tensor| {
-                let to = if tensor.is_cast { tensor.to.dtype.name() } else { "kept" };
+                let to = if tensor.is_cast { tensor.conversion.to.dtype().name() } else { "kept" };
                 let bytes = tensor.target.end - tensor.target.start;
-                let shape = shorten(&format!("{:?}", tensor.shape));
-                [shorten(&tensor.name), shape, format!("{} -> {to}", tensor.from.dtype), size(bytes)]
+                let shape = shorten(&format!("{:?}", tensor.source.shape));
+                [shorten(&tensor.name), shape, format!("{} -> {to}", tensor.conversion.from.dtype()), size(bytes)]
             })
             .collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -125,8 +126,8 @@ impl Report<'_> {
     fn targets(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
         for tensor in self.plan.tensors.iter().filter(|tensor| tensor.is_cast) {
-            if !names.contains(&tensor.to.dtype.name()) {
-                names.push(tensor.to.dtype.name());
+            if !names.contains(&tensor.conversion.to.dtype().name()) {
+                names.push(tensor.conversion.to.dtype().name());
             }
         }
         names.join(", ")
@@ -136,13 +137,16 @@ impl Report<'_> {
 fn tensor_json(tensor: &PlannedTensor, counts: Option<&Counts>) -> Value {
     let mut value = json!({
         "name": tensor.name,
-        "shape": tensor.shape,
-        "from": tensor.from.dtype.name(),
-        "to": tensor.to.dtype.name(),
+        "shape": tensor.source.shape,
+        "from": tensor.conversion.from.dtype().name(),
+        "to": tensor.conversion.to.dtype().name(),
         "cast": tensor.is_cast,
-        "bytes_in": tensor.source.len(),
+        "bytes_in": tensor.source.data.stored_len(),
         "bytes_out": tensor.target.end - tensor.target.start,
     });
+    if !tensor.source.name.is_empty() && tensor.source.name != tensor.name {
+        value["renamed_from"] = json!(tensor.source.name);
+    }
     if let Some(counts) = counts {
         value["counts"] = counts_json(counts);
     }

@@ -17,6 +17,12 @@ impl std::str::FromStr for Pattern {
     }
 }
 
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
 impl Pattern {
     fn matches(&self, name: &str) -> bool {
         self.0.is_match(name)
@@ -34,6 +40,12 @@ pub struct Rule {
     target: Option<Dtype>,
 }
 
+impl std::fmt::Display for Rule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.target.map_or("keep", Dtype::name))
+    }
+}
+
 impl std::str::FromStr for Rule {
     type Err = String;
 
@@ -46,6 +58,32 @@ impl std::str::FromStr for Rule {
             dtype => Some(dtype.parse::<Dtype>().map_err(|error| error.to_string())?),
         };
         Ok(Self { pattern: pattern.parse()?, target })
+    }
+}
+
+/// `OLD=NEW`: another name for a tensor.
+#[derive(Clone, Debug)]
+pub struct Rename {
+    /// The name in the input.
+    pub old: String,
+    /// The name in the output.
+    pub new: String,
+}
+
+impl std::fmt::Display for Rename {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.old, self.new)
+    }
+}
+
+impl std::str::FromStr for Rename {
+    type Err = String;
+
+    /// # Errors
+    /// When there is no `=`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (old, new) = text.split_once('=').ok_or("a new name is given as OLD=NEW")?;
+        Ok(Self { old: old.to_owned(), new: new.to_owned() })
     }
 }
 
@@ -62,6 +100,8 @@ pub struct Selection {
     pub rules: Vec<Rule>,
     /// Convert integers and bools to a floating `to` as well.
     pub all: bool,
+    /// New names.
+    pub renames: Vec<Rename>,
 }
 
 impl Selection {
@@ -92,10 +132,18 @@ impl Selection {
         let include = self.include.iter().map(|pattern| ("--include", pattern));
         let exclude = self.exclude.iter().map(|pattern| ("--exclude", pattern));
         let rules = self.rules.iter().map(|rule| ("--rule", &rule.pattern));
-        let all = include.chain(exclude).chain(rules);
-        all.filter(|(_, pattern)| !names.iter().any(|name| pattern.matches(name)))
-            .map(|(flag, pattern)| format!("{flag} '{}' matches no tensor", pattern.text()))
-            .collect()
+        let describe = |(flag, pattern): (&str, &Pattern)| {
+            let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
+            let text = pattern.text();
+            if matched.peek().is_none() {
+                Some(format!("{flag} '{text}' matches no tensor"))
+            } else if flag == "--rule" && !matched.any(|name| self.selects(name)) {
+                Some(format!("{flag} '{text}' matches only tensors that --include and --exclude leave out"))
+            } else {
+                None
+            }
+        };
+        include.chain(exclude).chain(rules).filter_map(describe).collect()
     }
 }
 

@@ -1,4 +1,5 @@
-//! `man/` and `completions/` are generated from the command line's definition and checked in.
+//! `man/` and `completions/` are generated from the command line's definition, the README's table of types from the
+//! containers, and checked in.
 //!
 //! `TCAST_REFRESH=1 cargo test --test generated` writes them anew.
 
@@ -6,6 +7,8 @@ use clap::{CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use std::fs;
 use std::path::Path;
+use tcast::container::CONTAINERS;
+use tcast::dtype::Dtype;
 
 fn check(path: &str, generated: &[u8]) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -38,4 +41,24 @@ fn man_pages_are_fresh() {
         clap_mangen::Man::new(command).render(&mut page).unwrap();
         check(&format!("man/{name}.1"), &page);
     }
+}
+
+#[test]
+fn the_table_of_types_is_fresh() {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let extensions = CONTAINERS.iter().map(|container| format!("`.{}`", container.facts().extension));
+    let mut table = row(std::iter::once("type".to_owned()).chain(extensions).collect());
+    table += &row(vec!["---".to_owned(); CONTAINERS.len() + 1]);
+    for dtype in Dtype::all() {
+        let stored = CONTAINERS.iter().map(|container| match container.stores(dtype) {
+            Some(stored) => format!("`{}`", stored.replace('|', "\\|")),
+            None => "-".to_owned(),
+        });
+        table += &row(std::iter::once(dtype.to_string()).chain(stored).collect());
+    }
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let (before, rest) = readme.split_once("<!-- types x containers -->\n\n").expect("the README has the table");
+    let (_, after) = rest.split_once("\n<!-- end -->").expect("the table has an end");
+    let fresh = format!("{before}<!-- types x containers -->\n\n{table}\n<!-- end -->{after}");
+    check("README.md", fresh.as_bytes());
 }

@@ -11,7 +11,7 @@ const ROOMS: &[&[&str]] = &[
     &["report"],
     &["engine"],
     &["progress", "plan"],
-    &["select"],
+    &["select", "conversion"],
     &["container", "operator"],
     &["kernel"],
     &["dtype", "io"],

@@ -2,8 +2,8 @@
 
 use super::{print, tell, warn};
 use crate::cli::CastArgs;
-use crate::container;
-use crate::error::{Error, Result};
+use crate::container::{self, Container, Facts, Input, Metadata};
+use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
 use crate::io::output::Destination;
 use crate::operator::cast::{Attributes, Opset};
@@ -19,42 +19,42 @@ use std::time::Instant;
 pub(super) fn run(args: &CastArgs) -> Result<()> {
     let attributes = attributes(args);
     attributes.check()?;
-    let input = MappedFile::open(&args.input)?;
-    let (source, contents) = container::read(input.path(), &input)?;
+    let start = Instant::now();
+    let input = container::open(&args.input)?;
     let output = output_path(args)?;
     let target = match container::by_extension(&output) {
+        _ if args.output.is_none() => input.container,
         Some(target) => target,
-        None if output.extension().is_none() || output.extension() == args.input.extension() => source,
+        None if output.extension().is_none() || output.extension() == args.input.extension() => input.container,
         None => {
             let error = Error::new("tcast writes no format of this extension").in_file(&output);
-            return Err(error.remedy("name an output that ends in .npy or .safetensors"));
+            return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
         }
     };
-    let stem = args.input.file_stem().unwrap_or_default().to_string_lossy();
-    let name = source.holds_one().then_some(&*stem);
     let selection = selection(args);
+    let inputs: Vec<&Path> = input.files.iter().map(MappedFile::path).collect();
+    let destination = Destination::new(&output, args.force, &inputs)?;
+    let bytes_in = input.files.iter().map(|file| file.len() as u64).sum();
+    let bar =
+        |what| -> Box<dyn Progress> { if args.quiet { Box::new(Silent) } else { Box::new(Bar::new(what, bytes_in)) } };
+    let measuring = bar("measuring the texts");
+    let plan = plan::cast(&input, target, &selection, &attributes, args.from, &|bytes| measuring.advance(bytes))
+        .map_err(|error| error.in_file(&args.input))?;
+    drop(measuring);
     if !args.quiet {
-        let names: Vec<&str> = contents.tensors.iter().map(|tensor| name.unwrap_or(&tensor.name)).collect();
-        for message in selection.unmatched(&names) {
-            warn(&message);
-        }
+        warn_of_losses(&input, target, &selection);
     }
-    let destination = Destination::new(&output, args.force, &[input.path()])?;
-    let plan = plan::cast(&contents, target, &selection, &attributes, args.from, name)
-        .map_err(|error| error.in_file(input.path()))?;
     destination.check_room(plan.len)?;
-    let bytes_in = input.len() as u64;
     let options = options(args, attributes);
     let mut report = Report { plan: &plan, input: &args.input, output: &output, options, bytes_in, done: None };
     if args.dry_run {
         let text = if args.json { report.json().to_string() } else { report.table() };
         print(&text)?;
     } else {
-        let start = Instant::now();
         let file = destination.create()?;
-        let progress: Box<dyn Progress> = if args.quiet { Box::new(Silent) } else { Box::new(Bar::new(bytes_in)) };
-        let counts = crate::engine::run(&plan, &input, &file, threads(args), &*progress)
-            .map_err(|error| error.in_file(input.path()))?;
+        let progress = bar("");
+        let counts = crate::engine::run(&plan, &input.files, &file, threads(args), &*progress)
+            .map_err(|error| error.in_file(&args.input))?;
         drop(progress);
         file.publish(!args.no_sync)?;
         report.done = Some((counts, start.elapsed()));
@@ -68,9 +68,37 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     Ok(())
 }
 
+/// Warns of patterns that match nothing, and of what does not reach the output.
+fn warn_of_losses(input: &Input, target: &dyn Container, selection: &Selection) {
+    let names: Vec<&str> = input.contents.tensors.iter().map(|tensor| input.name_of(tensor)).collect();
+    for message in selection.unmatched(&names) {
+        warn(&message);
+    }
+    for name in &input.contents.ignored {
+        warn(&format!("'{}' is no array and is left out", shorten(name)));
+    }
+    let Facts { extension, has_names, metadata, .. } = target.facts();
+    if !has_names && !selection.renames.is_empty() {
+        warn(&format!("--rename does nothing: a .{extension} file gives its tensor no name"));
+    }
+    // A mark means nothing elsewhere, and is no loss.
+    let pairs = input.contents.metadata.iter().flatten();
+    let is_mark = |name: &str| matches!(input.container.facts().metadata, Metadata::Marked(mark, _) if mark == name);
+    if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
+        warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
+    }
+}
+
 /// The output as named, or beside the input with the type before the extension.
 fn output_path(args: &CastArgs) -> Result<PathBuf> {
     if let Some(output) = &args.output {
+        if output == Path::new("-") {
+            let error = Error::usage("- does not stand for standard output here").in_file(output);
+            return Err(error.remedy("write -o /dev/stdout, or -o ./- for a file of that name"));
+        }
+        if args.json && !args.dry_run && output == Path::new("/dev/stdout") {
+            return Err(Error::usage("--json and the output cannot both go to standard output").in_file(output));
+        }
         return Ok(output.clone());
     }
     let Some(to) = args.to else {
@@ -92,8 +120,15 @@ fn with_type(input: &Path, dtype: &str) -> PathBuf {
 }
 
 fn selection(args: &CastArgs) -> Selection {
-    let crate::cli::SelectionArgs { all, include, exclude, rule } = &args.selection;
-    Selection { to: args.to, include: include.clone(), exclude: exclude.clone(), rules: rule.clone(), all: *all }
+    let crate::cli::SelectionArgs { all, include, exclude, rule, rename } = &args.selection;
+    Selection {
+        to: args.to,
+        include: include.clone(),
+        exclude: exclude.clone(),
+        rules: rule.clone(),
+        all: *all,
+        renames: rename.clone(),
+    }
 }
 
 fn attributes(args: &CastArgs) -> Attributes {
@@ -110,6 +145,7 @@ fn options(args: &CastArgs, attributes: Attributes) -> serde_json::Value {
     use clap::ValueEnum;
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let rules = attributes.rules(); // with the defaults of what was not given
+    let selection = &args.selection;
     json!({
         "to": args.to.map(crate::dtype::Dtype::name),
         "from": args.from.map(crate::dtype::Dtype::name),
@@ -117,8 +153,16 @@ fn options(args: &CastArgs, attributes: Attributes) -> serde_json::Value {
         "round_mode": name(rules.round_mode.to_possible_value()),
         "out_of_range": name(rules.out_of_range.to_possible_value()),
         "opset": attributes.opset.map(Opset::number),
-        "all": args.selection.all,
+        "all": selection.all,
+        "include": texts(&selection.include),
+        "exclude": texts(&selection.exclude),
+        "rules": texts(&selection.rule),
+        "renames": texts(&selection.rename),
     })
+}
+
+fn texts<T: ToString>(items: &[T]) -> Vec<String> {
+    items.iter().map(T::to_string).collect()
 }
 
 fn threads(args: &CastArgs) -> usize {

@@ -7,7 +7,7 @@ use crate::cli::{Cli, Command};
 use crate::error::{Error, visible};
 use crate::io::output;
 use anstyle::{AnsiColor, Style};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -35,6 +35,15 @@ pub fn run(cli: &Cli) -> ExitCode {
 /// Prints help and version on standard output, and a mistake in the arguments in the program's own style.
 #[must_use]
 pub fn usage(error: &clap::Error) -> ExitCode {
+    let names_a_file = |text: &str| crate::container::by_extension(text.as_ref()).is_some();
+    if let (clap::error::ErrorKind::InvalidSubcommand, Some(clap::error::ContextValue::String(word))) =
+        (error.kind(), error.get(clap::error::ContextKind::InvalidSubcommand))
+        && names_a_file(word)
+    {
+        tell(&format!("tcast: {ERROR}error:{ERROR:#} '{}' is no subcommand", visible(word)));
+        tell(&format!("  {REMEDY}tcast cast {} --to DTYPE{REMEDY:#}", visible(word)));
+        return ExitCode::from(2);
+    }
     if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         tell(format!("tcast: {}", error.render().ansi()).trim_end());
     } else {
@@ -62,18 +71,31 @@ fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Makes SIGINT and SIGTERM remove what is half written and end the process with exit code 130.
+/// Makes SIGINT, SIGTERM and, when a terminal closes, SIGHUP remove what is half written and end the process with exit
+/// code 130.
 pub fn remove_temporaries_on_interrupt() {
     #[cfg(unix)]
-    if let Ok(mut signals) =
-        signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM])
-    {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    #[cfg(unix)]
+    let heeded = [SIGINT, SIGTERM].into_iter().chain((!is_ignored(SIGHUP)).then_some(SIGHUP));
+    #[cfg(unix)]
+    if let Ok(mut signals) = signal_hook::iterator::Signals::new(heeded) {
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
                 output::remove_temporaries();
-                tell("\ntcast: interrupted, no output was written");
+                let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
+                tell(&format!("{line_end}tcast: interrupted, no output was written"));
                 std::process::exit(130);
             }
         });
     }
+}
+
+/// Whether the process was started to outlive its terminal, as by nohup. Only Linux tells without unsafe code;
+/// elsewhere the signal is left alone.
+#[cfg(unix)]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -5,24 +5,29 @@
 //! before any data exists, from names, dtypes and shapes.
 
 mod npy;
+mod npz;
+mod onnx;
+mod reader;
 mod safetensors;
+mod zip;
+
+pub use reader::{Reader, Stream, Streamed};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::kernel::Storage;
+use crate::io::map::MappedFile;
+use crate::kernel::{Form, TextExtent};
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Every container; the first that recognises a file's first bytes reads it.
-pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &safetensors::Safetensors];
+pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx];
 
 /// A file format that holds tensors.
 pub trait Container: Sync {
-    /// The file name extension, without dot.
-    fn extension(&self) -> &'static str;
-
-    /// Whether a file holds one tensor without a name, and never more.
-    fn holds_one(&self) -> bool;
+    /// What can be said of every file of the format.
+    fn facts(&self) -> Facts;
 
     /// Whether a file that starts with these bytes is of this format.
     fn recognises(&self, bytes: &[u8]) -> bool;
@@ -31,7 +36,15 @@ pub trait Container: Sync {
     ///
     /// # Errors
     /// When the bytes break the format, or hold what has no dtype in the table.
-    fn read(&self, bytes: &[u8]) -> Result<Contents>;
+    fn read(&self, file: &MappedFile) -> Result<Contents>;
+
+    /// How a type is stored, in the words of the format; `None` when it cannot be.
+    fn stores(&self, dtype: Dtype) -> Option<String>;
+
+    /// What to say of a type that the format cannot hold.
+    fn refusal(&self, dtype: Dtype) -> Error {
+        cannot_hold(self.facts().extension, dtype)
+    }
 
     /// Lays out a file that will hold `tensors` in this order.
     ///
@@ -40,19 +53,70 @@ pub trait Container: Sync {
     fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
 }
 
+/// What can be said of every file of a format.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// The file name extension, without dot.
+    pub extension: &'static str,
+    /// A file holds one tensor and never more.
+    pub holds_one: bool,
+    /// Tensors have names.
+    pub has_names: bool,
+    /// Tensors can lie in column-major order.
+    pub has_fortran_order: bool,
+    /// Names and values besides the tensors.
+    pub metadata: Metadata,
+}
+
+/// What a format has of metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metadata {
+    /// There is no place for any.
+    None,
+    /// Names and values.
+    Plain,
+    /// Names and values, among them this pair, which readers want and which means nothing elsewhere.
+    Marked(&'static str, &'static str),
+}
+
+/// An input: a file, what is in it, and the files that it refers to.
+pub struct Input {
+    /// The format of the file.
+    pub container: &'static dyn Container,
+    /// What is in it.
+    pub contents: Contents,
+    /// The file itself, then those that it keeps tensors in.
+    pub files: Vec<MappedFile>,
+    /// The name of the file without its extension, for a tensor that has no name.
+    stem: String,
+}
+
+impl Input {
+    /// What a tensor is called: by its file, where that holds one and gives it no name.
+    #[must_use]
+    pub fn name_of<'a>(&'a self, tensor: &'a Tensor) -> &'a str {
+        let is_nameless = tensor.name.is_empty() && self.container.facts().holds_one;
+        if is_nameless { &self.stem } else { &tensor.name }
+    }
+}
+
 /// What a file holds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Contents {
     /// In the order of the file's own list.
     pub tensors: Vec<Tensor>,
     /// Names and values, in the order of the file; `None` where the file has no such section.
     pub metadata: Option<Vec<(String, String)>>,
+    /// Further files that tensors lie in.
+    pub beside: Vec<MappedFile>,
+    /// What is in the file and is no tensor, by name.
+    pub ignored: Vec<String>,
 }
 
 /// A tensor in a file.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Empty in a format without names.
+    /// Empty where the file gives none.
     pub name: String,
     /// Lengths of the dimensions, the outermost first.
     pub shape: Vec<u64>,
@@ -62,17 +126,76 @@ pub struct Tensor {
     pub elements: Elements,
     /// Column-major order; only where that differs from row-major.
     pub fortran_order: bool,
-    /// Where its bytes lie in the file.
-    pub bytes: Range<usize>,
+    /// Where its bytes are.
+    pub data: Data,
 }
 
 /// What the elements of a stored tensor are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
     /// Of a known type.
-    Typed(Storage),
+    Typed(Form),
     /// This many opaque bytes each: the file does not say what they mean.
     Untyped(u32),
+}
+
+impl Elements {
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        match self {
+            Self::Typed(form) => form.bytes(count),
+            Self::Untyped(bytes) => count.checked_mul(bytes.into()),
+        }
+    }
+}
+
+/// Where the bytes of a stored tensor are.
+#[derive(Clone, Debug)]
+pub enum Data {
+    /// In a file as they are.
+    Mapped {
+        /// Which of [`Input::files`].
+        file: usize,
+        /// Where in it.
+        range: Range<usize>,
+        /// What they must sum up to.
+        checksum: Option<Checksum>,
+    },
+    /// Behind a compression or an encoding: they come one after the other only.
+    Streamed(Arc<dyn Streamed>),
+}
+
+impl Data {
+    /// Bytes that it takes in its file.
+    #[must_use]
+    pub fn stored_len(&self) -> u64 {
+        match self {
+            Self::Mapped { range, .. } => range.len() as u64,
+            Self::Streamed(streamed) => streamed.stored_len(),
+        }
+    }
+}
+
+/// A CRC-32 over a tensor's bytes and some before them.
+#[derive(Clone, Debug)]
+pub struct Checksum {
+    /// The sum of the bytes before the tensor's.
+    pub before: crc32fast::Hasher,
+    /// The sum of all.
+    pub expected: u32,
+}
+
+impl Checksum {
+    /// Compares with the sum of the tensor's own bytes.
+    ///
+    /// # Errors
+    /// When they differ: the file was damaged.
+    pub fn check(&self, bytes: &crc32fast::Hasher) -> Result<()> {
+        let mut sum = self.before.clone();
+        sum.combine(bytes);
+        if sum.finalize() == self.expected { Ok(()) } else { Err(Error::new("is damaged: its checksum is wrong")) }
+    }
 }
 
 /// A tensor of a file that is to be written.
@@ -88,55 +211,125 @@ pub struct NewTensor {
     pub count: u64,
     /// Whether its elements will come in column-major order.
     pub fortran_order: bool,
+    /// Of text, how long the texts are.
+    pub text: TextExtent,
 }
 
-/// Where everything goes in a new file. The tensors' bytes follow the header without gaps.
+/// Where everything goes in a new file: literal bytes and tensors without gaps.
 #[derive(Debug)]
 pub struct FileLayout {
-    /// The first bytes of the file.
-    pub header: Vec<u8>,
-    /// For each tensor, how its elements are stored and where its bytes lie in the file.
-    pub places: Vec<(Storage, Range<u64>)>,
+    /// Headers and the like with their offsets, in order.
+    pub literals: Vec<(u64, Vec<u8>)>,
+    /// For each tensor, where it goes.
+    pub places: Vec<Place>,
     /// Length of the file.
     pub len: u64,
 }
 
-/// Reads a file's headers. The content decides what it is; the extension only where the content is broken.
+/// Where a tensor goes in a new file, and how.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// How its elements are stored.
+    pub form: Form,
+    /// Where its bytes lie.
+    pub range: Range<u64>,
+    /// A checksum of them that is to be written as well.
+    pub seal: Option<Seal>,
+}
+
+/// A CRC-32 that is known when a tensor is written, and belongs into the file.
+#[derive(Clone, Debug)]
+pub struct Seal {
+    /// The sum of the bytes before the tensor's.
+    pub before: crc32fast::Hasher,
+    /// Where the sum of all is to be written, as 4 bytes, the lowest first.
+    pub offsets: [u64; 2],
+}
+
+/// Opens a file and reads its headers. The content decides what it is; the extension only where the content is
+/// broken, or says nothing: an ONNX tensor begins like no other file and like many.
 ///
 /// # Errors
-/// When no container knows the bytes, or the one that does finds them broken.
-pub fn read(path: &Path, bytes: &[u8]) -> Result<(&'static dyn Container, Contents)> {
-    if bytes.is_empty() {
-        return Err(Error::new("the file is empty").in_file(path));
+/// When the file cannot be read, no container knows the bytes, the one that does finds them broken, or the file's
+/// name says that it is something else.
+pub fn open(path: &Path) -> Result<Input> {
+    let file = MappedFile::open(path)?;
+    let in_file = |error: Error| error.in_file(path);
+    if file.is_empty() {
+        return Err(in_file(Error::new("the file is empty")));
     }
-    let by_content = CONTAINERS.iter().find(|container| container.recognises(bytes));
-    let container = match (by_content, foreign_format(bytes)) {
-        (Some(container), _) => *container,
-        (None, Some((what, remedy))) => return Err(Error::new(what).in_file(path).remedy(remedy)),
-        (None, None) => by_extension(path).ok_or_else(|| {
-            Error::new("is no tensor file that tcast knows: neither .npy nor .safetensors by its content").in_file(path)
-        })?,
+    let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
+    let container = match (by_content, foreign_format(&file)) {
+        (Some(container), _) => {
+            check_name(path, container.facts().extension)?;
+            *container
+        }
+        (None, Some((what, remedy))) => return Err(in_file(Error::new(what).remedy(remedy))),
+        (None, None) => {
+            by_extension(path).or_else(|| is_onnx_model(path).then_some(&onnx::Onnx as _)).ok_or_else(|| {
+                in_file(
+                    Error::new(format!("is no tensor file that tcast knows by its content: {}", known_formats()))
+                        .remedy("an ONNX tensor has no mark of its own: name the file something.pb"),
+                )
+            })?
+        }
     };
-    let contents = container.read(bytes).map_err(|error| error.in_file(path))?;
-    Ok((container, contents))
+    let mut contents = container.read(&file).map_err(in_file)?;
+    let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Input { container, contents, files, stem })
+}
+
+/// Refuses a file that is named as another format: somebody mixed something up.
+fn check_name(path: &Path, extension: &str) -> Result<()> {
+    match by_extension(path).map(|named| named.facts().extension) {
+        Some(named) if named != extension => {
+            let message = format!("is a .{extension} file by its content, and named as a .{named} file");
+            let name = path.with_extension(extension);
+            let remedy = format!("give it the name {}", name.file_name().unwrap_or_default().display());
+            Err(Error::new(message).in_file(path).remedy(remedy))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The container that a file name's extension asks for.
 #[must_use]
 pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
-    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
-    CONTAINERS.iter().find(|container| container.extension() == extension).copied()
+    // A file named `.npz` has no extension, though that is what is meant by it.
+    let dotted = || path.file_name()?.to_str()?.strip_prefix('.');
+    let extension = path.extension().map_or_else(dotted, |extension| extension.to_str())?.to_ascii_lowercase();
+    CONTAINERS.iter().find(|container| container.facts().extension == extension).copied()
 }
+
+/// `.npy, .npz or .pb`: the extensions of all containers.
+#[must_use]
+pub fn known_formats() -> String {
+    one_of(&CONTAINERS.iter().map(|container| container.facts().extension).collect::<Vec<_>>())
+}
+
+/// `.npy, .npz or .pb`
+fn one_of(extensions: &[&str]) -> String {
+    let (last, others) = extensions.split_last().unwrap_or((&"", &[]));
+    let others: Vec<String> = others.iter().map(|extension| format!(".{extension}")).collect();
+    if others.is_empty() { format!(".{last}") } else { format!("{} or .{last}", others.join(", ")) }
+}
+
+/// Whole models are read as far as it takes to say what they are.
+fn is_onnx_model(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+}
+
+/// What helps where an input is a pickle.
+const PICKLE: &str = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
 /// Files that people mistake for tensor files, by their first bytes: what each is, and what helps.
 fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
-    const PICKLE: &str = "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
     const FORMATS: &[(&[u8], &str, &str)] = &[
-        (b"PK\x03\x04", "is a zip archive (.npz, or a PyTorch checkpoint), which tcast does not read", PICKLE),
         (b"\x80\x02", "is a Python pickle (an old PyTorch checkpoint), which can run code and is never opened", PICKLE),
         (b"\x80\x04", "is a Python pickle, which can run code and is never opened", PICKLE),
         (b"\x80\x05", "is a Python pickle, which can run code and is never opened", PICKLE),
-        (b"GGUF", "is a GGUF file, which tcast does not read", "convert it with the tools of llama.cpp"),
+        (b"GGUF", "is a GGUF file, which tcast does not read", "read it with gguf.GGUFReader and save the tensors"),
         (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
         (b"\x1f\x8b", "is compressed with gzip", "gunzip it first"),
         (b"version https://git-lfs", "is a git-lfs pointer, not the file itself", "git lfs pull"),
@@ -156,4 +349,31 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
         return Some(0);
     }
     shape.iter().try_fold(1_u64, |count, &length| count.checked_mul(length))
+}
+
+/// `[1, 2]` of an index into the elements as they lie in the file.
+#[must_use]
+pub fn position(mut index: u64, shape: &[u64], fortran_order: bool) -> String {
+    let mut indices = vec![0; shape.len()];
+    let mut dimensions: Vec<usize> = (0..shape.len()).collect();
+    if !fortran_order {
+        dimensions.reverse(); // the last one changes fastest
+    }
+    for dimension in dimensions {
+        indices[dimension] = index % shape[dimension];
+        index /= shape[dimension];
+    }
+    format!("{indices:?}")
+}
+
+/// The refusal of a type that a format cannot hold, with those that can.
+fn cannot_hold(extension: &str, dtype: Dtype) -> Error {
+    let able = CONTAINERS.iter().filter(|container| container.stores(dtype).is_some());
+    let able: Vec<&str> = able.map(|container| container.facts().extension).collect();
+    Error::new(format!(".{extension} cannot hold {dtype}"))
+        .remedy(format!("name an output that ends in {}", one_of(&able)))
+}
+
+fn too_long() -> Error {
+    Error::new("the output would be longer than a file can be")
 }

@@ -4,12 +4,16 @@
 //! Types that numpy lacks are stored so that `np.load(f).view(ml_dtypes.X)` works and the type is not lost: a
 //! record of a single field named after the type; bfloat16 as `<V2`, which is what `np.save` itself writes.
 
-use super::{Container, Contents, Elements, FileLayout, NewTensor, Tensor, element_count};
+use super::{
+    Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, cannot_hold,
+    element_count, position, too_long,
+};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result, shorten};
-use crate::kernel::Storage;
+use crate::io::map::MappedFile;
+use crate::kernel::{Form, MAX_TEXT, Storage, TextForm};
 
-const MAGIC: &[u8] = b"\x93NUMPY";
+pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 /// numpy's own limit on dimensions.
 const MAX_RANK: usize = 64;
 /// The longest header that is read; numpy itself stops at 10,000 characters unless told otherwise.
@@ -19,98 +23,181 @@ const MAX_HEADER: usize = 1 << 20;
 pub(super) struct Npy;
 
 impl Container for Npy {
-    fn extension(&self) -> &'static str {
-        "npy"
-    }
-
-    fn holds_one(&self) -> bool {
-        true
+    fn facts(&self) -> Facts {
+        Facts { extension: "npy", holds_one: true, has_names: false, has_fortran_order: true, metadata: Metadata::None }
     }
 
     fn recognises(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    fn read(&self, bytes: &[u8]) -> Result<Contents> {
-        let (header, data_start) = header_text(bytes)?;
-        let header = Header::parse(&header)?;
-        let elements = elements_of(&header.descr)?;
-        if header.shape.len() > MAX_RANK {
-            return Err(Error::new(format!("{} dimensions; numpy allows {MAX_RANK}", header.shape.len())));
-        }
-        let count = element_count(&header.shape);
-        let size = count.and_then(|count| match elements {
-            Elements::Typed(storage) => storage.bytes(count),
-            Elements::Untyped(bytes) => count.checked_mul(bytes.into()),
-        });
-        let held = (bytes.len() - data_start) as u64;
-        let (Some(count), Some(size)) = (count, size) else {
-            return Err(Error::new("the shape in the header asks for more bytes than can be counted"));
-        };
-        if size != held {
-            let what = if size > held { "the file is cut short" } else { "bytes follow the array" };
-            return Err(Error::new(format!("{what}: the header asks for {size} bytes of data, there are {held}")));
-        }
-        let tensor = Tensor {
-            name: String::new(),
-            fortran_order: header.fortran_order
-                && count > 1
-                && header.shape.iter().filter(|&&length| length != 1).count() > 1,
-            shape: header.shape,
-            count,
-            elements,
-            bytes: data_start..bytes.len(),
-        };
-        Ok(Contents { tensors: vec![tensor], metadata: None })
+    fn read(&self, file: &MappedFile) -> Result<Contents> {
+        let mut rest = &**file;
+        let array = Array::read(file.len() as u64, &mut |buffer| {
+            let (now, later) = rest.split_at_checked(buffer.len()).ok_or_else(|| Error::new("the file ends"))?;
+            buffer.copy_from_slice(now);
+            rest = later;
+            Ok(())
+        })?;
+        let range = array.header_len..file.len();
+        let tensor = array.tensor(String::new(), Data::Mapped { file: 0, range, checksum: None });
+        Ok(Contents { tensors: vec![tensor], ..Contents::default() })
+    }
+
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        stores(dtype)
     }
 
     fn lay_out(&self, tensors: &[NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
         let [tensor] = tensors else {
             return Err(Error::new(format!("a .npy file holds one tensor, there are {}", tensors.len()))
-                .remedy("name an output that ends in .safetensors"));
+                .remedy("name an output that ends in .npz or .safetensors"));
         };
-        let descr = descr_of(tensor.dtype)?;
-        if tensor.shape.len() > MAX_RANK {
-            let rank = tensor.shape.len();
-            return Err(Error::new(format!("{rank} dimensions; numpy allows {MAX_RANK}")).in_tensor(&tensor.name));
-        }
-        let header = write_header(&descr, tensor.fortran_order, &tensor.shape);
-        let storage = Storage::per_byte(tensor.dtype);
+        let (header, form) = header_of(tensor)?;
         let start = header.len() as u64;
-        let end = storage.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes));
-        let end = end.ok_or_else(|| Error::new("the output would be longer than a file can be"))?;
-        Ok(FileLayout { header, places: vec![(storage, start..end)], len: end })
+        let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;
+        let places = vec![Place { form, range: start..len, seal: None }];
+        Ok(FileLayout { literals: vec![(0, header)], places, len })
     }
 }
 
+/// What is before an array's data, in a file or in a member of an archive.
+pub(super) struct Array {
+    elements: Elements,
+    shape: Vec<u64>,
+    count: u64,
+    fortran_order: bool,
+    /// Where the data starts.
+    pub(super) header_len: usize,
+}
+
+impl Array {
+    /// Reads a header of a file of `file_len` bytes, which `fill` gives from the first one on.
+    pub(super) fn read(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Self> {
+        let (text, header_len) = header_text(file_len, fill)?;
+        let header = Header::parse(&text)?;
+        let elements = elements_of(&header.descr)?;
+        let rank = header.shape.len();
+        if rank > MAX_RANK {
+            return Err(Error::new(format!("{rank} dimensions; numpy allows {MAX_RANK}")));
+        }
+        let count = element_count(&header.shape);
+        let (Some(count), Some(size)) = (count, count.and_then(|count| elements.bytes(count))) else {
+            return Err(Error::new("the shape in the header asks for more bytes than can be counted"));
+        };
+        check_text_width(elements.bytes(1).unwrap_or(0))?;
+        if count > 0 && size == 0 {
+            return Err(Error::new(format!("{count} elements of no width")));
+        }
+        let held = file_len - header_len as u64;
+        if size != held {
+            let what = if size > held { "the file is cut short" } else { "bytes follow the array" };
+            return Err(Error::new(format!("{what}: the header asks for {size} bytes of data, there are {held}")));
+        }
+        let fortran_order =
+            header.fortran_order && count > 1 && header.shape.iter().filter(|&&length| length != 1).count() > 1;
+        Ok(Self { elements, shape: header.shape, count, fortran_order, header_len })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn tensor(self, name: String, data: Data) -> Tensor {
+        let Self { elements, shape, count, fortran_order, .. } = self;
+        Tensor { name, shape, count, elements, fortran_order, data }
+    }
+}
+
+/// The header of a new array and how its elements are stored.
+pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
+    let in_tensor = |error: Error| error.in_tensor(&tensor.name);
+    if tensor.shape.len() > MAX_RANK {
+        let rank = tensor.shape.len();
+        return Err(in_tensor(Error::new(format!("{rank} dimensions; numpy allows {MAX_RANK}"))));
+    }
+    let (descr, form) = if tensor.dtype == Dtype::String {
+        text_form(tensor).map_err(in_tensor)?
+    } else {
+        let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(cannot_hold("npy", tensor.dtype)))?;
+        (descr, Form::Numbers(Storage::per_byte(tensor.dtype)))
+    };
+    Ok((write_header(&descr, tensor.fortran_order, &tensor.shape), form))
+}
+
+/// Text is as wide as its longest element, and numpy has no width of 0.
+fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
+    let text = &tensor.text;
+    if let Some(index) = text.first_with_final_nul {
+        let place = position(index, &tensor.shape, tensor.fortran_order);
+        return Err(Error::new(format!("element {place} ends in a NUL, which numpy's texts cannot"))
+            .remedy("name an output that ends in .pb"));
+    }
+    let width = if text.is_binary { text.longest_bytes.into() } else { 4 * u64::from(text.longest_chars) };
+    check_text_width(width)?;
+    Ok(if text.is_binary {
+        let width = text.longest_bytes.max(1);
+        (format!("'|S{width}'"), Form::Texts(TextForm::Bytes { width }))
+    } else {
+        let width = text.longest_chars.max(1);
+        (format!("'<U{width}'"), Form::Texts(TextForm::CodePoints { width, big_endian: false }))
+    })
+}
+
+/// Every text takes the room of the longest, so that a small file could ask for much memory.
+fn check_text_width(bytes: u64) -> Result<()> {
+    if bytes > MAX_TEXT {
+        return Err(Error::new(format!("texts of {bytes} bytes each; at most {MAX_TEXT} are read and written")));
+    }
+    Ok(())
+}
+
+/// How numpy's formats store a type.
+pub(super) fn stores(dtype: Dtype) -> Option<String> {
+    if dtype == Dtype::String {
+        return Some("<U, |S".to_owned());
+    }
+    descr_of(dtype).map(|descr| descr.trim_matches('\'').to_owned())
+}
+
 /// The header's text and where the data starts.
-fn header_text(bytes: &[u8]) -> Result<(String, usize)> {
-    if !bytes.starts_with(MAGIC) {
+fn header_text(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<(String, usize)> {
+    let cut_short = || Error::new("the file ends inside its header");
+    let mut start = [0; 8];
+    fill(&mut start).map_err(|_| cut_short())?;
+    if !start.starts_with(MAGIC) {
         return Err(Error::new("does not start as a .npy file does"));
     }
-    let cut_short = || Error::new("the file ends inside its header");
-    let version = bytes.get(6..8).ok_or_else(cut_short)?;
-    let (length, start) = match version {
-        [1, 0] => (u16::from_le_bytes(*bytes.get(8..).and_then(<[u8]>::first_chunk).ok_or_else(cut_short)?).into(), 10),
-        [2 | 3, 0] => (u32::from_le_bytes(*bytes.get(8..).and_then(<[u8]>::first_chunk).ok_or_else(cut_short)?), 12),
-        _ => {
-            let [major, minor] = [version[0], version[1]];
-            return Err(Error::new(format!("npy format version {major}.{minor}: there are 1.0, 2.0 and 3.0")));
+    let [.., major, minor] = start;
+    let (length, start) = match (major, minor) {
+        (1, 0) => {
+            let mut length = [0; 2];
+            fill(&mut length).map_err(|_| cut_short())?;
+            (u16::from_le_bytes(length).into(), 10)
         }
+        (2 | 3, 0) => {
+            let mut length = [0; 4];
+            fill(&mut length).map_err(|_| cut_short())?;
+            (u32::from_le_bytes(length) as usize, 12)
+        }
+        _ => return Err(Error::new(format!("npy format version {major}.{minor}: there are 1.0, 2.0 and 3.0"))),
     };
-    let end = start + length as usize;
-    let text = bytes.get(start..end).ok_or_else(cut_short)?;
-    if text.len() > MAX_HEADER {
+    if (start + length) as u64 > file_len {
+        return Err(cut_short());
+    }
+    if length > MAX_HEADER {
         return Err(Error::new(format!("a header of {length} bytes; at most {MAX_HEADER} are read")));
     }
-    let text = if version[0] == 3 {
-        String::from_utf8(text.to_vec()).map_err(|_| Error::new("the header is not UTF-8"))?
+    let mut text = vec![0; length];
+    fill(&mut text)?;
+    let text = if major == 3 {
+        String::from_utf8(text).map_err(|_| Error::new("the header is not UTF-8"))?
     } else {
-        text.iter().map(|&byte| char::from(byte)).collect() // latin-1
+        text.into_iter().map(char::from).collect() // latin-1
     };
     // A file damaged by newline translation has its data moved by a byte: the header no longer ends in one.
     match text.strip_suffix('\n') {
-        Some(text) if !text.ends_with('\r') => Ok((text.to_owned(), end)),
+        Some(text) if !text.ends_with('\r') => Ok((text.to_owned(), start + length)),
         _ => Err(Error::new("the header does not end in a newline: was the file copied in text mode?")),
     }
 }
@@ -262,11 +349,10 @@ fn elements_of(descr: &Literal) -> Result<Elements> {
             if let Some(dtype) = Dtype::all().find(|dtype| {
                 dtype.ml_dtypes_name() == Some(code) || (dtype.numpy_code().is_some() && dtype.name() == code)
             }) {
-                return Ok(Elements::Typed(Storage::per_byte(dtype)));
+                return Ok(numbers(Storage::per_byte(dtype)));
             }
             elements_of_code(code).ok_or_else(|| {
                 let meaning = match code.trim_start_matches(['<', '>', '|', '=']).chars().next() {
-                    Some('U' | 'S') => " (text)",
                     Some('O') => " (Python objects in a pickle, which can run code and is never opened)",
                     Some('M' | 'm') => " (dates)",
                     _ => "",
@@ -292,7 +378,7 @@ fn elements_of(descr: &Literal) -> Result<Elements> {
 fn elements_of_code(code: &str) -> Option<Elements> {
     let plain = code.strip_prefix(['<', '>', '|', '=']).unwrap_or(code);
     let big_endian = code.starts_with('>');
-    let typed = |dtype| Some(Elements::Typed(Storage { big_endian, ..Storage::per_byte(dtype) }));
+    let typed = |dtype| Some(numbers(Storage { big_endian, ..Storage::per_byte(dtype) }));
     match plain {
         "V2" => typed(Dtype::Bfloat16),
         "f1" => typed(Dtype::Float8E5M2), // what np.save makes of ml_dtypes.float8_e5m2
@@ -301,10 +387,21 @@ fn elements_of_code(code: &str) -> Option<Elements> {
             if let Some(dtype) = Dtype::all().find(|dtype| dtype.numpy_code() == Some(plain)) {
                 return typed(dtype);
             }
-            let bytes: u32 = plain.strip_prefix('V')?.parse().ok()?;
-            (1..=16).contains(&bytes).then_some(Elements::Untyped(bytes))
+            let kind = plain.chars().next()?;
+            let width = plain[kind.len_utf8()..].bytes().all(|byte| byte.is_ascii_digit());
+            let width: u32 = width.then(|| plain[kind.len_utf8()..].parse().ok())??;
+            match kind {
+                'V' if (1..=16).contains(&width) => Some(Elements::Untyped(width)),
+                'U' => Some(Elements::Typed(Form::Texts(TextForm::CodePoints { width, big_endian }))),
+                'S' => Some(Elements::Typed(Form::Texts(TextForm::Bytes { width }))),
+                _ => None,
+            }
         }
     }
+}
+
+fn numbers(storage: Storage) -> Elements {
+    Elements::Typed(Form::Numbers(storage))
 }
 
 /// A record of one field: `name` is a dtype's, `base` opaque or an integer of the same width.
@@ -322,22 +419,19 @@ fn tagged(name: &str, base: &str) -> Option<Elements> {
     let plain = base.strip_prefix(['<', '>', '|', '=']).unwrap_or(base);
     let width: u32 = plain.strip_prefix(['u', 'i', 'V'])?.parse().ok()?;
     let storage = Storage { big_endian: base.starts_with('>'), ..Storage::per_byte(dtype) };
-    (storage.bytes(1) == Some(width.into())).then_some(Elements::Typed(storage))
+    (storage.bytes(1) == Some(width.into())).then_some(numbers(storage))
 }
 
-/// The `descr` of a dtype, as Python source.
-fn descr_of(dtype: Dtype) -> Result<String> {
+/// The `descr` of a dtype of numbers, as Python source.
+fn descr_of(dtype: Dtype) -> Option<String> {
     if let Some(code) = dtype.numpy_code() {
-        return Ok(format!("'{}{code}'", if dtype.bits() == 8 { '|' } else { '<' }));
+        return Some(format!("'{}{code}'", if dtype.bits() == 8 { '|' } else { '<' }));
     }
-    let Some(name) = dtype.ml_dtypes_name() else {
-        return Err(Error::new(format!("a .npy file of {dtype} cannot be written")));
-    };
     if dtype == Dtype::Bfloat16 {
-        return Ok("'<V2'".to_owned());
+        return Some("'<V2'".to_owned());
     }
     let base = if dtype.class() == (Class::Int { signed: true }) { "|i1" } else { "|u1" };
-    Ok(format!("[('{name}', '{base}')]"))
+    dtype.ml_dtypes_name().map(|name| format!("[('{name}', '{base}')]"))
 }
 
 /// The header as numpy writes it, byte for byte: room for the first length to grow to 21 digits, then spaces

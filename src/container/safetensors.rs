@@ -4,10 +4,14 @@
 //! Types that the format lacks are stored in ones it has, and named in one JSON string under the metadata key
 //! [`KEY`]; the header's order and all other metadata are kept.
 
-use super::{Container, Contents, Elements, FileLayout, NewTensor, Tensor, element_count};
+use super::{
+    Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, cannot_hold,
+    element_count, too_long,
+};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
-use crate::kernel::Storage;
+use crate::io::map::MappedFile;
+use crate::kernel::{Form, Storage, TextExtent};
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -19,6 +23,8 @@ use std::ops::Range;
 const MAX_HEADER: u64 = 100_000_000;
 /// The name that is not a tensor's.
 const METADATA: &str = "__metadata__";
+/// The metadata key for the library whose tensors these are: loaders refuse metadata without it.
+const FORMAT: &str = "format";
 /// The metadata key for types that the format lacks.
 const KEY: &str = "tcast";
 
@@ -26,12 +32,14 @@ const KEY: &str = "tcast";
 pub(super) struct Safetensors;
 
 impl Container for Safetensors {
-    fn extension(&self) -> &'static str {
-        "safetensors"
-    }
-
-    fn holds_one(&self) -> bool {
-        false
+    fn facts(&self) -> Facts {
+        Facts {
+            extension: "safetensors",
+            holds_one: false,
+            has_names: true,
+            has_fortran_order: false,
+            metadata: Metadata::Marked(FORMAT, "pt"),
+        }
     }
 
     fn recognises(&self, bytes: &[u8]) -> bool {
@@ -39,7 +47,7 @@ impl Container for Safetensors {
         header_length(bytes).is_ok() && first == Some(&b'{')
     }
 
-    fn read(&self, bytes: &[u8]) -> Result<Contents> {
+    fn read(&self, bytes: &MappedFile) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
         check_depth(&bytes[8..data_start])?;
         let header: Header = serde_json::from_slice(&bytes[8..data_start])
@@ -54,10 +62,24 @@ impl Container for Safetensors {
                 None => entry.plain(),
             };
             let (dtype, shape, count) = tensor.map_err(|error| error.in_tensor(&name))?;
-            let elements = Elements::Typed(Storage::packed(dtype));
-            Ok(Tensor { name, shape, count, elements, fortran_order: false, bytes: range })
+            let elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
+            let data = Data::Mapped { file: 0, range, checksum: None };
+            Ok(Tensor { name, shape, count, elements, fortran_order: false, data })
         });
-        Ok(Contents { tensors: tensors.collect::<Result<_>>()?, metadata })
+        Ok(Contents { tensors: tensors.collect::<Result<_>>()?, metadata, ..Contents::default() })
+    }
+
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        let native = dtype.safetensors_name().map(str::to_owned);
+        let other = substitute(dtype).map(|(name, store)| match store {
+            Store::PackedLsb => format!("{name} packed"),
+            Store::RealImag => format!("{name} [..., 2]"),
+            Store::Raw8 => name.to_owned(),
+        });
+        match (native, other) {
+            (Some(native), Some(other)) => Some(format!("{native}, else {other}")),
+            (native, other) => native.or(other),
+        }
     }
 
     fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
@@ -72,30 +94,25 @@ impl Container for Safetensors {
             if !names.insert(&tensor.name) {
                 return refuse("two tensors have this name");
             }
-            if tensor.fortran_order {
-                return refuse("is in Fortran order, and safetensors holds row-major tensors only")
-                    .map_err(|error: Error| error.remedy("save it as numpy.ascontiguousarray(x) first"));
-            }
             let (entry, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             notes.tensors.extend(note.map(|note| (tensor.name.clone(), note)));
             stored.push(entry);
         }
         let offsets = place(&stored)?;
-        let header = write_header(tensors, &stored, &offsets, with_notes(metadata, &notes).as_deref());
+        let header = write_header(tensors, &stored, &offsets, with_notes(metadata, &notes)?.as_deref());
         if header.len() as u64 > MAX_HEADER {
             return Err(Error::new("the header would be longer than the format allows"));
         }
         let start = header.len() as u64;
         let len = offsets.iter().map(|range| range.end).max().unwrap_or(0).checked_add(start);
         let len = len.ok_or_else(too_long)?;
-        let places = tensors.iter().zip(offsets);
-        let places = places.map(|(tensor, at)| (Storage::packed(tensor.dtype), start + at.start..start + at.end));
-        Ok(FileLayout { header, places: places.collect(), len })
+        let places = tensors.iter().zip(offsets).map(|(tensor, at)| Place {
+            form: Form::Numbers(Storage::packed(tensor.dtype)),
+            range: start + at.start..start + at.end,
+            seal: None,
+        });
+        Ok(FileLayout { places: places.collect(), literals: vec![(0, header)], len })
     }
-}
-
-fn too_long() -> Error {
-    Error::new("the output would be longer than a file can be")
 }
 
 /// Length of the JSON header, which the file is sure to hold.
@@ -313,14 +330,19 @@ fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<S
     Ok(notes.tensors)
 }
 
-/// The metadata with the notes, if there are any. Loaders refuse metadata without a `format`.
-fn with_notes(metadata: Option<&[(String, String)]>, notes: &Notes) -> Option<Vec<(String, String)>> {
+/// The metadata with the notes, if there are any.
+fn with_notes(metadata: Option<&[(String, String)]>, notes: &Notes) -> Result<Option<Vec<(String, String)>>> {
     let mut metadata = metadata.map(<[_]>::to_vec);
+    let mut names = HashSet::from([KEY]);
+    if let Some((name, _)) = metadata.iter().flatten().find(|(name, _)| !names.insert(name.as_str())) {
+        let what = if name == KEY { "is a name that tcast keeps for itself here" } else { "stands twice" };
+        return Err(Error::new(format!("metadata '{}' {what}", shorten(name))));
+    }
     if !notes.tensors.is_empty() {
-        let pairs = metadata.get_or_insert_with(|| vec![("format".to_owned(), "pt".to_owned())]);
+        let pairs = metadata.get_or_insert_with(|| vec![(FORMAT.to_owned(), "pt".to_owned())]);
         pairs.push((KEY.to_owned(), json(notes)));
     }
-    metadata
+    Ok(metadata)
 }
 
 impl Note {
@@ -333,7 +355,8 @@ impl Note {
         };
         let dtype: Dtype = self.dtype.parse().map_err(|_| stale())?;
         let count = element_count(&self.shape).ok_or_else(stale)?;
-        let tensor = NewTensor { name: String::new(), dtype, shape: self.shape.clone(), count, fortran_order: false };
+        let (name, shape, text) = (String::new(), self.shape.clone(), TextExtent::default());
+        let tensor = NewTensor { name, dtype, shape, count, fortran_order: false, text };
         let (expected, note) = store(&tensor).map_err(|_| stale())?;
         let fits = note.is_some_and(|note| note.store == self.store)
             && expected.dtype == entry.dtype
@@ -368,15 +391,12 @@ fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
         let stored = Stored { dtype: name, shape: shape.clone(), bytes, alignment: (bits / 8).max(1) };
         return Ok((stored, None));
     }
-    if dtype == Dtype::Complex128 {
-        let shape = [shape.as_slice(), &[2]].concat();
-        return Ok((Stored { dtype: "F64", shape, bytes, alignment: 8 }, note(Store::RealImag)));
-    }
-    if bits == 8 {
-        return Ok((Stored { dtype: "U8", shape: shape.clone(), bytes, alignment: 1 }, note(Store::Raw8)));
-    }
-    if !(1..8).contains(&bits) {
-        return Err(Error::new(format!("safetensors cannot hold {dtype}")));
+    let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype))?;
+    let stored = |shape, alignment| Stored { dtype, shape, bytes, alignment };
+    match store {
+        Store::RealImag => return Ok((stored([shape.as_slice(), &[2]].concat(), 8), note(store))),
+        Store::Raw8 => return Ok((stored(shape.clone(), 1), note(store))),
+        Store::PackedLsb => {}
     }
     let packed = match last {
         Some(last) if last.checked_mul(bits).is_some_and(|bits| bits.is_multiple_of(8)) => {
@@ -387,7 +407,17 @@ fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
         }
         _ => vec![bytes],
     };
-    Ok((Stored { dtype: "U8", shape: packed, bytes, alignment: 1 }, note(Store::PackedLsb)))
+    Ok((stored(packed, 1), note(store)))
+}
+
+/// How a type is stored as another one: always, or where its elements do not fill bytes.
+fn substitute(dtype: Dtype) -> Option<(&'static str, Store)> {
+    match dtype.bits() {
+        128 => Some(("F64", Store::RealImag)),
+        1..8 => Some(("U8", Store::PackedLsb)),
+        8 if dtype.safetensors_name().is_none() => Some(("U8", Store::Raw8)),
+        _ => None,
+    }
 }
 
 /// Where each tensor's bytes lie behind the header: in the order of the header, unless that would leave one

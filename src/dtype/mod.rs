@@ -159,6 +159,12 @@ impl Dtype {
         self.row().onnx.map(|(number, _)| number)
     }
 
+    /// The name in ONNX's `TensorProto.DataType`; `None` for the types that ONNX lacks.
+    #[must_use]
+    pub fn onnx_name(self) -> Option<&'static str> {
+        Some(self.row().onnx?.1)
+    }
+
     /// Width of one element in bits; 0 for strings, which have none.
     #[must_use]
     pub fn bits(self) -> u32 {

@@ -24,22 +24,31 @@ impl MappedFile {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         let metadata = std::fs::metadata(path).map_err(failed)?; // before opening, which waits for ever on a pipe
         if metadata.is_dir() {
-            return Err(Error::new("is a directory; give a .npy or .safetensors file in it").in_file(path));
+            let error = Error::new("is a directory, not a tensor file").in_file(path);
+            return Err(error.remedy("give one of the files in it"));
         }
         if !metadata.is_file() {
             return Err(Error::new("is not a regular file: an input must be a file that can be mapped").in_file(path));
         }
-        let file = File::open(path).map_err(failed)?;
-        if metadata.len() == 0 {
-            return Ok(Self { path: path.to_owned(), map: None });
+        Ok(Self { path: path.to_owned(), ..Self::of(&File::open(path).map_err(failed)?).map_err(failed)? })
+    }
+
+    /// Maps an open file, which keeps its bytes even where it has no name any more.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    pub fn of(file: &File) -> std::io::Result<Self> {
+        let path = PathBuf::new();
+        if file.metadata()?.len() == 0 {
+            return Ok(Self { path, map: None });
         }
         // SAFETY: the bytes are only ever read as plain bytes, so a change by another process can give wrong
         // values but no invalid ones. A file cut short while it is mapped is noticed by `prefetch`, or ends the
         // process with SIGBUS; the output is a temporary file then, never a half-written one under its own name.
-        let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
+        let map = unsafe { Mmap::map(file) }?;
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Sequential); // only a hint: a refusal changes nothing
-        Ok(Self { path: path.to_owned(), map: Some(map) })
+        Ok(Self { path, map: Some(map) })
     }
 
     /// The path it was opened by.

@@ -32,12 +32,14 @@ mod parse;
 mod print;
 mod round;
 mod text;
+mod text_form;
 
 pub use counts::{Counts, Loss};
 pub use isa::Isa;
 pub use parse::{NotANumber, Parser};
 pub use print::Printer;
 pub use text::Texts;
+pub use text_form::{MAX_TEXT, TextError, TextExtent, TextForm, varint};
 
 use crate::dtype::{Class, Dtype};
 use decode::Decode;
@@ -56,6 +58,35 @@ pub struct Storage {
     /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one. Of sources only:
     /// results are little endian.
     pub big_endian: bool,
+}
+
+/// What the elements of a tensor are, and how they lie in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Numbers, each of the same width.
+    Numbers(Storage),
+    /// Texts.
+    Texts(TextForm),
+}
+
+impl Form {
+    /// The type of the elements.
+    #[must_use]
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::Numbers(storage) => storage.dtype,
+            Self::Texts(_) => Dtype::String,
+        }
+    }
+
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        match self {
+            Self::Numbers(storage) => storage.bytes(count),
+            Self::Texts(form) => form.bytes(count),
+        }
+    }
 }
 
 /// How elements of fewer than 8 bits are laid out.

@@ -135,16 +135,16 @@ impl Attributes {
 /// Refuses pairs that Cast does not have, in the chosen version if one is.
 ///
 /// # Errors
-/// When one of the types is complex or text, or the version lacks it, or the target is none of ONNX's.
+/// When one of the types is complex, or the version lacks it, or the target is none of ONNX's.
 pub fn check(source: Dtype, target: Dtype, attributes: &Attributes) -> Result<()> {
+    if target.class() == Class::Complex {
+        return Err(Error::new(format!("nothing can be cast to {target}: ONNX Cast has no complex types")));
+    }
+    if source.class() == Class::Complex {
+        let error = Error::new(format!("{source} cannot be cast: ONNX Cast has no complex types"));
+        return Err(error.remedy("leave the tensor as it is with --exclude NAME"));
+    }
     for dtype in [source, target] {
-        match dtype.class() {
-            Class::Complex => {
-                return Err(Error::new(format!("{dtype} cannot be cast: ONNX Cast has no complex types")));
-            }
-            Class::String => return Err(Error::new("text cannot be cast by this version of tcast")),
-            _ => {}
-        }
         if let Some(opset) = attributes.opset {
             let first = VERSIONS.iter().find(|version| version.added.contains(&dtype));
             opset.require(dtype.name(), first.map(|version| version.since))?;

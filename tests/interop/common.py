@@ -1,9 +1,12 @@
 """What the tests share: the program, files as bytes, and codes out of arrays."""
 
+import csv
+import functools
 import json
 import os
 import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 import ml_dtypes
@@ -26,9 +29,12 @@ NUMPY_NAMES = {
     "float8e5m2": "float8_e5m2",
     "float8e5m2fnuz": "float8_e5m2fnuz",
     "float8e8m0": "float8_e8m0fnu",
+    "float8e3m4": "float8_e3m4",
+    "float8e4m3": "float8_e4m3",
+    "float8e4m3b11fnuz": "float8_e4m3b11fnuz",
 }
 TCAST_NAMES = {ours: name for name, ours in NUMPY_NAMES.items()}
-ML_DTYPES = {*NUMPY_NAMES, "bfloat16", "int2", "int4", "uint2", "uint4"}
+ML_DTYPES = {*NUMPY_NAMES, "bfloat16", "int1", "int2", "int4", "uint1", "uint2", "uint4"}
 
 SAFETENSORS_NAMES = {
     "bool": "BOOL",
@@ -41,20 +47,38 @@ SAFETENSORS_NAMES = {
     "float8e5m2fnuz": "F8_E5M2FNUZ",
     "float8e8m0": "F8_E8M0",
     "bfloat16": "BF16",
+    "complex64": "C64",
     **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
     **{f"int{bits}": f"I{bits}" for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
 
 
-def tcast(*arguments, code=0):
-    """Runs `tcast cast`, which must exit with `code`."""
-    command = [TCAST, "cast", *map(str, arguments)]
+class Skip(Exception):
+    """Raised by a test of something that the program does not have."""
+
+
+def has_command(name):
+    """Whether the program has a subcommand."""
+    return subprocess.run([TCAST, name, "--help"], capture_output=True).returncode == 0
+
+
+def tcast(*arguments, code=0, command="cast"):
+    """Runs a subcommand of tcast, which must exit with `code`, unless that is None."""
+    command = [TCAST, command, *map(str, arguments)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     told = run.stderr.strip().splitlines()[:3]
-    assert run.returncode == code, f"exit code {run.returncode}, not {code}: {' '.join(command)}: {told}"
+    assert code is None or run.returncode == code, (
+        f"exit code {run.returncode}, not {code}: {' '.join(command)}: {told}"
+    )
     assert "panicked" not in run.stderr, told
     return run
+
+
+def rows(name):
+    """The rows of a table of fixtures/."""
+    with (FIXTURES / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def report(run):
@@ -84,7 +108,7 @@ def tagged(name):
     """The dtype that a .npy file of tcast has."""
     if name == "bfloat16" or name not in ML_DTYPES:
         return dtype_of(name)
-    return np.dtype([(NUMPY_NAMES.get(name, name), "i1" if name in ("int2", "int4") else "u1")])
+    return np.dtype([(NUMPY_NAMES.get(name, name), "i1" if name in ("int1", "int2", "int4") else "u1")])
 
 
 def array_of(codes, name, shape=None):
@@ -102,7 +126,7 @@ def codes_of(array, name=None):
     order = array.dtype.str[0]
     array = np.ascontiguousarray(array).reshape(-1)
     codes = array.view(f"{order if order in '<>' else '<'}u{array.dtype.itemsize}").astype(np.uint64)
-    bits = oracle.TYPES[name].bits
+    bits = oracle.SOURCES[name].bits
     return codes & np.uint64((1 << bits) - 1)
 
 
@@ -134,11 +158,38 @@ def same_codes(got, wanted, target, what, source_codes=None):
     raise AssertionError(f"{what}: {different.size} of {got.size} codes {kind}: {'; '.join(shown)}")
 
 
+def folder(test):
+    """Gives a test a folder of its own."""
+
+    @functools.wraps(test)
+    def with_folder(*arguments):
+        with tempfile.TemporaryDirectory() as path:
+            test(Path(path), *arguments)
+
+    return with_folder
+
+
+def some_codes(name, count):
+    """Codes of every kind of value; of float8 only those that the cast to their own type leaves as they are."""
+    codes = oracle.samples(name)
+    codes = codes[oracle.cast(codes, name, name) == codes]
+    picked = np.concatenate([codes[:3], codes[-3:], np.random.default_rng(count).choice(codes, count)])
+    return picked[:count]
+
+
 # ---------------------------------------------------------------------------------------- safetensors
 
 
+# The types of the parts of complex numbers.
+PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
 def stored_form(name, shape):
-    """How a tensor is stored: dtype, shape, and whether a note must tell its true type."""
+    """How a tensor is stored: dtype, shape, and how a note must say that its true type is stored."""
+    if name == "complex64":
+        return "C64", list(shape), None
+    if name == "complex128":
+        return "F64", [*shape, 2], "real-imag"
     bits = oracle.TYPES[name].bits
     count = int(np.prod(shape, dtype=object))
     last = shape[-1] if shape else None
@@ -147,21 +198,21 @@ def stored_form(name, shape):
     else:
         is_native = name in SAFETENSORS_NAMES and count * bits % 8 == 0
     if is_native:
-        return SAFETENSORS_NAMES[name], list(shape), False
+        return SAFETENSORS_NAMES[name], list(shape), None
     if last is not None and last * bits % 8 == 0:
-        return "U8", [*shape[:-1], last * bits // 8], True
-    return "U8", [-(-count * bits // 8)], True
+        return "U8", [*shape[:-1], last * bits // 8], "packed-lsb"
+    return "U8", [-(-count * bits // 8)], "packed-lsb"
 
 
 def write_safetensors(path, tensors, metadata=None):
     """`tensors` are (name, type, shape, codes); types that the format lacks get a note, as tcast reads it."""
     header, notes, data, at = {}, {}, [], 0
     for tensor, name, shape, codes in tensors:
-        dtype, stored_shape, is_noted = stored_form(name, shape)
-        payload = oracle.pack(codes, name)
+        dtype, stored_shape, store = stored_form(name, shape)
+        payload = oracle.pack(codes, PARTS.get(name, name))
         header[tensor] = {"dtype": dtype, "shape": stored_shape, "data_offsets": [at, at + len(payload)]}
-        if is_noted:
-            notes[tensor] = {"dtype": name, "shape": list(shape), "store": "packed-lsb"}
+        if store:
+            notes[tensor] = {"dtype": name, "shape": list(shape), "store": store}
         data.append(payload)
         at += len(payload)
     if notes:
@@ -189,18 +240,27 @@ class Safetensors:
         notes = (self.metadata or {}).get("tcast")
         self.notes = json.loads(notes)["tensors"] if notes else {}
 
+    def dtype_and_shape(self, tensor):
+        """What a tensor is, by the note on it where there is one."""
+        if tensor in self.notes:
+            return self.notes[tensor]["dtype"], tuple(self.notes[tensor]["shape"])
+        found = self.tensors[tensor]
+        names = {stored: name for name, stored in SAFETENSORS_NAMES.items()}
+        return names[found["dtype"]], tuple(found["shape"])
+
     def codes(self, tensor, name, shape):
         """The codes of a tensor, which must be stored as this type and shape are."""
-        dtype, stored_shape, is_noted = stored_form(name, shape)
+        dtype, stored_shape, store = stored_form(name, shape)
         found = self.tensors[tensor]
         form = found["dtype"], found["shape"], tensor in self.notes
-        assert form == (dtype, stored_shape, is_noted), f"{tensor}: stored as {form}"
-        if is_noted:
+        assert form == (dtype, stored_shape, store is not None), f"{tensor}: stored as {form}"
+        if store:
             note = self.notes[tensor]
-            wanted = {"dtype": name, "shape": list(shape), "store": "packed-lsb"}
+            wanted = {"dtype": name, "shape": list(shape), "store": store}
             assert note == wanted, f"{tensor}: noted as {note}"
-        count = int(np.prod(shape, dtype=object))
+        part = PARTS.get(name, name)
+        count = int(np.prod(shape, dtype=object)) * (1 if part == name else 2)
         data = bytes(found["data"])
-        codes = oracle.unpack(data, name, count)
-        assert oracle.pack(codes, name) == data, f"{tensor}: bits set behind the last element"
+        codes = oracle.unpack(data, part, count)
+        assert oracle.pack(codes, part) == data, f"{tensor}: bits set behind the last element"
         return codes

@@ -1,10 +1,7 @@
 """Files: numpy and safetensors read what was written, byte for byte; everything they write is read."""
 
-import csv
 import functools
 import io
-import tempfile
-from pathlib import Path
 
 import ml_dtypes  # noqa: F401  safetensors.numpy needs it imported to load BF16
 import numpy as np
@@ -15,43 +12,22 @@ import oracle
 from common import (
     FIXTURES,
     ML_DTYPES,
-    NUMPY_NAMES,
     SAFETENSORS_NAMES,
-    TCAST_NAMES,
     Safetensors,
     array_of,
     codes_of,
     dtype_of,
+    folder,
     name_of,
     npy_form,
     report,
     same_codes,
-    stored_form,
-    tagged,
+    some_codes,
     tcast,
     write_safetensors,
 )
 
 SHAPES = [(), (7,), (0, 3), (3, 0), (3, 5), (2, 3, 8), (1, 1), (1,) * 31 + (3,), (1,) * 64]
-
-
-def folder(test):
-    """Gives a test a folder of its own."""
-
-    @functools.wraps(test)
-    def with_folder(*arguments):
-        with tempfile.TemporaryDirectory() as path:
-            test(Path(path), *arguments)
-
-    return with_folder
-
-
-def some_codes(name, count):
-    """Codes of every kind of value; of float8 only those that the cast to their own type leaves as they are."""
-    codes = oracle.samples(name)
-    codes = codes[oracle.cast(codes, name, name) == codes]
-    picked = np.concatenate([codes[:3], codes[-3:], np.random.default_rng(count).choice(codes, count)])
-    return picked[:count]
 
 
 def np_save(array):
@@ -399,69 +375,6 @@ def cast_fixture(path, source, flags):
             raise AssertionError(f"{wanted.name}: another header")
 
 
-def rows(name):
-    with (FIXTURES / name).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-
-
-@folder
-def bad_file(path, name):
-    run = tcast(FIXTURES / "bad" / name, "--to", "float16", "-o", path / "out.safetensors", code=1)
-    assert run.stderr.startswith("tcast: error: "), run.stderr
-    assert not run.stdout and not list(path.iterdir()), "something was written"
-
-
-def corpus_tensors(path):
-    """(tensor, type, shape, codes) of a file of the corpus, by the reference libraries."""
-    if path.suffix == ".safetensors":
-        names = {stored: name for name, stored in SAFETENSORS_NAMES.items()}
-        for tensor, found in safetensors.deserialize(path.read_bytes()):
-            if found["dtype"] in names:
-                name = names[found["dtype"]]
-                yield tensor, name, tuple(found["shape"]), oracle.unpack(bytes(found["data"]), name)
-        return
-    data = path.read_bytes()
-    # np.load does not take a type's name for a descr, nor its own `<f1`.
-    start = 10 + int.from_bytes(data[8:10], "little")
-    for spelling in ("<f1", *NUMPY_NAMES.values(), "int2", "int4", "uint2", "uint4"):
-        if f"'descr': '{spelling}'".encode() in data[:start]:
-            name = TCAST_NAMES.get("float8_e5m2" if spelling == "<f1" else spelling, spelling)
-            text = data[10:start].decode("latin-1").strip()
-            shape = eval(text, {"__builtins__": {}})["shape"]  # a file of ours
-            yield "", name, shape, codes_of(np.frombuffer(data[start:], dtype_of(name)), name)
-            return
-    array = np.load(path)
-    old = {"e4m3fn": "float8e4m3fn", "e4m3fnuz": "float8e4m3fnuz", "e5m2": "float8e5m2", "e5m2fnuz": "float8e5m2fnuz"}
-    name = old.get((array.dtype.names or [""])[0]) or name_of(array.dtype)
-    if name in oracle.TYPES:
-        if array.dtype.str == "|V2" and b">V2" in data[:128]:  # np.load forgets the order
-            array = array.view(">u2").astype("<u2")
-        yield "", name, array.shape, codes_of(array, name)
-
-
-@folder
-def corpus_file(path, name):
-    """Every well-formed file is read: cast to float64 in its own container, or copied where it cannot be cast."""
-    source = FIXTURES / "corpus" / name
-    output = path / f"out{source.suffix}"
-    tensors = list(corpus_tensors(source))
-    if source.suffix == ".npy" and not tensors:  # complex
-        tcast(source, "--to", "float64", "-o", output, code=1)
-        return
-    is_complex_in = source.name in ("c64.safetensors", "all_torch_dtypes.safetensors")
-    tcast(source, *([] if is_complex_in else ["--all"]), "--to", "float64", "-o", output)
-    for tensor, dtype, shape, codes in tensors:
-        is_copied = is_complex_in and not dtype.startswith(("float", "bfloat"))
-        target = dtype if is_copied else "float64"
-        wanted = oracle.cast(codes, dtype, target)
-        if source.suffix == ".npy":
-            loaded = np.load(output)
-            assert loaded.shape == tuple(shape), loaded.shape
-            same_codes(codes_of(loaded, target), wanted, target, name, codes)
-        else:
-            same_codes(Safetensors(output).codes(tensor, target, shape), wanted, target, tensor, codes)
-
-
 def tests():
     for name in oracle.TYPES:
         yield f"numpy reads {name}", functools.partial(numpy_reads, name)
@@ -489,7 +402,3 @@ def tests():
     for folder_name, flags in (("casts", []), ("casts/unsaturated", ["--saturate=false"])):
         for source in sorted((FIXTURES / folder_name).glob("*.in.npy")):
             yield f"{folder_name}/{source.name}", functools.partial(cast_fixture, source, flags)
-    for row in rows("bad/MANIFEST.tsv"):
-        yield f"bad/{row['path']} is refused", functools.partial(bad_file, row["path"])
-    for name in sorted({row["path"] for row in rows("corpus/EXPECT.tsv")}):
-        yield f"corpus/{name}", functools.partial(corpus_file, name)

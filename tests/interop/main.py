@@ -5,21 +5,29 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 import traceback
+from collections import Counter
+
+from common import Skip
 
 TESTS = []
 
 
 def run(index):
-    """(name of the test, what is wrong or None)."""
+    """(name of the test, seconds, what became of it, and why)."""
     name, test = TESTS[index]
+    start = time.perf_counter()
+    outcome, why = "passed", ""
     try:
         test()
+    except Skip as reason:
+        outcome, why = "skipped", str(reason)
     except AssertionError as error:
-        return name, str(error) or traceback.format_exc()
+        outcome, why = "failed", str(error) or traceback.format_exc()
     except Exception:
-        return name, traceback.format_exc()
-    return name, None
+        outcome, why = "failed", traceback.format_exc()
+    return name, time.perf_counter() - start, outcome, why
 
 
 def main():
@@ -27,15 +35,21 @@ def main():
         tempfile.tempdir = scratch
         for module in sys.argv[1:]:
             TESTS.extend((f"{module}: {name}", test) for name, test in importlib.import_module(module).tests())
-        failed = 0
+        outcomes, skipped, seconds = Counter(), Counter(), Counter()
         # Forked, so that what the modules have prepared is there.
         with multiprocessing.get_context("fork").Pool(min(os.cpu_count() or 1, 8)) as pool:
-            for name, wrong in pool.imap_unordered(run, range(len(TESTS))):
-                if wrong is not None:
-                    failed += 1
-                    print(f"FAILED {name}\n    {wrong}", flush=True)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+            for name, taken, outcome, why in pool.imap_unordered(run, range(len(TESTS))):
+                outcomes[outcome] += 1
+                seconds[name.split(":")[0]] += taken
+                if outcome == "failed":
+                    print(f"FAILED {name}\n    {why}", flush=True)
+                elif outcome == "skipped":
+                    skipped[why] += 1
+    for why, count in skipped.items():
+        print(f"skipped {count}: {why}")
+    print(", ".join(f"{module} {taken:.0f} s" for module, taken in seconds.items()), "of one core's time")
+    print(", ".join(f"{outcomes[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
+    return 1 if outcomes["failed"] else 0
 
 
 if __name__ == "__main__":

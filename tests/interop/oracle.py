@@ -53,6 +53,15 @@ TYPES = {
     "float32": _float(32, 8, 23, 127, 0x7F7FFFFF, "ieee"),
     "float64": _float(64, 11, 52, 1023, 0x7FEFFFFFFFFFFFFF, "ieee"),
 }
+# Types that ONNX lacks and ml_dtypes has: cast from, never to.
+SOURCES = {
+    **TYPES,
+    "int1": Type("int", 1, signed=True),
+    "uint1": Type("int", 1),
+    "float8e3m4": _float(8, 3, 4, 3, 0x6F, "ieee"),
+    "float8e4m3": _float(8, 4, 3, 7, 0x77, "ieee"),
+    "float8e4m3b11fnuz": _float(8, 4, 3, 11, 0x7F, "fnuz"),
+}
 FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
 COUNTS = ("saturated", "infinite", "nan", "flushed", "wrapped", "inexact")
 
@@ -62,7 +71,7 @@ COUNTS = ("saturated", "infinite", "nan", "flushed", "wrapped", "inexact")
 
 def unpack(data, name, count=None):
     """Codes out of bytes without gaps, least significant bits first."""
-    bits = TYPES[name].bits
+    bits = SOURCES[name].bits
     if bits >= 8:
         return np.frombuffer(data, f"<u{bits // 8}").astype(U)[:count]
     stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
@@ -73,7 +82,7 @@ def unpack(data, name, count=None):
 
 def pack(codes, name):
     """The inverse of unpack; the last byte is filled with zeros."""
-    bits = TYPES[name].bits
+    bits = SOURCES[name].bits
     if bits >= 8:
         return codes.astype(f"<u{bits // 8}").tobytes()
     stream = (codes.astype(np.uint8)[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
@@ -112,7 +121,7 @@ def _bit_length(values):
 
 
 def decode(codes, name):
-    t = TYPES[name]
+    t = SOURCES[name]
     codes = np.asarray(codes, U)
     zeros = np.zeros(codes.shape, I)
     finite = np.zeros(codes.shape, np.int8)
@@ -230,7 +239,7 @@ def _encode_int(x, t, source, out_of_range):
 def cast(codes, source, target, saturate=True, round_mode="up", out_of_range="wrap", values=None):
     """The codes that `codes` become. `values` saves decoding them again."""
     codes = np.asarray(codes, U)
-    s, t = TYPES[source], TYPES[target]
+    s, t = SOURCES[source], TYPES[target]
     if source == target and source not in FLOAT8 and source != "bool":
         return codes
     x = decode(codes, source) if values is None else values
@@ -241,6 +250,44 @@ def cast(codes, source, target, saturate=True, round_mode="up", out_of_range="wr
     if t.kind == "e8m0":
         return _encode_e8m0(x, saturate, round_mode)
     return _encode_float(x, t, saturate)
+
+
+def cast_exact(numbers, target):
+    """The codes of exact numbers, each rounded once: (negative, Fraction of the magnitude, or "inf" or "nan").
+
+    A magnitude keeps 62 bits and a last one that tells whether anything was left over. That decides every rounding
+    to 60 bits and fewer as the whole number would.
+    """
+    t = TYPES[target]
+    rows = []
+    for negative, magnitude in numbers:
+        if isinstance(magnitude, str):
+            rows.append(({"inf": INFINITE, "nan": NAN}[magnitude], negative, 0, 0))
+            continue
+        if t.kind == "int":
+            # The low bits are asked for, however large the number is.
+            whole, rest = divmod(magnitude.numerator, magnitude.denominator)
+            if t.bits < 8:
+                rest *= 2
+                whole += rest > magnitude.denominator or (rest == magnitude.denominator and whole & 1)
+            rows.append((FINITE, False, (-whole if negative else whole) & ((1 << t.bits) - 1), 0))
+            continue
+        if magnitude:  # nothing rounds otherwise for being farther away than this
+            magnitude = max(min(magnitude, Fraction(1 << 1024)), Fraction(1, 1 << 1200))
+        shift = 62 - magnitude.numerator.bit_length() + magnitude.denominator.bit_length()
+        numerator, denominator = magnitude.numerator << max(shift, 0), magnitude.denominator << max(-shift, 0)
+        mantissa, rest = divmod(numerator, denominator)
+        rows.append((FINITE, negative, mantissa | (rest != 0), -shift))
+    cls, negative, mantissa, exponent = zip(*rows) if rows else ((), (), (), ())
+    cls = np.array(cls, np.int8)
+    x = Values(cls, np.array(negative, bool), np.array(mantissa, U), np.array(exponent, I), np.zeros(len(rows), U))
+    if t.kind == "bool":
+        return ((x.cls != FINITE) | (x.mantissa != 0)).astype(U)
+    if t.kind == "int":
+        return np.where(x.cls == FINITE, x.mantissa, U(0))
+    if t.kind == "e8m0":
+        return _encode_e8m0(x, True, "up")
+    return _encode_float(x, t, True)
 
 
 # ---------------------------------------------------------------------------------------- losses
@@ -292,7 +339,7 @@ def _name(t):
 
 def losses(x, source, result, target, out_of_range="wrap"):
     """For each kind of loss, how many values met it. `x` are the decoded values, `result` the target's codes."""
-    s, t = TYPES[source], TYPES[target]
+    s, t = SOURCES[source], TYPES[target]
     y = decode(result, target)
     finite, infinite, nan = (x.cls == cls for cls in (FINITE, INFINITE, NAN))
     x_exponent, x_mantissa = x.normalised()

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Holds the program against numpy, ml_dtypes, the safetensors library and an oracle of its own, in Python.
+# Holds the program against numpy, ml_dtypes, safetensors, onnx and an oracle of its own, in Python.
 #
-#   tests/interop/run.sh            about a minute after the first time, which installs the libraries
+#   tests/interop/run.sh            under three minutes after the first time, which installs the libraries
 #   tests/interop/run.sh --torch    PyTorch reads what the program wrote; its installation takes minutes
 #
 # TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
@@ -41,4 +41,4 @@ if [ -z "${PYTHON-}" ]; then
 fi
 
 export PYTHONDONTWRITEBYTECODE=1
-exec "$PYTHON" tests/interop/main.py every_pair files ${with_torch:+torch_reads}
+exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes containers strings ${with_torch:+torch_reads}

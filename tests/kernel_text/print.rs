@@ -69,6 +69,7 @@ fn numbers_are_written_as_the_shortest_digits_without_exponent() {
         (Dtype::Float64, 0xfff8_0000_0000_0000, "NaN"),
         (Dtype::Float64, 0x4415_af1d_78b5_8c40, "100000000000000000000"),
         (Dtype::Float16, 0x2e66, "0.099975586"),
+        (Dtype::Float16, 0x47e5, "7.8945313"), // 7.8945312 is as short and as near
         (Dtype::Float16, 0xfbff, "-65504"),
         (Dtype::Bfloat16, 0x3dcd, "0.100097656"),
         (Dtype::Float8E4M3FN, 0x1d, "0.1015625"),

@@ -1,0 +1,145 @@
+//! `.npz`: a zip archive of `.npy` members, as numpy's `savez` and `savez_compressed` write it.
+//!
+//! Members are read where they are, deflated ones as a stream, never the archive as a whole. What is written is what
+//! `np.savez` writes, byte for byte: nothing is compressed, for every length must be known before the data.
+
+use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, Member, NewMember, Unpacked, end_records, is_zip, members};
+use super::{
+    Checksum, Container, Contents, Data, Facts, FileLayout, Metadata, NewTensor, PICKLE, Place, Seal, Stream, Streamed,
+    Tensor, npy, too_long,
+};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// The `.npz` format.
+pub(super) struct Npz;
+
+impl Container for Npz {
+    fn facts(&self) -> Facts {
+        Facts { extension: "npz", holds_one: false, has_names: true, has_fortran_order: true, metadata: Metadata::None }
+    }
+
+    fn recognises(&self, bytes: &[u8]) -> bool {
+        is_zip(bytes)
+    }
+
+    fn read(&self, file: &MappedFile) -> Result<Contents> {
+        let members = members(file)?;
+        if members.iter().any(|member| member.name == "data.pkl" || member.name.ends_with("/data.pkl")) {
+            let what = "is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never opened";
+            return Err(Error::new(what).remedy(PICKLE));
+        }
+        let mut contents = Contents::default();
+        let mut names = HashSet::new();
+        for member in &members {
+            let in_member = |error: Error| error.in_tensor(array_name(member).unwrap_or(&member.name));
+            let Some(tensor) = array_in(member, file).map_err(in_member)? else {
+                contents.ignored.push(member.name.clone());
+                continue;
+            };
+            if !names.insert(tensor.name.clone()) {
+                return Err(in_member(Error::new("two members are arrays of this name")));
+            }
+            contents.tensors.push(tensor);
+        }
+        if contents.tensors.is_empty() && !members.is_empty() {
+            return Err(Error::new("is a zip archive without a .npy file in it"));
+        }
+        Ok(contents)
+    }
+
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        npy::stores(dtype)
+    }
+
+    fn lay_out(&self, tensors: &[NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+        let mut literals = Vec::with_capacity(tensors.len() + 1);
+        let mut places = Vec::with_capacity(tensors.len());
+        let mut directory = Vec::new();
+        let mut names = HashSet::new();
+        let mut end = 0_u64;
+        for tensor in tensors {
+            let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
+            let name = format!("{}.npy", tensor.name);
+            if name.len() > usize::from(u16::MAX) {
+                return refuse("the name is too long for a zip archive");
+            }
+            if name.contains('\0') {
+                return refuse("a zip archive cannot hold a name with a NUL in it");
+            }
+            if !names.insert(&tensor.name) {
+                return refuse("two tensors have this name");
+            }
+            let (array, form) = npy::header_of(tensor)?;
+            let data = form.bytes(tensor.count).ok_or_else(too_long)?;
+            let size = data.checked_add(array.len() as u64).ok_or_else(too_long)?;
+            let entry = NewMember { name: &name, size, start: end };
+            let mut before = crc32fast::Hasher::new();
+            before.update(&array);
+            let local = [entry.local_header(), array].concat();
+            let start = end + local.len() as u64;
+            literals.push((end, local));
+            end = start.checked_add(data).ok_or_else(too_long)?;
+            // The checksum stands in the directory too, but where that begins is not known yet.
+            let offsets = [entry.start + CRC_IN_LOCAL, directory.len() as u64 + CRC_IN_CENTRAL];
+            places.push(Place { form, range: start..end, seal: Some(Seal { before, offsets }) });
+            directory.extend_from_slice(&entry.central_header());
+        }
+        for seal in places.iter_mut().filter_map(|place| place.seal.as_mut()) {
+            seal.offsets[1] += end;
+        }
+        let tail = [directory.as_slice(), &end_records(tensors.len() as u64, directory.len() as u64, end)].concat();
+        let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
+        literals.push((end, tail));
+        Ok(FileLayout { literals, places, len })
+    }
+}
+
+/// numpy's name of an array, which is the member's less its extension.
+fn array_name(member: &Member) -> Option<&str> {
+    member.name.strip_suffix(".npy")
+}
+
+/// The array in a member; `None` where it is none, as numpy sees it: neither by its name nor by its content.
+fn array_in(member: &Member, file: &MappedFile) -> Result<Option<Tensor>> {
+    let name = array_name(member);
+    let mut start = vec![0; npy::MAGIC.len()];
+    if name.is_none() && (Unpacked::new(member, file).fill(&mut start).is_err() || !npy::Npy.recognises(&start)) {
+        return Ok(None);
+    }
+    let mut bytes = Unpacked::new(member, file);
+    let array = npy::Array::read(member.size, &mut |buffer| bytes.fill(buffer))?;
+    if array.is_empty() {
+        bytes.finish()?; // nobody will read it to its end
+    }
+    let data = if member.is_deflated {
+        Data::Streamed(Arc::new(Deflated { member: member.clone(), header_len: array.header_len }))
+    } else {
+        let range = member.range.start + array.header_len..member.range.end;
+        Data::Mapped { file: 0, range, checksum: Some(Checksum { before: bytes.sum, expected: member.crc32 }) }
+    };
+    Ok(Some(array.tensor(name.unwrap_or(&member.name).to_owned(), data)))
+}
+
+/// An array in a deflated member.
+#[derive(Debug)]
+struct Deflated {
+    member: Member,
+    /// Unpacked bytes before the data.
+    header_len: usize,
+}
+
+impl Streamed for Deflated {
+    fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
+        let mut bytes = Unpacked::new(&self.member, file);
+        bytes.fill(&mut vec![0; self.header_len])?;
+        Ok(Box::new(bytes))
+    }
+
+    fn stored_len(&self) -> u64 {
+        self.member.range.len() as u64
+    }
+}

@@ -1,0 +1,307 @@
+//! `.pb`: one ONNX `TensorProto`, a protobuf message (onnx.proto3, IR version 14).
+//!
+//! Its elements are in `raw_data`, in one of six typed fields, or in another file of the same folder. The message
+//! is walked, never held. Written tensors have `raw_data`, of text `string_data`.
+
+mod external;
+mod protobuf;
+mod typed;
+
+use super::{
+    Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, element_count, too_long,
+};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, size};
+use crate::io::map::MappedFile;
+use crate::kernel::{Form, Storage, TextForm};
+use external::External;
+use protobuf::{Fields, Value, take_varint, write_bytes, write_head, write_number};
+use std::ops::Range;
+
+/// Fields of `TensorProto`.
+const DIMS: u64 = 1;
+const DATA_TYPE: u64 = 2;
+const SEGMENT: u64 = 3;
+const FLOAT_DATA: u64 = 4;
+const INT32_DATA: u64 = 5;
+const STRING_DATA: u64 = 6;
+const INT64_DATA: u64 = 7;
+const NAME: u64 = 8;
+const RAW_DATA: u64 = 9;
+const DOUBLE_DATA: u64 = 10;
+const UINT64_DATA: u64 = 11;
+const DOC_STRING: u64 = 12;
+const EXTERNAL_DATA: u64 = 13;
+const DATA_LOCATION: u64 = 14;
+const METADATA_PROPS: u64 = 16;
+
+/// The tag of a text in `string_data`.
+const TEXT_TAG: u8 = (STRING_DATA << 3) as u8 | 2;
+/// The metadata name under which `doc_string` goes.
+const DOC_NAME: &str = "doc_string";
+/// More dimensions than anybody has; a message of them alone is refused before it takes memory.
+const MAX_RANK: usize = 1024;
+/// No protobuf message may be longer.
+const MAX_MESSAGE: u64 = i32::MAX as u64;
+
+/// The ONNX tensor format.
+pub(super) struct Onnx;
+
+impl Container for Onnx {
+    fn facts(&self) -> Facts {
+        Facts { extension: "pb", holds_one: true, has_names: true, has_fortran_order: false, metadata: Metadata::Plain }
+    }
+
+    /// A message begins with whatever field stands first: the content says nothing for sure.
+    fn recognises(&self, _bytes: &[u8]) -> bool {
+        false
+    }
+
+    fn read(&self, file: &MappedFile) -> Result<Contents> {
+        let message = Message::read(file);
+        let head = message.and_then(|message| message.head().map(|head| (message, head)));
+        let (message, (dtype, shape)) = head.map_err(|error| diagnose(file).unwrap_or(error))?;
+        let in_tensor = |error: Error| error.in_tensor(&message.name);
+        let count = element_count(&shape)
+            .ok_or_else(|| in_tensor(Error::new("the shape asks for more elements than can be counted")))?;
+        let mut beside = Vec::new();
+        let (elements, data) = message.data(file, dtype, count, &mut beside).map_err(in_tensor)?;
+        let Message { name, metadata, .. } = message;
+        let tensor = Tensor { name, shape, count, elements, fortran_order: false, data };
+        let metadata = (!metadata.is_empty()).then_some(metadata);
+        Ok(Contents { tensors: vec![tensor], metadata, beside, ignored: Vec::new() })
+    }
+
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        dtype.onnx_name().map(str::to_owned)
+    }
+
+    fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+        let [tensor] = tensors else {
+            return Err(Error::new(format!("a .pb file holds one tensor, there are {}", tensors.len()))
+                .remedy("name an output that ends in .npz or .safetensors"));
+        };
+        let mut head = Vec::new();
+        for &length in &tensor.shape {
+            if i64::try_from(length).is_err() {
+                return Err(Error::new(format!("a dimension of {length}; ONNX counts to 2^63")).in_tensor(&tensor.name));
+            }
+            write_number(&mut head, DIMS, length);
+        }
+        let data_type = tensor.dtype.onnx_number().ok_or_else(|| self.refusal(tensor.dtype).in_tensor(&tensor.name))?;
+        write_number(&mut head, DATA_TYPE, data_type.into());
+        let mut name = Vec::new();
+        if !tensor.name.is_empty() {
+            write_bytes(&mut name, NAME, tensor.name.as_bytes());
+        }
+        let mut tail = Vec::new();
+        let (form, data) = if tensor.dtype == Dtype::String {
+            tail = name; // fields are written in the order of their numbers
+            (Form::Texts(TextForm::Fields { tag: TEXT_TAG }), tensor.text.field_bytes)
+        } else {
+            let storage = Storage::packed(tensor.dtype);
+            let data = storage.bytes(tensor.count).ok_or_else(too_long)?;
+            head.append(&mut name);
+            write_head(&mut head, RAW_DATA, data);
+            (Form::Numbers(storage), data)
+        };
+        for (key, value) in metadata.into_iter().flatten() {
+            if key == DOC_NAME {
+                write_bytes(&mut tail, DOC_STRING, value.as_bytes());
+            }
+        }
+        for (key, value) in metadata.into_iter().flatten().filter(|(key, _)| key != DOC_NAME) {
+            let mut pair = Vec::new();
+            write_bytes(&mut pair, 1, key.as_bytes());
+            write_bytes(&mut pair, 2, value.as_bytes());
+            write_bytes(&mut tail, METADATA_PROPS, &pair);
+        }
+        let start = head.len() as u64;
+        let end = start.checked_add(data).ok_or_else(too_long)?;
+        let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
+        if len > MAX_MESSAGE {
+            let error = Error::new(format!("an ONNX tensor of {}; protobuf ends at 2 GiB", size(len)));
+            return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
+        }
+        let places = vec![Place { form, range: start..end, seal: None }];
+        Ok(FileLayout { literals: vec![(0, head), (end, tail)], places, len })
+    }
+}
+
+/// A tensor message without its elements.
+#[derive(Default)]
+struct Message {
+    dims: Vec<u64>,
+    data_type: u64,
+    name: String,
+    raw_data: Option<Range<usize>>,
+    /// The typed field that holds elements.
+    typed: Option<u64>,
+    is_external: bool,
+    external: Vec<(String, String)>,
+    metadata: Vec<(String, String)>,
+}
+
+impl Message {
+    fn read(file: &[u8]) -> Result<Self> {
+        let mut message = Self::default();
+        for field in Fields::new(file, 0..file.len()) {
+            if message.dims.len() > MAX_RANK {
+                return Err(Error::new(format!("more than {MAX_RANK} dimensions")));
+            }
+            match field? {
+                (DIMS, Value::Varint(length)) => message.dims.push(length),
+                (DIMS, Value::Bytes(range)) => {
+                    let mut lengths = &file[range];
+                    while !lengths.is_empty() && message.dims.len() <= MAX_RANK {
+                        message.dims.push(take_varint(&mut lengths)?);
+                    }
+                }
+                (DATA_TYPE, Value::Varint(number)) => message.data_type = number,
+                (SEGMENT, Value::Bytes(_)) => {
+                    return Err(Error::new("is one segment of a tensor, which no ONNX library reads"));
+                }
+                (RAW_DATA, Value::Bytes(_)) if message.raw_data.is_some() => {
+                    return Err(Error::new("raw_data stands twice"));
+                }
+                (RAW_DATA, Value::Bytes(range)) => message.raw_data = Some(range),
+                (NAME, Value::Bytes(range)) => message.name = text(file, range, "its name")?,
+                (DOC_STRING, Value::Bytes(range)) if !range.is_empty() => {
+                    message.metadata.retain(|(key, _)| key != DOC_NAME);
+                    message.metadata.push((DOC_NAME.to_owned(), text(file, range, "its doc_string")?));
+                }
+                (DATA_LOCATION, Value::Varint(location)) => message.is_external = location == 1,
+                (EXTERNAL_DATA, Value::Bytes(range)) => message.external.push(pair(file, range)?),
+                (METADATA_PROPS, Value::Bytes(range)) => {
+                    let pair = pair(file, range)?;
+                    if pair.0 == DOC_NAME {
+                        return Err(Error::new(format!("a metadata property is named {DOC_NAME}, as a field is")));
+                    }
+                    message.metadata.push(pair);
+                }
+                (field @ (FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | DOUBLE_DATA | UINT64_DATA), value) => {
+                    // An empty packed field says nothing.
+                    let is_empty = field != STRING_DATA && matches!(&value, Value::Bytes(range) if range.is_empty());
+                    if !is_empty && message.typed.replace(field).is_some_and(|other| other != field) {
+                        return Err(Error::new("two fields hold elements, and only one may"));
+                    }
+                }
+                (DIMS..=DATA_LOCATION | METADATA_PROPS, _) => {
+                    return Err(Error::new("a field is of the wrong kind for an ONNX tensor"));
+                }
+                _ => {} // a field of a later version
+            }
+        }
+        Ok(message)
+    }
+
+    /// Type and shape.
+    fn head(&self) -> Result<(Dtype, Vec<u64>)> {
+        if self.data_type == 0 {
+            return Err(Error::new("the tensor's data_type is UNDEFINED"));
+        }
+        let dtype = Dtype::all().find(|dtype| dtype.onnx_number().map(u64::from) == Some(self.data_type));
+        let dtype = dtype.ok_or_else(|| {
+            Error::new(format!("data_type {}: the newest that is known is 28, FLOAT6E3M2", self.data_type))
+        })?;
+        match self.dims.iter().find(|&&length| i64::try_from(length).is_err()) {
+            Some(&length) => Err(Error::new(format!("a dimension of {}", length as i64))),
+            None => Ok((dtype, self.dims.clone())),
+        }
+    }
+
+    /// Where the elements are, and in what form.
+    fn data(
+        &self,
+        file: &MappedFile,
+        dtype: Dtype,
+        count: u64,
+        beside: &mut Vec<MappedFile>,
+    ) -> Result<(Elements, Data)> {
+        let packed = Storage::packed(dtype);
+        let numbers = |storage| Elements::Typed(Form::Numbers(storage));
+        let wanted = packed.bytes(count).ok_or_else(|| Error::new("the shape asks for more bytes than can be counted"));
+        let mapped = |file, range: Range<usize>| -> Result<(Elements, Data)> {
+            check_size(range.len() as u64, wanted?)?;
+            Ok((numbers(packed), Data::Mapped { file, range, checksum: None }))
+        };
+        match (&self.raw_data, self.typed, self.is_external) {
+            (Some(_), None, false) | (None, None, true) if dtype == Dtype::String => {
+                Err(Error::new("is text, which belongs in string_data"))
+            }
+            (Some(range), None, false) => mapped(0, range.clone()),
+            (None, None, true) => {
+                let external = External::new(&self.external)?;
+                let other = MappedFile::open(&external.find(file.path())?)?;
+                let range = external.range(other.len() as u64)?;
+                let result = mapped(1, range).map_err(|error| error.in_file(other.path()));
+                beside.push(other);
+                result
+            }
+            (None, None, false) if count == 0 => {
+                if dtype == Dtype::String {
+                    return typed::elements(file, dtype, STRING_DATA, 0);
+                }
+                mapped(0, 0..0)
+            }
+            (None, None, false) => Err(Error::new(format!("{count} elements, and no field that holds them"))),
+            (None, Some(field), false) => typed::elements(file, dtype, field, count),
+            _ => Err(Error::new("two fields hold elements, and only one may")),
+        }
+    }
+}
+
+fn check_size(held: u64, wanted: u64) -> Result<()> {
+    if held == wanted {
+        return Ok(());
+    }
+    Err(Error::new(format!("its shape asks for {wanted} bytes, there are {held}")))
+}
+
+fn text(file: &[u8], range: Range<usize>, what: &str) -> Result<String> {
+    String::from_utf8(file[range].to_vec()).map_err(|_| Error::new(format!("{what} is not UTF-8")))
+}
+
+/// A `StringStringEntryProto`.
+fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
+    let (mut key, mut value) = (String::new(), String::new());
+    for field in Fields::new(file, range) {
+        match field? {
+            (1, Value::Bytes(range)) => key = text(file, range, "a metadata name")?,
+            (2, Value::Bytes(range)) => value = text(file, range, "a metadata value")?,
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
+/// What a message is that is no tensor, by the kinds of its fields.
+fn diagnose(file: &[u8]) -> Option<Error> {
+    let mut seen = [[false; 6]; 21];
+    for field in Fields::new(file, 0..file.len()).map_while(Result::ok) {
+        let kind = match field.1 {
+            Value::Varint(_) => 0,
+            Value::Fixed64(_) => 1,
+            Value::Bytes(_) => 2,
+            Value::Fixed32(_) => 5,
+        };
+        if let Some(kinds) = seen.get_mut(field.0 as usize) {
+            kinds[kind] = true;
+        }
+    }
+    let is_number = |field: usize| seen[field][0];
+    let is_bytes = |field: usize| seen[field][2];
+    let nested = "extract the tensors with onnx.numpy_helper.to_array(onnx.load(...).graph.initializer[i])";
+    let (what, remedy) = if is_number(1) && is_bytes(7) && !is_number(2) {
+        ("is an ONNX model (ModelProto), not a tensor", nested)
+    } else if is_bytes(1) && is_bytes(2) && is_number(3) {
+        ("is a sparse ONNX tensor (SparseTensorProto), not a dense one", "save it as a dense tensor")
+    } else if is_bytes(1) && (is_bytes(11) || is_bytes(12)) && !is_number(2) {
+        ("is an ONNX graph (GraphProto), not a tensor", nested)
+    } else if is_bytes(3) && !is_number(1) && (is_bytes(1) || !is_bytes(9)) {
+        ("is an ONNX sequence or optional (SequenceProto, OptionalProto), not a tensor", "save its tensors one by one")
+    } else {
+        return None;
+    };
+    Some(Error::new(what).remedy(remedy))
+}

@@ -1,0 +1,345 @@
+//! A tensor's bytes from front to back, wherever they are: mapped, compressed, or in the other order.
+
+use super::{Checksum, Data, Tensor};
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use std::fmt::Debug;
+use std::io::{self, BufRead, Read, Write};
+use std::ops::Range;
+
+/// Bytes of a mapped file that are asked for at a time.
+const WINDOW: usize = 1 << 20;
+
+/// Bytes behind a compression or an encoding.
+pub trait Streamed: Debug + Send + Sync {
+    /// Begins to read them.
+    ///
+    /// # Errors
+    /// When they are damaged from the start.
+    fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>>;
+
+    /// Bytes that they take in the file.
+    fn stored_len(&self) -> u64;
+}
+
+/// Bytes that come one after the other.
+pub trait Stream {
+    /// Fills all of `buffer` with the next bytes.
+    ///
+    /// # Errors
+    /// When there are not so many, or they are damaged.
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()>;
+
+    /// Checks, after the last byte, that it was the last, and the checksum where there is one.
+    ///
+    /// # Errors
+    /// When something follows, or the bytes are damaged.
+    fn finish(&mut self) -> Result<()>;
+}
+
+/// Reads a tensor's elements in order.
+pub struct Reader<'a>(Box<dyn Stream + 'a>);
+
+impl<'a> Reader<'a> {
+    /// Begins with the first element. With `transposed`, a column-major tensor is read in row-major order.
+    ///
+    /// # Errors
+    /// When the bytes are damaged, or a compressed tensor is to be transposed and its temporary file cannot be written.
+    pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
+        let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
+            (Data::Mapped { file, range, checksum }, false) => {
+                let sum = checksum.clone().map(|checksum| (checksum, crc32fast::Hasher::new()));
+                Box::new(Mapped { window: Window::new(&files[*file], range.clone()), sum })
+            }
+            (Data::Mapped { file, range, checksum }, true) => {
+                let file = &files[*file];
+                read_through(file, range, checksum.as_ref())?;
+                let gather = Gather::new(tensor);
+                Box::new(Gathered { bytes: Bytes::Borrowed(&file[range.clone()]), gather, next: 0 })
+            }
+            (Data::Streamed(streamed), false) => streamed.open(&files[0])?,
+            (Data::Streamed(streamed), true) => {
+                let gather = Gather::new(tensor);
+                let spooled = spool(&mut *streamed.open(&files[0])?, tensor.count * gather.width as u64)?;
+                Box::new(Gathered { bytes: Bytes::Spooled(spooled), gather, next: 0 })
+            }
+        };
+        Ok(Self(stream))
+    }
+
+    /// Fills all of `buffer` with the next bytes.
+    ///
+    /// # Errors
+    /// When the bytes cannot be had, or are damaged.
+    pub fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.0.fill(buffer)
+    }
+
+    /// Checks, after the last element, that the bytes were sound.
+    ///
+    /// # Errors
+    /// When something follows, or the bytes are damaged.
+    pub fn finish(mut self) -> Result<()> {
+        self.0.finish()
+    }
+}
+
+/// A range of a mapped file, asked of the system window by window: a file cut short is an error, not a SIGBUS.
+pub(super) struct Window<'a> {
+    file: &'a MappedFile,
+    /// What is still to be read, of which the first `ready` bytes have been asked for.
+    range: Range<usize>,
+    ready: usize,
+}
+
+impl<'a> Window<'a> {
+    pub(super) fn new(file: &'a MappedFile, range: Range<usize>) -> Self {
+        Self { file, range, ready: 0 }
+    }
+
+    /// The next bytes, at least one of them unless all are read.
+    fn next(&mut self) -> Result<&'a [u8]> {
+        if self.ready == 0 {
+            self.ready = self.range.len().min(WINDOW);
+            self.file.prefetch(self.range.start..self.range.start + self.ready)?;
+        }
+        Ok(&self.file[self.range.start..self.range.start + self.ready])
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        self.range.start += bytes;
+        self.ready -= bytes;
+    }
+
+    pub(super) fn fill(&mut self, mut buffer: &mut [u8]) -> Result<()> {
+        while !buffer.is_empty() {
+            let next = self.next()?;
+            let taken = next.len().min(buffer.len());
+            if taken == 0 {
+                return Err(Error::new("the data ends too early"));
+            }
+            buffer[..taken].copy_from_slice(&next[..taken]);
+            buffer = &mut buffer[taken..];
+            self.skip(taken);
+        }
+        Ok(())
+    }
+}
+
+/// For decompressors.
+impl Read for Window<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let taken = self.fill_buf()?.read(buffer)?;
+        self.consume(taken);
+        Ok(taken)
+    }
+}
+
+impl BufRead for Window<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.next().map_err(io::Error::other)
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.skip(amount);
+    }
+}
+
+struct Mapped<'a> {
+    window: Window<'a>,
+    sum: Option<(Checksum, crc32fast::Hasher)>,
+}
+
+impl Stream for Mapped<'_> {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        self.window.fill(buffer)?;
+        if let Some((_, sum)) = &mut self.sum {
+            sum.update(buffer);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.sum.as_ref().map_or(Ok(()), |(checksum, sum)| checksum.check(sum))
+    }
+}
+
+/// Reads a mapped tensor once in order, before it is read in another one: a disk is fast that way only, a file cut
+/// short is noticed, and so is damage where there is a checksum.
+fn read_through(file: &MappedFile, range: &Range<usize>, checksum: Option<&Checksum>) -> Result<()> {
+    let mut sum = crc32fast::Hasher::new();
+    let mut window = Window::new(file, range.clone());
+    while !window.range.is_empty() {
+        let bytes = window.next()?;
+        if checksum.is_some() {
+            sum.update(bytes);
+        }
+        window.skip(bytes.len());
+    }
+    checksum.map_or(Ok(()), |checksum| checksum.check(&sum))
+}
+
+/// A column-major tensor in row-major order.
+struct Gathered<'a> {
+    bytes: Bytes<'a>,
+    gather: Gather,
+    /// Bytes so far.
+    next: u64,
+}
+
+enum Bytes<'a> {
+    Borrowed(&'a [u8]),
+    Spooled(MappedFile),
+}
+
+impl Stream for Gathered<'_> {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        let bytes = match &self.bytes {
+            Bytes::Borrowed(bytes) => bytes,
+            Bytes::Spooled(file) => &**file,
+        };
+        let width = self.gather.width;
+        let mut buffer = buffer;
+        while !buffer.is_empty() {
+            let (element, inside) = (self.next / width as u64, (self.next % width as u64) as usize);
+            let whole = if inside == 0 { buffer.len() / width * width } else { 0 };
+            let taken = if whole > 0 { whole } else { buffer.len().min(width - inside) };
+            let (now, later) = std::mem::take(&mut buffer).split_at_mut(taken);
+            if whole > 0 {
+                self.gather.copy(bytes, element, now);
+            } else {
+                // A piece of one wide text.
+                let at = self.gather.place(element) * width + inside;
+                now.copy_from_slice(&bytes[at..at + taken]);
+            }
+            buffer = later;
+            self.next += taken as u64;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a stream to a temporary file that has no name, so that it can be read in another order.
+fn spool(stream: &mut dyn Stream, bytes: u64) -> Result<MappedFile> {
+    let failed = |error: io::Error| {
+        Error::io("cannot unpack into a temporary file, to bring it into row-major order", &error)
+            .remedy("set TMPDIR to a folder with enough space")
+    };
+    if let Ok(available) = fs4::available_space(std::env::temp_dir())
+        && available < bytes
+    {
+        return Err(failed(io::ErrorKind::StorageFull.into()));
+    }
+    let mut file = tempfile::tempfile().map_err(failed)?;
+    let mut buffer = vec![0; WINDOW];
+    let mut left = bytes;
+    while left > 0 {
+        let taken = left.min(WINDOW as u64) as usize;
+        stream.fill(&mut buffer[..taken])?;
+        file.write_all(&buffer[..taken]).map_err(failed)?;
+        left -= taken as u64;
+    }
+    stream.finish()?;
+    MappedFile::of(&file).map_err(failed)
+}
+
+/// Copies elements of a column-major tensor in row-major order.
+struct Gather {
+    /// Bytes of an element.
+    width: usize,
+    /// Lengths of the dimensions but the last, and how many elements lie from one index to the next.
+    rows: Vec<(u64, u64)>,
+    /// The same of the last dimension.
+    columns: u64,
+    column_stride: u64,
+}
+
+impl Gather {
+    /// Of a tensor whose elements have whole bytes, all as many.
+    fn new(tensor: &Tensor) -> Self {
+        let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
+        let strides = tensor.shape.iter().scan(1, |stride, &length| {
+            let this = *stride;
+            *stride *= length;
+            Some((length, this))
+        });
+        let mut rows: Vec<(u64, u64)> = strides.collect();
+        let (columns, column_stride) = rows.pop().expect("one number alone is in either order");
+        Self { width: width as usize, rows, columns, column_stride }
+    }
+
+    /// Copies elements from `first` on, counted in row-major order, until `output` is full.
+    fn copy(&self, bytes: &[u8], first: u64, output: &mut [u8]) {
+        match self.width {
+            1 => self.copy_wide::<1>(bytes, first, output),
+            2 => self.copy_wide::<2>(bytes, first, output),
+            4 => self.copy_wide::<4>(bytes, first, output),
+            8 => self.copy_wide::<8>(bytes, first, output),
+            16 => self.copy_wide::<16>(bytes, first, output),
+            width => {
+                let count = (output.len() / width) as u64;
+                self.pairs(first, count, |from, to| {
+                    output[to * width..][..width].copy_from_slice(&bytes[from * width..][..width]);
+                });
+            }
+        }
+    }
+
+    fn copy_wide<const N: usize>(&self, bytes: &[u8], first: u64, output: &mut [u8]) {
+        let (from_all, to_all) = (bytes.as_chunks::<N>().0, output.as_chunks_mut::<N>().0);
+        self.pairs(first, to_all.len() as u64, |from, to| to_all[to] = from_all[from]);
+    }
+
+    /// Calls `copy` with the place in the source and the place in the result of `count` elements.
+    ///
+    /// The rows go by tiles, column by column: of a matrix, a tile's part of a column lies in one piece, so that each
+    /// page and cache line of the source is visited once per tile and not once per row.
+    fn pairs(&self, first: u64, count: u64, mut copy: impl FnMut(usize, usize)) {
+        const TILE: u64 = 64;
+        let end = first + count;
+        let mut next = first;
+        while next < end {
+            let (row, column) = (next / self.columns, next % self.columns);
+            let whole = (end - next) / self.columns;
+            // A part of a row at either end, whole rows between them.
+            let (rows, to) = if column > 0 || whole == 0 {
+                (1, self.columns.min(column + end - next))
+            } else {
+                (whole.min(TILE), self.columns)
+            };
+            let mut starts = [0; TILE as usize];
+            let starts = &mut starts[..rows as usize];
+            for (row, start) in (row..).zip(&mut *starts) {
+                *start = self.row_start(row);
+            }
+            for column_now in column..to {
+                let shift = column_now * self.column_stride;
+                let mut place = next - first + column_now - column;
+                for start in &*starts {
+                    copy((start + shift) as usize, place as usize);
+                    place += self.columns;
+                }
+            }
+            next += rows * (to - column);
+        }
+    }
+
+    /// The place in the source of an element, counted in row-major order.
+    fn place(&self, element: u64) -> usize {
+        (self.row_start(element / self.columns) + element % self.columns * self.column_stride) as usize
+    }
+
+    /// The place in the source of a row's first element.
+    fn row_start(&self, mut row: u64) -> u64 {
+        let mut start = 0;
+        for &(length, stride) in self.rows.iter().rev() {
+            start += row % length * stride;
+            row /= length;
+        }
+        start
+    }
+}

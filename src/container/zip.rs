@@ -1,0 +1,375 @@
+//! Zip archives, as far as numpy writes and reads them (PKWARE APPNOTE 6.3).
+//!
+//! The central directory is the truth: every member that it names must lie where it says, in front of it and
+//! apart from the others.
+
+use super::Stream;
+use super::reader::Window;
+use crate::error::{Error, Result, shorten};
+use crate::io::map::MappedFile;
+use flate2::bufread::DeflateDecoder;
+use std::io::Read;
+use std::ops::Range;
+
+/// Marks of the records.
+const LOCAL: &[u8] = b"PK\x03\x04";
+const CENTRAL: &[u8] = b"PK\x01\x02";
+const END: &[u8] = b"PK\x05\x06";
+const END_64: &[u8] = b"PK\x06\x06";
+const LOCATOR_64: &[u8] = b"PK\x06\x07";
+const LOCAL_LEN: usize = 30;
+const CENTRAL_LEN: usize = 46;
+const END_LEN: usize = 22;
+const END_64_LEN: usize = 56;
+const LOCATOR_64_LEN: usize = 20;
+/// In place of a number that stands in the zip64 part, in 32 bits and in 16.
+const ELSEWHERE: u32 = u32::MAX;
+const ELSEWHERE_16: u16 = u16::MAX;
+/// The tag of that part.
+const ZIP64: u16 = 1;
+/// Flags of a member.
+const ENCRYPTED: u16 = 1;
+const UTF_8: u16 = 1 << 11;
+/// Ways to store a member.
+const STORED: u16 = 0;
+const DEFLATED: u16 = 8;
+
+/// A member as the central directory has it.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) name: String,
+    /// Its bytes in the archive.
+    pub(super) range: Range<usize>,
+    pub(super) is_deflated: bool,
+    pub(super) crc32: u32,
+    /// Its length when unpacked.
+    pub(super) size: u64,
+}
+
+fn malformed(what: &str) -> Error {
+    Error::new(format!("malformed zip archive: {what}"))
+}
+
+/// Little endian numbers from the front of a slice.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn bytes(&mut self, length: usize) -> Result<&'a [u8]> {
+        let (now, later) = self.0.split_at_checked(length).ok_or_else(|| malformed("a record is cut short"))?;
+        self.0 = later;
+        Ok(now)
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        bytes[..N].copy_from_slice(self.bytes(N)?);
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+/// Whether a file begins as an archive, be it an empty one.
+pub(super) fn is_zip(bytes: &[u8]) -> bool {
+    bytes.starts_with(LOCAL) || bytes.starts_with(END)
+}
+
+/// Reads the central directory and checks that its members lie in front of it, one behind the other.
+pub(super) fn members(file: &[u8]) -> Result<Vec<Member>> {
+    let directory = Directory::find(file)?;
+    let mut fields = Fields(&file[directory.range.clone()]);
+    let mut members = Vec::new();
+    let mut spans = Vec::new();
+    for _ in 0..directory.count {
+        let (member, span) = read_member(&mut fields, &file[..directory.range.start])?;
+        spans.push(span);
+        members.push(member);
+    }
+    if !fields.0.is_empty() {
+        return Err(malformed("its directory has more members than it counts"));
+    }
+    spans.sort_by_key(|span| span.start);
+    if spans.windows(2).any(|pair| pair[0].end > pair[1].start) {
+        return Err(malformed("two members share bytes"));
+    }
+    Ok(members)
+}
+
+/// The central directory: where it is and how many members it has.
+struct Directory {
+    range: Range<usize>,
+    count: u64,
+}
+
+impl Directory {
+    fn find(file: &[u8]) -> Result<Self> {
+        // The record stands at the end, followed only by a comment whose length it gives.
+        let earliest = file.len().saturating_sub(END_LEN + usize::from(u16::MAX));
+        let is_end = |&at: &usize| {
+            let record = &file[at..];
+            let comment = record.get(20..22).map(|length| usize::from(u16::from_le_bytes([length[0], length[1]])));
+            record.starts_with(END) && comment == Some(record.len().wrapping_sub(END_LEN))
+        };
+        let at = (earliest..=file.len().saturating_sub(END_LEN)).rev().find(is_end);
+        let at = at.ok_or_else(|| malformed("it has no directory at its end; was the file cut short?"))?;
+        let mut fields = Fields(&file[at + 4..]);
+        let disks = [fields.number::<2>()?, fields.number::<2>()?];
+        let counts = [fields.number::<2>()?, fields.number::<2>()?];
+        let (mut length, mut start) = (fields.number::<4>()?, fields.number::<4>()?);
+        let mut count = counts[1];
+        let mut end = at;
+        let locator = at.checked_sub(LOCATOR_64_LEN).filter(|&at| file[at..].starts_with(LOCATOR_64));
+        if let Some(locator) = locator {
+            let mut fields = Fields(&file[locator + 8..]);
+            let record = fields.number::<8>()? as usize;
+            if record.checked_add(END_64_LEN) != Some(locator) || !file[record..].starts_with(END_64) {
+                return Err(malformed("its zip64 record is not where it should be"));
+            }
+            let mut fields = Fields(&file[record + 24..]);
+            let counts = [fields.number::<8>()?, fields.number::<8>()?];
+            if counts[0] != counts[1] {
+                return Err(malformed("it is one of several parts"));
+            }
+            count = counts[1];
+            (length, start) = (fields.number::<8>()?, fields.number::<8>()?);
+            end = record;
+        } else if disks != [0, 0] || counts[0] != counts[1] {
+            return Err(malformed("it is one of several parts"));
+        }
+        if start.checked_add(length) != Some(end as u64) {
+            return Err(malformed("its directory is not where it should be; does something stand before the archive?"));
+        }
+        Ok(Self { range: start as usize..end, count })
+    }
+}
+
+/// Reads one entry of the directory; `file` ends where the directory starts. Also gives the bytes it covers.
+fn read_member(fields: &mut Fields, file: &[u8]) -> Result<(Member, Range<usize>)> {
+    let record = fields.bytes(CENTRAL_LEN).map_err(|_| malformed("its directory has fewer members than it counts"))?;
+    if !record.starts_with(CENTRAL) {
+        return Err(malformed("its directory is damaged"));
+    }
+    let mut record = Fields(&record[8..]);
+    let (flags, method) = (record.number::<2>()? as u16, record.number::<2>()? as u16);
+    record.bytes(4)?; // date and time
+    let crc32 = record.number::<4>()? as u32;
+    let (mut packed, mut size) = (record.number::<4>()?, record.number::<4>()?);
+    let (name_len, extra_len) = (record.number::<2>()? as usize, record.number::<2>()? as usize);
+    let comment_len = record.number::<2>()? as usize;
+    record.bytes(8)?; // disk and attributes
+    let mut start = record.number::<4>()?;
+    let raw_name = fields.bytes(name_len)?;
+    let name = if flags & UTF_8 == 0 { Some(cp437(raw_name)) } else { String::from_utf8(raw_name.to_vec()).ok() };
+    let name = name.ok_or_else(|| malformed("a member's name is not UTF-8"))?;
+    let in_member = |error: Error| error.in_tensor(name.strip_suffix(".npy").unwrap_or(&name));
+    let mut extra = Fields(fields.bytes(extra_len)?);
+    fields.bytes(comment_len)?;
+    while !extra.0.is_empty() {
+        let (tag, length) = (extra.number::<2>()? as u16, extra.number::<2>()? as usize);
+        let mut part = Fields(extra.bytes(length)?);
+        if tag == ZIP64 {
+            for number in [&mut size, &mut packed, &mut start] {
+                if *number == u64::from(ELSEWHERE) {
+                    *number = part.number::<8>()?;
+                }
+            }
+        }
+    }
+    if name.contains('\0') {
+        return Err(in_member(malformed("there is a NUL in the name")));
+    }
+    if flags & ENCRYPTED != 0 {
+        return Err(in_member(Error::new("is encrypted")));
+    }
+    if ![STORED, DEFLATED].contains(&method) {
+        let method = match method {
+            12 => "bzip2".to_owned(),
+            14 => "lzma".to_owned(),
+            93 => "zstd".to_owned(),
+            other => format!("method {other}"),
+        };
+        let error = Error::new(format!("is compressed with {method}; stored and deflated members are read"));
+        return Err(in_member(error.remedy("load it with numpy.load and save it again with numpy.savez")));
+    }
+    let is_deflated = method == DEFLATED;
+    if !is_deflated && packed != size {
+        return Err(in_member(malformed("a stored member has two lengths")));
+    }
+    let range = data_range(file, start, packed, raw_name).map_err(in_member)?;
+    let span = start as usize..range.end;
+    Ok((Member { name, range, is_deflated, crc32, size }, span))
+}
+
+/// A name that does not say that it is UTF-8 is in the character set of the first PCs (APPNOTE, appendix D).
+fn cp437(name: &[u8]) -> String {
+    const UPPER: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐\
+                         └┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
+    let decode = |&byte: &u8| match byte.checked_sub(0x80) {
+        None => char::from(byte),
+        Some(index) => UPPER.chars().nth(index.into()).unwrap_or(char::REPLACEMENT_CHARACTER),
+    };
+    name.iter().map(decode).collect()
+}
+
+/// Where a member's bytes lie, behind its local header.
+fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range<usize>> {
+    let outside = || malformed("a member lies outside the archive");
+    let local = usize::try_from(start).ok().and_then(|start| file.get(start..)).ok_or_else(outside)?;
+    let mut header = Fields(local.get(..LOCAL_LEN).filter(|header| header.starts_with(LOCAL)).ok_or_else(outside)?);
+    header.bytes(26)?;
+    let (name_len, extra_len) = (header.number::<2>()? as usize, header.number::<2>()? as usize);
+    if local.get(LOCAL_LEN..LOCAL_LEN + name_len) != Some(name) {
+        return Err(malformed("a member has two names"));
+    }
+    let begin = start + (LOCAL_LEN + name_len + extra_len) as u64;
+    let end = begin.checked_add(packed).filter(|&end| end <= file.len() as u64).ok_or_else(outside)?;
+    Ok(begin as usize..end as usize)
+}
+
+/// The unpacked bytes of a member.
+pub(super) struct Unpacked<'a> {
+    source: Source<'a>,
+    /// Of the bytes so far.
+    pub(super) sum: crc32fast::Hasher,
+    expected: u32,
+}
+
+enum Source<'a> {
+    Stored(Window<'a>),
+    Deflated(DeflateDecoder<Window<'a>>),
+}
+
+impl<'a> Unpacked<'a> {
+    pub(super) fn new(member: &Member, file: &'a MappedFile) -> Self {
+        let window = Window::new(file, member.range.clone());
+        let source =
+            if member.is_deflated { Source::Deflated(DeflateDecoder::new(window)) } else { Source::Stored(window) };
+        Self { source, sum: crc32fast::Hasher::new(), expected: member.crc32 }
+    }
+}
+
+impl Stream for Unpacked<'_> {
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
+        match &mut self.source {
+            Source::Stored(window) => window.fill(buffer)?,
+            Source::Deflated(decoder) => decoder.read_exact(buffer).map_err(damaged)?,
+        }
+        self.sum.update(buffer);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if let Source::Deflated(decoder) = &mut self.source
+            && decoder.read(&mut [0]).map_err(damaged)? > 0
+        {
+            return Err(Error::new("is damaged: it unpacks to more bytes than the archive says"));
+        }
+        if self.sum.clone().finalize() == self.expected {
+            Ok(())
+        } else {
+            Err(Error::new("is damaged: its checksum is wrong"))
+        }
+    }
+}
+
+/// An error of the decompressor, or of the file under it.
+fn damaged(error: std::io::Error) -> Error {
+    let text = shorten(&error.to_string());
+    error.downcast().unwrap_or_else(|_| Error::new(format!("is damaged: it cannot be unpacked: {text}")))
+}
+
+/// Where the checksum stands in either header of a member.
+pub(super) const CRC_IN_LOCAL: u64 = 14;
+pub(super) const CRC_IN_CENTRAL: u64 = 16;
+
+/// A member that is to be written; its checksum stays zero.
+pub(super) struct NewMember<'a> {
+    pub(super) name: &'a str,
+    pub(super) size: u64,
+    /// Where its local header stands.
+    pub(super) start: u64,
+}
+
+impl NewMember<'_> {
+    /// Flags, method, date and time (1980-01-01), as both headers have them.
+    fn common(&self) -> [u8; 8] {
+        let flags = if self.name.is_ascii() { 0 } else { UTF_8 };
+        let [a, b] = flags.to_le_bytes();
+        [a, b, 0, 0, 0, 0, 0x21, 0]
+    }
+
+    /// As zipfile writes it with `force_zip64`, which is how numpy calls it: the lengths stand in the extra part.
+    pub(super) fn local_header(&self) -> Vec<u8> {
+        let mut header = [LOCAL, &[45, 0], &self.common(), &[0; 4]].concat();
+        header.extend_from_slice(&[0xff; 8]);
+        header.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
+        header.extend_from_slice(&20_u16.to_le_bytes());
+        header.extend_from_slice(self.name.as_bytes());
+        header.extend_from_slice(&ZIP64.to_le_bytes());
+        header.extend_from_slice(&16_u16.to_le_bytes());
+        header.extend_from_slice(&self.size.to_le_bytes());
+        header.extend_from_slice(&self.size.to_le_bytes());
+        header
+    }
+
+    /// Here a number stands in the extra part only where 32 bits are too few.
+    pub(super) fn central_header(&self) -> Vec<u8> {
+        let mut extra = Vec::new();
+        let is_long = self.size > u64::from(i32::MAX as u32);
+        let size = if is_long {
+            extra.extend_from_slice(&self.size.to_le_bytes());
+            extra.extend_from_slice(&self.size.to_le_bytes());
+            ELSEWHERE
+        } else {
+            self.size as u32
+        };
+        let start = if self.start > u64::from(i32::MAX as u32) {
+            extra.extend_from_slice(&self.start.to_le_bytes());
+            ELSEWHERE
+        } else {
+            self.start as u32
+        };
+        if !extra.is_empty() {
+            let head = [ZIP64.to_le_bytes(), (extra.len() as u16).to_le_bytes()].concat();
+            extra.splice(0..0, head);
+        }
+        let mut header = [CENTRAL, &[45, 3, 45, 0], &self.common(), &[0; 4]].concat();
+        header.extend_from_slice(&size.to_le_bytes());
+        header.extend_from_slice(&size.to_le_bytes());
+        header.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
+        header.extend_from_slice(&(extra.len() as u16).to_le_bytes());
+        header.extend_from_slice(&[0; 6]); // no comment, first disk, no internal attributes
+        header.extend_from_slice(&(0o600_u32 << 16).to_le_bytes());
+        header.extend_from_slice(&start.to_le_bytes());
+        header.extend_from_slice(self.name.as_bytes());
+        header.extend_from_slice(&extra);
+        header
+    }
+}
+
+/// What stands behind the directory, which begins at `start`.
+pub(super) fn end_records(count: u64, length: u64, start: u64) -> Vec<u8> {
+    let mut records = Vec::new();
+    let limit = u64::from(i32::MAX as u32);
+    let is_long = count > u64::from(ELSEWHERE_16) || length > limit || start > limit;
+    if is_long {
+        records.extend_from_slice(END_64);
+        records.extend_from_slice(&(END_64_LEN as u64 - 12).to_le_bytes());
+        records.extend_from_slice(&[45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        for number in [count, count, length, start] {
+            records.extend_from_slice(&number.to_le_bytes());
+        }
+        records.extend_from_slice(LOCATOR_64);
+        records.extend_from_slice(&[0; 4]);
+        records.extend_from_slice(&(start + length).to_le_bytes());
+        records.extend_from_slice(&1_u32.to_le_bytes());
+    }
+    let count = count.min(ELSEWHERE_16.into()) as u16;
+    let [length, start] = [length, start].map(|number| number.min(ELSEWHERE.into()) as u32);
+    records.extend_from_slice(END);
+    records.extend_from_slice(&[0; 4]);
+    records.extend_from_slice(&count.to_le_bytes());
+    records.extend_from_slice(&count.to_le_bytes());
+    records.extend_from_slice(&length.to_le_bytes());
+    records.extend_from_slice(&start.to_le_bytes());
+    records.extend_from_slice(&[0; 2]);
+    records
+}

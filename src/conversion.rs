@@ -1,0 +1,342 @@
+//! One tensor's elements on their way: from the form that they are stored in to the form that they get.
+//!
+//! Numbers to numbers is a [`Kernel`], and any part of a tensor can be converted alone. Where text is involved, on
+//! either side, elements come one after the other in batches.
+
+use crate::container::{Reader, position};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use crate::kernel::{
+    Counts, Form, Kernel, Loss, Malformed, NotANumber, Parser, Printer, Rules, Storage, TextError, TextExtent,
+    TextForm, Texts,
+};
+
+/// Elements that are converted at a time where they come as a stream: enough rows of a matrix that is being transposed.
+const CHUNK: u64 = 1 << 20;
+/// Texts that are held at a time, and the bytes of them after which a batch ends.
+const BATCH: u64 = 1024;
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of texts that are written at a time.
+const PIECE: usize = 1 << 20;
+
+/// What makes a tensor's new elements of its old ones.
+pub struct Conversion {
+    /// How the source's elements are stored.
+    pub from: Form,
+    /// How the result's elements are stored.
+    pub to: Form,
+    how: How,
+}
+
+enum How {
+    Numbers(Kernel),
+    Parse(TextForm, Parser),
+    Print(TextSource, TextForm),
+}
+
+/// What texts are made of.
+enum TextSource {
+    Numbers(Storage, Printer),
+    Texts(TextForm),
+}
+
+impl TextSource {
+    /// `None` for complex numbers, which ONNX Cast lacks.
+    fn new(form: Form) -> Option<Self> {
+        Some(match form {
+            Form::Numbers(storage) => Self::Numbers(storage, Printer::new(storage)?),
+            Form::Texts(form) => Self::Texts(form),
+        })
+    }
+}
+
+/// The elements of a tensor as messages name them.
+#[derive(Clone, Copy)]
+pub struct Elements<'a> {
+    /// How many there are.
+    pub count: u64,
+    /// Lengths of the dimensions.
+    pub shape: &'a [u64],
+    /// Whether they come in column-major order.
+    pub fortran_order: bool,
+}
+
+impl Elements<'_> {
+    fn error(&self, index: u64, what: &str) -> Error {
+        Error::new(format!("element {}: {what}", position(index, self.shape, self.fortran_order)))
+    }
+}
+
+impl Conversion {
+    /// The cast of values. `None` where ONNX Cast has no such pair, or the target is big-endian.
+    #[must_use]
+    pub fn cast(from: Form, to: Form, rules: &Rules) -> Option<Self> {
+        let how = match (from, to) {
+            (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::cast(source, target, rules)?),
+            (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, rules)?),
+            (_, Form::Texts(target)) => How::Print(TextSource::new(from)?, target),
+        };
+        Some(Self { from, to, how })
+    }
+
+    /// The same elements in another form. `None` for types of other widths, and for a big-endian target.
+    #[must_use]
+    pub fn copy(from: Form, to: Form) -> Option<Self> {
+        let how = match (from, to) {
+            (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::copy(source, target)?),
+            (Form::Texts(source), Form::Texts(target)) => How::Print(TextSource::Texts(source), target),
+            _ => return None,
+        };
+        Some(Self { from, to, how })
+    }
+
+    /// The kernel, where every element has its place and any part can be converted alone.
+    #[must_use]
+    pub fn kernel(&self) -> Option<&Kernel> {
+        if let How::Numbers(kernel) = &self.how { Some(kernel) } else { None }
+    }
+
+    /// Converts everything that `reader` gives and hands it to `sink` with the number of elements so far.
+    ///
+    /// # Errors
+    /// When an element cannot be converted, or `reader` or `sink` fails.
+    pub fn run(
+        &self,
+        elements: Elements,
+        mut reader: Reader,
+        sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<Counts> {
+        let counts = match &self.how {
+            How::Numbers(kernel) => self.numbers(kernel, elements, &mut reader, sink),
+            How::Parse(form, parser) => parse(*form, parser, self.to, elements, &mut reader, sink),
+            How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
+        }?;
+        reader.finish()?;
+        Ok(counts)
+    }
+
+    fn numbers(
+        &self,
+        kernel: &Kernel,
+        elements: Elements,
+        reader: &mut Reader,
+        sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<Counts> {
+        let (mut input, mut output) = (Vec::new(), Vec::new());
+        let mut counts = Counts::default();
+        for start in (0..elements.count).step_by(CHUNK as usize) {
+            let count = CHUNK.min(elements.count - start);
+            let bytes = |form: Form| form.bytes(count).unwrap_or_default() as usize;
+            input.resize(bytes(self.from), 0);
+            output.resize(bytes(self.to), 0);
+            reader.fill(&mut input)?;
+            counts += run_kernel(kernel, self, elements, start, &input, &mut output, count as usize)?;
+            sink(&output, start + count)?;
+        }
+        Ok(counts)
+    }
+}
+
+/// Runs a kernel over some elements, of which `start` is the first.
+///
+/// # Errors
+/// When an element is malformed or breaks a rule; the first such element is named.
+pub fn run_kernel(
+    kernel: &Kernel,
+    conversion: &Conversion,
+    elements: Elements,
+    start: u64,
+    input: &[u8],
+    output: &mut [u8],
+    count: usize,
+) -> Result<Counts> {
+    let is_bad = |outcome: &Result<Counts, Malformed>| match outcome {
+        Ok(lost) => kernel.refuses().is_some_and(|loss| lost[loss] > 0),
+        Err(Malformed) => true,
+    };
+    let outcome = kernel.run(input, output, count);
+    if let Ok(lost) = &outcome
+        && !is_bad(&outcome)
+    {
+        return Ok(*lost);
+    }
+    let good = first_bad(count, |count| is_bad(&kernel.run(input, output, count)));
+    let index = start + good as u64;
+    let (from, to) = (conversion.from.dtype(), conversion.to.dtype());
+    if outcome.is_err() {
+        return Err(elements.error(index, &dirty(from)));
+    }
+    let mut texts = Texts::default();
+    if let Form::Numbers(storage) = conversion.from {
+        let printer = Printer::new(storage);
+        let _ = printer.map(|printer| printer.print(input, good + 1, &mut texts));
+    }
+    let value = if texts.is_empty() { "" } else { std::str::from_utf8(texts.get(good)).unwrap_or_default() };
+    Err(out_of_range(elements, index, value, to))
+}
+
+fn out_of_range(elements: Elements, index: u64, value: &str, to: Dtype) -> Error {
+    elements
+        .error(index, &format!("{value} is out of range for {to}"))
+        .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values")
+}
+
+/// The first element for which something is so of all prefixes that hold it. Elements that are run together start on a
+/// whole byte, so any prefix of them can be tried.
+fn first_bad(count: usize, mut is_bad: impl FnMut(usize) -> bool) -> usize {
+    let (mut good, mut bad) = (0, count);
+    while bad - good > 1 {
+        let middle = good.midpoint(bad);
+        if is_bad(middle) { bad = middle } else { good = middle }
+    }
+    good
+}
+
+/// The texts of a tensor's elements, batch by batch.
+struct Batches<'a> {
+    source: &'a TextSource,
+    /// Elements before the batch.
+    index: u64,
+    texts: Texts,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Batches<'a> {
+    fn new(source: &'a TextSource) -> Self {
+        Self { source, index: 0, texts: Texts::default(), scratch: Vec::new() }
+    }
+
+    /// Reads the next batch, a multiple of 8 elements unless it is the last; false when none are left.
+    fn next(&mut self, elements: Elements, reader: &mut Reader) -> Result<bool> {
+        self.index += self.texts.len() as u64;
+        self.texts.clear();
+        let count = BATCH.min(elements.count - self.index);
+        match self.source {
+            TextSource::Numbers(storage, printer) => {
+                self.scratch.resize(storage.bytes(count).unwrap_or_default() as usize, 0);
+                reader.fill(&mut self.scratch)?;
+                if printer.print(&self.scratch, count as usize, &mut self.texts).is_err() {
+                    let is_bad = |count| printer.print(&self.scratch, count, &mut Texts::default()).is_err();
+                    let index = self.index + first_bad(count as usize, is_bad) as u64;
+                    return Err(elements.error(index, &dirty(storage.dtype)));
+                }
+            }
+            TextSource::Texts(form) => {
+                let mut bytes = 0;
+                while (self.texts.len() as u64) < count && (bytes < BATCH_BYTES || !self.texts.len().is_multiple_of(8))
+                {
+                    let index = self.index + self.texts.len() as u64;
+                    let read = form.read(&mut |buffer| reader.fill(buffer), &mut self.scratch, &mut self.texts);
+                    read.map_err(|error| match error {
+                        TextError::Malformed(what) => elements.error(index, &what),
+                        TextError::Source(error) => error,
+                    })?;
+                    bytes += self.texts.get(self.texts.len() - 1).len();
+                }
+            }
+        }
+        Ok(!self.texts.is_empty())
+    }
+}
+
+fn dirty(dtype: Dtype) -> String {
+    format!("a byte that holds one {dtype} has bits above it")
+}
+
+/// Finds out how long the texts of a tensor are, be it numbers or text now; `progress` is told of elements so far.
+///
+/// # Errors
+/// When an element has no text, or `reader` fails.
+pub fn measure(
+    from: Form,
+    elements: Elements,
+    mut reader: Reader,
+    progress: &mut dyn FnMut(u64),
+) -> Result<TextExtent> {
+    let mut extent = TextExtent::default();
+    let source = TextSource::new(from).ok_or_else(|| Error::new(format!("{} has no text", from.dtype())))?;
+    let mut batches = Batches::new(&source);
+    while batches.next(elements, &mut reader)? {
+        for (index, text) in (batches.index..).zip(batches.texts.iter()) {
+            extent.add(index, text);
+        }
+        progress(batches.index + batches.texts.len() as u64);
+    }
+    reader.finish()?;
+    // A tensor of text that stays text keeps its width and its kind.
+    match source {
+        TextSource::Texts(TextForm::CodePoints { width, .. }) => extent.longest_chars = width,
+        TextSource::Texts(TextForm::Bytes { width }) => {
+            extent.longest_bytes = width;
+            extent.is_binary = true;
+        }
+        _ => {}
+    }
+    Ok(extent)
+}
+
+/// Numbers or text -> text.
+fn print(
+    source: &TextSource,
+    to: TextForm,
+    elements: Elements,
+    reader: &mut Reader,
+    sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+) -> Result<Counts> {
+    let mut batches = Batches::new(source);
+    let mut output = Vec::new();
+    while batches.next(elements, reader)? {
+        for (index, text) in (batches.index + 1..).zip(batches.texts.iter()) {
+            to.write(text, &mut output);
+            if output.len() >= PIECE {
+                sink(&output, index)?;
+                output.clear();
+            }
+        }
+    }
+    sink(&output, elements.count)?;
+    Ok(Counts::default())
+}
+
+/// Text -> numbers.
+fn parse(
+    from: TextForm,
+    parser: &Parser,
+    to: Form,
+    elements: Elements,
+    reader: &mut Reader,
+    sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+) -> Result<Counts> {
+    let source = TextSource::Texts(from);
+    let mut batches = Batches::new(&source);
+    let mut output = Vec::new();
+    let mut counts = Counts::default();
+    while batches.next(elements, reader)? {
+        let (texts, start) = (&batches.texts, batches.index);
+        output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
+        let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
+            let text = shorten(&String::from_utf8_lossy(texts.get(index)));
+            let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "no number" };
+            elements.error(start + index as u64, &format!("'{text}' is {what}"))
+        })?;
+        if let Some(loss) = parser.refuses().filter(|loss| lost[*loss] > 0) {
+            let index = first_refused(parser, texts, loss, to, &mut output);
+            let text = shorten(&String::from_utf8_lossy(texts.get(index)));
+            return Err(out_of_range(elements, start + index as u64, &format!("'{text}'"), to.dtype()));
+        }
+        counts += lost;
+        sink(&output, start + texts.len() as u64)?;
+    }
+    Ok(counts)
+}
+
+/// Which of some texts the rules refuse.
+fn first_refused(parser: &Parser, texts: &Texts, loss: Loss, to: Form, output: &mut [u8]) -> usize {
+    let is_refused = |text: &[u8]| {
+        let mut one = Texts::default();
+        one.push(text);
+        let bytes = to.bytes(1).unwrap_or_default() as usize;
+        parser.parse(&one, &mut output[..bytes]).is_ok_and(|lost| lost[loss] > 0)
+    };
+    texts.iter().position(is_refused).unwrap_or(0)
+}

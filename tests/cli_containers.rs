@@ -1,0 +1,269 @@
+//! `tcast cast` between containers, as its users see it.
+
+mod common;
+
+use common::{Bench, npy_f32, safetensors};
+use std::fs;
+
+const COPY: &str = "--to float32 --exclude * -q -f";
+
+#[test]
+fn archives_are_numpys_byte_for_byte() {
+    for name in ["stored", "names", "tagged", "positional", "ml", "empty"] {
+        let bench = Bench::with(&format!("corpus/npz/{name}.npz"), "in.npz");
+        bench.run(&format!("cast in.npz {COPY} -o out.npz")).expect(0, "", "");
+        assert!(bench.read("out.npz") == bench.read("in.npz"), "{name}");
+    }
+}
+
+#[test]
+fn any_number_of_threads_writes_the_same_archive() {
+    let bench = Bench::new();
+    let values: Vec<f32> = (0..3_000_000).map(|index| (index as f32).sin()).collect();
+    bench.write("x.npy", &npy_f32(&values));
+    for threads in [1, 2, 5] {
+        bench.run(&format!("cast x.npy --to f16 -j{threads} -o {threads}.npz -q")).expect(0, "", "");
+        bench.run(&format!("cast {threads}.npz {COPY} -j{threads} -o {threads}.npy")).expect(0, "", "");
+        assert!(bench.read(&format!("{threads}.npz")) == bench.read("1.npz"), "{threads} threads");
+    }
+    bench.run("cast x.npy --to f16 -o y.npy -q").expect(0, "", "");
+    assert!(bench.read("5.npy") == bench.read("y.npy"));
+}
+
+#[test]
+fn a_damaged_archive_is_noticed_and_nothing_is_written() {
+    for name in ["ml", "deflated"] {
+        let bench = Bench::with(&format!("corpus/npz/{name}.npz"), "in.npz");
+        let mut bytes = bench.read("in.npz");
+        let directory = bytes.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
+        bytes[directory - 3] ^= 0x40; // in the data of the last member
+        bench.write("in.npz", &bytes);
+        for extension in ["npz", "safetensors"] {
+            let outcome = bench.run(&format!("cast in.npz --to f16 -o out.{extension} -q"));
+            assert_eq!(outcome.code, Some(1), "{name} to {extension}");
+            assert!(outcome.stderr.starts_with("tcast: error: in.npz: tensor '"), "{}", outcome.stderr);
+            assert!(outcome.stderr.contains("': is damaged: "), "{}", outcome.stderr);
+            assert_eq!(bench.files(), ["in.npz"]);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_array_is_left_out_and_told() {
+    let bench = Bench::with("corpus/npz/extra_member.npz", "in.npz");
+    let outcome = bench.run("cast in.npz --to f16 -o out.safetensors");
+    assert_eq!(outcome.code, Some(0));
+    assert!(outcome.stderr.starts_with("tcast: warning: 'README.txt' is no array and is left out\n"));
+    let bench = Bench::with("model.safetensors", "in.safetensors");
+    let outcome = bench.run("cast in.safetensors --to f16 -o out.npz");
+    assert_eq!(outcome.code, Some(0));
+    let warning = "tcast: warning: the metadata is left out: a .npz file has no place for it\n";
+    assert!(outcome.stderr.starts_with(warning), "{}", outcome.stderr);
+}
+
+#[test]
+fn metadata_goes_with_the_tensor_where_both_formats_have_it() {
+    let bench = Bench::with("corpus/onnx/float32_doc_metadata.pb", "in.pb");
+    bench.run(&format!("cast in.pb {COPY} -o x.safetensors")).expect(0, "", "");
+    let header = String::from_utf8_lossy(&bench.read("x.safetensors")).into_owned();
+    assert!(header.contains(r#""__metadata__":{"format":"pt","doc_string":""#), "{header}");
+    bench.run(&format!("cast x.safetensors {COPY} -o back.pb")).expect(0, "", "");
+    bench.run(&format!("cast in.pb {COPY} -o again.pb")).expect(0, "", "");
+    assert!(bench.read("back.pb") == bench.read("again.pb"));
+    assert!(String::from_utf8_lossy(&bench.read("back.pb")).contains("doc"));
+}
+
+#[test]
+fn external_data_is_read_from_the_tensors_folder_only() {
+    let bench = Bench::new();
+    // dims 2, FLOAT, name x, external_data {location: w.bin, offset: 4}, data_location EXTERNAL
+    let file = |location: &str| {
+        let entry = |key: &str, value: &str| {
+            let pair =
+                [&[0x0a, key.len() as u8], key.as_bytes(), &[0x12, value.len() as u8], value.as_bytes()].concat();
+            [&[0x6a, pair.len() as u8], &pair[..]].concat()
+        };
+        let entries = [entry("location", location), entry("offset", "4")].concat();
+        [&[0x08, 2, 0x10, 1, 0x42, 1, b'x'][..], &entries, &[0x70, 1]].concat()
+    };
+    fs::create_dir_all(bench.path("model/weights")).unwrap();
+    let data: Vec<u8> = [9.0_f32, 1.5, -2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    bench.write("model/weights/w.bin", &data);
+    bench.write("secret.bin", &data);
+    bench.write("model/x.pb", &file("weights/w.bin"));
+    bench.run("cast model/x.pb --to f32 -o x.npy -q").expect(0, "", "");
+    assert!(bench.read("x.npy") == npy_f32(&[1.5, -2.0]));
+    let absolute = bench.path("secret.bin").to_str().unwrap().to_owned();
+    for location in ["../secret.bin", "weights/../../secret.bin", &absolute, "C:\\secret.bin", ""] {
+        bench.write("model/x.pb", &file(location));
+        let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
+        let message = format!("tensor 'x': its external data '{location}' is not in the tensor's folder");
+        assert_eq!(outcome.code, Some(1));
+        assert!(outcome.stderr.contains(&message), "{}", outcome.stderr);
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(bench.path("secret.bin"), bench.path("model/link.bin")).unwrap();
+        bench.write("model/x.pb", &file("link.bin"));
+        let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
+        let message = "its external data 'link.bin' is a symbolic link, and is never followed";
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{}", outcome.stderr);
+    }
+    bench.write("model/x.pb", &file("missing.bin"));
+    let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
+    assert!(outcome.stderr.contains("cannot read: no such file or directory"), "{}", outcome.stderr);
+    // Neither the tensor nor its data is ever written over.
+    bench.write("model/x.pb", &file("weights/w.bin"));
+    let outcome = bench.run("cast model/x.pb --to f32 -o model/weights/w.bin -q -f");
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    assert_eq!(bench.read("model/weights/w.bin"), data);
+}
+
+#[test]
+fn models_and_other_messages_are_recognised() {
+    let bench = Bench::new();
+    // ir_version 10, graph {}, opset_import {version: 21}
+    bench.write("m.onnx", &[0x08, 10, 0x3a, 0, 0x42, 2, 0x10, 21]);
+    bench.run("cast m.onnx --to f16").expect(
+        1,
+        "",
+        "tcast: error: m.onnx: is an ONNX model (ModelProto), not a tensor\n  \
+         extract the tensors with onnx.numpy_helper.to_array(onnx.load(...).graph.initializer[i])\n",
+    );
+}
+
+#[test]
+fn a_file_that_is_named_as_another_format_is_refused() {
+    let bench = Bench::new();
+    bench.write("x.safetensors", &npy_f32(&[1.0]));
+    bench.run("cast x.safetensors --to f16").expect(
+        1,
+        "",
+        "tcast: error: x.safetensors: is a .npy file by its content, and named as a .safetensors file\n  \
+         give it the name x.npy\n",
+    );
+    bench.write("x", &npy_f32(&[1.0]));
+    bench.run("cast x --to f16 -q").expect(0, "", "");
+    assert_eq!(bench.files(), ["x", "x.float16", "x.safetensors"]);
+}
+
+#[test]
+fn tensors_get_new_names() {
+    let two = |a: &str, b: &str| {
+        let entry = |name: &str, at: u8| {
+            format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[{at},{}]}}", at + 1)
+        };
+        let mut header = format!("{{{},{}}}", entry(a, 0), entry(b, 1));
+        header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+        safetensors(&header, &[1, 2])
+    };
+    let bench = Bench::new();
+    bench.write("x.safetensors", &two("a", "b"));
+    bench.run("cast x.safetensors --to u8 --rename a=b --rename b=a -o y.safetensors -q").expect(0, "", "");
+    assert!(bench.read("y.safetensors") == two("b", "a"));
+    let refused = |flags: &str, message: &str| {
+        let outcome = bench.run(&format!("cast x.safetensors --to u8 {flags} -o z.safetensors"));
+        assert_eq!((outcome.code, outcome.stderr), (Some(1), format!("tcast: error: x.safetensors: {message}\n")));
+    };
+    refused("--rename a=b", "tensor 'b': two tensors would have this name");
+    refused("--rename c=d", "--rename: there is no tensor 'c'");
+    refused("--rename a=c --rename a=d", "tensor 'a': --rename names it twice");
+    assert_eq!(bench.run("cast x.safetensors --to u8 --rename a").code, Some(2));
+    // A .npy file gives its tensor no name: its own stands in.
+    bench.write("v.npy", &npy_f32(&[1.0]));
+    bench.run("cast v.npy --to f32 --rename v=weight -o v.safetensors -q").expect(0, "", "");
+    assert!(String::from_utf8_lossy(&bench.read("v.safetensors")).contains("\"weight\""));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_archive_does_not_go_through_a_pipe() {
+    let bench = Bench::with("corpus/npz/stored.npz", "in.npz");
+    let outcome = bench.run("cast in.npz --to f16 -o /dev/stdout -q");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+    assert!(outcome.stderr.contains("a pipe takes bytes in order only\n  name a file with -o"), "{}", outcome.stderr);
+}
+
+#[test]
+fn an_array_of_unknown_type_is_copied_as_what_from_says() {
+    let bench = Bench::with("untyped_e4m3fn.npy", "x.npy");
+    let outcome = bench.run("cast x.npy --to f32 --exclude x -o y.safetensors -q");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("say it with --from DTYPE: "), "{}", outcome.stderr);
+    bench.run("cast x.npy --to f32 --exclude x --from e4m3 -o y.safetensors -q").expect(0, "", "");
+    assert!(String::from_utf8_lossy(&bench.read("y.safetensors")).contains(r#""x":{"dtype":"F8_E4M3""#));
+}
+
+#[test]
+fn floats_of_a_typed_field_are_read_in_any_mixture_of_forms() {
+    let bench = Bench::new();
+    let float = |value: f32| value.to_le_bytes();
+    let one = |value| [&[0x25][..], &float(value)].concat();
+    let two = |a, b| [&[0x22, 8][..], &float(a), &float(b)].concat();
+    let mixtures = [
+        [two(1.0, 2.0), one(3.0)].concat(),
+        [one(1.0), two(2.0, 3.0)].concat(),
+        [one(1.0), one(2.0), one(3.0)].concat(),
+        [two(1.0, 2.0), vec![0x22, 0], one(3.0)].concat(),
+    ];
+    for mixture in mixtures {
+        bench.write("x.pb", &[&[0x08, 3, 0x10, 1], &mixture[..], b"\x42\x01x"].concat());
+        bench.run("cast x.pb --to f32 -o x.npy -q -f").expect(0, "", "");
+        assert!(bench.read("x.npy") == npy_f32(&[1.0, 2.0, 3.0]));
+    }
+    // A number that is cut off behind the last whole one.
+    bench.write("x.pb", &[0x08, 1, 0x10, 6, 0x2a, 2, 5, 0x80]);
+    let outcome = bench.run("cast x.pb --to f32 -o y.npy -q");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("its int32_data ends inside a value"), "{outcome:?}");
+}
+
+#[test]
+fn metadata_that_cannot_go_along_is_refused() {
+    // INT8, raw_data 12, metadata_props
+    let file = |pairs: &[(&str, &str)]| {
+        let mut file = vec![0x08, 1, 0x10, 3, 0x4a, 1, 12];
+        for (key, value) in pairs {
+            let pair =
+                [&[0x0a, key.len() as u8], key.as_bytes(), &[0x12, value.len() as u8], value.as_bytes()].concat();
+            file.extend_from_slice(&[0x82, 0x01, pair.len() as u8]);
+            file.extend_from_slice(&pair);
+        }
+        file
+    };
+    let bench = Bench::new();
+    let cases = [
+        (&[("tcast", "{}")][..], "metadata 'tcast' is a name that tcast keeps for itself here"),
+        (&[("a", "1"), ("a", "2")], "metadata 'a' stands twice"),
+    ];
+    for (pairs, message) in cases {
+        bench.write("x.pb", &file(pairs));
+        bench.run("cast x.pb --to i8 -o x.safetensors").expect(1, "", &format!("tcast: error: x.pb: {message}\n"));
+        bench.run("cast x.pb --to i8 -o same.pb -q -f").expect(0, "", "");
+        assert!(bench.read("same.pb") == file(pairs));
+    }
+    bench.write("x.pb", &file(&[("doc_string", "?")]));
+    let outcome = bench.run("cast x.pb --to i8 -o y.pb");
+    assert!(outcome.stderr.contains("a metadata property is named doc_string, as a field is"), "{outcome:?}");
+}
+
+#[test]
+fn an_empty_array_is_checked_like_any_other() {
+    let bench = Bench::with("corpus/npz/stored.npz", "x.npz");
+    let mut bytes = bench.read("x.npz");
+    let header = bytes.windows(6).rposition(|window| window == b"(0, 2)").unwrap();
+    bytes[header + 20] = b'\t'; // among the spaces behind the shape
+    bench.write("x.npz", &bytes);
+    let outcome = bench.run("cast x.npz --to f16");
+    assert!(outcome.stderr.contains("tensor 'z': is damaged: its checksum is wrong"), "{outcome:?}");
+}
+
+#[test]
+fn a_nameless_tensor_gets_its_files_name_where_it_needs_one() {
+    let bench = Bench::with("corpus/onnx/float32_no_name.pb", "weights.pb");
+    for (output, is_named) in [("x.pb", false), ("x.safetensors", true), ("x.npz", true)] {
+        bench.run(&format!("cast weights.pb {COPY} -o {output}")).expect(0, "", "");
+        assert_eq!(String::from_utf8_lossy(&bench.read(output)).contains("weights"), is_named, "{output}");
+    }
+    let outcome = bench.run("cast weights.pb --to f32 --rename weights=w -o x.npy");
+    let warning = "tcast: warning: --rename does nothing: a .npy file gives its tensor no name\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
+}

@@ -1,0 +1,174 @@
+//! `tcast cast` with text on either side, as its users see it.
+
+mod common;
+
+use common::{Bench, npy, npy_data, npy_f32};
+
+/// An array of texts as numpy's `<U`, or `>U`.
+fn texts(words: &[&str], big_endian: bool) -> Vec<u8> {
+    let width = words.iter().map(|word| word.chars().count()).max().unwrap();
+    let mut data = Vec::new();
+    for word in words {
+        let chars = word.chars().map(u32::from).chain(std::iter::repeat(0)).take(width);
+        data.extend(chars.flat_map(|char| if big_endian { char.to_be_bytes() } else { char.to_le_bytes() }));
+    }
+    let order = if big_endian { '>' } else { '<' };
+    npy(&format!("'{order}U{width}'"), &format!("({},)", words.len()), &data)
+}
+
+/// An ONNX tensor of texts named `t`.
+fn onnx_texts(texts: &[&[u8]]) -> Vec<u8> {
+    let mut file = vec![0x08, texts.len() as u8, 0x10, 8];
+    for text in texts {
+        file.extend_from_slice(&[0x32, text.len() as u8]);
+        file.extend_from_slice(text);
+    }
+    file.extend_from_slice(b"\x42\x01t");
+    file
+}
+
+#[test]
+fn numbers_become_the_shortest_digits() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0, -0.0, 0.1, 1e-7, 123_456_789.0, f32::INFINITY, f32::NEG_INFINITY, -f32::NAN]));
+    let words = ["1", "-0", "0.1", "0.0000001", "123456790", "INF", "-INF", "NaN"];
+    bench.run("cast x.npy --to string -q").expect(0, "", "");
+    assert!(bench.read("x.string.npy") == texts(&words, false));
+    bench.run("cast x.npy --to string -o t.pb -q --rename x=t").expect(0, "", "");
+    assert!(bench.read("t.pb") == onnx_texts(&words.map(str::as_bytes)));
+    bench.run("cast x.npy --to string -o t.npz -q").expect(0, "", "");
+    bench.run("cast t.npz --to float32 -o back.npy -q").expect(0, "", "");
+    let (before, after) = (bench.read("x.npy"), bench.read("back.npy"));
+    let (numbers, nan) = after.split_at(after.len() - 4);
+    assert!(numbers == &before[..numbers.len()]);
+    assert_eq!(nan, [0, 0, 0xc0, 0x7f]); // NaN has no sign as text
+}
+
+#[test]
+fn text_becomes_numbers_rounded_once() {
+    let bench = Bench::new();
+    let words = ["1.00390625000000000001", " -2.5e0\t", "infinity", "1e400", "0x10"];
+    for big_endian in [false, true] {
+        bench.write("t.npy", &texts(&words[..4], big_endian));
+        let outcome = bench.run("cast t.npy --to bf16 -o x.npy -f");
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("\n  1 of 4 values became infinite (25.00%)\n"), "{}", outcome.stderr);
+        assert_eq!(npy_data(&bench.read("x.npy")), [0x81, 0x3f, 0x20, 0xc0, 0x80, 0x7f, 0x80, 0x7f]);
+    }
+    bench.write("s.npy", &npy("'|S3'", "(2, 2)", b"7\0\0-1\x008.9300"));
+    bench.run("cast s.npy --to int8 -q").expect(0, "", "");
+    assert_eq!(npy_data(&bench.read("s.int8.npy")), [7, 0xff, 8, 44]);
+    bench.write("b.npy", &texts(&["True", "false", "0.0", "nan"], false));
+    bench.run("cast b.npy --to bool -q").expect(0, "", "");
+    assert_eq!(npy_data(&bench.read("b.bool.npy")), [1, 0, 0, 1]);
+}
+
+#[test]
+fn text_that_is_no_number_is_named_and_nothing_is_written() {
+    let bench = Bench::new();
+    bench.write("s.npy", &npy("'|S3'", "(2, 2)", b"7\0\0-1\x001_0300"));
+    bench.run("cast s.npy --to f16").expect(
+        1,
+        "",
+        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is no number\n",
+    );
+    bench.run("cast s.npy --to bool").expect(
+        1,
+        "",
+        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is neither a number nor true or false\n",
+    );
+    bench.write("t.pb", &onnx_texts(&[b"1", b"true"]));
+    bench.run("cast t.pb --to int8").expect(
+        1,
+        "",
+        "tcast: error: t.pb: tensor 't': element [1]: 'true' is no number\n",
+    );
+    bench.write("r.npy", &npy("'|S3'", "(2,)", b"127128"));
+    bench.run("cast r.npy --to int8 --out-of-range error").expect(
+        1,
+        "",
+        "tcast: error: r.npy: tensor 'r': element [1]: '128' is out of range for int8\n  \
+         choose --out-of-range saturate or --out-of-range wrap to convert such values\n",
+    );
+    bench.write("u.npy", &npy("'<U1'", "(2,)", &[b'1', 0, 0, 0, 0, 0xd8, 0, 0]));
+    bench.run("cast u.npy --to int8").expect(
+        1,
+        "",
+        "tcast: error: u.npy: tensor 'u': element [1]: 0xd800 is no Unicode character\n",
+    );
+    assert_eq!(bench.files(), ["r.npy", "s.npy", "t.pb", "u.npy"]);
+}
+
+#[test]
+fn text_that_stays_text_changes_its_form_only() {
+    let bench = Bench::new();
+    bench.write("t.npy", &texts(&["日本", "", "a\0b😀"], true));
+    bench.run("cast t.npy --to string -o same.npy -q").expect(0, "", "");
+    assert!(bench.read("same.npy") == texts(&["日本", "", "a\0b😀"], false));
+    bench.run("cast t.npy --to string -o t.pb -q").expect(0, "", "");
+    assert!(bench.read("t.pb") == onnx_texts(&["日本".as_bytes(), b"", "a\0b😀".as_bytes()]));
+    bench.run("cast t.pb --to string -o back.npy -q").expect(0, "", "");
+    assert!(bench.read("back.npy") == bench.read("same.npy"));
+    bench.write("bytes.pb", &onnx_texts(&[b"\xff\xfe", b"ok"]));
+    bench.run("cast bytes.pb --to string -o bytes.npy -q").expect(0, "", "");
+    assert!(bench.read("bytes.npy") == npy("'|S2'", "(2,)", b"\xff\xfeok"));
+}
+
+#[test]
+fn what_would_lose_text_is_refused() {
+    let bench = Bench::new();
+    bench.write("t.pb", &onnx_texts(&[b"a", b"b\0"]));
+    bench.run("cast t.pb --to string -o t.npy").expect(
+        1,
+        "",
+        "tcast: error: t.pb: tensor 't': element [1] ends in a NUL, which numpy's texts cannot\n  \
+         name an output that ends in .pb\n",
+    );
+    bench.run("cast t.pb --to string -o t.safetensors").expect(
+        1,
+        "",
+        "tcast: error: t.pb: tensor 't': .safetensors cannot hold string\n  \
+         name an output that ends in .npy, .npz or .pb\n",
+    );
+    assert_eq!(bench.files(), ["t.pb"]);
+}
+
+#[test]
+fn text_beside_floats_stays_as_it_is() {
+    let bench = Bench::with("corpus/npz/stored.npz", "x.npz");
+    let outcome = bench.run("cast x.npz --to f16 --json -q");
+    assert_eq!(outcome.code, Some(0));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let cast: Vec<(&str, bool)> = report["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tensor| (tensor["name"].as_str().unwrap(), tensor["cast"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(cast, [("a", true), ("b", false), ("s", false), ("z", true), ("c", false)]);
+}
+
+#[test]
+fn wide_texts_are_transposed_whole() {
+    for width in [255, 256, 257, 300] {
+        for order in ['<', '>'] {
+            let text = |word: &'static str| {
+                let chars = word.chars().map(u32::from).chain(std::iter::repeat(0)).take(width);
+                chars.flat_map(move |char| if order == '<' { char.to_le_bytes() } else { char.to_be_bytes() })
+            };
+            let data: Vec<u8> = ["11", "21", "12", "22"].into_iter().flat_map(text).collect();
+            let file = String::from_utf8_lossy(&npy(&format!("'{order}U{width}'"), "(2, 2)", &[])).into_owned();
+            assert!(file.contains("'fortran_order': False"));
+            let bench = Bench::new();
+            let mut bytes = npy(&format!("'{order}U{width}'"), "(2, 2)", &data);
+            let at = bytes.windows(5).position(|window| window == b"False").unwrap();
+            bytes[at..at + 5].copy_from_slice(b"True ");
+            bench.write("x.npy", &bytes);
+            bench.run("cast x.npy --to string -o t.pb -q --rename x=t").expect(0, "", "");
+            let wanted = [&[8, 2], &onnx_texts(&[b"11", b"12", b"21", b"22"])[..]].concat();
+            assert_eq!(bench.read("t.pb"), [&[8, 2, 8, 2], &wanted[4..]].concat(), "{order}U{width}");
+            bench.run("cast x.npy --to int8 -o n.pb -q").expect(0, "", "");
+            assert!(bench.read("n.pb").ends_with(&[11, 12, 21, 22]), "{order}U{width}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Any container becomes any other: every type is stored as the README's table says, and read back bit for bit.
+
+mod common;
+
+use common::Bench;
+use tcast::container::{self, CONTAINERS, Elements, Reader};
+use tcast::dtype::{Class, Dtype};
+use tcast::kernel::{Form, Kernel, Storage};
+
+/// An ONNX tensor, by hand; field tags are numbers times 8 plus the kind.
+fn onnx(dtype: Dtype, shape: &[u8], raw: &[u8]) -> Vec<u8> {
+    let mut file: Vec<u8> = shape.iter().flat_map(|&length| [1 << 3, length]).collect();
+    file.extend_from_slice(&[2 << 3, dtype.onnx_number().unwrap(), 8 << 3 | 2, 1, b'x', 9 << 3 | 2]);
+    file.extend_from_slice(&[raw.len() as u8 | 0x80, (raw.len() >> 7) as u8]);
+    file.extend_from_slice(raw);
+    file
+}
+
+/// The elements of the only tensor of a file, packed.
+fn elements(bench: &Bench, file: &str, dtype: Dtype) -> (Vec<u64>, Vec<u8>) {
+    let input = container::open(&bench.path(file)).unwrap_or_else(|error| panic!("{error}"));
+    let [tensor] = &input.contents.tensors[..] else { panic!("{file}: one tensor") };
+    let Elements::Typed(Form::Numbers(storage)) = tensor.elements else { panic!("{file}: numbers") };
+    assert_eq!(storage.dtype, dtype, "{file}");
+    let mut reader = Reader::open(tensor, &input.files, tensor.fortran_order).unwrap();
+    let mut bytes = vec![0; storage.bytes(tensor.count).unwrap() as usize];
+    reader.fill(&mut bytes).unwrap();
+    reader.finish().unwrap();
+    let target = Storage::packed(dtype);
+    let mut packed = vec![0; target.bytes(tensor.count).unwrap() as usize];
+    Kernel::copy(storage, target).unwrap().run(&bytes, &mut packed, tensor.count as usize).unwrap();
+    (tensor.shape.clone(), packed)
+}
+
+#[test]
+fn every_type_goes_through_every_pair_of_containers() {
+    let mut pairs = 0;
+    for dtype in Dtype::all().filter(|dtype| dtype.onnx_number().is_some() && dtype.class() != Class::String) {
+        // Odd lengths, so that packed elements end inside a byte.
+        let shape = [3, 7];
+        let wanted: Vec<u8> = (0..dtype.packed_bytes(21).unwrap()).map(|byte| (byte * 37 + 11) as u8).collect();
+        let spare = dtype.packed_bytes(21).unwrap() * 8 - 21 * u64::from(dtype.bits());
+        let mut wanted = wanted;
+        *wanted.last_mut().unwrap() &= 0xff >> spare;
+        if dtype == Dtype::Bool {
+            for byte in &mut wanted {
+                *byte &= 1;
+            }
+        }
+        let bench = Bench::new();
+        bench.write("in.pb", &onnx(dtype, &shape, &wanted));
+        for first in CONTAINERS.iter().map(|container| container.facts().extension) {
+            bench.run(&format!("cast in.pb --to int8 --exclude * -o 1.{first} -q -f")).expect(0, "", "");
+            for second in CONTAINERS.iter().map(|container| container.facts().extension) {
+                bench.run(&format!("cast 1.{first} --to int8 --exclude * -o 2.{second} -q -f")).expect(0, "", "");
+                let found = elements(&bench, &format!("2.{second}"), dtype);
+                assert_eq!(found, (vec![3, 7], wanted.clone()), "{dtype} in .{first} in .{second}");
+                pairs += 1;
+            }
+        }
+    }
+    assert_eq!(pairs, 27 * 16);
+}
+
+#[test]
+fn what_a_container_cannot_hold_is_refused_by_name_before_any_work() {
+    let bench = Bench::new();
+    let texts = common::npy("'<U2'", "(2,)", &[b'1', 0, 0, 0, 0, 0, 0, 0, b'2', 0, 0, 0, 0, 0, 0, 0]);
+    bench.write("text.npy", &texts);
+    bench.write("e3m4.npy", &common::npy("'float8_e3m4'", "(2,)", &[1, 2]));
+    let mut refused = 0;
+    for (file, dtype) in [("text.npy", Dtype::String), ("e3m4.npy", Dtype::Float8E3M4)] {
+        for container in CONTAINERS {
+            let out = format!("out.{}", container.facts().extension);
+            let outcome = bench.run(&format!("cast {file} --to int8 --exclude * -o {out} -q"));
+            if container.stores(dtype).is_some() {
+                outcome.expect(0, "", "");
+                std::fs::remove_file(bench.path(&out)).unwrap();
+            } else {
+                assert_eq!(outcome.code, Some(1));
+                let extension = container.facts().extension;
+                let wanted =
+                    format!("tcast: error: {file}: .{extension} cannot hold {dtype}\n  name an output that ends in ");
+                assert!(outcome.stderr.starts_with(&wanted), "{}", outcome.stderr);
+                refused += 1;
+            }
+            assert_eq!(bench.files(), ["e3m4.npy", "text.npy"]);
+        }
+    }
+    assert_eq!(refused, 2);
+}

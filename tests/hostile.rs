@@ -1,0 +1,131 @@
+//! Files that are made to hurt a reader, too large to be kept: each ends in time, in little memory, with one error.
+
+mod common;
+
+use common::{Bench, check_hostile, npy, safetensors};
+use std::io::Write;
+
+/// Checks one file; `allowed` are the exit codes.
+#[track_caller]
+fn check(name: &str, bytes: &[u8], allowed: &[i32]) {
+    let bench = Bench::new();
+    bench.write(name, bytes);
+    check_hostile(&bench.path(name), allowed, name);
+}
+
+/// A zip archive of one member, which is deflated; the sizes are what the caller says.
+fn zip(name: &str, deflated: &[u8], crc32: u32, size: u32) -> Vec<u8> {
+    let sizes = [deflated.len() as u32, size].map(u32::to_le_bytes).concat();
+    let common = [&[20, 0, 0, 0, 8, 0, 0, 0, 0x21, 0], &crc32.to_le_bytes()[..], &sizes].concat();
+    let lengths = [name.len() as u8, 0, 0, 0];
+    let local = [b"PK\x03\x04", &common[..], &lengths, name.as_bytes(), deflated].concat();
+    let central = [b"PK\x01\x02\x14\x00", &common[..], &lengths, &[0; 14], name.as_bytes()].concat();
+    let place = [central.len() as u32, local.len() as u32].map(u32::to_le_bytes).concat();
+    let end = [b"PK\x05\x06", &[0, 0, 0, 0, 1, 0, 1, 0][..], &place, &[0, 0]].concat();
+    [local, central, end].concat()
+}
+
+fn deflate(parts: &[&[u8]], zeros: u64) -> (Vec<u8>, u32) {
+    let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());
+    let mut sum = crc32fast::Hasher::new();
+    let block = vec![0; 1 << 20];
+    let blocks = std::iter::repeat_n(&block[..], (zeros >> 20) as usize);
+    for part in parts.iter().copied().chain(blocks) {
+        encoder.write_all(part).unwrap();
+        sum.update(part);
+    }
+    (encoder.finish().unwrap(), sum.finalize())
+}
+
+#[test]
+fn a_small_archive_that_unpacks_to_much_is_streamed_or_refused() {
+    let size = 256 << 20;
+    let header = npy("'<f4'", &format!("({},)", size / 4), &[]);
+    let (deflated, sum) = deflate(&[&header], size);
+    let whole = header.len() as u32 + size as u32;
+    assert!(deflated.len() < 1 << 20);
+    check("honest.npz", &zip("a.npy", &deflated, sum, whole), &[0]);
+    check("wrong_sum.npz", &zip("a.npy", &deflated, sum ^ 1, whole), &[1]);
+    check("short_size.npz", &zip("a.npy", &deflated, sum, whole - 4), &[1]);
+    check("long_size.npz", &zip("a.npy", &deflated, sum, whole + 4), &[1]);
+    let header = npy("'<f4'", "(3,)", &[]);
+    let (deflated, sum) = deflate(&[&header], size);
+    check("little_header.npz", &zip("a.npy", &deflated, sum, header.len() as u32 + size as u32), &[1]);
+    // The directory says what the header says, and the member goes on.
+    check("hidden.npz", &zip("a.npy", &deflated, sum, header.len() as u32 + 12), &[1]);
+    // One text of 256 MiB, of which nothing is seen.
+    let header = npy(&format!("'<U{}'", size / 4), "(1,)", &[]);
+    let (deflated, sum) = deflate(&[&header], size);
+    check("wide_text.npz", &zip("a.npy", &deflated, sum, header.len() as u32 + size as u32), &[1]);
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let nested = |open: &str, close: &str, depth| open.repeat(depth) + &close.repeat(depth);
+    check("objects.safetensors", &safetensors(&nested("{\"a\":", "}", 100_000), &[]), &[1]);
+    let header = format!(
+        "{{\"a\":{{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":{}}}}}",
+        nested("[", "]", 100_000)
+    );
+    check("unknown_field.safetensors", &safetensors(&header, &[0; 4]), &[1]);
+    for (open, close) in [("[", "]"), ("(", ")"), ("-", "")] {
+        let shape = nested(open, close, 9000);
+        check("brackets.npy", &npy("'<f4'", &shape, &[0; 4]), &[1]);
+        check("descr.npy", &npy(&shape, "(1,)", &[0; 4]), &[1]);
+    }
+    let fields: Vec<String> = (0..5000).map(|field| format!("('f{field}', '<f4')")).collect();
+    let header = format!("{{'descr': [{}], 'fortran_order': False, 'shape': (1,), }}\n", fields.join(", "));
+    let file =
+        [b"\x93NUMPY\x02\x00", &(header.len() as u32).to_le_bytes()[..], header.as_bytes(), &vec![0; 20_000]].concat();
+    check("fields.npy", &file, &[1]);
+    // Groups have been out of use for longer than ONNX exists.
+    check("groups.pb", &[0x9b, 0x06].repeat(50_000), &[1]);
+}
+
+#[test]
+fn many_of_anything_take_time_in_proportion() {
+    let entry = |name: &str, at: u64| {
+        format!("\"{name}\":{{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[{at},{}]}}", at + 4)
+    };
+    let entries = |count: u64, name: &dyn Fn(u64) -> String, step: u64| -> String {
+        let entries: Vec<String> = (0..count).map(|index| entry(&name(index), index * step)).collect();
+        format!("{{{}}}", entries.join(","))
+    };
+    let data = vec![7; 80_000];
+    check("tensors.safetensors", &safetensors(&entries(20_000, &|index| format!("t{index}"), 4), &data), &[0]);
+    check("same_name.safetensors", &safetensors(&entries(20_000, &|_| "t".to_owned(), 4), &data), &[1]);
+    check("same_bytes.safetensors", &safetensors(&entries(20_000, &|index| format!("t{index}"), 0), &data[..4]), &[1]);
+    let shape = vec!["1"; 100_000].join(",");
+    let header = format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{shape}],\"data_offsets\":[0,4]}}}}");
+    check("dimensions.safetensors", &safetensors(&header, &[0; 4]), &[0, 1]);
+    check("spaces.npy", &npy("'<f4'", &format!("(3,{})", " ".repeat(60_000)), &[0; 12]), &[0, 1]);
+    let name = "n".repeat(1_000_000);
+    let header = format!("{{\"{name}\":{{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}}}");
+    check("name.safetensors", &safetensors(&header, &[0; 4]), &[0, 1]);
+    let tail = b"\x10\x01\x4a\x04\0\0\0\0"; // FLOAT, raw_data
+    check("dimensions.pb", &[[0x08, 0x01].repeat(10_000), tail.to_vec()].concat(), &[0, 1]);
+}
+
+#[test]
+fn one_long_text_does_not_make_all_of_them_long() {
+    // Side by side in numpy's form, these would take 48 GB.
+    let long = [&[0x32, 0xe0, 0xd4, 0x03][..], &vec![b'7'; 60_000]].concat();
+    let texts = [[0x32, 0x01, b'1'].repeat(199_999), long].concat();
+    let head = [0x08, 0xc0, 0x9a, 0x0c, 0x10, 0x08];
+    check("texts.pb", &[&head[..], &texts].concat(), &[0, 1]);
+}
+
+#[test]
+fn a_text_as_wide_as_the_file_could_make_it_takes_no_memory() {
+    let size = 64_u64 << 20;
+    for descr in [format!("'<U{}'", size / 4), format!("'|S{size}'")] {
+        let header = npy(&descr, "(1,)", &[]);
+        let (deflated, sum) = deflate(&[&header], size);
+        let file = zip("a.npy", &deflated, sum, header.len() as u32 + size as u32);
+        let bench = Bench::new();
+        bench.write("wide.npz", &file);
+        let outcome = bench.run("cast wide.npz --to string -o out.npz");
+        assert!(outcome.stderr.contains("at most 16777216 are read and written"), "{outcome:?}");
+    }
+    check("dimensions.pb", &[0x08, 1].repeat(5_000_000), &[1]);
+}

@@ -1,0 +1,164 @@
+//! The table of README.md that tells where tcast differs from other tools: tcast's column, to the bit.
+#![allow(clippy::unwrap_used)]
+
+use clap::ValueEnum;
+use tcast::dtype::Dtype;
+use tcast::kernel::{Isa, Kernel, NotANumber, OutOfRange, Parser, Printer, RoundMode, Storage, Texts};
+use tcast::operator::cast::Attributes;
+
+const README: &str = include_str!("../README.md");
+const HEADING: &str = "## Where tcast differs from other tools, and why";
+
+/// More than fit in a vector register, and no multiple of one: other tools' results depend on the place.
+const COPIES: usize = 37;
+
+/// A value as the table writes it.
+#[derive(Debug, PartialEq)]
+enum Value {
+    /// `3f80`, most significant digit first.
+    Bits(u64),
+    /// `"1.5"`.
+    Text(String),
+    /// A text that is no number.
+    Error,
+}
+
+/// A row of the table.
+#[derive(Debug)]
+struct Witness {
+    row: &'static str,
+    source: Dtype,
+    input: Value,
+    target: Dtype,
+    attributes: Attributes,
+    result: Value,
+}
+
+impl Witness {
+    fn is_numeric(&self) -> bool {
+        self.source != Dtype::String && self.target != Dtype::String
+    }
+}
+
+fn code(cell: &'static str) -> Option<&'static str> {
+    cell.strip_prefix('`')?.strip_suffix('`')
+}
+
+/// A value of a type: digits for all of its bits, or a quoted text.
+fn value(dtype: Dtype, written: &str) -> Value {
+    if dtype == Dtype::String {
+        let text = written.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        return Value::Text(text.unwrap_or_else(|| panic!("{written} is no quoted text")).to_owned());
+    }
+    assert_eq!(written.len(), (dtype.bits() as usize).div_ceil(4), "{written}: digits for each bit of {dtype}");
+    Value::Bits(u64::from_str_radix(written, 16).unwrap())
+}
+
+fn attributes(flags: &str) -> Attributes {
+    let mut attributes = Attributes::default();
+    let mut words = flags.split([' ', '=']);
+    while let Some(flag) = words.next() {
+        let setting = words.next().unwrap_or_else(|| panic!("{flag} of what?"));
+        match flag {
+            "--saturate" => attributes.saturate = Some(setting.parse().unwrap()),
+            "--round-mode" => attributes.round_mode = Some(RoundMode::from_str(setting, false).unwrap()),
+            "--out-of-range" => attributes.out_of_range = OutOfRange::from_str(setting, false).unwrap(),
+            "--opset" => attributes.opset = Some(setting.parse().unwrap()),
+            _ => panic!("{flag}: give the flag a line here"),
+        }
+    }
+    attributes
+}
+
+fn witness(row: &'static str) -> Witness {
+    let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+    let [input, to, result, others, why] = cells[..] else { panic!("{row}: five cells are needed") };
+    assert!(!others.is_empty() && !why.is_empty(), "{row}");
+    let (source, input) = code(input).unwrap().split_once(' ').unwrap();
+    let (target, flags) = code(to).map(|to| to.split_once(' ').unwrap_or((to, ""))).unwrap();
+    let (source, target): (Dtype, Dtype) = (source.parse().unwrap(), target.parse().unwrap());
+    let result = if result == "error" { Value::Error } else { value(target, code(result).unwrap()) };
+    let attributes = if flags.is_empty() { Attributes::default() } else { attributes(flags) };
+    Witness { row, source, input: value(source, input), target, attributes, result }
+}
+
+fn witnesses() -> Vec<Witness> {
+    let section = README.split_once(HEADING).expect("README.md has the section").1;
+    let section = section.split("\n## ").next().unwrap();
+    section.lines().filter(|line| line.starts_with("| `")).map(witness).collect()
+}
+
+/// The low `bits` of a little endian element.
+fn low_bits(element: &[u8], bits: u32) -> u64 {
+    let number = element.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    number & (u64::MAX >> (64 - bits))
+}
+
+#[test]
+fn every_number_becomes_what_the_readme_says_wherever_it_stands() {
+    let mut seen = 0;
+    for witness in witnesses().iter().filter(|witness| witness.is_numeric()) {
+        let Witness { row, source, input, target, attributes, result } = witness;
+        let (Value::Bits(input), Value::Bits(result)) = (input, result) else { panic!("{row}: bits are needed") };
+        let width = |dtype: &Dtype| (dtype.bits() as usize).div_ceil(8);
+        let input = input.to_le_bytes()[..width(source)].repeat(COPIES);
+        let (from, to) = (Storage::per_byte(*source), Storage::per_byte(*target));
+        let kernel = Kernel::cast(from, to, &attributes.rules()).unwrap();
+        for isa in Isa::available() {
+            let mut output = vec![0; width(target) * COPIES];
+            kernel.run_on(isa, &input, &mut output, COPIES).unwrap();
+            for (place, element) in output.chunks_exact(width(target)).enumerate() {
+                let got = low_bits(element, target.bits());
+                assert_eq!(got, *result, "{row}\n{got:x} at place {place}, {isa:?}");
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 60, "{seen} rows were read");
+}
+
+#[test]
+fn every_text_and_number_becomes_the_other_as_the_readme_says() {
+    let mut seen = 0;
+    for witness in witnesses().iter().filter(|witness| !witness.is_numeric()) {
+        let Witness { row, source, input, target, attributes, result } = witness;
+        let got = match input {
+            Value::Text(text) => {
+                let mut texts = Texts::default();
+                texts.push(text.as_bytes());
+                let mut output = [0; 8];
+                let parser = Parser::new(Storage::per_byte(*target), &attributes.rules()).unwrap();
+                match parser.parse(&texts, &mut output) {
+                    Ok(_) => Value::Bits(low_bits(&output, target.bits())),
+                    Err(NotANumber(place)) => {
+                        assert_eq!(place, 0, "{row}");
+                        Value::Error
+                    }
+                }
+            }
+            Value::Bits(bits) => {
+                let mut texts = Texts::default();
+                let printer = Printer::new(Storage::per_byte(*source)).unwrap();
+                printer.print(&bits.to_le_bytes(), 1, &mut texts).unwrap();
+                assert_eq!(texts.len(), 1, "{row}");
+                Value::Text(String::from_utf8(texts.get(0).to_vec()).unwrap())
+            }
+            Value::Error => panic!("{row}: an error is no input"),
+        };
+        assert_eq!(got, *result, "{row}");
+        seen += 1;
+    }
+    assert!(seen >= 15, "{seen} rows were read");
+}
+
+#[test]
+fn no_row_stands_twice() {
+    let mut cases: Vec<String> = witnesses()
+        .iter()
+        .map(|witness| format!("{} {:?} {} {:?}", witness.source, witness.input, witness.target, witness.attributes))
+        .collect();
+    cases.sort_unstable();
+    for pair in cases.windows(2) {
+        assert_ne!(pair[0], pair[1]);
+    }
+}
