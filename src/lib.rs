@@ -17,6 +17,7 @@
 
 #![warn(clippy::unwrap_used)]
 
+pub mod bits;
 pub mod cli;
 pub mod commands;
 pub mod container;

@@ -11,7 +11,7 @@ const ROOMS: &[&[&str]] = &[
     &["report"],
     &["engine"],
     &["progress", "plan"],
-    &["select", "conversion"],
+    &["select", "conversion", "bits"],
     &["container", "operator"],
     &["kernel"],
     &["dtype", "io"],

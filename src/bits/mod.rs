@@ -1,0 +1,257 @@
+//! What the bits of an element are and what they mean: the text of `tcast bitcast --hex` and `--bits`.
+//!
+//! An element is its code: the low [`Dtype::bits`] of a number of 128, a complex number's real part in the lower
+//! half, as little-endian memory has it. Bits above are ignored. A complex number is two floats and not one number of
+//! twice the width, so wherever it is written, its real part comes first. Texts have no code: callers keep them out.
+
+mod render;
+
+pub use render::{Style, bits_json, bits_row, hex_json, hex_row};
+
+use crate::dtype::{Class, Dtype, FloatFormat, Specials};
+
+/// A stretch of bits with a task of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// One bit, set for negative numbers.
+    Sign,
+    /// A float's power of two, with its bias.
+    Exponent,
+    /// A float's digits behind the hidden first one.
+    Mantissa,
+    /// The digits of an integer or a bool, without a signed integer's first.
+    Integer,
+}
+
+impl Part {
+    /// The name, as the JSON document has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sign => "sign",
+            Self::Exponent => "exponent",
+            Self::Mantissa => "mantissa",
+            Self::Integer => "integer",
+        }
+    }
+}
+
+/// What a code stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A float's zero, of either sign.
+    Zero,
+    /// A float that has no hidden bit.
+    Subnormal,
+    /// Any other finite float.
+    Normal,
+    /// Infinity of either sign.
+    Infinite,
+    /// The NaN of a format that has only one sort.
+    Nan,
+    /// An IEEE NaN with the first bit of its mantissa set (IEEE 754-2019, 6.2.1).
+    QuietNan,
+    /// An IEEE NaN with that bit clear.
+    SignallingNan,
+    /// An integer.
+    Integer,
+    /// A bool.
+    Bool,
+    /// Two floats, each of a kind of its own.
+    Complex,
+}
+
+impl Kind {
+    /// The name, as rows and the JSON document have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zero => "zero",
+            Self::Subnormal => "subnormal",
+            Self::Normal => "normal",
+            Self::Infinite => "infinite",
+            Self::Nan => "NaN",
+            Self::QuietNan => "quiet NaN",
+            Self::SignallingNan => "signalling NaN",
+            Self::Integer => "integer",
+            Self::Bool => "bool",
+            Self::Complex => "complex",
+        }
+    }
+}
+
+/// What a code stands for, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meaning {
+    /// The kind of number.
+    pub kind: Kind,
+    /// The number as [`crate::kernel::Printer`] writes it; `true` and `false`; `1.5-2i`.
+    pub value: String,
+    /// A finite float as an odd integer times a power of two, `-3*2^-1`; `None` where `value` is an integer and
+    /// nothing was rounded to write it.
+    pub exact: Option<String>,
+    /// The mantissa of an IEEE NaN below its quiet bit, where any of it is set.
+    pub payload: Option<u64>,
+}
+
+/// The codes of elements that lie in `bytes` as [`crate::kernel::Storage::per_byte`] has them.
+pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
+    bytes.chunks_exact(bytes_of(dtype)).map(move |bytes| {
+        let code = bytes.iter().rev().fold(0, |code, byte| code << 8 | u128::from(*byte));
+        low_bits(dtype, code)
+    })
+}
+
+/// The code in hexadecimal, most significant digit first: as many digits as the width needs. A complex number's
+/// real part stands before the imaginary one.
+#[must_use]
+pub fn hex(dtype: Dtype, code: u128) -> String {
+    let digit = |(dtype, code): (Dtype, u128)| format!("{code:0width$x}", width = dtype.bits().div_ceil(4) as usize);
+    numbers(dtype, code).into_iter().map(digit).collect()
+}
+
+/// How many elements a row of `--hex` has: 16 bytes of them, or 16 where several would fit in a byte.
+#[must_use]
+pub fn per_row(dtype: Dtype) -> usize {
+    16 / bytes_of(dtype)
+}
+
+/// The binary digits of a code, most significant first, by their tasks; a complex number's real part first.
+#[must_use]
+pub fn parts(dtype: Dtype, code: u128) -> Vec<(Part, String)> {
+    numbers(dtype, code).into_iter().flat_map(|(dtype, code)| parts_of_number(dtype, code)).collect()
+}
+
+fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(Part, String)> {
+    let bits = dtype.bits();
+    let widths = match dtype.class() {
+        // One bit of an integer is its sign and nothing else.
+        Class::Int { signed: true } if bits == 1 => vec![(Part::Sign, 1)],
+        Class::Int { signed: true } => vec![(Part::Sign, 1), (Part::Integer, bits - 1)],
+        Class::Int { signed: false } | Class::Bool => vec![(Part::Integer, bits)],
+        Class::Float(FloatFormat { exponent_bits, mantissa_bits, .. }) => {
+            vec![(Part::Sign, 1), (Part::Exponent, exponent_bits), (Part::Mantissa, mantissa_bits)]
+        }
+        Class::Scale => vec![(Part::Exponent, bits)],
+        Class::Complex | Class::String => unreachable!("{dtype} is not one number"),
+    };
+    let digits = format!("{code:0width$b}", width = bits as usize);
+    let mut rest = digits.as_str();
+    let parts = widths.into_iter().map(|(part, width)| {
+        let (digits, behind) = rest.split_at(width as usize);
+        rest = behind;
+        (part, digits.to_owned())
+    });
+    parts.collect()
+}
+
+/// What a code stands for.
+#[must_use]
+pub fn meaning(dtype: Dtype, code: u128) -> Meaning {
+    if let Some(halves) = halves(dtype, code) {
+        return complex(&halves.map(|(dtype, code)| meaning(dtype, code)));
+    }
+    let bits = dtype.bits();
+    let code = low_bits(dtype, code);
+    match dtype.class() {
+        Class::Bool => plain(Kind::Bool, (code != 0).to_string()),
+        Class::Int { signed: false } => plain(Kind::Integer, code.to_string()),
+        Class::Int { signed: true } => {
+            let extended = (code << (128 - bits)) as i128 >> (128 - bits);
+            plain(Kind::Integer, extended.to_string())
+        }
+        Class::Float(format) => float(dtype, &format, code as u64),
+        Class::Scale if code == 0xff => plain(Kind::Nan, "NaN"),
+        // 2^-127 has a code like all others here, though float32 has it among its subnormal numbers.
+        Class::Scale => finite(dtype, Kind::Normal, power_of_two(code as i32 - 127), 1, code as i32 - 127),
+        Class::Complex | Class::String => unreachable!("{dtype} is not one number"),
+    }
+}
+
+fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
+    let magnitude = code & (format.sign() - 1);
+    let is_negative = code != magnitude;
+    let field = magnitude >> format.mantissa_bits;
+    let mantissa = magnitude & ((1 << format.mantissa_bits) - 1);
+    if format.specials == Specials::Ieee && magnitude == format.infinity() {
+        return plain(Kind::Infinite, if is_negative { "-INF" } else { "INF" });
+    }
+    if format.specials == Specials::Ieee && magnitude > format.infinity() {
+        let quiet = 1 << (format.mantissa_bits - 1);
+        let kind = if mantissa & quiet == 0 { Kind::SignallingNan } else { Kind::QuietNan };
+        let payload = Some(mantissa & !quiet).filter(|&payload| payload != 0);
+        return Meaning { payload, ..plain(kind, "NaN") };
+    }
+    // A format without NaN calls the code of its negative zero so.
+    if format.specials != Specials::Finite && (magnitude > format.max_finite() || code == format.nan()) {
+        return plain(Kind::Nan, "NaN");
+    }
+    let kind = match (field, mantissa) {
+        (0, 0) => Kind::Zero,
+        (0, _) => Kind::Subnormal,
+        _ => Kind::Normal,
+    };
+    let integer = if field == 0 { mantissa } else { mantissa | 1 << format.mantissa_bits };
+    let exponent = format.min_subnormal_exponent() + (field as i32 - 1).max(0);
+    let number = match dtype {
+        Dtype::Float64 => f64::from_bits(code),
+        _ if is_negative => -(integer as f64 * power_of_two(exponent)),
+        _ => integer as f64 * power_of_two(exponent),
+    };
+    finite(dtype, kind, number, integer, exponent)
+}
+
+/// What `number`, of the size `integer` times 2 to the `exponent`, means; digits as [`crate::kernel::Printer`] has them.
+fn finite(dtype: Dtype, kind: Kind, number: f64, integer: u64, exponent: i32) -> Meaning {
+    let value = if dtype == Dtype::Float64 { number.to_string() } else { (number as f32).to_string() };
+    let (zeros, sign) = (integer.trailing_zeros(), if number < 0.0 { "-" } else { "" });
+    let (odd, exponent) = (integer.unbounded_shr(zeros), exponent + zeros as i32);
+    // The shortest digits of a large integer end in zeros that it lacks; `.0` writes it out.
+    let is_told = kind == Kind::Zero || exponent >= 0 && value == format!("{number:.0}");
+    let exact = (!is_told).then(|| format!("{sign}{odd}*2^{exponent}"));
+    Meaning { exact, ..plain(kind, value) }
+}
+
+fn complex(parts: &[Meaning; 2]) -> Meaning {
+    let join = |[real, imaginary]: [&str; 2]| {
+        let plus = if imaginary.starts_with('-') { "" } else { "+" };
+        format!("{real}{plus}{imaginary}i")
+    };
+    let is_finite = |part: &Meaning| matches!(part.kind, Kind::Zero | Kind::Subnormal | Kind::Normal);
+    let is_told = parts.iter().all(|part| part.exact.is_none());
+    let exact = (parts.iter().all(is_finite) && !is_told)
+        .then(|| join(parts.each_ref().map(|part| part.exact.as_ref().unwrap_or(&part.value).as_str())));
+    Meaning { exact, ..plain(Kind::Complex, join(parts.each_ref().map(|part| part.value.as_str()))) }
+}
+
+fn plain(kind: Kind, value: impl Into<String>) -> Meaning {
+    Meaning { kind, value: value.into(), exact: None, payload: None }
+}
+
+/// Of -1022 to 1023.
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((1023 + exponent) as u64) << 52)
+}
+
+/// The real and the imaginary part of a complex number.
+fn halves(dtype: Dtype, code: u128) -> Option<[(Dtype, u128); 2]> {
+    let part = match dtype {
+        Dtype::Complex64 => Dtype::Float32,
+        Dtype::Complex128 => Dtype::Float64,
+        _ => return None,
+    };
+    Some([code, code >> part.bits()].map(|code| (part, low_bits(part, code))))
+}
+
+/// The one number, or the two, that an element is made of.
+fn numbers(dtype: Dtype, code: u128) -> Vec<(Dtype, u128)> {
+    halves(dtype, code).map_or_else(|| vec![(dtype, low_bits(dtype, code))], Vec::from)
+}
+
+fn low_bits(dtype: Dtype, code: u128) -> u128 {
+    code & (u128::MAX >> (128 - dtype.bits()))
+}
+
+fn bytes_of(dtype: Dtype) -> usize {
+    dtype.bits().div_ceil(8) as usize
+}

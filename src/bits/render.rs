@@ -1,0 +1,157 @@
+//! Rows for people and values for scripts.
+
+use super::{Kind, Meaning, Part, halves, hex, meaning, parts, per_row};
+use crate::dtype::{Class, Dtype};
+use anstyle::{AnsiColor, Style as Colour};
+use serde_json::{Map, Value, json};
+
+/// Where rows go.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// Whether to someone's eyes: with colours, and in columns. Otherwise rows are bare, for scripts.
+    pub is_terminal: bool,
+    /// Digits of the last index.
+    pub index_width: usize,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+const DIM: Colour = Colour::new().dimmed();
+
+/// A row of `--hex`: the index of the first element, and the codes.
+///
+/// On a terminal, their values follow between bars where the whole line fits, as `hexdump -C` has its text.
+#[must_use]
+pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &Style) -> String {
+    let codes = join(elements.iter().map(|&code| hex(dtype, code)), " ");
+    let row = format!("{}  ", index(first_index, style));
+    if !style.is_terminal {
+        return row + &codes;
+    }
+    let values = join(elements.iter().map(|&code| brief(dtype, meaning(dtype, code).value)), " ");
+    // A short last row is padded, so that its values stand below the others.
+    let full = per_row(dtype) * (hex(dtype, 0).len() + 1) - 1;
+    let columns = style.index_width + 2 + full + 3 + values.len() + 1;
+    if columns <= style.width { format!("{row}{codes:full$}  |{values}|") } else { row + &codes }
+}
+
+/// A float in 8 characters or so: a row of them is to stand beside their codes. `--bits` has all digits.
+fn brief(dtype: Dtype, value: String) -> String {
+    const FITTING: usize = 8;
+    let number = if dtype.is_floating() && value.len() > FITTING { value.parse::<f64>().ok() } else { None };
+    let Some(number) = number.filter(|number| number.is_finite()) else { return value };
+    if (1e-3..1e6).contains(&number.abs()) {
+        let whole = number.abs().max(1.0).log10() as usize;
+        let digits = format!("{number:.*}", 5_usize.saturating_sub(whole));
+        return digits.trim_end_matches('0').trim_end_matches('.').to_owned();
+    }
+    format!("{number:.1e}")
+}
+
+/// A row of `--bits`: the index, the parts of the code, the value, what it is exactly, and its kind.
+///
+/// On a terminal, sign, exponent and mantissa have a colour each, and the kinds stand in a column.
+#[must_use]
+pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &Style) -> String {
+    let (parts, meaning) = (parts(dtype, code), meaning(dtype, code));
+    let what = statement(dtype, code, &meaning);
+    let kind = match halves(dtype, code) {
+        Some(halves) => join(halves.into_iter().map(|(dtype, code)| super::meaning(dtype, code).kind.name()), ", "),
+        None => meaning.kind.name().to_owned(),
+    };
+    let index = index(element_index, style);
+    if !style.is_terminal {
+        let digits = join(parts.into_iter().map(|(_, digits)| digits), " ");
+        return format!("{index}  {digits}  {what}  {kind}");
+    }
+    let before = style.index_width + 2 + parts.iter().map(|(_, digits)| digits.len() + 1).sum::<usize>() + 1;
+    let digits = join(
+        parts.into_iter().map(|(part, digits)| {
+            let colour = colour(part);
+            format!("{colour}{digits}{colour:#}")
+        }),
+        " ",
+    );
+    // The column narrows where lines would not fit, unless this one does not fit anyway.
+    let room = style.width.saturating_sub(before + 2 + kind.len().max(Kind::Subnormal.name().len()));
+    let column = statement_width(dtype);
+    let column = if what.len() <= room { column.min(room) } else { column };
+    format!("{index}  {digits}  {what:column$}  {kind}")
+}
+
+/// `{"index": 0, "bits": "3fc00000"}`.
+#[must_use]
+pub fn hex_json(dtype: Dtype, index: u64, code: u128) -> Value {
+    json!({ "index": index, "bits": hex(dtype, code) })
+}
+
+/// As [`hex_json`], with all that a row of `--bits` says. A complex number has `real` and `imaginary` for `parts`.
+#[must_use]
+pub fn bits_json(dtype: Dtype, index: u64, code: u128) -> Value {
+    let mut value = number_json(dtype, code);
+    value["index"] = json!(index);
+    value
+}
+
+fn number_json(dtype: Dtype, code: u128) -> Value {
+    let Meaning { kind, value, exact, payload } = meaning(dtype, code);
+    let mut document = json!({ "bits": hex(dtype, code), "kind": kind.name(), "value": value });
+    if let Some(exact) = exact {
+        document["exact"] = json!(exact);
+    }
+    if let Some(payload) = payload {
+        document["payload"] = json!(payload);
+    }
+    if let Some([real, imaginary]) = halves(dtype, code) {
+        document["real"] = number_json(real.0, real.1);
+        document["imaginary"] = number_json(imaginary.0, imaginary.1);
+    } else {
+        let parts = parts(dtype, code).into_iter().map(|(part, digits)| (part.name().to_owned(), json!(digits)));
+        document["parts"] = Value::Object(parts.collect::<Map<_, _>>());
+    }
+    document
+}
+
+fn index(index: u64, style: &Style) -> String {
+    let width = style.index_width;
+    if style.is_terminal { format!("{DIM}{index:width$}{DIM:#}") } else { index.to_string() }
+}
+
+/// The value, and what else there is to say of it.
+fn statement(dtype: Dtype, code: u128, meaning: &Meaning) -> String {
+    let value = &meaning.value;
+    match (&meaning.exact, meaning.payload) {
+        (Some(exact), _) => format!("{value} = {exact}"),
+        (_, Some(payload)) => format!("{value}, payload {payload:#x}"),
+        _ if dtype == Dtype::Bool && code > 1 => format!("{value} ({code} counts as true)"),
+        _ => value.clone(),
+    }
+}
+
+/// How long statements are, but for floats that have many zeros behind the point: those are too rare and too long to
+/// push all others aside.
+fn statement_width(dtype: Dtype) -> usize {
+    match dtype.class() {
+        Class::Bool => "false".len(),
+        // Of the lowest number and the highest, the longer.
+        Class::Int { signed } => meaning(dtype, if signed { 1 << (dtype.bits() - 1) } else { u128::MAX }).value.len(),
+        Class::Float(_) if dtype.bits() < 8 => "-1.625 = -13*2^-3".len(),
+        Class::Float(_) if dtype.bits() == 8 => "-0.0000076293945 = -1*2^-17".len(),
+        Class::Float(_) | Class::Scale if dtype.bits() <= 32 => "-0.0062831868 = -13493041*2^-31".len(),
+        _ => "-0.003141592653589793 = -3622009729038561*2^-60".len(),
+    }
+}
+
+/// Colours that can be read on dark and on light ground.
+fn colour(part: Part) -> Colour {
+    match part {
+        Part::Sign => AnsiColor::Red.on_default(),
+        Part::Exponent => AnsiColor::Green.on_default(),
+        Part::Mantissa => AnsiColor::Cyan.on_default(),
+        Part::Integer => Colour::new(),
+    }
+}
+
+fn join(texts: impl Iterator<Item = impl Into<String>>, between: &str) -> String {
+    texts.map(Into::into).collect::<Vec<String>>().join(between)
+}
