@@ -32,3 +32,4 @@ pub mod plan;
 pub mod progress;
 pub mod report;
 pub mod select;
+pub mod stats;

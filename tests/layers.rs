@@ -9,7 +9,7 @@ const ROOMS: &[&[&str]] = &[
     &["commands"],
     &["cli"],
     &["report"],
-    &["engine"],
+    &["engine", "stats"],
     &["progress", "plan"],
     &["select", "conversion", "bits"],
     &["container", "operator"],

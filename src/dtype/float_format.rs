@@ -66,4 +66,10 @@ impl FloatFormat {
     pub const fn min_subnormal_exponent(&self) -> i32 {
         1 - self.bias - self.mantissa_bits as i32
     }
+
+    /// The exponent of the smallest positive number that has all digits.
+    #[must_use]
+    pub const fn min_normal_exponent(&self) -> i32 {
+        1 - self.bias
+    }
 }

@@ -131,8 +131,8 @@ pub(crate) fn mask(bits: u32) -> u64 {
 /// the fields is the order of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Magnitude {
-    top: i32,
-    fraction: u64,
+    pub(crate) top: i32,
+    pub(crate) fraction: u64,
 }
 
 impl Magnitude {

@@ -1,0 +1,190 @@
+//! A histogram as a picture for a terminal, with the ranges of the narrow formats beside it.
+
+use super::Histogram;
+use crate::dtype::{Class, Dtype, FloatFormat};
+use anstyle::{AnsiColor, Style};
+use std::fmt::Write as _;
+
+/// The formats that are drawn, with names that fit above a line.
+const FORMATS: [(Dtype, &str); 4] =
+    [(Dtype::Float16, "f16"), (Dtype::Float8E4M3FN, "e4m3"), (Dtype::Float8E5M2, "e5m2"), (Dtype::Float4E2M1, "e2m1")];
+
+/// Rows above which exponents are put together.
+const ROWS: i32 = 24;
+
+/// Columns of a format's line.
+const LINE: usize = 5;
+
+/// Draws one bar for each exponent, the largest on top, on lines of at most `width` characters where that is enough
+/// for a bar. Beside the bars stands for each narrow format what becomes of such numbers in it, and below them what
+/// that makes in all. Empty where the histogram is.
+///
+/// With more than 24 exponents, those that are beyond all of the formats are put together, and if need be the others
+/// by twos. A number that is exactly half of a format's smallest, and so becomes zero, is drawn as one that is larger:
+/// the histogram does not tell it from them.
+#[must_use]
+pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
+    let rows = rows(histogram);
+    let reaches = FORMATS.map(|(dtype, _)| Reach::of(dtype));
+    let total = histogram.total();
+    let label_width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
+    let most = rows.iter().map(|row| row.count).max().unwrap_or(0);
+    let count_width = most.to_string().len();
+    let fixed = label_width + 1 + 1 + count_width + 1 + SHARE + 1 + LINE * FORMATS.len();
+    let bar_width = width.saturating_sub(fixed).max(1);
+    let mut text = String::new();
+    if rows.is_empty() {
+        return text;
+    }
+    let _ = write!(text, "{:1$}", "", fixed + bar_width - LINE * FORMATS.len());
+    for (_, name) in FORMATS {
+        let _ = write!(text, "{name:>LINE$}");
+    }
+    for Row { label, low, high, count } in &rows {
+        let bar = bar(*count, most, bar_width);
+        let (count, share) = if *count > 0 { (count.to_string(), share(*count, total)) } else { Default::default() };
+        let _ = write!(text, "\n{label:>label_width$} {bar:bar_width$} {count:>count_width$} {share:>SHARE$} ");
+        for reach in &reaches {
+            let (mark, style) = reach.mark(*low, *high);
+            let style = if colour { style } else { Style::new() };
+            let _ = write!(text, "{:1$}{style}{mark}{style:#}", "", LINE - 1);
+        }
+    }
+    text.push_str("\n\n┃ normal  ┊ subnormal  0 becomes zero  ▲ beyond the largest  ╻╿╵ part of a row\n\n");
+    text.push_str("              smallest  normal from  largest  becomes zero  subnormal    beyond");
+    for ((dtype, _), reach) in FORMATS.iter().zip(&reaches) {
+        let smallest = power(reach.smallest);
+        let normal = power(reach.normal);
+        let zero = share(histogram.within(i32::MIN..reach.smallest - 1), total);
+        let subnormal = share(histogram.within(reach.smallest - 1..reach.normal), total);
+        let beyond = reach.beyond(histogram, total);
+        let _ = write!(
+            text,
+            "\n{dtype:12}  {smallest:>8}  {normal:>11}  {:>7}  {zero:>12}  {subnormal:>9}  {beyond:>8}",
+            reach.largest
+        );
+    }
+    text
+}
+
+/// Exponents that share a bar, both ends included.
+struct Row {
+    label: String,
+    low: i32,
+    high: i32,
+    count: u64,
+}
+
+impl Row {
+    fn new(histogram: &Histogram, label: String, low: i32, high: i32) -> Self {
+        let count = histogram.iter().filter(|(exponent, _)| (low..=high).contains(exponent)).map(|(_, count)| count);
+        Self { label, low, high, count: count.sum() }
+    }
+}
+
+/// From the largest exponent to the smallest.
+fn rows(histogram: &Histogram) -> Vec<Row> {
+    let Some(((low, _), (high, _))) = histogram.iter().next().zip(histogram.iter().next_back()) else {
+        return Vec::new();
+    };
+    if high - low < ROWS {
+        return (low..=high).rev().map(|both| Row::new(histogram, power(both), both, both)).collect();
+    }
+    // Below all formats every number becomes zero, above them none is held: there is nothing to tell apart.
+    let reaches = || FORMATS.iter().map(|(dtype, _)| Reach::of(*dtype));
+    let bottom = reaches().map(|reach| reach.smallest - 1).min().unwrap_or(low);
+    let top = reaches().map(|reach| reach.highest).max().unwrap_or(high);
+    let (first, last) = (low.max(bottom), high.min(top));
+    let step = if last - first < ROWS { 1 } else { 2 };
+    let mut rows = Vec::new();
+    if low < bottom {
+        rows.push(Row::new(histogram, format!("< {}", power(bottom)), low, bottom - 1));
+    }
+    let mut from = first;
+    while from <= last {
+        // By twos they begin with an even exponent.
+        let to = last.min(from + step - 1 - from.rem_euclid(step));
+        let label = if from == to { power(from) } else { format!("{}..{to}", power(from)) };
+        rows.push(Row::new(histogram, label, from, to));
+        from = to + 1;
+    }
+    if high > top {
+        rows.push(Row::new(histogram, format!(">= {}", power(top + 1)), top + 1, high));
+    }
+    rows.reverse();
+    rows
+}
+
+/// What a format holds.
+struct Reach {
+    /// The exponent of its smallest number: what is less than half of that becomes zero.
+    smallest: i32,
+    /// The exponent of its smallest number with all digits.
+    normal: i32,
+    /// The exponent of its largest number, which never fills it to the end.
+    highest: i32,
+    largest: f64,
+}
+
+impl Reach {
+    fn of(dtype: Dtype) -> Self {
+        let Class::Float(format) = dtype.class() else { unreachable!("all that are drawn are floats") };
+        let FloatFormat { mantissa_bits, bias, .. } = format;
+        let code = format.max_finite();
+        let highest = (code >> mantissa_bits) as i32 - bias;
+        let mantissa = 1 << mantissa_bits | code & ((1 << mantissa_bits) - 1);
+        Self {
+            smallest: format.min_subnormal_exponent(),
+            normal: format.min_normal_exponent(),
+            highest,
+            largest: mantissa as f64 * f64::powi(2.0, highest - mantissa_bits as i32),
+        }
+    }
+
+    /// What becomes of numbers with these exponents. Partly so and partly so is drawn in halves.
+    fn mark(&self, low: i32, high: i32) -> (char, Style) {
+        let [green, yellow, red] = [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red].map(AnsiColor::on_default);
+        let rounded = self.smallest - 1; // not all lost: up to the smallest number
+        match (low, high) {
+            _ if low > self.highest => ('▲', red),
+            _ if high >= self.highest => ('╻', yellow),
+            _ if low >= self.normal => ('┃', green),
+            _ if high >= self.normal => ('╿', yellow),
+            _ if low >= rounded => ('┊', yellow),
+            _ if high >= rounded => ('╵', yellow),
+            _ => ('0', red),
+        }
+    }
+
+    /// The share of numbers beyond the largest; the most that it can be, as some have the same exponent as that.
+    fn beyond(&self, histogram: &Histogram, total: u64) -> String {
+        let least = histogram.within(self.highest + 1..i32::MAX);
+        let most = histogram.within(self.highest..i32::MAX);
+        let share = share(most, total);
+        if least == most || share.starts_with('<') { share } else { format!("<= {share}") }
+    }
+}
+
+/// Columns of a share.
+const SHARE: usize = 7;
+
+fn share(count: u64, total: u64) -> String {
+    let percent = count as f64 / total as f64 * 100.0;
+    match count {
+        0 => "0%".to_owned(),
+        _ if percent < 0.01 => "< 0.01%".to_owned(),
+        _ => format!("{percent:.2}%"),
+    }
+}
+
+fn power(exponent: i32) -> String {
+    format!("2^{exponent}")
+}
+
+/// A bar in eighths of a character; none is so short that it cannot be seen.
+fn bar(count: u64, most: u64, width: usize) -> String {
+    const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (u128::from(count) * width as u128 * 8 / u128::from(most.max(1))) as usize;
+    let eighths = eighths.max(usize::from(count > 0));
+    "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
+}

@@ -1,0 +1,274 @@
+//! Figures of one tensor: its extremes, its mean, what is not a number, and how its exponents are spread.
+//!
+//! A tensor is read once, in pieces that threads take from one counter. Floats are widened to float64 and integers to
+//! 64 bits by the kernels, so that one loop serves for each of the two. All that is kept are counts and sums of
+//! integers, which are the same in any order: the figures are equal to the bit for any number of threads.
+
+mod draw;
+mod tally;
+
+pub use draw::draw;
+
+use crate::container::{Checksum, Data, Reader, Tensor};
+use crate::conversion::{Conversion, Elements, run_kernel};
+use crate::dtype::{Class, Dtype};
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use crate::kernel::{Form, Storage};
+use crate::operator::cast::Attributes;
+use crate::progress::Progress;
+use crc32fast::Hasher;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tally::{BLOCK, Floats, Integers, Tally};
+
+/// Bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
+const PIECE: u64 = 1 << 20;
+
+/// A number of a tensor, exactly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// Of an integer type or bool.
+    Integer(i128),
+    /// Of a float type, all of which float64 holds.
+    Float(f64),
+}
+
+impl Number {
+    fn abs(self) -> Self {
+        match self {
+            Self::Integer(number) => Self::Integer(number.abs()),
+            Self::Float(number) => Self::Float(number.abs()),
+        }
+    }
+}
+
+/// Figures of one tensor. A complex number counts as two numbers, its real and its imaginary part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stats {
+    /// How many numbers there are, NaN and Inf included.
+    pub count: u64,
+    /// The smallest of those that are finite, as are the next three; `None` where none is. -0 shows as 0.
+    pub min: Option<Number>,
+    /// The largest.
+    pub max: Option<Number>,
+    /// The largest absolute value.
+    pub abs_max: Option<Number>,
+    /// The mean, right to the last bit or the one before it whatever the number of values and their order.
+    pub mean: Option<f64>,
+    /// Zeros of either sign.
+    pub zeros: u64,
+    /// Numbers with fewer digits than the tensor's own type has elsewhere, being so small.
+    pub subnormals: u64,
+    /// Values that are not a number.
+    pub nan: u64,
+    /// Inf.
+    pub plus_infinite: u64,
+    /// -Inf.
+    pub minus_infinite: u64,
+    /// How all others are spread: finite, and not zero.
+    pub exponents: Histogram,
+}
+
+/// How many finite numbers that are not zero have each binary exponent, which is floor(log2|x|).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram(BTreeMap<i32, u64>);
+
+impl Histogram {
+    /// The exponents that occur, ascending, and how many numbers have each.
+    #[must_use]
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (i32, u64)> {
+        self.0.iter().map(|(&exponent, &count)| (exponent, count))
+    }
+
+    /// How many numbers have an exponent of a range.
+    #[must_use]
+    pub fn within(&self, exponents: Range<i32>) -> u64 {
+        if exponents.is_empty() { 0 } else { self.0.range(exponents).map(|(_, count)| count).sum() }
+    }
+
+    /// How many numbers there are in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+}
+
+/// Counts of the same exponent add up, so that the histograms of several tensors make one.
+impl FromIterator<(i32, u64)> for Histogram {
+    fn from_iter<T: IntoIterator<Item = (i32, u64)>>(counts: T) -> Self {
+        let mut histogram = Self::default();
+        for (exponent, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            *histogram.0.entry(exponent).or_default() += count;
+        }
+        histogram
+    }
+}
+
+/// The figures of a tensor whose elements have this form. `None` for text.
+///
+/// # Errors
+/// When the tensor is damaged, or an element malformed; of several such elements the first is named.
+///
+/// # Panics
+/// When a thread of it has panicked.
+pub fn of(
+    tensor: &Tensor,
+    form: Form,
+    files: &[MappedFile],
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Option<Stats>> {
+    let Form::Numbers(stored) = form else { return Ok(None) };
+    let (dtype, parts) = match stored.dtype {
+        Dtype::Complex64 => (Dtype::Float32, 2),
+        Dtype::Complex128 => (Dtype::Float64, 2),
+        dtype => (dtype, 1),
+    };
+    let work = Work {
+        tensor,
+        from: Storage { dtype, ..stored },
+        count: tensor.count * parts,
+        files,
+        threads: threads as u64,
+        progress,
+    };
+    let stats = match dtype.class() {
+        Class::Int { signed: true } => work.run::<Integers<true>>(Dtype::Int64),
+        Class::Int { signed: false } | Class::Bool => work.run::<Integers<false>>(Dtype::Uint64),
+        _ if dtype == Dtype::Float64 => work.run::<Floats<true>>(dtype),
+        _ => work.run::<Floats<false>>(Dtype::Float64),
+    };
+    let mut stats = stats.map_err(|error| error.in_tensor(&tensor.name))?;
+    if let Class::Float(format) = dtype.class() {
+        stats.subnormals = stats.exponents.within(i32::MIN..format.min_normal_exponent());
+    }
+    Ok(Some(stats))
+}
+
+/// A tensor that is to be read, as real numbers.
+struct Work<'a> {
+    tensor: &'a Tensor,
+    from: Storage,
+    count: u64,
+    files: &'a [MappedFile],
+    threads: u64,
+    progress: &'a dyn Progress,
+}
+
+/// What a thread has done: a tally, and sums over the pieces that it has read where there is a checksum.
+type Done<T> = (T, Vec<(u64, Hasher)>);
+
+impl Work<'_> {
+    /// Reads everything, widened to the type that `T` takes.
+    fn run<T: Tally>(&self, lane: Dtype) -> Result<Stats> {
+        let (from, to) = (Form::Numbers(self.from), Form::Numbers(Storage::packed(lane)));
+        let conversion =
+            Conversion::cast(from, to, &Attributes::default().rules()).expect("every real number can be widened");
+        let tally = match &self.tensor.data {
+            Data::Mapped { file, range, checksum } => {
+                self.mapped::<T>(&conversion, &self.files[*file], range, checksum.as_ref())
+            }
+            Data::Streamed(_) => self.streamed(&conversion),
+        }?;
+        Ok(tally.stats())
+    }
+
+    fn elements(&self) -> Elements<'_> {
+        Elements { count: self.count, shape: &self.tensor.shape, fortran_order: self.tensor.fortran_order }
+    }
+
+    fn streamed<T: Tally>(&self, conversion: &Conversion) -> Result<T> {
+        let mut tally = T::default();
+        let mut told = 0;
+        let stored = u128::from(self.tensor.data.stored_len());
+        let mut sink = |bytes: &[u8], elements: u64| {
+            tally.add(bytes);
+            let read = (stored * u128::from(elements) / u128::from(self.count)) as u64;
+            self.progress.advance(read - told);
+            told = read;
+            Ok(())
+        };
+        let reader = Reader::open(self.tensor, self.files, false)?;
+        conversion.run(self.elements(), reader, &mut sink)?;
+        Ok(tally)
+    }
+
+    fn mapped<T: Tally>(
+        &self,
+        conversion: &Conversion,
+        file: &MappedFile,
+        range: &Range<usize>,
+        checksum: Option<&Checksum>,
+    ) -> Result<T> {
+        let kernel = conversion.kernel().expect("numbers to numbers");
+        let bytes_before = |element| conversion.from.bytes(element).expect("a part of what is in the file") as usize;
+        let piece = PIECE / u64::from(self.from.dtype.bits().div_ceil(8));
+        let next = AtomicU64::new(0);
+        let read_piece = |start: u64, (tally, sums): &mut Done<T>, lane: &mut Vec<u8>| -> Result<()> {
+            let end = self.count.min(start + piece);
+            let source = range.start + bytes_before(start)..range.start + bytes_before(end);
+            file.prefetch(source.clone())?;
+            if checksum.is_some() {
+                let mut sum = Hasher::new();
+                sum.update(&file[source.clone()]);
+                sums.push((start, sum));
+            }
+            for block in (start..end).step_by(BLOCK) {
+                let count = (end - block).min(BLOCK as u64) as usize;
+                let input = &file[range.start + bytes_before(block)..source.end];
+                let output = &mut lane[..count * 8];
+                run_kernel(kernel, conversion, self.elements(), block, input, output, count)?;
+                tally.add(output);
+            }
+            self.progress.advance(source.len() as u64);
+            Ok(())
+        };
+        let worker = || -> Result<Done<T>, Box<(u64, Error)>> {
+            let (mut done, mut lane) = (Done::<T>::default(), vec![0; BLOCK * 8]);
+            loop {
+                let start = next.fetch_add(piece, Ordering::Relaxed);
+                if start >= self.count {
+                    return Ok(done);
+                }
+                read_piece(start, &mut done, &mut lane).map_err(|error| {
+                    next.store(self.count, Ordering::Relaxed);
+                    Box::new((start, error))
+                })?;
+            }
+        };
+        let threads = self.threads.min(self.count.div_ceil(piece));
+        let results: Vec<_> = std::thread::scope(|scope| {
+            // Where the system gives no more threads, those there are do the work.
+            let others: Vec<_> =
+                (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
+            let mine = worker();
+            let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
+            std::iter::once(mine).chain(joined).collect()
+        });
+        let (mut total, mut failures) = (Done::<T>::default(), Vec::new());
+        for result in results {
+            match result {
+                Ok((tally, sums)) => {
+                    total.0.merge(tally);
+                    total.1.extend(sums);
+                }
+                Err(failure) => failures.push(failure),
+            }
+        }
+        // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
+        let first = failures.into_iter().min_by_key(|failure| failure.0);
+        first.map_or(Ok(()), |failure| Err(failure.1))?;
+        let (tally, mut sums) = total;
+        if let Some(checksum) = checksum {
+            sums.sort_by_key(|(start, _)| *start);
+            let mut whole = Hasher::new();
+            for (_, sum) in &sums {
+                whole.combine(sum);
+            }
+            checksum.check(&whole)?;
+        }
+        Ok(tally)
+    }
+}
