@@ -16,17 +16,29 @@ _tcast() {
             ",$1")
                 cmd="tcast"
                 ;;
+            tcast,bitcast)
+                cmd="tcast__subcmd__bitcast"
+                ;;
             tcast,cast)
                 cmd="tcast__subcmd__cast"
                 ;;
             tcast,help)
                 cmd="tcast__subcmd__help"
                 ;;
+            tcast,inspect)
+                cmd="tcast__subcmd__inspect"
+                ;;
+            tcast__subcmd__help,bitcast)
+                cmd="tcast__subcmd__help__subcmd__bitcast"
+                ;;
             tcast__subcmd__help,cast)
                 cmd="tcast__subcmd__help__subcmd__cast"
                 ;;
             tcast__subcmd__help,help)
                 cmd="tcast__subcmd__help__subcmd__help"
+                ;;
+            tcast__subcmd__help,inspect)
+                cmd="tcast__subcmd__help__subcmd__inspect"
                 ;;
             *)
                 ;;
@@ -35,7 +47,7 @@ _tcast() {
 
     case "${cmd}" in
         tcast)
-            opts="-h -V --help --version cast help"
+            opts="-h -V --help --version cast bitcast inspect help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -48,14 +60,38 @@ _tcast() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        tcast__subcmd__cast)
-            opts="-o -f -n -q -j -h --to --output --force --from --saturate --no-saturate --round-mode --out-of-range --opset --all --include --exclude --rule --rename --dry-run --json --no-sync --quiet --threads --help"
+        tcast__subcmd__bitcast)
+            opts="-o -f -n -q -j -h --to --hex --bits --tensor --range --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tensor)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --range)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rule)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rename)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -68,6 +104,32 @@ _tcast() {
                     return 0
                     ;;
                 --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -j)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tcast__subcmd__cast)
+            opts="-o -f -n -q -j -h --to --all --saturate --no-saturate --round-mode --out-of-range --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -103,6 +165,18 @@ _tcast() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --threads)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -119,8 +193,22 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__help)
-            opts="cast help"
+            opts="cast bitcast inspect help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tcast__subcmd__help__subcmd__bitcast)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -153,6 +241,54 @@ _tcast() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tcast__subcmd__help__subcmd__inspect)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tcast__subcmd__inspect)
+            opts="-q -j -h --stats --from --include --exclude --json --quiet --threads --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -j)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -27,10 +27,10 @@ end
 complete -c tcast -n "__fish_tcast_needs_command" -s h -l help -d 'Print help'
 complete -c tcast -n "__fish_tcast_needs_command" -s V -l version -d 'Print version'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "cast" -d 'Convert the values of a file to another type'
+complete -c tcast -n "__fish_tcast_needs_command" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
+complete -c tcast -n "__fish_tcast_needs_command" -f -a "inspect" -d 'List what is in a file or a folder of shards'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, string, ...' -r
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Where to write; the extension chooses the format [default: INPUT\'s name with the type in it]' -r -F
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
 false\t''"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l round-mode -d 'Where float8e8m0 rounds to [default: up]' -r -f -a "up\t'the next power of two'
@@ -44,14 +44,44 @@ complete -c tcast -n "__fish_tcast_using_subcommand cast" -l include -d 'Only te
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l exclude -d 'Not tensors whose name matches; repeatable' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rule -d 'Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l rename -d 'Another name for a tensor in the output; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Where to write; the extension chooses the format [default: INPUT\'s name with the type in it]' -r -F
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -s f -l force -d 'Replace an existing output'
-complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-saturate -d 'The same as --saturate=false'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l all -d 'Convert integer and bool tensors to a float type too'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-saturate -d 'The same as --saturate=false'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -s f -l force -d 'Replace an existing output'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s n -l dry-run -d 'Show what would become what, and the sizes; write nothing'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l json -d 'Print the report as JSON on standard output'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-sync -d 'Do not flush the output to the disk before it takes its name'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s q -l quiet -d 'No progress, no summary, no warnings; errors stay'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast help" -f -a "cast" -d 'Convert the values of a file to another type'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l to -d 'The type that the bits are to be of' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l tensor -d 'With --hex and --bits: the tensor to print, where the file has several' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l range -d 'With --hex and --bits: elements A to B, B left out, in the order of rows; either can be missing' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l include -d 'Only tensors whose name matches; repeatable, the others are copied' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l exclude -d 'Not tensors whose name matches; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l rule -d 'Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l rename -d 'Another name for a tensor in the output; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s o -l output -d 'Where to write; the extension chooses the format [default: INPUT\'s name with the type in it]' -r -F
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l hex -d 'Print the bits as hexadecimal digits, most significant first'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l bits -d 'Print sign, exponent and mantissa of each element, and what they stand for'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s f -l force -d 'Replace an existing output'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s n -l dry-run -d 'Show what would become what, and the sizes; write nothing'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l json -d 'Print the report as JSON on standard output'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l no-sync -d 'Do not flush the output to the disk before it takes its name'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s q -l quiet -d 'No progress, no summary, no warnings; errors stay'
+complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8), for --stats' -r
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l include -d 'Only tensors whose name matches; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l exclude -d 'Not tensors whose name matches; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l stats -d 'Figures of the values, and a histogram of their exponents'
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l json -d 'Print JSON'
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s q -l quiet -d 'No progress, no warnings'
+complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "cast" -d 'Convert the values of a file to another type'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "inspect" -d 'List what is in a file or a folder of shards'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

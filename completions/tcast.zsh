@@ -31,9 +31,6 @@ _tcast() {
             (cast)
 _arguments "${_arguments_options[@]}" : \
 '--to=[The type to convert to\: float8e4m3fn, bf16, int8, string, ...]:DTYPE:_default' \
-'-o+[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
-'--output=[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
-'--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
 '--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
 '--round-mode=[Where float8e8m0 rounds to \[default\: up\]]:MODE:((up\:"the next power of two"
 down\:"the power of two below"
@@ -46,12 +43,15 @@ error\:"refuse; nothing is written"))' \
 '*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
 '*--rule=[Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to]:GLOB=DTYPE:_default' \
 '*--rename=[Another name for a tensor in the output; repeatable]:OLD=NEW:_default' \
+'-o+[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--output=[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
 '-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
 '--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--all[Convert integer and bool tensors to a float type too]' \
+'(--saturate)--no-saturate[The same as --saturate=false]' \
 '-f[Replace an existing output]' \
 '--force[Replace an existing output]' \
-'(--saturate)--no-saturate[The same as --saturate=false]' \
-'--all[Convert integer and bool tensors to a float type too]' \
 '-n[Show what would become what, and the sizes; write nothing]' \
 '--dry-run[Show what would become what, and the sizes; write nothing]' \
 '--json[Print the report as JSON on standard output]' \
@@ -61,6 +61,51 @@ error\:"refuse; nothing is written"))' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 ':input -- The file to convert\: .npy, .npz, .safetensors, or an ONNX tensor (.pb):_files' \
+&& ret=0
+;;
+(bitcast)
+_arguments "${_arguments_options[@]}" : \
+'--to=[The type that the bits are to be of]:DTYPE:_default' \
+'--tensor=[With --hex and --bits\: the tensor to print, where the file has several]:NAME:_default' \
+'--range=[With --hex and --bits\: elements A to B, B left out, in the order of rows; either can be missing]:A..B:_default' \
+'*--include=[Only tensors whose name matches; repeatable, the others are copied]:GLOB:_default' \
+'*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
+'*--rule=[Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to]:GLOB=DTYPE:_default' \
+'*--rename=[Another name for a tensor in the output; repeatable]:OLD=NEW:_default' \
+'-o+[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--output=[Where to write; the extension chooses the format \[default\: INPUT'\''s name with the type in it\]]:PATH:_files' \
+'--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
+'-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
+'(--bits)--hex[Print the bits as hexadecimal digits, most significant first]' \
+'--bits[Print sign, exponent and mantissa of each element, and what they stand for]' \
+'-f[Replace an existing output]' \
+'--force[Replace an existing output]' \
+'-n[Show what would become what, and the sizes; write nothing]' \
+'--dry-run[Show what would become what, and the sizes; write nothing]' \
+'--json[Print the report as JSON on standard output]' \
+'--no-sync[Do not flush the output to the disk before it takes its name]' \
+'-q[No progress, no summary, no warnings; errors stay]' \
+'--quiet[No progress, no summary, no warnings; errors stay]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':input -- The file to read\: .npy, .npz, .safetensors, or an ONNX tensor (.pb):_files' \
+&& ret=0
+;;
+(inspect)
+_arguments "${_arguments_options[@]}" : \
+'--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8), for --stats]:DTYPE:_default' \
+'*--include=[Only tensors whose name matches; repeatable]:GLOB:_default' \
+'*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
+'-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--stats[Figures of the values, and a histogram of their exponents]' \
+'--json[Print JSON]' \
+'-q[No progress, no warnings]' \
+'--quiet[No progress, no warnings]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':input -- The file to list\: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards:_files' \
 && ret=0
 ;;
 (help)
@@ -76,6 +121,14 @@ _arguments "${_arguments_options[@]}" : \
         curcontext="${curcontext%:*:*}:tcast-help-command-$line[1]:"
         case $line[1] in
             (cast)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(bitcast)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
+(inspect)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
@@ -96,9 +149,16 @@ esac
 _tcast_commands() {
     local commands; commands=(
 'cast:Convert the values of a file to another type' \
+'bitcast:Reinterpret the bits of a file'\''s elements, or print them' \
+'inspect:List what is in a file or a folder of shards' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'tcast commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__bitcast_commands] )) ||
+_tcast__subcmd__bitcast_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast bitcast commands' commands "$@"
 }
 (( $+functions[_tcast__subcmd__cast_commands] )) ||
 _tcast__subcmd__cast_commands() {
@@ -109,9 +169,16 @@ _tcast__subcmd__cast_commands() {
 _tcast__subcmd__help_commands() {
     local commands; commands=(
 'cast:Convert the values of a file to another type' \
+'bitcast:Reinterpret the bits of a file'\''s elements, or print them' \
+'inspect:List what is in a file or a folder of shards' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'tcast help commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__help__subcmd__bitcast_commands] )) ||
+_tcast__subcmd__help__subcmd__bitcast_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast help bitcast commands' commands "$@"
 }
 (( $+functions[_tcast__subcmd__help__subcmd__cast_commands] )) ||
 _tcast__subcmd__help__subcmd__cast_commands() {
@@ -122,6 +189,16 @@ _tcast__subcmd__help__subcmd__cast_commands() {
 _tcast__subcmd__help__subcmd__help_commands() {
     local commands; commands=()
     _describe -t commands 'tcast help help commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__help__subcmd__inspect_commands] )) ||
+_tcast__subcmd__help__subcmd__inspect_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast help inspect commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__inspect_commands] )) ||
+_tcast__subcmd__inspect_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast inspect commands' commands "$@"
 }
 
 if [ "$funcstack[1]" = "_tcast" ]; then

@@ -7,12 +7,14 @@ use crate::select::{Pattern, Rename, Rule};
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::BoolishValueParser};
 use std::path::PathBuf;
 
-/// Convert tensor files between number formats, bit for bit as ONNX Cast defines it.
+/// Convert tensor files between number formats, bit for bit as ONNX Cast defines it, and look at their bits.
 #[derive(Debug, Parser)]
 #[command(name = "tcast", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Examples:
   tcast cast model.safetensors --to float8e4m3fn
   tcast cast x.npy --to bf16 -o x.safetensors
+  tcast bitcast x.npy --bits
+  tcast inspect model.safetensors
   tcast cast --help")]
 pub struct Cli {
     /// What to do.
@@ -25,10 +27,13 @@ pub struct Cli {
 pub enum Command {
     /// Convert the values of a file to another type
     Cast(Box<CastArgs>),
+    /// Reinterpret the bits of a file's elements, or print them
+    Bitcast(Box<BitcastArgs>),
+    /// List what is in a file or a folder of shards
+    Inspect(InspectArgs),
 }
 
 /// The arguments of `tcast cast`.
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
     long_about = "Convert the values of a .npy, .npz, .safetensors or ONNX .pb file to another type.
@@ -80,6 +85,175 @@ pub struct CastArgs {
     #[arg(long, value_name = "DTYPE", required_unless_present = "rule")]
     pub to: Option<Dtype>,
 
+    /// Convert integer and bool tensors to a float type too
+    #[arg(long, help_heading = "Which tensors")]
+    pub all: bool,
+
+    /// How values are converted.
+    #[command(flatten)]
+    pub values: ValueArgs,
+
+    /// Which tensors are converted.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+/// The arguments of `tcast bitcast`.
+#[derive(Args, Debug)]
+#[command(
+    long_about = "Reinterpret the bits of a file's elements as another type of the same width, or print them.
+
+With --to, a file is written: the bits are the same, to the last one of a NaN, and so is the shape. With --hex \
+or --bits, the elements are printed instead, and --to only says as what.",
+    override_usage = "tcast bitcast [OPTIONS] <INPUT> --to <DTYPE>
+       tcast bitcast [OPTIONS] <INPUT> --hex
+       tcast bitcast [OPTIONS] <INPUT> --bits",
+    after_help = "Example: tcast bitcast x.npy --bits (--help has more)",
+    after_long_help = "Types of equal width:
+  bool, 8-bit integers and float8 types; float16, bfloat16 and 16-bit integers; float32 and 32-bit
+  integers; float64, 64-bit integers and complex64; 4-bit types; 2-bit types. No text, no float6.
+
+Examples:
+  tcast bitcast x.npy --to int32
+      writes x.int32.npy
+  tcast bitcast x.npy --hex
+      prints every element's bits as hexadecimal digits
+  tcast bitcast x.npy --bits --range 100..104
+      prints elements 100 to 103: sign, exponent and mantissa, and what they stand for
+  tcast bitcast model.safetensors --hex --tensor model.norm.weight
+      prints one tensor of several
+  tcast bitcast codes.npy --bits --from float8e4m3fn --range 0..16
+      says what opaque bytes mean
+  tcast bitcast x.npy --bits --to int32 --json
+      prints the bits as those of another type, as JSON
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+)]
+pub struct BitcastArgs {
+    /// The file to read: .npy, .npz, .safetensors, or an ONNX tensor (.pb)
+    pub input: PathBuf,
+
+    /// The type that the bits are to be of
+    #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "hex", "bits"])]
+    pub to: Option<Dtype>,
+
+    /// Print the bits as hexadecimal digits, most significant first
+    #[arg(long, conflicts_with = "bits")]
+    pub hex: bool,
+
+    /// Print sign, exponent and mantissa of each element, and what they stand for
+    #[arg(long)]
+    pub bits: bool,
+
+    /// With --hex and --bits: the tensor to print, where the file has several
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+
+    /// With --hex and --bits: elements A to B, B left out, in the order of rows; either can be missing
+    #[arg(long, value_name = "A..B")]
+    pub range: Option<ElementRange>,
+
+    /// Which tensors are converted.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+/// The arguments of `tcast inspect`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(
+    long_about = "List what is in a file or a folder of shards: names, types, shapes and sizes of the tensors, how they \
+are stored, totals of each type, and the metadata.
+
+Only headers are read, unless --stats asks for figures of the values. The histogram shows where the values lie \
+among the powers of two, and which of them narrow formats would lose.",
+    after_help = "Example: tcast inspect model.safetensors (--help has more)",
+    after_long_help = "Examples:
+  tcast inspect model.safetensors
+      lists the tensors
+  tcast inspect model.safetensors --stats --include '*mlp*'
+      figures and histogram of some of them
+  tcast inspect arrays.npz --json
+      the same as JSON
+  tcast inspect .
+      a folder of shards: the index, the shards, and all their tensors
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+)]
+pub struct InspectArgs {
+    /// The file to list: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards
+    pub input: PathBuf,
+
+    /// Figures of the values, and a histogram of their exponents
+    #[arg(long)]
+    pub stats: bool,
+
+    /// What the stored bytes mean, where the file cannot say (V1, u1, U8), for --stats
+    #[arg(long, value_name = "DTYPE")]
+    pub from: Option<Dtype>,
+
+    /// Only tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<Pattern>,
+
+    /// Not tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Pattern>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// No progress, no warnings
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Threads to use [default: the cores there are]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// `A..B`, `A..`, `..B`: some elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElementRange {
+    /// The first.
+    pub start: u64,
+    /// The one behind the last; `None` for all that there are.
+    pub end: Option<u64>,
+}
+
+impl std::str::FromStr for ElementRange {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no range.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (start, end) = text.split_once("..").ok_or("a range is A..B, A.. or ..B")?;
+        let number = |text: &str, missing| match text {
+            "" => Ok(missing),
+            _ => text.parse().map(Some).map_err(|_| format!("'{text}' is no number of elements")),
+        };
+        let (start, end) = (number(start, None)?.unwrap_or(0), number(end, None)?);
+        if end.is_some_and(|end| end < start) {
+            return Err("the range ends before it starts".to_owned());
+        }
+        Ok(Self { start, end })
+    }
+}
+
+/// Where a result goes and how the work is done; what `cast` and `bitcast` share.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Input and output")]
+pub struct FileArgs {
     /// Where to write; the extension chooses the format [default: INPUT's name with the type in it]
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
@@ -91,14 +265,6 @@ pub struct CastArgs {
     /// What the stored bytes mean, where the file cannot say (V1, u1, U8)
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
-
-    /// How values are converted.
-    #[command(flatten)]
-    pub values: ValueArgs,
-
-    /// Which tensors are converted.
-    #[command(flatten)]
-    pub selection: SelectionArgs,
 
     /// Show what would become what, and the sizes; write nothing
     #[arg(short = 'n', long)]
@@ -151,10 +317,6 @@ pub struct ValueArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Which tensors")]
 pub struct SelectionArgs {
-    /// Convert integer and bool tensors to a float type too
-    #[arg(long)]
-    pub all: bool,
-
     /// Only tensors whose name matches; repeatable, the others are copied
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<Pattern>,

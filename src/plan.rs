@@ -6,7 +6,7 @@ use crate::conversion::{self, Conversion};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result, shorten};
 use crate::kernel::{Form, Kernel, Storage, TextExtent};
-use crate::operator::cast::{self, Attributes};
+use crate::operator::Operator;
 use crate::select::{Rename, Selection};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -29,8 +29,8 @@ pub struct PlannedTensor {
     pub fortran_order: bool,
     /// What makes the result's elements of the source's.
     pub conversion: Conversion,
-    /// Whether values are converted; otherwise their bits are kept.
-    pub is_cast: bool,
+    /// Whether the operator is applied; otherwise the tensor is copied.
+    pub is_converted: bool,
     /// Where the elements come from.
     pub source: Tensor,
     /// The result's bytes in the output file.
@@ -87,34 +87,36 @@ fn elements(tensor: &Tensor, fortran_order: bool) -> conversion::Elements<'_> {
     conversion::Elements { count: tensor.count, shape: &tensor.shape, fortran_order }
 }
 
-/// Plans the cast of a file. `from` says what untyped elements are; `measured` is told of bytes of input that had to be
+/// Plans what an operator makes of a file. `from` says what untyped elements are; `measured` is told of bytes of input that had to be
 /// read for it, which is so of tensors that become text.
 ///
 /// # Errors
-/// When a pair of types cannot be cast, a tensor's type is not known, or the output cannot hold a result.
-pub fn cast(
+/// When the operator lacks a pair of types, a tensor's type is not known, or the output cannot hold a result.
+pub fn apply(
+    operator: &Operator,
     input: &Input,
     container: &dyn Container,
     selection: &Selection,
-    attributes: &Attributes,
     from: Option<Dtype>,
     measured: &dyn Fn(u64),
 ) -> Result<Plan> {
-    let mut chosen = choose(input, container, selection, attributes, from)?;
+    let mut chosen = choose(operator, input, container, selection, from)?;
     measure_texts(input, &mut chosen, measured)?;
     let new: Vec<NewTensor> = chosen.iter().map(|chosen| chosen.new.clone()).collect();
     let layout = container.lay_out(&new, metadata(input, container).as_deref())?;
-    let rules = attributes.rules();
     let tensors = chosen.into_iter().zip(layout.places).map(|(Chosen { tensor, from, target, new }, place)| {
         let to = place.form;
-        let conversion = if target.is_some() { Conversion::cast(from, to, &rules) } else { Conversion::copy(from, to) };
+        let conversion = match operator {
+            Operator::Cast(attributes) if target.is_some() => Conversion::cast(from, to, &attributes.rules()),
+            _ => Conversion::copy(from, to),
+        };
         let conversion = conversion
             .ok_or_else(|| Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&new.name))?;
         Ok(PlannedTensor {
             name: new.name,
             fortran_order: new.fortran_order,
             conversion,
-            is_cast: target.is_some(),
+            is_converted: target.is_some(),
             source: tensor.clone(),
             target: place.range,
             seal: place.seal,
@@ -134,10 +136,10 @@ struct Chosen<'a> {
 
 /// Decides for every tensor what becomes of it, and refuses what cannot be.
 fn choose<'a>(
+    operator: &Operator,
     input: &'a Input,
     container: &dyn Container,
     selection: &Selection,
-    attributes: &Attributes,
     from: Option<Dtype>,
 ) -> Result<Vec<Chosen<'a>>> {
     let tensors = &input.contents.tensors;
@@ -154,7 +156,7 @@ fn choose<'a>(
         let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
         let source = source_form(tensor, from.filter(|_| target.is_some() || is_untyped))?;
         if let Some(target) = target {
-            cast::check(source.dtype(), target, attributes)?;
+            operator.check(source.dtype(), target)?;
         }
         let dtype = target.unwrap_or(source.dtype());
         if container.stores(dtype).is_none() {
@@ -237,8 +239,11 @@ fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
     }
 }
 
-/// How a tensor's bytes are to be read.
-fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
+/// How a tensor's bytes are to be read; `from` says what untyped elements are.
+///
+/// # Errors
+/// When the elements are untyped and `from` is missing or does not fit.
+pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
     match (reinterpreted, tensor.elements, from) {
         (Some(storage), ..) => Ok(Form::Numbers(storage)),

@@ -3,6 +3,7 @@
 use crate::engine;
 use crate::error::{shorten, size, visible};
 use crate::kernel::{Counts, Loss};
+use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
@@ -14,6 +15,8 @@ const SCHEMA: u32 = 1;
 
 /// A plan, and what came of it.
 pub struct Report<'a> {
+    /// What is done to the tensors that are converted.
+    pub operator: Operator,
     /// What was to be done.
     pub plan: &'a Plan,
     /// The file read.
@@ -39,13 +42,14 @@ impl Report<'_> {
         let mut document = json!({
             "schema": SCHEMA,
             "tcast": env!("CARGO_PKG_VERSION"),
+            "operator": self.operator.name(),
             "input": self.input.to_string_lossy(),
             "output": self.output.to_string_lossy(),
             "dry_run": self.done.is_none(),
             "options": self.options,
             "tensors": tensors,
-            "tensors_cast": self.cast(),
-            "tensors_copied": self.plan.tensors.len() - self.cast(),
+            "tensors_cast": self.converted(),
+            "tensors_copied": self.plan.tensors.len() - self.converted(),
             "bytes_in": self.bytes_in,
             "bytes_out": self.plan.len,
         });
@@ -59,11 +63,12 @@ impl Report<'_> {
     /// The summary, several lines.
     #[must_use]
     pub fn summary(&self) -> String {
-        let copied = self.plan.tensors.len() - self.cast();
-        let mut text = format!("cast {} to {}", tensors(self.cast()), self.targets());
-        if self.cast() == 0 {
-            "cast no tensor".clone_into(&mut text);
-        }
+        let copied = self.plan.tensors.len() - self.converted();
+        let verb = self.operator.name();
+        let mut text = match self.converted() {
+            0 => format!("{verb} no tensor"),
+            count => format!("{verb} {} to {}", tensors(count), self.targets()),
+        };
         if copied > 0 {
             let _ = write!(text, ", copied {copied}");
         }
@@ -77,14 +82,14 @@ impl Report<'_> {
         }
         let total = self.total();
         let values: u64 =
-            self.plan.tensors.iter().filter(|tensor| tensor.is_cast).map(|tensor| tensor.source.count).sum();
+            self.plan.tensors.iter().filter(|tensor| tensor.is_converted).map(|tensor| tensor.source.count).sum();
         // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
             let share = total[loss] as f64 / values as f64 * 100.0;
             let share = if share < 0.01 { "under 0.01%".to_owned() } else { format!("{share:.2}%") };
             let _ = write!(text, "\n  {} of {values} values {} ({share})", total[loss], loss.describe());
         }
-        if self.done.is_some() && total.is_lossless() && values > 0 {
+        if self.done.is_some() && total.is_lossless() && values > 0 && self.operator != Operator::BitCast {
             text.push_str("\n  every value came through unchanged");
         }
         text
@@ -98,7 +103,7 @@ impl Report<'_> {
             .tensors
             .iter()
             .map(|tensor| {
-                let to = if tensor.is_cast { tensor.conversion.to.dtype().name() } else { "kept" };
+                let to = if tensor.is_converted { tensor.conversion.to.dtype().name() } else { "kept" };
                 let bytes = tensor.target.end - tensor.target.start;
                 let shape = shorten(&format!("{:?}", tensor.source.shape));
                 [shorten(&tensor.name), shape, format!("{} -> {to}", tensor.conversion.from.dtype()), size(bytes)]
@@ -114,18 +119,18 @@ impl Report<'_> {
         rows.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
-    fn cast(&self) -> usize {
-        self.plan.tensors.iter().filter(|tensor| tensor.is_cast).count()
+    fn converted(&self) -> usize {
+        self.plan.tensors.iter().filter(|tensor| tensor.is_converted).count()
     }
 
     fn total(&self) -> Counts {
         self.done.as_ref().map(|(counts, _)| engine::total(counts)).unwrap_or_default()
     }
 
-    /// The types cast to, in the order of the tensors.
+    /// The types converted to, in the order of the tensors.
     fn targets(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
-        for tensor in self.plan.tensors.iter().filter(|tensor| tensor.is_cast) {
+        for tensor in self.plan.tensors.iter().filter(|tensor| tensor.is_converted) {
             if !names.contains(&tensor.conversion.to.dtype().name()) {
                 names.push(tensor.conversion.to.dtype().name());
             }
@@ -140,7 +145,7 @@ fn tensor_json(tensor: &PlannedTensor, counts: Option<&Counts>) -> Value {
         "shape": tensor.source.shape,
         "from": tensor.conversion.from.dtype().name(),
         "to": tensor.conversion.to.dtype().name(),
-        "cast": tensor.is_cast,
+        "cast": tensor.is_converted,
         "bytes_in": tensor.source.data.stored_len(),
         "bytes_out": tensor.target.end - tensor.target.start,
     });

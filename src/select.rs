@@ -121,7 +121,8 @@ impl Selection {
     }
 
     /// Whether the globs choose a tensor.
-    fn selects(&self, name: &str) -> bool {
+    #[must_use]
+    pub fn selects(&self, name: &str) -> bool {
         let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         (self.include.is_empty() || matches(&self.include)) && !matches(&self.exclude)
     }

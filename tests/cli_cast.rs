@@ -454,10 +454,12 @@ fn an_interrupt_leaves_nothing_behind() {
 
 #[test]
 fn every_example_of_the_help_works() {
-    let help = Bench::new().run("cast --help");
-    let lines: Vec<&str> = help.stdout.lines().map(str::trim).collect();
-    let examples: Vec<&str> = lines.into_iter().filter(|line| line.starts_with("tcast cast ")).collect();
-    assert!(examples.len() >= 9, "{examples:?}");
+    let help: String = ["--help", "cast --help", "bitcast --help", "inspect --help"]
+        .map(|line| Bench::new().run(line).stdout)
+        .concat();
+    let is_example = |line: &&str| line.starts_with("tcast ") && !line.contains("[OPTIONS]") && !line.contains('<');
+    let examples: Vec<&str> = help.lines().map(str::trim).filter(is_example).collect();
+    assert!(examples.len() >= 20, "{examples:?}");
     for example in examples {
         let bench = Bench::with("model.safetensors", "model.safetensors");
         fs::copy(common::fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
@@ -488,7 +490,7 @@ fn every_command_of_the_readme_works() {
             shown = format!("{shown}{output}\n");
         }
         if !shown.is_empty() {
-            assert_eq!(timeless(&outcome.stderr), timeless(&shown), "{command}");
+            assert_eq!(timeless(&(outcome.stdout + &outcome.stderr)), timeless(&shown), "{command}");
         }
         checked += 1;
     }

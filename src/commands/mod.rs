@@ -1,7 +1,10 @@
 //! The subcommands, and what they share: messages, exit codes, interrupts.
 #![allow(clippy::exit, reason = "an interrupt ends the process from a thread of its own")]
 
+mod bitcast;
 mod cast;
+mod convert;
+mod inspect;
 
 use crate::cli::{Cli, Command};
 use crate::error::{Error, visible};
@@ -19,6 +22,8 @@ const REMEDY: Style = AnsiColor::Cyan.on_default();
 pub fn run(cli: &Cli) -> ExitCode {
     let result = match &cli.command {
         Command::Cast(args) => cast::run(args),
+        Command::Bitcast(args) => bitcast::run(args),
+        Command::Inspect(args) => inspect::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,9 +66,14 @@ fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
 }
 
+/// How many threads are asked for, or there are cores.
+fn threads(asked: Option<u16>) -> usize {
+    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, Into::into), Into::into)
+}
+
 /// Prints a result on standard output; a reader that has gone away is no failure.
 fn print(text: &str) -> Result<(), Error> {
-    match writeln!(std::io::stdout().lock(), "{text}") {
+    match writeln!(anstream::stdout().lock(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::io("cannot write to standard output", &error))
         }

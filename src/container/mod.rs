@@ -4,6 +4,7 @@
 //! trusts nothing in them: every length is checked against the file before it is used. Writing lays a file out
 //! before any data exists, from names, dtypes and shapes.
 
+pub mod checkpoint;
 mod npy;
 mod npz;
 mod onnx;
@@ -111,6 +112,8 @@ pub struct Contents {
     pub beside: Vec<MappedFile>,
     /// What is in the file and is no tensor, by name.
     pub ignored: Vec<String>,
+    /// Tensors that cannot be read, and why: of a file that is sound as a whole.
+    pub unreadable: Vec<Error>,
 }
 
 /// A tensor in a file.
@@ -246,13 +249,25 @@ pub struct Seal {
     pub offsets: [u64; 2],
 }
 
+/// Opens a file all of whose tensors can be read.
+///
+/// # Errors
+/// As [`survey`], and when a tensor is unreadable.
+pub fn open(path: &Path) -> Result<Input> {
+    let mut input = survey(path)?;
+    if input.contents.unreadable.is_empty() {
+        return Ok(input);
+    }
+    Err(input.contents.unreadable.swap_remove(0).in_file(path))
+}
+
 /// Opens a file and reads its headers. The content decides what it is; the extension only where the content is
 /// broken, or says nothing: an ONNX tensor begins like no other file and like many.
 ///
 /// # Errors
 /// When the file cannot be read, no container knows the bytes, the one that does finds them broken, or the file's
 /// name says that it is something else.
-pub fn open(path: &Path) -> Result<Input> {
+pub fn survey(path: &Path) -> Result<Input> {
     let file = MappedFile::open(path)?;
     let in_file = |error: Error| error.in_file(path);
     if file.is_empty() {

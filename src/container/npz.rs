@@ -36,16 +36,23 @@ impl Container for Npz {
         let mut names = HashSet::new();
         for member in &members {
             let in_member = |error: Error| error.in_tensor(array_name(member).unwrap_or(&member.name));
-            let Some(tensor) = array_in(member, file).map_err(in_member)? else {
-                contents.ignored.push(member.name.clone());
-                continue;
+            let tensor = match array_in(member, file) {
+                Ok(Some(tensor)) => tensor,
+                Ok(None) => {
+                    contents.ignored.push(member.name.clone());
+                    continue;
+                }
+                Err(error) => {
+                    contents.unreadable.push(in_member(error));
+                    continue;
+                }
             };
             if !names.insert(tensor.name.clone()) {
                 return Err(in_member(Error::new("two members are arrays of this name")));
             }
             contents.tensors.push(tensor);
         }
-        if contents.tensors.is_empty() && !members.is_empty() {
+        if contents.tensors.is_empty() && contents.unreadable.is_empty() && !members.is_empty() {
             return Err(Error::new("is a zip archive without a .npy file in it"));
         }
         Ok(contents)
@@ -107,8 +114,13 @@ fn array_name(member: &Member) -> Option<&str> {
 fn array_in(member: &Member, file: &MappedFile) -> Result<Option<Tensor>> {
     let name = array_name(member);
     let mut start = vec![0; npy::MAGIC.len()];
-    if name.is_none() && (Unpacked::new(member, file).fill(&mut start).is_err() || !npy::Npy.recognises(&start)) {
+    let is_read = member.obstacle.is_none() && Unpacked::new(member, file).fill(&mut start).is_ok();
+    if name.is_none() && !(is_read && npy::Npy.recognises(&start)) {
         return Ok(None);
+    }
+    if let Some(obstacle) = &member.obstacle {
+        let error = Error::new(format!("{obstacle}; stored and deflated members are read"));
+        return Err(error.remedy("load it with numpy.load and save it again with numpy.savez"));
     }
     let mut bytes = Unpacked::new(member, file);
     let array = npy::Array::read(member.size, &mut |buffer| bytes.fill(buffer))?;

@@ -30,6 +30,21 @@ pub trait Stream {
     /// When there are not so many, or they are damaged.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()>;
 
+    /// Passes over the next bytes; then there is no sense in [`Stream::finish`].
+    ///
+    /// # Errors
+    /// As [`Stream::fill`].
+    fn skip(&mut self, bytes: u64) -> Result<()> {
+        let mut passed = vec![0; bytes.min(WINDOW as u64) as usize];
+        let mut left = bytes;
+        while left > 0 {
+            let now = left.min(WINDOW as u64) as usize;
+            self.fill(&mut passed[..now])?;
+            left -= now as u64;
+        }
+        Ok(())
+    }
+
     /// Checks, after the last byte, that it was the last, and the checksum where there is one.
     ///
     /// # Errors
@@ -73,6 +88,14 @@ impl<'a> Reader<'a> {
     /// When the bytes cannot be had, or are damaged.
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         self.0.fill(buffer)
+    }
+
+    /// Passes over the next bytes, at once where they are mapped.
+    ///
+    /// # Errors
+    /// When they cannot be had.
+    pub fn skip(&mut self, bytes: u64) -> Result<()> {
+        self.0.skip(bytes)
     }
 
     /// Checks, after the last element, that the bytes were sound.
@@ -159,6 +182,16 @@ impl Stream for Mapped<'_> {
         Ok(())
     }
 
+    fn skip(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.window.range.len() as u64 {
+            return Err(Error::new("the data ends too early"));
+        }
+        self.window.range.start += bytes as usize;
+        self.window.ready = 0;
+        self.sum = None;
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<()> {
         self.sum.as_ref().map_or(Ok(()), |(checksum, sum)| checksum.check(sum))
     }
@@ -215,6 +248,11 @@ impl Stream for Gathered<'_> {
             buffer = later;
             self.next += taken as u64;
         }
+        Ok(())
+    }
+
+    fn skip(&mut self, bytes: u64) -> Result<()> {
+        self.next += bytes;
         Ok(())
     }
 

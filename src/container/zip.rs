@@ -41,6 +41,8 @@ pub(super) struct Member {
     /// Its bytes in the archive.
     pub(super) range: Range<usize>,
     pub(super) is_deflated: bool,
+    /// Why it cannot be read, in words that follow its name.
+    pub(super) obstacle: Option<String>,
     pub(super) crc32: u32,
     /// Its length when unpacked.
     pub(super) size: u64,
@@ -176,26 +178,21 @@ fn read_member(fields: &mut Fields, file: &[u8]) -> Result<(Member, Range<usize>
     if name.contains('\0') {
         return Err(in_member(malformed("there is a NUL in the name")));
     }
-    if flags & ENCRYPTED != 0 {
-        return Err(in_member(Error::new("is encrypted")));
-    }
-    if ![STORED, DEFLATED].contains(&method) {
-        let method = match method {
-            12 => "bzip2".to_owned(),
-            14 => "lzma".to_owned(),
-            93 => "zstd".to_owned(),
-            other => format!("method {other}"),
-        };
-        let error = Error::new(format!("is compressed with {method}; stored and deflated members are read"));
-        return Err(in_member(error.remedy("load it with numpy.load and save it again with numpy.savez")));
-    }
+    let obstacle = match method {
+        _ if flags & ENCRYPTED != 0 => Some("is encrypted".to_owned()),
+        STORED | DEFLATED => None,
+        12 => Some("is compressed with bzip2".to_owned()),
+        14 => Some("is compressed with lzma".to_owned()),
+        93 => Some("is compressed with zstd".to_owned()),
+        other => Some(format!("is compressed with method {other}")),
+    };
     let is_deflated = method == DEFLATED;
-    if !is_deflated && packed != size {
+    if method == STORED && packed != size {
         return Err(in_member(malformed("a stored member has two lengths")));
     }
     let range = data_range(file, start, packed, raw_name).map_err(in_member)?;
     let span = start as usize..range.end;
-    Ok((Member { name, range, is_deflated, crc32, size }, span))
+    Ok((Member { name, range, is_deflated, obstacle, crc32, size }, span))
 }
 
 /// A name that does not say that it is UTF-8 is in the character set of the first PCs (APPNOTE, appendix D).

@@ -1,3 +1,38 @@
 //! The operators' rules over types and attributes; no bytes.
 
+pub mod bitcast;
 pub mod cast;
+
+use crate::dtype::Dtype;
+use crate::error::Result;
+
+/// What is done to the tensors that are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// ONNX Cast: the same values as another type.
+    Cast(cast::Attributes),
+    /// ONNX `BitCast`: the same bits as another type.
+    BitCast,
+}
+
+impl Operator {
+    /// Refuses pairs of types that the operator does not have.
+    ///
+    /// # Errors
+    /// Says why, and what would do.
+    pub fn check(&self, source: Dtype, target: Dtype) -> Result<()> {
+        match self {
+            Self::Cast(attributes) => cast::check(source, target, attributes),
+            Self::BitCast => bitcast::check(source, target),
+        }
+    }
+
+    /// The name of the subcommand, which is also a verb.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cast(_) => "cast",
+            Self::BitCast => "bitcast",
+        }
+    }
+}

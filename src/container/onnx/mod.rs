@@ -69,7 +69,7 @@ impl Container for Onnx {
         let Message { name, metadata, .. } = message;
         let tensor = Tensor { name, shape, count, elements, fortran_order: false, data };
         let metadata = (!metadata.is_empty()).then_some(metadata);
-        Ok(Contents { tensors: vec![tensor], metadata, beside, ignored: Vec::new() })
+        Ok(Contents { tensors: vec![tensor], metadata, beside, ..Contents::default() })
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {

@@ -1,0 +1,211 @@
+//! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
+
+use super::convert::{Job, run as convert};
+use crate::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
+use crate::cli::BitcastArgs;
+use crate::container::{self, Elements, Input, Reader, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use crate::kernel::{Form, Kernel, Malformed, Storage};
+use crate::operator::{Operator, bitcast};
+use crate::plan;
+use serde_json::{Value, json};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::ops::Range;
+
+/// Elements that are read at a time: a multiple of what packed types need to start on whole bytes.
+const CHUNK: u64 = 1024;
+
+pub(super) fn run(args: &BitcastArgs) -> Result<()> {
+    if args.hex || args.bits {
+        if args.file.output.is_some() {
+            return Err(Error::usage("--hex and --bits print; they write no output"));
+        }
+        return show(args);
+    }
+    if args.tensor.is_some() || args.range.is_some() {
+        return Err(
+            Error::usage("--tensor and --range go with --hex and --bits").remedy("choose tensors with --include")
+        );
+    }
+    convert(&Job {
+        operator: Operator::BitCast,
+        input: &args.input,
+        to: args.to,
+        file: &args.file,
+        selection: &args.selection,
+        all: true,
+        options: json!({}),
+    })
+}
+
+/// Prints elements of one tensor.
+fn show(args: &BitcastArgs) -> Result<()> {
+    let input = container::open(&args.input)?;
+    let in_file = |error: Error| error.in_file(&args.input);
+    let tensor = choose(&input, args.tensor.as_deref()).map_err(in_file)?;
+    let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(&args.input);
+    let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
+    let form = plan::source_form(tensor, args.file.from.or(args.to.filter(|_| is_untyped))).map_err(in_tensor)?;
+    let Form::Numbers(storage) = form else {
+        return Err(in_tensor(
+            Error::new("text has no bits of its own: elements have no fixed width")
+                .remedy("tcast cast INPUT --to DTYPE reads numbers from text"),
+        ));
+    };
+    let dtype = args.to.unwrap_or(storage.dtype);
+    if dtype != storage.dtype {
+        bitcast::check(storage.dtype, dtype).map_err(in_tensor)?;
+    }
+    let range = range_of(args, tensor.count).map_err(in_tensor)?;
+    let mut elements = ElementReader::open(&input, tensor, storage, &range).map_err(in_tensor)?;
+    match print_elements(args, tensor, dtype, &range, &mut elements) {
+        // A reader that has seen enough is no failure.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
+        Err(Failure::Input(error)) => Err(in_tensor(error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The tensor that is named, or the only one.
+fn choose<'a>(input: &'a Input, name: Option<&str>) -> Result<&'a Tensor> {
+    let tensors = &input.contents.tensors;
+    let names = || {
+        let some: Vec<String> = tensors.iter().take(8).map(|tensor| shorten(input.name_of(tensor))).collect();
+        let more = if tensors.len() > some.len() { ", ..." } else { "" };
+        format!("{}{more}", some.join(", "))
+    };
+    match (name, &tensors[..]) {
+        (None, [tensor]) => Ok(tensor),
+        (None, []) => Err(Error::new("holds no tensor")),
+        (None, _) => {
+            let error = Error::usage(format!("holds {} tensors: say which", tensors.len()));
+            Err(error.remedy(format!("--tensor NAME, one of {}", names())))
+        }
+        (Some(name), _) => tensors.iter().find(|tensor| input.name_of(tensor) == name).ok_or_else(|| {
+            Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(format!("there are: {}", names()))
+        }),
+    }
+}
+
+fn range_of(args: &BitcastArgs, count: u64) -> Result<Range<u64>> {
+    let Some(range) = args.range else { return Ok(0..count) };
+    let end = range.end.unwrap_or(count);
+    if range.start > count || end > count {
+        return Err(Error::new(format!("--range goes to element {}; there are {count}", end.max(range.start))));
+    }
+    Ok(range.start..end)
+}
+
+/// Why printing ended early.
+enum Failure {
+    Input(Error),
+    Output(io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Input(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Prints a range of elements, row by row as they are read.
+fn print_elements(
+    args: &BitcastArgs,
+    tensor: &Tensor,
+    dtype: Dtype,
+    range: &Range<u64>,
+    elements: &mut ElementReader,
+) -> Result<(), Failure> {
+    let is_terminal = io::stdout().is_terminal();
+    let width = terminal_size::terminal_size().map_or(80, |(width, _)| width.0.into());
+    let style = Style { is_terminal, index_width: range.end.saturating_sub(1).to_string().len(), width };
+    let mut output = BufWriter::new(anstream::stdout().lock());
+    let row_len = if args.hex { per_row(dtype) } else { 1 };
+    let mut index = range.start;
+    let mut pending = Vec::new();
+    if args.file.json {
+        let head = json!({ "tensor": tensor.name, "dtype": dtype.name(), "shape": tensor.shape,
+                           "range": [range.start, range.end] });
+        write!(output, "{},\"elements\":[", head.to_string().trim_end_matches('}'))?;
+    }
+    while let Some(bytes) = elements.next()? {
+        pending.extend(codes(dtype, bytes));
+        let is_last = index + pending.len() as u64 == range.end;
+        let whole = if is_last { pending.len() } else { pending.len() / row_len * row_len };
+        for row in pending[..whole].chunks(row_len) {
+            if args.file.json {
+                for (index, &code) in (index..).zip(row) {
+                    let value: Value =
+                        if args.hex { hex_json(dtype, index, code) } else { bits_json(dtype, index, code) };
+                    let comma = if index == range.start { "" } else { "," };
+                    write!(output, "{comma}{value}")?;
+                }
+            } else if args.hex {
+                writeln!(output, "{}", hex_row(dtype, index, row, &style))?;
+            } else {
+                writeln!(output, "{}", bits_row(dtype, index, row[0], &style))?;
+            }
+            index += row.len() as u64;
+        }
+        pending.drain(..whole);
+    }
+    if args.file.json {
+        writeln!(output, "]}}")?;
+    }
+    output.flush()?;
+    Ok(())
+}
+
+/// Elements in the order of rows, little endian, one in a byte at the least.
+struct ElementReader<'a> {
+    reader: Reader<'a>,
+    storage: Storage,
+    kernel: Kernel,
+    /// What is to be read next; it starts at a multiple of [`CHUNK`].
+    next: u64,
+    range: Range<u64>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl<'a> ElementReader<'a> {
+    fn open(input: &'a Input, tensor: &Tensor, storage: Storage, range: &Range<u64>) -> Result<Self> {
+        let target = Storage::per_byte(storage.dtype);
+        let kernel = Kernel::copy(storage, target).ok_or_else(|| Error::new("has elements without a width"))?;
+        let mut reader = Reader::open(tensor, &input.files, tensor.fortran_order)?;
+        let next = range.start / CHUNK * CHUNK;
+        reader.skip(storage.bytes(next).unwrap_or_default())?;
+        let (input, output) = (Vec::new(), Vec::new());
+        Ok(Self { reader, storage, kernel, next, range: range.clone(), input, output })
+    }
+
+    /// The bytes of the next elements of the range.
+    fn next(&mut self) -> Result<Option<&[u8]>> {
+        if self.next >= self.range.end || self.range.is_empty() {
+            return Ok(None);
+        }
+        let count = CHUNK.min(self.range.end - self.next);
+        let target = Storage::per_byte(self.storage.dtype);
+        self.input.resize(self.storage.bytes(count).unwrap_or_default() as usize, 0);
+        self.output.resize(target.bytes(count).unwrap_or_default() as usize, 0);
+        self.reader.fill(&mut self.input)?;
+        let outcome = self.kernel.run(&self.input, &mut self.output, count as usize);
+        outcome.map_err(|Malformed| {
+            let last = self.next + count - 1;
+            let what = format!("one of elements {} to {last} has bits above those of its type", self.next);
+            Error::new(what).remedy("print the bytes as they are with --to uint8")
+        })?;
+        let width = target.bytes(1).unwrap_or_default();
+        let skipped = self.range.start.saturating_sub(self.next) * width;
+        self.next += count;
+        Ok(Some(&self.output[skipped as usize..]))
+    }
+}

@@ -1,0 +1,329 @@
+//! `tcast inspect`: what is in a file, or in a folder of shards.
+
+use super::{print, threads, warn};
+use crate::cli::InspectArgs;
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{self, Elements, Input, Tensor};
+use crate::error::{Error, Result, shorten, size, visible};
+use crate::plan;
+use crate::progress::{Bar, Progress, Silent};
+use crate::select::Selection;
+use crate::stats::{self, Histogram, Number, Stats};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The version of the JSON document; it changes when a field changes its meaning or goes.
+const SCHEMA: u32 = 1;
+
+pub(super) fn run(args: &InspectArgs) -> Result<()> {
+    let folder = if checkpoint::is_checkpoint(&args.input) {
+        checkpoint::open(&args.input)?
+    } else {
+        let name = args.input.to_string_lossy().into_owned();
+        Checkpoint { index: None, shards: vec![(name, container::survey(&args.input)?)], disagreements: Vec::new() }
+    };
+    let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    let mut listing = Listing { args, folder: &folder, selection: &selection, stats: Vec::new() };
+    if !args.quiet {
+        let names: Vec<&str> = folder.shards.iter().flat_map(|(_, input)| names(input)).collect();
+        folder.disagreements.iter().chain(&selection.unmatched(&names)).for_each(|message| warn(message));
+    }
+    if args.stats {
+        listing.stats = listing.measure()?;
+    }
+    if args.json { print(&listing.json().to_string()) } else { print(listing.text().trim_end()) }
+}
+
+fn names(input: &Input) -> impl Iterator<Item = &str> {
+    input.contents.tensors.iter().map(|tensor| input.name_of(tensor))
+}
+
+/// What is to be shown.
+struct Listing<'a> {
+    args: &'a InspectArgs,
+    folder: &'a Checkpoint,
+    selection: &'a Selection,
+    /// Of each entry; `None` where it has no numbers, or the file does not say what they are. Empty if not asked for.
+    stats: Vec<Option<Stats>>,
+}
+
+/// A tensor with the file that it is in.
+struct Entry<'a> {
+    shard: usize,
+    input: &'a Input,
+    tensor: &'a Tensor,
+}
+
+impl Entry<'_> {
+    fn dtype(&self) -> String {
+        match self.tensor.elements {
+            Elements::Typed(form) => form.dtype().to_string(),
+            Elements::Untyped(bytes) => format!("{bytes}-byte opaque"),
+        }
+    }
+
+    /// How the file holds the type.
+    fn stored(&self) -> String {
+        match self.tensor.elements {
+            Elements::Typed(form) => self.input.container.stores(form.dtype()).unwrap_or_default(),
+            Elements::Untyped(bytes) => format!("|V{bytes}"),
+        }
+    }
+
+    /// Bytes of the elements, as they are where nothing is compressed.
+    fn bytes(&self) -> u64 {
+        self.tensor.elements.bytes(self.tensor.count).unwrap_or(self.tensor.data.stored_len())
+    }
+}
+
+impl<'a> Listing<'a> {
+    fn entries(&self) -> Vec<Entry<'a>> {
+        let shards = self.folder.shards.iter().enumerate();
+        let all = shards.flat_map(|(shard, (_, input))| {
+            input.contents.tensors.iter().map(move |tensor| Entry { shard, input, tensor })
+        });
+        all.filter(|entry| self.selection.selects(entry.input.name_of(entry.tensor))).collect()
+    }
+
+    /// Reads all values.
+    fn measure(&self) -> Result<Vec<Option<Stats>>> {
+        let entries = self.entries();
+        let bytes = entries.iter().map(|entry| entry.tensor.data.stored_len()).sum();
+        let progress: Box<dyn Progress> =
+            if self.args.quiet { Box::new(Silent) } else { Box::new(Bar::new("reading the values", bytes)) };
+        let measure = |entry: &Entry| {
+            let Ok(form) = plan::source_form(entry.tensor, self.args.from) else { return Ok(None) };
+            stats::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
+                .map_err(|error| error.in_file(entry.input.files[0].path()))
+        };
+        entries.iter().map(measure).collect()
+    }
+
+    fn unreadable(&self) -> impl Iterator<Item = &'a Error> {
+        self.folder.shards.iter().flat_map(|(_, input)| &input.contents.unreadable)
+    }
+
+    /// Tensors, elements and bytes of each type.
+    fn totals(entries: &[Entry]) -> BTreeMap<String, [u64; 3]> {
+        let mut totals: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+        for entry in entries {
+            let total = totals.entry(entry.dtype()).or_default();
+            for (sum, more) in total.iter_mut().zip([1, entry.tensor.count, entry.bytes()]) {
+                *sum += more;
+            }
+        }
+        totals
+    }
+
+    fn json(&self) -> Value {
+        let entries = self.entries();
+        let totals = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
+            json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes })
+        });
+        let shards = self.folder.shards.iter().map(|(name, input)| {
+            let metadata: Map<String, Value> =
+                input.contents.metadata.iter().flatten().map(|(key, value)| (key.clone(), json!(value))).collect();
+            json!({
+                "file": name,
+                "container": input.container.facts().extension,
+                "bytes": input.files.iter().map(|file| file.len() as u64).sum::<u64>(),
+                "metadata": metadata,
+                "ignored": input.contents.ignored,
+            })
+        });
+        json!({
+            "schema": SCHEMA,
+            "tcast": env!("CARGO_PKG_VERSION"),
+            "input": self.args.input.to_string_lossy(),
+            "index": self.folder.index,
+            "files": shards.collect::<Vec<_>>(),
+            "tensors": (0..).zip(&entries).map(|(index, entry)| tensor_json(entry, self.stats.get(index))).collect::<Vec<_>>(),
+            "totals": totals.collect::<Vec<_>>(),
+            "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
+            "disagreements": self.folder.disagreements,
+        })
+    }
+
+    fn text(&self) -> String {
+        let entries = self.entries();
+        let mut text = self.head(entries.len());
+        let rows = entries.iter().map(|entry| {
+            let shape = shorten(&format!("{:?}", entry.tensor.shape));
+            let order = if entry.tensor.fortran_order { " column-major" } else { "" };
+            let name = shorten(entry.input.name_of(entry.tensor));
+            [name, entry.dtype(), shape + order, size(entry.bytes()), entry.stored()]
+        });
+        text += &table(&rows.collect::<Vec<_>>());
+        for error in self.unreadable() {
+            let _ = writeln!(text, "  {error}");
+        }
+        if entries.len() > 1 {
+            let rows = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
+                let tensors = format!("{tensors} tensor{}", if tensors == 1 { "" } else { "s" });
+                [dtype, tensors, format!("{elements} elements"), size(bytes), String::new()]
+            });
+            text += "totals\n";
+            text += &table(&rows.collect::<Vec<_>>());
+        }
+        for (name, input) in &self.folder.shards {
+            let contents = &input.contents;
+            for ignored in &contents.ignored {
+                let _ = writeln!(text, "not an array: {}", shorten(ignored));
+            }
+            let Some(metadata) = contents.metadata.as_ref().filter(|metadata| !metadata.is_empty()) else { continue };
+            let of = if self.folder.shards.len() > 1 { format!(" of {}", visible(name)) } else { String::new() };
+            let _ = writeln!(text, "metadata{of}");
+            for (key, value) in metadata {
+                let _ = writeln!(text, "  {}: {}", shorten(key), shorten(value));
+            }
+        }
+        text + &self.figures(&entries)
+    }
+
+    /// The figures of each tensor, and where the values of all lie among the powers of two.
+    fn figures(&self, entries: &[Entry]) -> String {
+        let mut text = String::new();
+        for (entry, stats) in entries.iter().zip(&self.stats) {
+            let _ = writeln!(text, "{}", shorten(entry.input.name_of(entry.tensor)));
+            let _ = match stats {
+                Some(stats) => writeln!(text, "{}", line_of(stats)),
+                None => writeln!(text, "  has no numbers that are known"),
+            };
+        }
+        // Position ids and masks say nothing about where weights lie.
+        let is_float =
+            |entry: &Entry| matches!(entry.tensor.elements, Elements::Typed(form) if form.dtype().is_floating());
+        let has_floats = entries.iter().any(is_float);
+        let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || is_float(entry));
+        let all: Histogram =
+            chosen.filter_map(|(_, stats)| stats.as_ref()).flat_map(|stats| stats.exponents.iter()).collect();
+        let width = terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0).clamp(60, 120));
+        let picture = stats::draw(&all, width, true);
+        if !picture.is_empty() {
+            let _ = writeln!(text, "\n{picture}\n");
+        }
+        text
+    }
+
+    /// What the whole is, and its shards.
+    fn head(&self, count: usize) -> String {
+        let length = |input: &Input| input.files.iter().map(|file| file.len() as u64).sum::<u64>();
+        let path = visible(&self.args.input.to_string_lossy());
+        let tensors = format!("{count} tensor{}", if count == 1 { "" } else { "s" });
+        if let [(_, input)] = &self.folder.shards[..]
+            && self.folder.index.is_none()
+            && !self.args.input.is_dir()
+        {
+            return format!("{path}: {}, {tensors}, {}\n", input.container.facts().extension, size(length(input)));
+        }
+        let shards = &self.folder.shards;
+        let all = size(shards.iter().map(|(_, input)| length(input)).sum());
+        let index =
+            self.folder.index.as_ref().map_or("no index".to_owned(), |index| format!("index {}", visible(index)));
+        let mut text = format!("{path}: {} shards, {index}, {tensors}, {all}\n", shards.len());
+        let rows = shards.iter().map(|(name, input)| {
+            let tensors = format!("{} tensors", input.contents.tensors.len());
+            [visible(name), tensors, String::new(), size(length(input)), String::new()]
+        });
+        text += &table(&rows.collect::<Vec<_>>());
+        text
+    }
+}
+
+fn tensor_json(entry: &Entry, stats: Option<&Option<Stats>>) -> Value {
+    let mut value = json!({
+        "name": entry.input.name_of(entry.tensor),
+        "file": entry.shard,
+        "dtype": match entry.tensor.elements {
+            Elements::Typed(form) => Some(form.dtype().name()),
+            Elements::Untyped(_) => None,
+        },
+        "shape": entry.tensor.shape,
+        "elements": entry.tensor.count,
+        "bytes": entry.bytes(),
+        "stored": entry.stored(),
+        "fortran_order": entry.tensor.fortran_order,
+    });
+    if let Some(Some(stats)) = stats {
+        value["stats"] = stats_json(stats);
+    }
+    value
+}
+
+fn stats_json(stats: &Stats) -> Value {
+    let number = |number: Option<Number>| match number {
+        Some(Number::Float(value)) => json!(value),
+        Some(Number::Integer(value)) => i64::try_from(value).map_or_else(|_| json!(value as u64), Value::from),
+        None => Value::Null,
+    };
+    let exponents = stats.exponents.iter().map(|(exponent, count)| json!([exponent, count]));
+    json!({
+        "min": number(stats.min),
+        "max": number(stats.max),
+        "abs_max": number(stats.abs_max),
+        "mean": stats.mean,
+        "zeros": stats.zeros,
+        "subnormals": stats.subnormals,
+        "nan": stats.nan,
+        "plus_infinite": stats.plus_infinite,
+        "minus_infinite": stats.minus_infinite,
+        "exponents": exponents.collect::<Vec<_>>(),
+    })
+}
+
+/// The figures in two lines of 80 columns.
+fn line_of(stats: &Stats) -> String {
+    let number = |number: Option<Number>| match number {
+        Some(Number::Float(value)) => brief(value),
+        Some(Number::Integer(value)) => value.to_string(),
+        None => "-".to_owned(),
+    };
+    let mut text = format!(
+        "  min {}  max {}  absmax {}  mean {}\n  zeros {}",
+        number(stats.min),
+        number(stats.max),
+        number(stats.abs_max),
+        stats.mean.map_or("-".to_owned(), brief),
+        stats.zeros
+    );
+    let rest = [
+        ("subnormal", stats.subnormals),
+        ("NaN", stats.nan),
+        ("Inf", stats.plus_infinite),
+        ("-Inf", stats.minus_infinite),
+    ];
+    for (name, count) in rest.into_iter().filter(|(_, count)| *count > 0) {
+        let _ = write!(text, "  {name} {count}");
+    }
+    text
+}
+
+/// Six significant digits.
+fn brief(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude != 0.0 && !(1e-4..1e6).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let whole_digits = if magnitude < 1.0 { 0 } else { magnitude.log10() as usize + 1 };
+    let text = format!("{value:.*}", 6_usize.saturating_sub(whole_digits));
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// Rows in columns, two spaces from the margin and apart; the fourth is a size.
+fn table(rows: &[[String; 5]]) -> String {
+    let widths: Vec<usize> =
+        (0..5).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
+        let cells: Vec<String> = cells
+            .map(
+                |(column, (cell, &width))| {
+                    if column == 3 { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+                },
+            )
+            .collect();
+        format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
