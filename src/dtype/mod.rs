@@ -6,6 +6,7 @@
 
 mod float_format;
 mod names;
+mod values;
 
 pub use float_format::{FloatFormat, Specials};
 pub use names::UnknownDtype;

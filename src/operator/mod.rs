@@ -2,6 +2,7 @@
 
 pub mod bitcast;
 pub mod cast;
+pub mod promote;
 
 use crate::dtype::Dtype;
 use crate::error::Result;

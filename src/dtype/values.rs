@@ -1,0 +1,70 @@
+//! Which types hold all values of which others, from their formats.
+
+use super::{Class, Dtype, FloatFormat, Specials};
+
+/// What decides whether one set of floats holds another.
+struct Extent {
+    /// Digits after the first.
+    digits: u32,
+    /// The exponent of the smallest positive number.
+    lowest: i32,
+    /// The largest number: its exponent, and its digits after the first as a fraction of 2^52.
+    highest: (i32, u64),
+    has_infinity: bool,
+    has_nan: bool,
+}
+
+impl Extent {
+    fn new(format: &FloatFormat) -> Self {
+        let (code, digits) = (format.max_finite(), format.mantissa_bits);
+        let fraction = code & ((1 << digits) - 1);
+        Self {
+            digits,
+            lowest: format.min_subnormal_exponent(),
+            highest: ((code >> digits) as i32 - format.bias, fraction << (52 - digits)),
+            has_infinity: format.specials == Specials::Ieee,
+            has_nan: format.specials != Specials::Finite,
+        }
+    }
+
+    /// Multiples of the smallest number with at most so many digits, up to the largest: that is all of a float.
+    fn holds(&self, other: &Self) -> bool {
+        self.digits >= other.digits
+            && self.lowest <= other.lowest
+            && self.highest >= other.highest
+            && self.has_infinity >= other.has_infinity
+            && self.has_nan >= other.has_nan
+    }
+}
+
+/// The 255 powers of two of E8M0, and NaN.
+const SCALE: Extent = Extent { digits: 0, lowest: -127, highest: (127, 0), has_infinity: false, has_nan: true };
+
+impl Dtype {
+    /// The type of the real part; of a type that is not complex, the type itself.
+    #[must_use]
+    pub fn part(self) -> Self {
+        match self {
+            Self::Complex64 => Self::Float32,
+            Self::Complex128 => Self::Float64,
+            real => real,
+        }
+    }
+
+    /// Whether every value of `other`, Inf and NaN among them, is one of this type's; the sign of a zero is ignored.
+    ///
+    /// Types of one kind are compared: integers, floats and E8M0, and complex numbers with all floats. A type of
+    /// another kind is never held.
+    #[must_use]
+    pub fn holds(self, other: Self) -> bool {
+        match (self.class(), other.class()) {
+            (Class::Int { signed }, Class::Int { signed: other_signed }) => {
+                (signed == other_signed && self.bits() >= other.bits()) || (signed && self.bits() > other.bits())
+            }
+            (Class::Float(format), Class::Float(other)) => Extent::new(&format).holds(&Extent::new(&other)),
+            (Class::Float(format), Class::Scale) => Extent::new(&format).holds(&SCALE),
+            (Class::Complex, _) => self.part().holds(other.part()),
+            _ => self == other,
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! `OpenVINO` ConvertPromoteTypes-14: the one type to which tensors of several types are brought.
+//!
+//! The operator's own text is followed, with two inputs or more, and extended to the types that `OpenVINO` lacks:
+//!
+//! 1. equal types stay as they are;
+//! 2. complex numbers go before floats, floats before integers, integers before bool. What goes before decides: the
+//!    narrowest type of its kind that holds all values of each such input ([`Dtype::holds`]), one of the inputs if
+//!    it can be. Real numbers and complex ones are decided on together;
+//! 3. no integer type holds uint64 and a signed one: `u64_target` stands in;
+//! 4. safe mode refuses a type that is none of the inputs', and a float of less than twice an integer's bits.
+//!
+//! All inputs are looked at in one step, so their order decides nothing.
+
+use crate::dtype::{Class, Dtype};
+use crate::error::{Error, Result, shorten};
+
+/// What the rules look at in a tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// How messages name it.
+    pub name: &'a str,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Whether it has no dimensions.
+    pub is_scalar: bool,
+}
+
+/// The attributes of the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// `promote_unsafe`: take types that lose values, or are wider than every input's.
+    pub is_unsafe: bool,
+    /// `pytorch_scalar_promotion`: scalars take the type of the others, unless theirs is of a higher kind.
+    pub pytorch_scalar: bool,
+    /// `u64_integer_promotion_target`: the type for uint64 with a signed integer; see [`check_u64_target`].
+    pub u64_target: Dtype,
+}
+
+impl Default for Attributes {
+    fn default() -> Self {
+        Self { is_unsafe: false, pytorch_scalar: false, u64_target: Dtype::Float32 }
+    }
+}
+
+/// What decided on a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// All inputs have it.
+    Equal,
+    /// The others are bool.
+    Bool,
+    /// The others are integers, or bool.
+    IntFloat,
+    /// Scalars of the same kind took the type of the others.
+    Scalar,
+    /// The narrowest signed integer that holds the signed and unsigned inputs.
+    UnsignedSigned,
+    /// uint64 met a signed integer.
+    U64Target,
+    /// One input's type holds the others'.
+    Wider,
+    /// The narrowest float that holds the inputs, and is none of them.
+    Floats,
+    /// The narrowest complex type whose parts hold the inputs.
+    Complex,
+}
+
+impl Rule {
+    /// The name in JSON reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Equal => "equal types",
+            Self::Bool => "bool gives way",
+            Self::IntFloat => "integers give way to floats",
+            Self::Scalar => "scalars give way",
+            Self::UnsignedSigned => "signed integer that holds both signs",
+            Self::U64Target => "target for uint64 with a signed integer",
+            Self::Wider => "the wider type",
+            Self::Floats => "narrowest float that holds all",
+            Self::Complex => "complex by parts",
+        }
+    }
+}
+
+/// A common type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What every input becomes.
+    pub dtype: Dtype,
+    /// Why.
+    pub rule: Rule,
+}
+
+/// Kinds of numbers; of two, the later decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Bool,
+    Int,
+    Float,
+    Complex,
+}
+
+fn kind(dtype: Dtype) -> Option<Kind> {
+    Some(match dtype.class() {
+        Class::Bool => Kind::Bool,
+        Class::Int { .. } => Kind::Int,
+        Class::Float(_) | Class::Scale => Kind::Float,
+        Class::Complex => Kind::Complex,
+        Class::String => return None,
+    })
+}
+
+/// The type that all inputs become.
+///
+/// # Errors
+/// Names the first inputs that have no common type, or in safe mode none that keeps values and width; the remedy
+/// says what would do.
+pub fn promote(inputs: &[Input], attributes: &Attributes) -> Result<Decision> {
+    let Some(first) = inputs.first() else { return Err(Error::usage("promote needs at least one input")) };
+    if let Some(text) = inputs.iter().find(|input| input.dtype == Dtype::String) {
+        let what = format!("cannot promote {}: only numeric and bool tensors have a common type", typed(text));
+        return Err(Error::new(what).remedy("convert it first with `tcast cast`"));
+    }
+    if inputs.iter().all(|input| input.dtype == first.dtype) {
+        return Ok(Decision { dtype: first.dtype, rule: Rule::Equal });
+    }
+    if let Some(foreign) = inputs.iter().find(|input| input.dtype.onnx_number().is_none()) {
+        let other = inputs.iter().find(|input| input.dtype != foreign.dtype).unwrap_or(first);
+        let why = format!("{} is not one of ONNX's types, and has no common type with others", foreign.dtype);
+        let remedy = format!("cast {} to one of ONNX's types first", shorten(foreign.name));
+        return Err(refusal(foreign, other, &why).remedy(remedy));
+    }
+    let (scalars, deciding) = inputs.iter().partition(|input| attributes.pytorch_scalar && input.is_scalar);
+    Promotion::new(inputs, attributes, scalars, deciding).decide()
+}
+
+/// Refuses types that `u64_target` cannot be: text, E8M0, which has no zero, and types that ONNX lacks.
+///
+/// # Errors
+/// Names the types that would do; a mistake in the usage.
+pub fn check_u64_target(dtype: Dtype) -> Result<()> {
+    let takes = |dtype: Dtype| dtype.onnx_number().is_some() && !matches!(dtype.class(), Class::String | Class::Scale);
+    if takes(dtype) {
+        return Ok(());
+    }
+    let names: Vec<&str> = Dtype::all().filter(|dtype| takes(*dtype)).map(Dtype::name).collect();
+    Err(Error::usage(format!("--u64-target cannot be {dtype}")).remedy(format!("use one of: {}", names.join(", "))))
+}
+
+/// The types that decide: those of the highest kind, and with complex ones the floats.
+fn deciding_types(inputs: &[&Input]) -> Vec<Dtype> {
+    let lowest = inputs.iter().filter_map(|input| kind(input.dtype)).max().min(Some(Kind::Float));
+    inputs.iter().map(|input| input.dtype).filter(|dtype| kind(*dtype) >= lowest).collect()
+}
+
+/// The narrowest type that holds all of these, which are of one kind or floats with complex numbers; one of them if
+/// it can be, otherwise the first of the table, where float16 stands before bfloat16.
+fn join(dtypes: &[Dtype]) -> Option<Dtype> {
+    let kind_of_all = dtypes.iter().map(|dtype| kind(*dtype)).max()?;
+    Dtype::all()
+        .filter(|common| common.onnx_number().is_some() && kind(*common) == kind_of_all)
+        .filter(|common| dtypes.iter().all(|dtype| common.holds(*dtype)))
+        .min_by_key(|common| (common.bits(), !dtypes.contains(common)))
+}
+
+/// Whether the rule for an integer that becomes a float, or a complex number, applies.
+fn is_integer_to_float(source: Dtype, target: Dtype) -> bool {
+    kind(source) == Some(Kind::Int) && kind(target) >= Some(Kind::Float)
+}
+
+/// `int64 (A)`.
+fn typed(input: &Input) -> String {
+    format!("{} ({})", input.dtype, shorten(input.name))
+}
+
+fn refusal(one: &Input, other: &Input, why: &str) -> Error {
+    Error::new(format!("cannot promote {} and {}: {why}", typed(one), typed(other)))
+}
+
+/// Inputs of several types, all of them ONNX's and none of them text.
+struct Promotion<'a> {
+    inputs: &'a [Input<'a>],
+    attributes: &'a Attributes,
+    /// The inputs that take the type of the others.
+    scalars: Vec<&'a Input<'a>>,
+    /// The others.
+    deciding: Vec<&'a Input<'a>>,
+    /// The types among them that decide.
+    dtypes: Vec<Dtype>,
+}
+
+impl<'a> Promotion<'a> {
+    /// Scalars decide with the others when there are no others, or only such of lower kinds.
+    fn new(
+        inputs: &'a [Input<'a>],
+        attributes: &'a Attributes,
+        mut scalars: Vec<&'a Input<'a>>,
+        mut deciding: Vec<&'a Input<'a>>,
+    ) -> Self {
+        let highest = |inputs: &[&Input]| inputs.iter().map(|input| kind(input.dtype)).max();
+        if highest(&scalars) > highest(&deciding) {
+            scalars.clear();
+            deciding = inputs.iter().collect();
+        }
+        let dtypes = deciding_types(&deciding);
+        Self { inputs, attributes, scalars, deciding, dtypes }
+    }
+
+    fn decide(&self) -> Result<Decision> {
+        let is_safe = !self.attributes.is_unsafe;
+        let Some(dtype) = join(&self.dtypes) else {
+            // Only uint64 and a signed integer have none.
+            let (dtype, rule) = (self.attributes.u64_target, Rule::U64Target);
+            return if is_safe { Err(self.no_integer()) } else { Ok(Decision { dtype, rule }) };
+        };
+        if is_safe && !self.dtypes.contains(&dtype) {
+            return Err(self.widens(dtype));
+        }
+        if dtype.class() == Class::Scale
+            && let Some(input) = self.inputs.iter().find(|input| kind(input.dtype) < Some(Kind::Float))
+        {
+            return Err(self.no_zero(input, dtype));
+        }
+        for input in self.inputs.iter().filter(|_| is_safe) {
+            if is_integer_to_float(input.dtype, dtype) {
+                if dtype.part().bits() < 2 * input.dtype.bits() {
+                    return Err(self.integer_to_float(input, dtype));
+                }
+            } else if input.dtype != Dtype::Bool && !dtype.holds(input.dtype) {
+                return Err(self.scalar(input, dtype));
+            }
+        }
+        Ok(Decision { dtype, rule: self.rule(dtype) })
+    }
+
+    fn rule(&self, dtype: Dtype) -> Rule {
+        let others = || self.inputs.iter().map(|input| input.dtype).filter(|other| *other != dtype);
+        let gives_way = |other: Dtype| other == Dtype::Bool || is_integer_to_float(other, dtype);
+        let is_signed = |other: &Dtype| other.class() == Class::Int { signed: true };
+        if self.scalars.iter().any(|scalar| scalar.dtype != dtype && !gives_way(scalar.dtype)) {
+            Rule::Scalar
+        } else if others().all(|other| other == Dtype::Bool) {
+            Rule::Bool
+        } else if kind(dtype) == Some(Kind::Complex) {
+            Rule::Complex
+        } else if others().all(gives_way) {
+            Rule::IntFloat
+        } else if kind(dtype) == Some(Kind::Int)
+            && !self.dtypes.iter().all(|other| is_signed(other) == is_signed(&dtype))
+        {
+            Rule::UnsignedSigned
+        } else if self.dtypes.contains(&dtype) {
+            Rule::Wider
+        } else {
+            Rule::Floats
+        }
+    }
+
+    /// The first of the deciding inputs whose type passes a test, which one does.
+    fn first(&self, test: impl Fn(Dtype) -> bool) -> &Input<'a> {
+        self.deciding.iter().find(|input| test(input.dtype)).unwrap_or(&self.deciding[0])
+    }
+
+    fn both(&self) -> &'static str {
+        if self.inputs.len() == 2 { "both" } else { "all" }
+    }
+
+    fn no_integer(&self) -> Error {
+        let one = self.first(|dtype| dtype == Dtype::Uint64);
+        let other = self.first(|dtype| dtype.class() == Class::Int { signed: true });
+        let target = self.attributes.u64_target;
+        let precision = match target.class() {
+            Class::Float(format) => format!(" ({} bits of precision)", format.mantissa_bits + 1),
+            _ => String::new(),
+        };
+        refusal(one, other, "no integer type holds both").remedy(format!(
+            "use --unsafe to convert {} to {target}{precision}, or --unsafe --u64-target TYPE to choose the type",
+            self.both()
+        ))
+    }
+
+    /// The first two inputs whose common type is none of the inputs': where there is none, one input holds all.
+    fn widens(&self, dtype: Dtype) -> Error {
+        let inputs: Vec<_> = self.deciding.iter().filter(|input| self.dtypes.contains(&input.dtype)).collect();
+        let pairs =
+            inputs.iter().enumerate().flat_map(|(at, one)| inputs[at + 1..].iter().map(move |other| (one, other)));
+        let joins = pairs.filter_map(|(one, other)| Some((one, other, join(&[one.dtype, other.dtype])?)));
+        let mut widening = joins.filter(|(.., common)| !self.dtypes.contains(common));
+        let (one, other, common) = widening.next().unwrap_or((&inputs[0], &inputs[0], dtype));
+        let why = format!("the smallest type that holds both is {common}, wider than both");
+        refusal(one, other, &why).remedy(format!("use --unsafe to convert {} to {dtype}", self.both()))
+    }
+
+    fn no_zero(&self, input: &Input, dtype: Dtype) -> Error {
+        let scale = self.first(|other| other == dtype);
+        let why = format!("{dtype} has no zero and no negative values");
+        refusal(input, scale, &why).remedy(format!("cast {} to bfloat16 first", shorten(scale.name)))
+    }
+
+    fn integer_to_float(&self, input: &Input, dtype: Dtype) -> Error {
+        let float = self.first(|other| other == dtype);
+        let needs = if dtype.class() == Class::Complex { "its parts need" } else { "a float needs" };
+        let (source, bits) = (input.dtype, input.dtype.bits());
+        let why = format!("the common type {dtype} may not hold every {source} ({needs} 2 x {bits} bits)");
+        // One that suits all integers, so that it mends the whole.
+        let integers = self.inputs.iter().map(|input| input.dtype).filter(|source| is_integer_to_float(*source, dtype));
+        let widest = integers.map(Dtype::bits).max().unwrap_or(bits);
+        let floats = Dtype::all().filter(|float| kind(*float) == Some(Kind::Float) && float.onnx_number().is_some());
+        let fitting =
+            floats.filter(|float| float.bits() >= 2 * widest && float.holds(dtype)).min_by_key(|it| it.bits());
+        let cast = match fitting {
+            Some(fitting) => format!("cast {} to {fitting} first", shorten(float.name)),
+            None => "cast one input first".to_owned(),
+        };
+        refusal(input, float, &why).remedy(format!("use --unsafe to convert to {dtype} anyway, or {cast}"))
+    }
+
+    fn scalar(&self, scalar: &Input, dtype: Dtype) -> Error {
+        let (name, source) = (shorten(scalar.name), scalar.dtype);
+        let decider = shorten(self.first(|other| other == dtype).name);
+        let what = format!(
+            "cannot promote the scalar {name} ({source}) to {dtype}, the type of {decider}: \
+             {dtype} does not hold every {source}"
+        );
+        let plain = promote(self.inputs, &Attributes { pytorch_scalar: false, ..*self.attributes });
+        let otherwise = if plain.is_ok() { ", or leave out --pytorch-scalar" } else { "" };
+        Error::new(what).remedy(format!("use --unsafe to convert it anyway{otherwise}"))
+    }
+}
