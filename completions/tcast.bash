@@ -28,6 +28,9 @@ _tcast() {
             tcast,inspect)
                 cmd="tcast__subcmd__inspect"
                 ;;
+            tcast,promote)
+                cmd="tcast__subcmd__promote"
+                ;;
             tcast__subcmd__help,bitcast)
                 cmd="tcast__subcmd__help__subcmd__bitcast"
                 ;;
@@ -40,6 +43,9 @@ _tcast() {
             tcast__subcmd__help,inspect)
                 cmd="tcast__subcmd__help__subcmd__inspect"
                 ;;
+            tcast__subcmd__help,promote)
+                cmd="tcast__subcmd__help__subcmd__promote"
+                ;;
             *)
                 ;;
         esac
@@ -47,7 +53,7 @@ _tcast() {
 
     case "${cmd}" in
         tcast)
-            opts="-h -V --help --version cast bitcast inspect help"
+            opts="-h -V --help --version cast bitcast promote inspect help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -193,7 +199,7 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__help)
-            opts="cast bitcast inspect help"
+            opts="cast bitcast promote inspect help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -262,6 +268,20 @@ _tcast() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tcast__subcmd__help__subcmd__promote)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tcast__subcmd__inspect)
             opts="-q -j -h --stats --from --include --exclude --json --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -278,6 +298,52 @@ _tcast() {
                     return 0
                     ;;
                 --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -j)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tcast__subcmd__promote)
+            opts="-o -f -n -q -j -h --unsafe --pytorch-scalar --u64-target --tensor --saturate --output --force --from --dry-run --json --no-sync --quiet --threads --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --u64-target)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tensor)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --saturate)
+                    COMPREPLY=($(compgen -W "true false" -- "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -28,6 +28,7 @@ complete -c tcast -n "__fish_tcast_needs_command" -s h -l help -d 'Print help'
 complete -c tcast -n "__fish_tcast_needs_command" -s V -l version -d 'Print version'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "cast" -d 'Convert the values of a file to another type'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
+complete -c tcast -n "__fish_tcast_needs_command" -f -a "promote" -d 'Convert tensors to the type that they have in common'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "inspect" -d 'List what is in a file or a folder of shards'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, string, ...' -r
@@ -73,6 +74,21 @@ complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l json -d 'Print t
 complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -l no-sync -d 'Do not flush the output to the disk before it takes its name'
 complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s q -l quiet -d 'No progress, no summary, no warnings; errors stay'
 complete -c tcast -n "__fish_tcast_using_subcommand bitcast" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l u64-target -d 'The type for uint64 with a signed integer; it takes --unsafe, and has no effect elsewhere' -r
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l tensor -d 'The tensor to convert, where a file has several; repeatable, the others are copied' -r
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
+false\t''"
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -s o -l output -d 'Where to write: a folder, which gets a file of each input\'s name; of one input, a file' -r -F
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l unsafe -d 'Allow a type that cannot hold all values of an input, or is wider than every input'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l pytorch-scalar -d 'Tensors of rank 0 take the type of the others, as in torch'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -s f -l force -d 'Replace existing outputs'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -s n -l dry-run -d 'Print the common type; write nothing'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l json -d 'Print the report as JSON on standard output'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -l no-sync -d 'Do not flush the outputs to the disk before they take their names'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -s q -l quiet -d 'No progress, no summary; errors stay'
+complete -c tcast -n "__fish_tcast_using_subcommand promote" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8), for --stats' -r
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l include -d 'Only tensors whose name matches; repeatable' -r
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l exclude -d 'Not tensors whose name matches; repeatable' -r
@@ -81,7 +97,8 @@ complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l stats -d 'Figure
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l json -d 'Print JSON'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s q -l quiet -d 'No progress, no warnings'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "cast" -d 'Convert the values of a file to another type'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "inspect" -d 'List what is in a file or a folder of shards'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast inspect help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "cast" -d 'Convert the values of a file to another type'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "promote" -d 'Convert tensors to the type that they have in common'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "inspect" -d 'List what is in a file or a folder of shards'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -77,8 +77,8 @@ _arguments "${_arguments_options[@]}" : \
 '--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
 '-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
 '--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
-'(--bits)--hex[Print the bits as hexadecimal digits, most significant first]' \
-'--bits[Print sign, exponent and mantissa of each element, and what they stand for]' \
+'(--bits --include --exclude --rule --rename -o --output -f --force -n --dry-run --no-sync)--hex[Print the bits as hexadecimal digits, most significant first]' \
+'(--include --exclude --rule --rename -o --output -f --force -n --dry-run --no-sync)--bits[Print sign, exponent and mantissa of each element, and what they stand for]' \
 '-f[Replace an existing output]' \
 '--force[Replace an existing output]' \
 '-n[Show what would become what, and the sizes; write nothing]' \
@@ -90,6 +90,31 @@ _arguments "${_arguments_options[@]}" : \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 ':input -- The file to read\: .npy, .npz, .safetensors, or an ONNX tensor (.pb):_files' \
+&& ret=0
+;;
+(promote)
+_arguments "${_arguments_options[@]}" : \
+'--u64-target=[The type for uint64 with a signed integer; it takes --unsafe, and has no effect elsewhere]:DTYPE:_default' \
+'*--tensor=[The tensor to convert, where a file has several; repeatable, the others are copied]:NAME:_default' \
+'--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
+'-o+[Where to write\: a folder, which gets a file of each input'\''s name; of one input, a file]:PATH:_files' \
+'--output=[Where to write\: a folder, which gets a file of each input'\''s name; of one input, a file]:PATH:_files' \
+'--from=[What the stored bytes mean, where the file cannot say (V1, u1, U8)]:DTYPE:_default' \
+'-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--unsafe[Allow a type that cannot hold all values of an input, or is wider than every input]' \
+'--pytorch-scalar[Tensors of rank 0 take the type of the others, as in torch]' \
+'-f[Replace existing outputs]' \
+'--force[Replace existing outputs]' \
+'-n[Print the common type; write nothing]' \
+'--dry-run[Print the common type; write nothing]' \
+'--json[Print the report as JSON on standard output]' \
+'--no-sync[Do not flush the outputs to the disk before they take their names]' \
+'-q[No progress, no summary; errors stay]' \
+'--quiet[No progress, no summary; errors stay]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+'*::inputs -- The files whose tensors are to get one type\: .npy, .npz, .safetensors, or ONNX tensors (.pb):_files' \
 && ret=0
 ;;
 (inspect)
@@ -128,6 +153,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(promote)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (inspect)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -150,6 +179,7 @@ _tcast_commands() {
     local commands; commands=(
 'cast:Convert the values of a file to another type' \
 'bitcast:Reinterpret the bits of a file'\''s elements, or print them' \
+'promote:Convert tensors to the type that they have in common' \
 'inspect:List what is in a file or a folder of shards' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -170,6 +200,7 @@ _tcast__subcmd__help_commands() {
     local commands; commands=(
 'cast:Convert the values of a file to another type' \
 'bitcast:Reinterpret the bits of a file'\''s elements, or print them' \
+'promote:Convert tensors to the type that they have in common' \
 'inspect:List what is in a file or a folder of shards' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -195,10 +226,20 @@ _tcast__subcmd__help__subcmd__inspect_commands() {
     local commands; commands=()
     _describe -t commands 'tcast help inspect commands' commands "$@"
 }
+(( $+functions[_tcast__subcmd__help__subcmd__promote_commands] )) ||
+_tcast__subcmd__help__subcmd__promote_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast help promote commands' commands "$@"
+}
 (( $+functions[_tcast__subcmd__inspect_commands] )) ||
 _tcast__subcmd__inspect_commands() {
     local commands; commands=()
     _describe -t commands 'tcast inspect commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__promote_commands] )) ||
+_tcast__subcmd__promote_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast promote commands' commands "$@"
 }
 
 if [ "$funcstack[1]" = "_tcast" ]; then

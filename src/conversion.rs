@@ -30,6 +30,8 @@ pub struct Conversion {
 
 enum How {
     Numbers(Kernel),
+    /// To complex numbers, part by part; real ones get an imaginary part of 0.
+    Complex(Kernel, Storage),
     Parse(TextForm, Parser),
     Print(TextSource, TextForm),
 }
@@ -90,6 +92,22 @@ impl Conversion {
         Some(Self { from, to, how })
     }
 
+    /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
+    /// of a cast. `None` where the target is not complex or the source is text.
+    #[must_use]
+    pub fn to_complex(from: Form, to: Form, rules: &Rules) -> Option<Self> {
+        let part = |dtype| match dtype {
+            Dtype::Complex64 => Some(Dtype::Float32),
+            Dtype::Complex128 => Some(Dtype::Float64),
+            _ => None,
+        };
+        let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
+        let target_part = part(target.dtype)?;
+        let source_part = Storage { dtype: part(source.dtype).unwrap_or(source.dtype), ..source };
+        let kernel = Kernel::cast(source_part, Storage::packed(target_part), rules)?;
+        Some(Self { from, to, how: How::Complex(kernel, source_part) })
+    }
+
     /// The kernel, where every element has its place and any part can be converted alone.
     #[must_use]
     pub fn kernel(&self) -> Option<&Kernel> {
@@ -108,6 +126,7 @@ impl Conversion {
     ) -> Result<Counts> {
         let counts = match &self.how {
             How::Numbers(kernel) => self.numbers(kernel, elements, &mut reader, sink),
+            How::Complex(kernel, part) => self.complex(kernel, *part, elements, &mut reader, sink),
             How::Parse(form, parser) => parse(*form, parser, self.to, elements, &mut reader, sink),
             How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
@@ -132,6 +151,44 @@ impl Conversion {
             reader.fill(&mut input)?;
             counts += run_kernel(kernel, self, elements, start, &input, &mut output, count as usize)?;
             sink(&output, start + count)?;
+        }
+        Ok(counts)
+    }
+}
+
+impl Conversion {
+    fn complex(
+        &self,
+        kernel: &Kernel,
+        part: Storage,
+        elements: Elements,
+        reader: &mut Reader,
+        sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+    ) -> Result<Counts> {
+        let is_real = part.dtype == self.from.dtype();
+        let width = (self.to.dtype().bits() / 16) as usize; // of one part
+        let (mut input, mut parts, mut output) = (Vec::new(), Vec::new(), Vec::new());
+        let mut counts = Counts::default();
+        for start in (0..elements.count).step_by(CHUNK as usize) {
+            let count = CHUNK.min(elements.count - start);
+            let numbers = if is_real { count } else { 2 * count } as usize;
+            input.resize(self.from.bytes(count).unwrap_or_default() as usize, 0);
+            parts.resize(numbers * width, 0);
+            reader.fill(&mut input)?;
+            let lost = kernel.run(&input, &mut parts, numbers);
+            counts +=
+                lost.map_err(|Malformed| elements.error(start, &format!("or one near it: {}", dirty(part.dtype))))?;
+            let result = if is_real {
+                output.clear();
+                for real in parts.chunks_exact(width) {
+                    output.extend_from_slice(real);
+                    output.resize(output.len() + width, 0);
+                }
+                &output
+            } else {
+                &parts
+            };
+            sink(result, start + count)?;
         }
         Ok(counts)
     }

@@ -87,8 +87,8 @@ fn elements(tensor: &Tensor, fortran_order: bool) -> conversion::Elements<'_> {
     conversion::Elements { count: tensor.count, shape: &tensor.shape, fortran_order }
 }
 
-/// Plans what an operator makes of a file. `from` says what untyped elements are; `measured` is told of bytes of input that had to be
-/// read for it, which is so of tensors that become text.
+/// Plans what an operator makes of a file. `from` says what untyped elements are; `measured` is told of bytes of input
+/// that had to be read for it, which is so of tensors that become text.
 ///
 /// # Errors
 /// When the operator lacks a pair of types, a tensor's type is not known, or the output cannot hold a result.
@@ -108,6 +108,10 @@ pub fn apply(
         let to = place.form;
         let conversion = match operator {
             Operator::Cast(attributes) if target.is_some() => Conversion::cast(from, to, &attributes.rules()),
+            Operator::Promote(attributes) if target.is_some() => {
+                let rules = attributes.rules();
+                Conversion::to_complex(from, to, &rules).or_else(|| Conversion::cast(from, to, &rules))
+            }
             _ => Conversion::copy(from, to),
         };
         let conversion = conversion
@@ -143,18 +147,16 @@ fn choose<'a>(
     from: Option<Dtype>,
 ) -> Result<Vec<Chosen<'a>>> {
     let tensors = &input.contents.tensors;
-    if let Some(from) = from
-        && !tensors.iter().any(|tensor| reinterpreted(tensor, from).is_some())
-    {
-        let error = Error::new(format!("--from {from}: no tensor holds untyped elements of that width"));
-        return Err(error.remedy("--from is for opaque bytes (numpy's V1, u1, safetensors' U8)"));
-    }
+    check_from(tensors, from)?;
     let names = new_names(input, container, &selection.renames)?;
     let choose = |tensor: &'a Tensor, name| {
         let target = selection.target(input.name_of(tensor), known_dtype(tensor, from), tensors.len() == 1);
         // What is left as it is keeps the type that it is stored as, if it has one.
         let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
         let source = source_form(tensor, from.filter(|_| target.is_some() || is_untyped))?;
+        // A promotion leaves what has the type already, float8 too, which a cast would saturate.
+        let is_there = matches!(operator, Operator::Promote(_)) && target == Some(source.dtype());
+        let target = target.filter(|_| !is_there);
         if let Some(target) = target {
             operator.check(source.dtype(), target)?;
         }
@@ -236,6 +238,20 @@ fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
         (Some(storage), _) => Some(storage.dtype),
         (None, Elements::Typed(form)) => Some(form.dtype()),
         (None, Elements::Untyped(_)) => None,
+    }
+}
+
+/// Refuses a `--from` that says nothing about any of these tensors.
+///
+/// # Errors
+/// When there is one and it fits none of them.
+pub fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
+    match from {
+        Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
+            let error = Error::new(format!("--from {from}: no tensor holds untyped elements of that width"));
+            Err(error.remedy("--from is for opaque bytes (numpy's V1, u1, safetensors' U8)"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -32,13 +32,17 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
+    /// The tensors as JSON, with their counts if there are any.
+    #[must_use]
+    pub fn tensors(&self, counts: Option<&Vec<Counts>>) -> Vec<Value> {
+        let tensors = self.plan.tensors.iter().enumerate();
+        tensors.map(|(index, tensor)| tensor_json(tensor, counts.map(|counts| &counts[index]))).collect()
+    }
+
     /// The JSON document.
     #[must_use]
     pub fn json(&self) -> Value {
-        let counts = self.done.as_ref().map(|(counts, _)| counts);
-        let tensors = self.plan.tensors.iter().enumerate();
-        let tensors: Vec<Value> =
-            tensors.map(|(index, tensor)| tensor_json(tensor, counts.map(|counts| &counts[index]))).collect();
+        let tensors = self.tensors(self.done.as_ref().map(|(counts, _)| counts));
         let mut document = json!({
             "schema": SCHEMA,
             "tcast": env!("CARGO_PKG_VERSION"),
@@ -158,7 +162,9 @@ fn tensor_json(tensor: &PlannedTensor, counts: Option<&Counts>) -> Value {
     value
 }
 
-fn counts_json(counts: &Counts) -> Value {
+/// Counts as JSON, each by its name.
+#[must_use]
+pub fn counts_json(counts: &Counts) -> Value {
     let pairs = Loss::ALL.into_iter().map(|loss| (loss.name().to_owned(), json!(counts[loss])));
     Value::Object(pairs.collect::<Map<_, _>>())
 }

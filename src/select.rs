@@ -102,6 +102,8 @@ pub struct Selection {
     pub all: bool,
     /// New names.
     pub renames: Vec<Rename>,
+    /// Only tensors of these names are converted; all, where there is none.
+    pub only: Vec<String>,
 }
 
 impl Selection {
@@ -123,6 +125,9 @@ impl Selection {
     /// Whether the globs choose a tensor.
     #[must_use]
     pub fn selects(&self, name: &str) -> bool {
+        if !self.only.is_empty() && !self.only.iter().any(|only| only == name) {
+            return false;
+        }
         let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         (self.include.is_empty() || matches(&self.include)) && !matches(&self.exclude)
     }

@@ -257,8 +257,35 @@ fn a_row_of_hex_shows_values_on_a_terminal_where_they_fit() {
     let last = bits::hex_row(Dtype::Float32, 4, &codes[..1], &TERMINAL);
     assert_eq!(without_colours(&last), "  4  3fc00000                             |1.5|");
     let width = |width| without_colours(&bits::hex_row(Dtype::Float32, 0, &codes, &Style { width, ..TERMINAL }));
-    assert_eq!(width(whole.len()), whole);
-    assert_eq!(width(whole.len() - 1), "  0  3fc00000 80000000 7f800000 40490fdb");
+    let widest = "  0  bdfcd35b bdfcd35b bdfcd35b bdfcd35b  |-0.12345 -0.12345 -0.12345 -0.12345|".len();
+    assert_eq!(width(widest), whole);
+    assert_eq!(width(widest - 1), "  0  3fc00000 80000000 7f800000 40490fdb");
+    let complex = bits::hex_row(Dtype::Complex64, 0, &[0x3eaa_aaab_bfc0_0000], &TERMINAL);
+    assert_eq!(without_colours(&complex), "  0  bfc000003eaaaaab                   |-1.5+0.33333i|");
+}
+
+#[test]
+fn a_short_row_of_hex_has_values_only_where_full_ones_have() {
+    let mut random = Random(4);
+    for dtype in every_type() {
+        let mut number = || match dtype {
+            // Others are longer than is common.
+            Dtype::Int32 | Dtype::Uint32 | Dtype::Int64 | Dtype::Uint64 => random.next() % 100_000_000,
+            Dtype::Float64 | Dtype::Complex128 => 0xbfe0_0000_0000_0000 | random.next() >> 12,
+            _ => random.next() | u64::from(dtype == Dtype::Bool),
+        };
+        let mut code = || u128::from(number()) << 64 | u128::from(number());
+        let codes: Vec<u128> = (0..2000).map(|_| code()).collect();
+        for width in [60, 80, 100, 120, 160, 200] {
+            let style = Style { width, ..TERMINAL };
+            let row = |codes: &[u128]| without_colours(&bits::hex_row(dtype, 0, codes, &style));
+            let has_values = row(&codes[..1]).contains('|');
+            for codes in codes.chunks(bits::per_row(dtype)) {
+                assert_eq!(row(codes).contains('|'), has_values, "{dtype} in {width}: {}", row(codes));
+                assert!(!has_values || row(codes).len() <= width, "{}", row(codes));
+            }
+        }
+    }
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn hex_shows_the_bits_of_each_element() {
     bench.run("bitcast x.npy --hex --range 2..9").expect(
         1,
         "",
-        "tcast: error: x.npy: --range goes to element 9; there are 5\n",
+        "tcast: error: x.npy: --range goes to element 9; there are 5\n  --range 2..5\n",
     );
     assert_eq!(bench.run("bitcast x.npy --hex --range 2..1").code, Some(2));
     let outcome = bench.run("bitcast x.npy --hex --range 4..5 --json");
@@ -157,6 +157,14 @@ fn a_reader_that_has_seen_enough_is_no_failure_and_a_huge_file_answers_at_once()
     }
     let outcome = bench.run("bitcast huge.npy --hex --range 2684354558..");
     outcome.expect(0, "2684354558  00000000 00000000\n", "");
+    // Columns lie far apart, and are not read ahead.
+    let text = String::from_utf8(npy("'<f4'", "(51200, 52428)", &[]).split_off(10)).unwrap();
+    let text = text.replace("False", "True ");
+    let length = (text.len() as u16).to_le_bytes();
+    bench.write("columns.npy", &[b"\x93NUMPY\x01\x00", &length[..], text.as_bytes()].concat());
+    let file = std::fs::File::options().write(true).open(bench.path("columns.npy")).unwrap();
+    file.set_len(10 + text.len() as u64 + 4 * 51200 * 52428).unwrap();
+    bench.run("bitcast columns.npy --hex --range 52428..52430").expect(0, "52428  00000000 00000000\n", "");
 }
 
 #[test]

@@ -454,7 +454,7 @@ fn an_interrupt_leaves_nothing_behind() {
 
 #[test]
 fn every_example_of_the_help_works() {
-    let help: String = ["--help", "cast --help", "bitcast --help", "inspect --help"]
+    let help: String = ["--help", "cast --help", "bitcast --help", "promote --help", "inspect --help"]
         .map(|line| Bench::new().run(line).stdout)
         .concat();
     let is_example = |line: &&str| line.starts_with("tcast ") && !line.contains("[OPTIONS]") && !line.contains('<');
@@ -464,6 +464,7 @@ fn every_example_of_the_help_works() {
         let bench = Bench::with("model.safetensors", "model.safetensors");
         fs::copy(common::fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
         fs::copy(common::fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
+        fs::copy(common::fixture("bf16.npy"), bench.path("w.npy")).unwrap();
         fs::copy(common::fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
         let words: Vec<String> = example.split_whitespace().skip(1).map(|word| word.replace('\'', "")).collect();
         let outcome = bench.run_args(&words.iter().map(String::as_str).collect::<Vec<_>>());

@@ -103,7 +103,9 @@ fn a_folder_is_listed_by_its_index() {
     let map = r#""a":"one.safetensors","b":"one.safetensors","c":"two.safetensors""#;
     bench.write("model.safetensors.index.json", index(map).as_bytes());
     let outcome = bench.run("inspect .");
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let unnamed = "tcast: warning: other.safetensors is not in the index\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), unnamed));
+    fs::remove_file(bench.path("other.safetensors")).unwrap();
     let head = ".: 2 shards, index model.safetensors.index.json, 3 tensors, ";
     assert!(outcome.stdout.starts_with(head), "{}", outcome.stdout);
     let by_index = bench.run("inspect model.safetensors.index.json");
@@ -117,10 +119,13 @@ fn a_folder_is_listed_by_its_index() {
         "tcast: warning: the index has 'a' in two.safetensors, which does not hold it\n\
          tcast: warning: one.safetensors holds 'a', which the index does not have there\n"
     );
+    let outside = "names the shard '../one.safetensors', which is not in the folder\n  shards must be in the folder";
     for (map, message) in [
         (r#""a":"three.safetensors""#, "names the shard 'three.safetensors', which is missing"),
-        (r#""a":"../one.safetensors""#, "names the shard '../one.safetensors', which is not in the folder"),
+        (r#""a":"../one.safetensors""#, outside),
         (r#""a":7"#, "malformed index: "),
+        (r#""a":7"#, "\n  download the folder again\n"),
+        (r#""a":"one.safetensors","a":"two.safetensors""#, "malformed index: 'a' stands twice in weight_map"),
     ] {
         bench.write("model.safetensors.index.json", index(map).as_bytes());
         let outcome = bench.run("inspect .");
@@ -129,10 +134,61 @@ fn a_folder_is_listed_by_its_index() {
     }
     fs::remove_file(bench.path("model.safetensors.index.json")).unwrap();
     let outcome = bench.run("inspect .");
-    assert!(outcome.stdout.starts_with(".: 3 shards, no index, 4 tensors, "), "{}", outcome.stdout);
+    assert!(outcome.stdout.starts_with(".: 2 shards, no index, 3 tensors, "), "{}", outcome.stdout);
     let empty = Bench::new();
     let outcome = empty.run("inspect .");
     assert!(outcome.code == Some(1) && outcome.stderr.contains("a folder without .safetensors files"), "{outcome:?}");
+}
+
+#[test]
+fn what_does_not_belong_together_in_a_folder_is_told() {
+    let bench = Bench::new();
+    bench.write("one.safetensors", &shard(&["a", "b"]));
+    bench.write("two.safetensors", &shard(&["b"]));
+    fs::create_dir(bench.path("three.safetensors")).unwrap();
+    let outcome = bench.run("inspect .");
+    let twice = "tcast: warning: 'b' is in one.safetensors and in two.safetensors\n";
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), twice));
+    bench.write("model.safetensors.index.json", br#"{"weight_map":{}}"#);
+    let outcome = bench.run("inspect model.safetensors.index.json");
+    assert_eq!(
+        outcome.stderr,
+        "tcast: warning: the index names no tensor\n\
+         tcast: warning: one.safetensors is not in the index\n\
+         tcast: warning: two.safetensors is not in the index\n"
+    );
+    let map: Vec<String> = (10..25).map(|number| format!("\"x{number}\":\"two.safetensors\"")).collect();
+    let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
+    bench.write("model.safetensors.index.json", index.as_bytes());
+    let warnings = bench.run("inspect .").stderr;
+    assert_eq!(warnings.lines().count(), 11, "{warnings}");
+    assert!(warnings.ends_with("tcast: warning: ... and 7 more\n"), "{warnings}");
+}
+
+#[test]
+fn an_index_that_cannot_be_one_is_refused_with_what_to_do() {
+    let bench = Bench::new();
+    bench.write("one.safetensors", &shard(&["a"]));
+    for name in ["model.safetensors.index.fp16.json", "model.safetensors.index.fp32.json"] {
+        bench.write(name, br#"{"weight_map":{"a":"one.safetensors"}}"#);
+    }
+    bench.run("inspect .").expect(
+        1,
+        "",
+        "tcast: error: .: has 2 indexes, and none is named model.safetensors.index.json\n  \
+         give one of the indexes, or give the .safetensors files one by one\n",
+    );
+    let path = bench.path("model.safetensors.index.json");
+    fs::File::create(&path).unwrap().set_len((100 << 20) + 1).unwrap();
+    let remedy = "  give the .safetensors files one by one\n";
+    let name = "tcast: error: ./model.safetensors.index.json:";
+    bench.run("inspect .").expect(1, "", &format!("{name} is longer than any index\n{remedy}"));
+    #[cfg(unix)]
+    {
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        bench.run("inspect .").expect(1, "", &format!("{name} is not a file\n{remedy}"));
+    }
 }
 
 #[test]
@@ -166,4 +222,51 @@ fn what_the_histogram_says_becomes_zero_does_in_a_cast() {
     let nonzero = values.iter().filter(|value| **value != 0.0).count() as f64;
     let flushed = report["counts"]["flushed"].as_f64().unwrap() / nonzero * 100.0;
     assert!((told - flushed).abs() < 0.006, "{told} and {flushed}");
+}
+
+#[test]
+fn what_is_stored_is_said_in_the_files_own_words() {
+    let bench = Bench::new();
+    let stored = |file: &str| {
+        let line = format!("inspect {} --json", fixture("corpus").join(file).display());
+        json(&bench, &line)["tensors"][0]["stored"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(stored("npy/float32_be.npy"), ">f4");
+    assert_eq!(stored("npy/ml_bfloat16_be.npy"), ">V2");
+    assert_eq!(stored("npy/str_S5.npy"), "|S5");
+    assert_eq!(stored("npy/tag_int4.npy"), "int4 |i1");
+    assert_eq!(stored("onnx/int4_typed.pb"), "INT4 int32_data");
+    assert_eq!(stored("onnx/external/tensor.pb"), "FLOAT external_data");
+}
+
+#[test]
+fn a_damaged_tensor_is_told_beside_the_figures_of_the_others() {
+    let bench = Bench::with("corpus/npz/ml.npz", "x.npz");
+    let mut bytes = bench.read("x.npz");
+    let directory = bytes.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
+    bytes[directory - 3] ^= 0x40;
+    bench.write("x.npz", &bytes);
+    let outcome = bench.run("inspect x.npz --stats");
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stdout.contains("bf\n  x.npz: tensor 'bf': is damaged: its checksum is wrong\n"), "{outcome:?}");
+    assert_eq!(outcome.stderr, "tcast: error: x.npz: tensor 'bf': is damaged: its checksum is wrong\n");
+    let outcome = bench.run("bitcast x.npz --hex");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("is damaged: its checksum is wrong"), "{outcome:?}");
+    assert_eq!(bench.run("bitcast x.npz --hex --range 0..2").code, Some(0));
+}
+
+#[test]
+fn from_says_what_opaque_bytes_are_or_is_refused() {
+    let bench = Bench::with("untyped_e4m3fn.npy", "x.npy");
+    let report = json(&bench, "inspect x.npy --stats --from e4m3 --json");
+    assert_eq!(
+        (&report["tensors"][0]["dtype"], &report["tensors"][0]["stats"]["max"]),
+        (&"float8e4m3fn".into(), &448.0.into())
+    );
+    for line in ["inspect x.npy --stats --from f32", "bitcast x.npy --hex --from f32"] {
+        let outcome = bench.run(line);
+        assert!(outcome.code == Some(1) && outcome.stderr.contains("no tensor holds untyped elements"), "{outcome:?}");
+    }
+    assert_eq!(bench.run("inspect x.npy --from e4m3").code, Some(2));
+    assert_eq!(bench.run("bitcast x.npy --hex --from e4m3 --rename a=b").code, Some(2));
 }

@@ -287,7 +287,7 @@ fn a_safe_type_holds_every_value_of_every_input() {
 fn a_type_holds_another_exactly_when_no_value_is_lost() {
     let is_comparable = |a: Dtype, b: Dtype| {
         let is_int = |dtype: Dtype| matches!(dtype.class(), Class::Int { .. });
-        (is_int(a) && is_int(b)) || (a.is_floating() && b.is_floating())
+        (is_int(a) && is_int(b)) || (a.is_floating() && b.is_floating()) || (is_int(a) && b.is_floating())
     };
     for target in numeric() {
         for source in numeric().into_iter().filter(|&source| is_comparable(source, target) && source != target) {

@@ -26,6 +26,7 @@ fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Stats {
         elements: Elements::Typed(form),
         fortran_order: false,
         data: Data::Mapped { file: 0, range: 0..bytes.len(), checksum: None },
+        stored: String::new(),
     };
     let of = |threads| stats::of(&tensor, form, &files, threads, &Silent).unwrap().unwrap();
     let stats = of(1);
@@ -154,6 +155,29 @@ fn figures_do_not_depend_on_threads_where_there_is_work_for_them() {
 }
 
 #[test]
+fn a_small_tensor_has_the_figures_of_one_that_repeats_it() {
+    for dtype in [Dtype::Float16, Dtype::Float32, Dtype::Float64, Dtype::Int32] {
+        // Numbers near one, small ones, and with the last step those that are none.
+        for (shift, count) in [(2, 1), (2, 4), (4, 1023), (1, 1023), (0, 1023)] {
+            let codes: Vec<u64> =
+                random(count).into_iter().map(|code| code >> (64 - bits(dtype)) >> shift | code & 1).collect();
+            let few = stats_of(dtype, &codes);
+            // A power of two, so that the mean is rounded alike.
+            let repeats = if count < 10 { 8192 } else { 8 };
+            let many = stats_of(dtype, &codes.repeat(repeats));
+            let times = |count: u64| count * repeats as u64;
+            assert_eq!([few.min, few.max, few.abs_max], [many.min, many.max, many.abs_max], "{dtype}");
+            assert_eq!(few.mean.map(f64::to_bits), many.mean.map(f64::to_bits), "{dtype}");
+            assert_eq!([few.count, few.zeros, few.subnormals].map(times), [many.count, many.zeros, many.subnormals]);
+            let beside = |stats: &Stats| [stats.nan, stats.plus_infinite, stats.minus_infinite];
+            assert_eq!(beside(&few).map(times), beside(&many), "{dtype}");
+            let exponents = few.exponents.iter().map(|(exponent, count)| (exponent, times(count)));
+            assert_eq!(exponents.collect::<Histogram>(), many.exponents, "{dtype}");
+        }
+    }
+}
+
+#[test]
 fn a_mean_is_right_where_a_plain_sum_is_not() {
     let mean = |numbers: &[f64]| stats_of_float64(numbers).mean;
     assert_eq!(mean(&[1e300, 1e-300, -1e300]), Some(1e-300 / 3.0));
@@ -226,7 +250,15 @@ fn damage_and_malformed_elements_are_told_as_a_cast_tells_them() {
         let form = Form::Numbers(Storage::per_byte(dtype));
         let (count, elements) = (bytes.len() as u64, Elements::Typed(form));
         let data = Data::Mapped { file: 0, range: 0..bytes.len(), checksum };
-        let tensor = Tensor { name: "x".to_owned(), shape: vec![count], count, elements, fortran_order: false, data };
+        let tensor = Tensor {
+            name: "x".to_owned(),
+            shape: vec![count],
+            count,
+            elements,
+            fortran_order: false,
+            data,
+            stored: String::new(),
+        };
         stats::of(&tensor, form, &files, 3, &Silent).map_err(|error| error.to_string())
     };
     let malformed = "tensor 'x': element [2000000]: a byte that holds one float4e2m1 has bits above it";
@@ -241,7 +273,15 @@ fn text_has_no_figures() {
     let form = Form::Texts(TextForm::Bytes { width: 1 });
     let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
     let elements = Elements::Typed(form);
-    let tensor = Tensor { name: String::new(), shape: vec![0], count: 0, elements, fortran_order: false, data };
+    let tensor = Tensor {
+        name: String::new(),
+        shape: vec![0],
+        count: 0,
+        elements,
+        fortran_order: false,
+        data,
+        stored: String::new(),
+    };
     assert_eq!(stats::of(&tensor, form, &[], 1, &Silent).unwrap(), None);
 }
 

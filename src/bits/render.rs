@@ -20,7 +20,8 @@ const DIM: Colour = Colour::new().dimmed();
 
 /// A row of `--hex`: the index of the first element, and the codes.
 ///
-/// On a terminal, their values follow between bars where the whole line fits, as `hexdump -C` has its text.
+/// On a terminal, their values follow between bars, as `hexdump -C` has its text, where full rows of the type fit;
+/// only a row of uncommonly long integers is then without.
 #[must_use]
 pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &Style) -> String {
     let codes = join(elements.iter().map(|&code| hex(dtype, code)), " ");
@@ -28,16 +29,38 @@ pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &Style)
     if !style.is_terminal {
         return row + &codes;
     }
-    let values = join(elements.iter().map(|&code| brief(dtype, meaning(dtype, code).value)), " ");
+    let values = join(elements.iter().map(|&code| brief(dtype, code)), " ");
     // A short last row is padded, so that its values stand below the others.
-    let full = per_row(dtype) * (hex(dtype, 0).len() + 1) - 1;
-    let columns = style.index_width + 2 + full + 3 + values.len() + 1;
-    if columns <= style.width { format!("{row}{codes:full$}  |{values}|") } else { row + &codes }
+    let full = |width: usize| per_row(dtype) * (width + 1) - 1;
+    let codes_width = full(hex(dtype, 0).len());
+    // A short row has values only where full ones have.
+    let values_width = full(brief_width(dtype)).max(values.len());
+    let columns = style.index_width + 2 + codes_width + 3 + values_width + 1;
+    if columns <= style.width { format!("{row}{codes:codes_width$}  |{values}|") } else { row + &codes }
 }
 
-/// A float in 8 characters or so: a row of them is to stand beside their codes. `--bits` has all digits.
-fn brief(dtype: Dtype, value: String) -> String {
-    const FITTING: usize = 8;
+/// Characters of a brief float, and of the integers that are common.
+const FITTING: usize = 8;
+
+/// How wide brief values of a type are, but for large integers and the far ends of float64.
+fn brief_width(dtype: Dtype) -> usize {
+    match dtype.class() {
+        Class::Complex => FITTING + "+".len() + FITTING + "i".len(),
+        Class::Float(_) if dtype.bits() == 4 => "-1.5".len(),
+        Class::Float(_) if dtype.bits() == 6 => "-0.0625".len(),
+        Class::Bool | Class::Int { .. } => statement_width(dtype).min(FITTING),
+        _ => FITTING,
+    }
+}
+
+/// A value with floats of 8 characters or so: a row is to stand beside the codes. `--bits` has all digits.
+fn brief(dtype: Dtype, code: u128) -> String {
+    if let Some(halves) = halves(dtype, code) {
+        let [real, imaginary] = halves.map(|(dtype, code)| brief(dtype, code));
+        let plus = if imaginary.starts_with('-') { "" } else { "+" };
+        return format!("{real}{plus}{imaginary}i");
+    }
+    let value = meaning(dtype, code).value;
     let number = if dtype.is_floating() && value.len() > FITTING { value.parse::<f64>().ok() } else { None };
     let Some(number) = number.filter(|number| number.is_finite()) else { return value };
     if (1e-3..1e6).contains(&number.abs()) {

@@ -13,14 +13,13 @@ use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Range;
 
+/// The version of the JSON document; it changes when a field changes its meaning or goes.
+const SCHEMA: u32 = 1;
 /// Elements that are read at a time: a multiple of what packed types need to start on whole bytes.
 const CHUNK: u64 = 1024;
 
 pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     if args.hex || args.bits {
-        if args.file.output.is_some() {
-            return Err(Error::usage("--hex and --bits print; they write no output"));
-        }
         return show(args);
     }
     if args.tensor.is_some() || args.range.is_some() {
@@ -41,16 +40,17 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
 
 /// Prints elements of one tensor.
 fn show(args: &BitcastArgs) -> Result<()> {
-    let input = container::open(&args.input)?;
+    let input = container::survey(&args.input)?;
     let in_file = |error: Error| error.in_file(&args.input);
     let tensor = choose(&input, args.tensor.as_deref()).map_err(in_file)?;
+    plan::check_from([tensor], args.file.from).map_err(in_file)?;
     let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(&args.input);
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
     let form = plan::source_form(tensor, args.file.from.or(args.to.filter(|_| is_untyped))).map_err(in_tensor)?;
     let Form::Numbers(storage) = form else {
         return Err(in_tensor(
             Error::new("text has no bits of its own: elements have no fixed width")
-                .remedy("tcast cast INPUT --to DTYPE reads numbers from text"),
+                .remedy(format!("tcast cast {} --to DTYPE reads numbers from text", args.input.display())),
         ));
     };
     let dtype = args.to.unwrap_or(storage.dtype);
@@ -59,7 +59,8 @@ fn show(args: &BitcastArgs) -> Result<()> {
     }
     let range = range_of(args, tensor.count).map_err(in_tensor)?;
     let mut elements = ElementReader::open(&input, tensor, storage, &range).map_err(in_tensor)?;
-    match print_elements(args, tensor, dtype, &range, &mut elements) {
+    let name = input.name_of(tensor);
+    match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
         // A reader that has seen enough is no failure.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
@@ -71,16 +72,17 @@ fn show(args: &BitcastArgs) -> Result<()> {
 /// The tensor that is named, or the only one.
 fn choose<'a>(input: &'a Input, name: Option<&str>) -> Result<&'a Tensor> {
     let tensors = &input.contents.tensors;
+    let count = tensors.len() + input.contents.unreadable.len();
     let names = || {
         let some: Vec<String> = tensors.iter().take(8).map(|tensor| shorten(input.name_of(tensor))).collect();
         let more = if tensors.len() > some.len() { ", ..." } else { "" };
         format!("{}{more}", some.join(", "))
     };
     match (name, &tensors[..]) {
-        (None, [tensor]) => Ok(tensor),
-        (None, []) => Err(Error::new("holds no tensor")),
+        (None, [tensor]) if count == 1 => Ok(tensor),
+        (None, []) => Err(Error::new("holds no tensor that can be read")),
         (None, _) => {
-            let error = Error::usage(format!("holds {} tensors: say which", tensors.len()));
+            let error = Error::usage(format!("holds {count} tensors: say which"));
             Err(error.remedy(format!("--tensor NAME, one of {}", names())))
         }
         (Some(name), _) => tensors.iter().find(|tensor| input.name_of(tensor) == name).ok_or_else(|| {
@@ -93,7 +95,8 @@ fn range_of(args: &BitcastArgs, count: u64) -> Result<Range<u64>> {
     let Some(range) = args.range else { return Ok(0..count) };
     let end = range.end.unwrap_or(count);
     if range.start > count || end > count {
-        return Err(Error::new(format!("--range goes to element {}; there are {count}", end.max(range.start))));
+        let error = Error::new(format!("--range goes to element {}; there are {count}", end.max(range.start)));
+        return Err(error.remedy(format!("--range {}..{count}", range.start.min(count))));
     }
     Ok(range.start..end)
 }
@@ -119,7 +122,7 @@ impl From<io::Error> for Failure {
 /// Prints a range of elements, row by row as they are read.
 fn print_elements(
     args: &BitcastArgs,
-    tensor: &Tensor,
+    (name, tensor): (&str, &Tensor),
     dtype: Dtype,
     range: &Range<u64>,
     elements: &mut ElementReader,
@@ -132,9 +135,9 @@ fn print_elements(
     let mut index = range.start;
     let mut pending = Vec::new();
     if args.file.json {
-        let head = json!({ "tensor": tensor.name, "dtype": dtype.name(), "shape": tensor.shape,
-                           "range": [range.start, range.end] });
-        write!(output, "{},\"elements\":[", head.to_string().trim_end_matches('}'))?;
+        let (name, shape, Range { start, end }) = (json!(name), json!(tensor.shape), range);
+        write!(output, "{{\"schema\":{SCHEMA},\"tensor\":{name},\"dtype\":\"{dtype}\",\"shape\":{shape},")?;
+        write!(output, "\"range\":[{start},{end}],\"elements\":[")?;
     }
     while let Some(bytes) = elements.next()? {
         pending.extend(codes(dtype, bytes));
@@ -166,7 +169,10 @@ fn print_elements(
 
 /// Elements in the order of rows, little endian, one in a byte at the least.
 struct ElementReader<'a> {
-    reader: Reader<'a>,
+    /// Gone when all is read.
+    reader: Option<Reader<'a>>,
+    /// Whether all elements are wanted, so that a checksum can be compared.
+    is_whole: bool,
     storage: Storage,
     kernel: Kernel,
     /// What is to be read next; it starts at a multiple of [`CHUNK`].
@@ -180,23 +186,26 @@ impl<'a> ElementReader<'a> {
     fn open(input: &'a Input, tensor: &Tensor, storage: Storage, range: &Range<u64>) -> Result<Self> {
         let target = Storage::per_byte(storage.dtype);
         let kernel = Kernel::copy(storage, target).ok_or_else(|| Error::new("has elements without a width"))?;
-        let mut reader = Reader::open(tensor, &input.files, tensor.fortran_order)?;
+        let is_whole = *range == (0..tensor.count);
+        let mut reader = Reader::open_at_once(tensor, &input.files, tensor.fortran_order)?;
         let next = range.start / CHUNK * CHUNK;
         reader.skip(storage.bytes(next).unwrap_or_default())?;
         let (input, output) = (Vec::new(), Vec::new());
-        Ok(Self { reader, storage, kernel, next, range: range.clone(), input, output })
+        Ok(Self { reader: Some(reader), is_whole, storage, kernel, next, range: range.clone(), input, output })
     }
 
     /// The bytes of the next elements of the range.
     fn next(&mut self) -> Result<Option<&[u8]>> {
         if self.next >= self.range.end || self.range.is_empty() {
-            return Ok(None);
+            let whole = self.reader.take().filter(|_| self.is_whole);
+            return whole.map_or(Ok(None), |reader| reader.finish().map(|()| None));
         }
+        let Some(reader) = &mut self.reader else { return Ok(None) };
         let count = CHUNK.min(self.range.end - self.next);
         let target = Storage::per_byte(self.storage.dtype);
         self.input.resize(self.storage.bytes(count).unwrap_or_default() as usize, 0);
         self.output.resize(target.bytes(count).unwrap_or_default() as usize, 0);
-        self.reader.fill(&mut self.input)?;
+        reader.fill(&mut self.input)?;
         let outcome = self.kernel.run(&self.input, &mut self.output, count as usize);
         outcome.map_err(|Malformed| {
             let last = self.next + count - 1;

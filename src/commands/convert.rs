@@ -142,6 +142,7 @@ fn selection(job: &Job) -> Selection {
         rules: rule.clone(),
         all: job.all,
         renames: rename.clone(),
+        ..Selection::default()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{self, Elements, Input, Tensor};
 use crate::error::{Error, Result, shorten, size, visible};
+use crate::kernel::Form;
 use crate::plan;
 use crate::progress::{Bar, Progress, Silent};
 use crate::select::Selection;
@@ -30,9 +31,13 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         folder.disagreements.iter().chain(&selection.unmatched(&names)).for_each(|message| warn(message));
     }
     if args.stats {
-        listing.stats = listing.measure()?;
+        let tensors = folder.shards.iter().flat_map(|(_, input)| &input.contents.tensors);
+        plan::check_from(tensors, args.from).map_err(|error| error.in_file(&args.input))?;
+        listing.stats = listing.measure();
     }
-    if args.json { print(&listing.json().to_string()) } else { print(listing.text().trim_end()) }
+    print(&if args.json { listing.json().to_string() } else { listing.text().trim_end().to_owned() })?;
+    // All that could be read is shown first.
+    listing.stats.into_iter().find_map(Result::err).map_or(Ok(()), Err)
 }
 
 fn names(input: &Input) -> impl Iterator<Item = &str> {
@@ -45,7 +50,7 @@ struct Listing<'a> {
     folder: &'a Checkpoint,
     selection: &'a Selection,
     /// Of each entry; `None` where it has no numbers, or the file does not say what they are. Empty if not asked for.
-    stats: Vec<Option<Stats>>,
+    stats: Vec<Result<Option<Stats>>>,
 }
 
 /// A tensor with the file that it is in.
@@ -53,21 +58,15 @@ struct Entry<'a> {
     shard: usize,
     input: &'a Input,
     tensor: &'a Tensor,
+    /// What its elements are, `--from` heeded; `None` where that is not known.
+    form: Option<Form>,
 }
 
 impl Entry<'_> {
     fn dtype(&self) -> String {
-        match self.tensor.elements {
-            Elements::Typed(form) => form.dtype().to_string(),
-            Elements::Untyped(bytes) => format!("{bytes}-byte opaque"),
-        }
-    }
-
-    /// How the file holds the type.
-    fn stored(&self) -> String {
-        match self.tensor.elements {
-            Elements::Typed(form) => self.input.container.stores(form.dtype()).unwrap_or_default(),
-            Elements::Untyped(bytes) => format!("|V{bytes}"),
+        match (self.form, self.tensor.elements) {
+            (Some(form), _) | (None, Elements::Typed(form)) => form.dtype().to_string(),
+            (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
         }
     }
 
@@ -79,21 +78,24 @@ impl Entry<'_> {
 
 impl<'a> Listing<'a> {
     fn entries(&self) -> Vec<Entry<'a>> {
-        let shards = self.folder.shards.iter().enumerate();
+        let (shards, from) = (self.folder.shards.iter().enumerate(), self.args.from);
         let all = shards.flat_map(|(shard, (_, input))| {
-            input.contents.tensors.iter().map(move |tensor| Entry { shard, input, tensor })
+            input.contents.tensors.iter().map(move |tensor| {
+                let form = plan::source_form(tensor, from).ok();
+                Entry { shard, input, tensor, form }
+            })
         });
         all.filter(|entry| self.selection.selects(entry.input.name_of(entry.tensor))).collect()
     }
 
     /// Reads all values.
-    fn measure(&self) -> Result<Vec<Option<Stats>>> {
+    fn measure(&self) -> Vec<Result<Option<Stats>>> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.data.stored_len()).sum();
         let progress: Box<dyn Progress> =
             if self.args.quiet { Box::new(Silent) } else { Box::new(Bar::new("reading the values", bytes)) };
         let measure = |entry: &Entry| {
-            let Ok(form) = plan::source_form(entry.tensor, self.args.from) else { return Ok(None) };
+            let Some(form) = entry.form else { return Ok(None) };
             stats::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
                 .map_err(|error| error.in_file(entry.input.files[0].path()))
         };
@@ -138,7 +140,7 @@ impl<'a> Listing<'a> {
             "input": self.args.input.to_string_lossy(),
             "index": self.folder.index,
             "files": shards.collect::<Vec<_>>(),
-            "tensors": (0..).zip(&entries).map(|(index, entry)| tensor_json(entry, self.stats.get(index))).collect::<Vec<_>>(),
+            "tensors": (0..).zip(&entries).map(|(at, entry)| tensor_json(entry, self.stats.get(at))).collect::<Vec<_>>(),
             "totals": totals.collect::<Vec<_>>(),
             "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
             "disagreements": self.folder.disagreements,
@@ -152,7 +154,7 @@ impl<'a> Listing<'a> {
             let shape = shorten(&format!("{:?}", entry.tensor.shape));
             let order = if entry.tensor.fortran_order { " column-major" } else { "" };
             let name = shorten(entry.input.name_of(entry.tensor));
-            [name, entry.dtype(), shape + order, size(entry.bytes()), entry.stored()]
+            [name, entry.dtype(), shape + order, size(entry.bytes()), shorten(&entry.tensor.stored)]
         });
         text += &table(&rows.collect::<Vec<_>>());
         for error in self.unreadable() {
@@ -187,17 +189,19 @@ impl<'a> Listing<'a> {
         for (entry, stats) in entries.iter().zip(&self.stats) {
             let _ = writeln!(text, "{}", shorten(entry.input.name_of(entry.tensor)));
             let _ = match stats {
-                Some(stats) => writeln!(text, "{}", line_of(stats)),
-                None => writeln!(text, "  has no numbers that are known"),
+                Ok(Some(stats)) => writeln!(text, "{}", line_of(stats)),
+                Err(error) => writeln!(text, "  {error}"),
+                Ok(None) => writeln!(text, "  has no numbers that are known"),
             };
         }
         // Position ids and masks say nothing about where weights lie.
-        let is_float =
-            |entry: &Entry| matches!(entry.tensor.elements, Elements::Typed(form) if form.dtype().is_floating());
+        let is_float = |entry: &Entry| entry.form.is_some_and(|form| form.dtype().is_floating());
         let has_floats = entries.iter().any(is_float);
         let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || is_float(entry));
-        let all: Histogram =
-            chosen.filter_map(|(_, stats)| stats.as_ref()).flat_map(|stats| stats.exponents.iter()).collect();
+        let all: Histogram = chosen
+            .filter_map(|(_, stats)| stats.as_ref().ok()?.as_ref())
+            .flat_map(|stats| stats.exponents.iter())
+            .collect();
         let width = terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0).clamp(60, 120));
         let picture = stats::draw(&all, width, true);
         if !picture.is_empty() {
@@ -231,22 +235,21 @@ impl<'a> Listing<'a> {
     }
 }
 
-fn tensor_json(entry: &Entry, stats: Option<&Option<Stats>>) -> Value {
+fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Stats>>>) -> Value {
     let mut value = json!({
         "name": entry.input.name_of(entry.tensor),
         "file": entry.shard,
-        "dtype": match entry.tensor.elements {
-            Elements::Typed(form) => Some(form.dtype().name()),
-            Elements::Untyped(_) => None,
-        },
+        "dtype": entry.form.map(|form| form.dtype().name()),
         "shape": entry.tensor.shape,
         "elements": entry.tensor.count,
         "bytes": entry.bytes(),
-        "stored": entry.stored(),
+        "stored": entry.tensor.stored,
         "fortran_order": entry.tensor.fortran_order,
     });
-    if let Some(Some(stats)) = stats {
-        value["stats"] = stats_json(stats);
+    match stats {
+        Some(Ok(Some(stats))) => value["stats"] = stats_json(stats),
+        Some(Err(error)) => value["error"] = json!(error.to_string()),
+        _ => {}
     }
     value
 }
@@ -299,17 +302,6 @@ fn line_of(stats: &Stats) -> String {
     text
 }
 
-/// Six significant digits.
-fn brief(value: f64) -> String {
-    let magnitude = value.abs();
-    if magnitude != 0.0 && !(1e-4..1e6).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
-    let whole_digits = if magnitude < 1.0 { 0 } else { magnitude.log10() as usize + 1 };
-    let text = format!("{value:.*}", 6_usize.saturating_sub(whole_digits));
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
 /// Rows in columns, two spaces from the margin and apart; the fourth is a size.
 fn table(rows: &[[String; 5]]) -> String {
     let widths: Vec<usize> =
@@ -326,4 +318,40 @@ fn table(rows: &[[String; 5]]) -> String {
         format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
     };
     rows.iter().map(line).collect()
+}
+
+/// Six significant digits.
+fn brief(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e6).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (5 - magnitude.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::brief;
+
+    #[test]
+    fn numbers_have_six_digits() {
+        let cases = [
+            (0.000_123_456_78, "0.000123457"),
+            (0.009_876_543_2, "0.00987654"),
+            (-0.07, "-0.07"),
+            (1.0, "1"),
+            (123_456.7, "123457"),
+            (1e6, "1.000e6"),
+            (-3e38, "-3.000e38"),
+            (0.0, "0"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(brief(value), text);
+        }
+    }
 }

@@ -5,6 +5,7 @@ mod bitcast;
 mod cast;
 mod convert;
 mod inspect;
+mod promote;
 
 use crate::cli::{Cli, Command};
 use crate::error::{Error, visible};
@@ -23,6 +24,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     let result = match &cli.command {
         Command::Cast(args) => cast::run(args),
         Command::Bitcast(args) => bitcast::run(args),
+        Command::Promote(args) => promote::run(args),
         Command::Inspect(args) => inspect::run(args),
     };
     match result {

@@ -131,6 +131,8 @@ pub struct Tensor {
     pub fortran_order: bool,
     /// Where its bytes are.
     pub data: Data,
+    /// How the file says what it holds, in the words of the format.
+    pub stored: String,
 }
 
 /// What the elements of a stored tensor are.

@@ -67,6 +67,8 @@ pub(super) struct Array {
     shape: Vec<u64>,
     count: u64,
     fortran_order: bool,
+    /// The `descr` as the header has it.
+    descr: String,
     /// Where the data starts.
     pub(super) header_len: usize,
 }
@@ -96,7 +98,7 @@ impl Array {
         }
         let fortran_order =
             header.fortran_order && count > 1 && header.shape.iter().filter(|&&length| length != 1).count() > 1;
-        Ok(Self { elements, shape: header.shape, count, fortran_order, header_len })
+        Ok(Self { elements, shape: header.shape, count, fortran_order, descr: header.descr.text(), header_len })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -104,8 +106,8 @@ impl Array {
     }
 
     pub(super) fn tensor(self, name: String, data: Data) -> Tensor {
-        let Self { elements, shape, count, fortran_order, .. } = self;
-        Tensor { name, shape, count, elements, fortran_order, data }
+        let Self { elements, shape, count, fortran_order, descr, .. } = self;
+        Tensor { name, shape, count, elements, fortran_order, data, stored: descr }
     }
 }
 
@@ -259,6 +261,18 @@ enum Literal {
     Int(u64),
     Tuple(Vec<Literal>),
     List(Vec<Literal>),
+}
+
+impl Literal {
+    /// The strings in it, as far as a `descr` that is read has any.
+    fn text(&self) -> String {
+        let join = |items: &[Self]| items.iter().map(Self::text).collect::<Vec<_>>().join(" ");
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Tuple(items) | Self::List(items) => join(items),
+            Self::Bool(_) | Self::Int(_) => String::new(),
+        }
+    }
 }
 
 struct Parser<'a> {

@@ -61,22 +61,36 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the bytes are damaged, or a compressed tensor is to be transposed and its temporary file cannot be written.
     pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
+        // Once in order, before it is read in another one: a disk is fast that way only, and a file cut short is noticed.
+        if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, transposed) {
+            let mut window = Window::new(&files[*file], range.clone());
+            while !window.range.is_empty() {
+                let bytes = window.next()?.len();
+                window.skip(bytes);
+            }
+        }
+        Self::open_at_once(tensor, files, transposed)
+    }
+
+    /// As [`Reader::open`], for whom may want a few elements only: nothing is read ahead.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub fn open_at_once(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
         let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
             (Data::Mapped { file, range, checksum }, false) => {
                 let sum = checksum.clone().map(|checksum| (checksum, crc32fast::Hasher::new()));
                 Box::new(Mapped { window: Window::new(&files[*file], range.clone()), sum })
             }
             (Data::Mapped { file, range, checksum }, true) => {
-                let file = &files[*file];
-                read_through(file, range, checksum.as_ref())?;
-                let gather = Gather::new(tensor);
-                Box::new(Gathered { bytes: Bytes::Borrowed(&file[range.clone()]), gather, next: 0 })
+                let bytes = Bytes::Borrowed(&files[*file][range.clone()]);
+                Box::new(Gathered { bytes, gather: Gather::new(tensor), next: 0, checksum: checksum.clone() })
             }
             (Data::Streamed(streamed), false) => streamed.open(&files[0])?,
             (Data::Streamed(streamed), true) => {
                 let gather = Gather::new(tensor);
                 let spooled = spool(&mut *streamed.open(&files[0])?, tensor.count * gather.width as u64)?;
-                Box::new(Gathered { bytes: Bytes::Spooled(spooled), gather, next: 0 })
+                Box::new(Gathered { bytes: Bytes::Spooled(spooled), gather, next: 0, checksum: None })
             }
         };
         Ok(Self(stream))
@@ -186,9 +200,11 @@ impl Stream for Mapped<'_> {
         if bytes > self.window.range.len() as u64 {
             return Err(Error::new("the data ends too early"));
         }
-        self.window.range.start += bytes as usize;
-        self.window.ready = 0;
-        self.sum = None;
+        if bytes > 0 {
+            self.window.range.start += bytes as usize;
+            self.window.ready = 0;
+            self.sum = None;
+        }
         Ok(())
     }
 
@@ -197,27 +213,13 @@ impl Stream for Mapped<'_> {
     }
 }
 
-/// Reads a mapped tensor once in order, before it is read in another one: a disk is fast that way only, a file cut
-/// short is noticed, and so is damage where there is a checksum.
-fn read_through(file: &MappedFile, range: &Range<usize>, checksum: Option<&Checksum>) -> Result<()> {
-    let mut sum = crc32fast::Hasher::new();
-    let mut window = Window::new(file, range.clone());
-    while !window.range.is_empty() {
-        let bytes = window.next()?;
-        if checksum.is_some() {
-            sum.update(bytes);
-        }
-        window.skip(bytes.len());
-    }
-    checksum.map_or(Ok(()), |checksum| checksum.check(&sum))
-}
-
 /// A column-major tensor in row-major order.
 struct Gathered<'a> {
     bytes: Bytes<'a>,
     gather: Gather,
     /// Bytes so far.
     next: u64,
+    checksum: Option<Checksum>,
 }
 
 enum Bytes<'a> {
@@ -257,7 +259,12 @@ impl Stream for Gathered<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        Ok(())
+        let Bytes::Borrowed(bytes) = self.bytes else { return Ok(()) };
+        self.checksum.as_ref().map_or(Ok(()), |checksum| {
+            let mut sum = crc32fast::Hasher::new();
+            sum.update(bytes);
+            checksum.check(&sum)
+        })
     }
 }
 

@@ -57,14 +57,14 @@ impl Container for Safetensors {
         let notes = take_notes(&mut metadata)?;
         let tensors = header.tensors.into_iter().map(|(name, entry)| {
             let range = data_start + entry.data_offsets.0 as usize..data_start + entry.data_offsets.1 as usize;
-            let tensor = match notes.get(&name) {
-                Some(note) => note.apply(&entry),
-                None => entry.plain(),
+            let (tensor, stored) = match notes.get(&name) {
+                Some(note) => (note.apply(&entry), format!("{}, noted as {}", entry.dtype, note.dtype)),
+                None => (entry.plain(), entry.dtype.clone()),
             };
             let (dtype, shape, count) = tensor.map_err(|error| error.in_tensor(&name))?;
             let elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
             let data = Data::Mapped { file: 0, range, checksum: None };
-            Ok(Tensor { name, shape, count, elements, fortran_order: false, data })
+            Ok(Tensor { name, shape, count, elements, fortran_order: false, data, stored })
         });
         Ok(Contents { tensors: tensors.collect::<Result<_>>()?, metadata, ..Contents::default() })
     }

@@ -27,6 +27,14 @@ impl Extent {
         }
     }
 
+    /// Integers as floats: at most so many digits, from 1 up; a signed one reaches a power of two on one side.
+    fn of_int(bits: u32, signed: bool) -> Self {
+        let digits = bits - 1 - u32::from(signed);
+        let fraction = if signed { 0 } else { (1_u128 << 52 >> digits).wrapping_neg() as u64 & ((1 << 52) - 1) };
+        let highest = (bits as i32 - 1, fraction);
+        Self { digits, lowest: 0, highest, has_infinity: false, has_nan: false }
+    }
+
     /// Multiples of the smallest number with at most so many digits, up to the largest: that is all of a float.
     fn holds(&self, other: &Self) -> bool {
         self.digits >= other.digits
@@ -53,8 +61,7 @@ impl Dtype {
 
     /// Whether every value of `other`, Inf and NaN among them, is one of this type's; the sign of a zero is ignored.
     ///
-    /// Types of one kind are compared: integers, floats and E8M0, and complex numbers with all floats. A type of
-    /// another kind is never held.
+    /// What is not a number is held by no other type, and an integer type holds no float.
     #[must_use]
     pub fn holds(self, other: Self) -> bool {
         match (self.class(), other.class()) {
@@ -63,6 +70,10 @@ impl Dtype {
             }
             (Class::Float(format), Class::Float(other)) => Extent::new(&format).holds(&Extent::new(&other)),
             (Class::Float(format), Class::Scale) => Extent::new(&format).holds(&SCALE),
+            (Class::Float(format), Class::Int { signed }) => {
+                Extent::new(&format).holds(&Extent::of_int(other.bits(), signed))
+            }
+            (Class::Int { .. } | Class::Float(_), Class::Bool) => true,
             (Class::Complex, _) => self.part().holds(other.part()),
             _ => self == other,
         }

@@ -14,6 +14,8 @@ pub enum Operator {
     Cast(cast::Attributes),
     /// ONNX `BitCast`: the same bits as another type.
     BitCast,
+    /// `OpenVINO`'s `ConvertPromoteTypes`, once it has decided: the values of Cast, and those of complex types.
+    Promote(cast::Attributes),
 }
 
 impl Operator {
@@ -25,6 +27,7 @@ impl Operator {
         match self {
             Self::Cast(attributes) => cast::check(source, target, attributes),
             Self::BitCast => bitcast::check(source, target),
+            Self::Promote(_) => Ok(()), // `promote::promote` has refused what cannot be
         }
     }
 
@@ -34,6 +37,7 @@ impl Operator {
         match self {
             Self::Cast(_) => "cast",
             Self::BitCast => "bitcast",
+            Self::Promote(_) => "promote",
         }
     }
 }

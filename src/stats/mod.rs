@@ -21,7 +21,7 @@ use crc32fast::Hasher;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tally::{BLOCK, Floats, Integers, Tally};
+use tally::{BLOCK, FEW, FewFloats, Floats, Integers, Tally};
 
 /// Bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
 const PIECE: u64 = 1 << 20;
@@ -137,6 +137,7 @@ pub fn of(
     let stats = match dtype.class() {
         Class::Int { signed: true } => work.run::<Integers<true>>(Dtype::Int64),
         Class::Int { signed: false } | Class::Bool => work.run::<Integers<false>>(Dtype::Uint64),
+        _ if work.count <= FEW => work.run::<FewFloats>(Dtype::Float64),
         _ if dtype == Dtype::Float64 => work.run::<Floats<true>>(dtype),
         _ => work.run::<Floats<false>>(Dtype::Float64),
     };
@@ -226,7 +227,7 @@ impl Work<'_> {
             Ok(())
         };
         let worker = || -> Result<Done<T>, Box<(u64, Error)>> {
-            let (mut done, mut lane) = (Done::<T>::default(), vec![0; BLOCK * 8]);
+            let (mut done, mut lane) = (Done::<T>::default(), vec![0; self.count.min(BLOCK as u64) as usize * 8]);
             loop {
                 let start = next.fetch_add(piece, Ordering::Relaxed);
                 if start >= self.count {

@@ -1,6 +1,7 @@
 //! The loops: numbers of 64 bits into counts and exact sums.
 
 use super::{Number, Stats};
+use std::collections::BTreeMap;
 
 /// What some numbers of a tensor add up to.
 pub(super) trait Tally: Default + Send {
@@ -65,10 +66,7 @@ pub(super) struct Floats<const WIDE: bool> {
     bins: Vec<Bin>,
     min: [f64; LANES],
     max: [f64; LANES],
-    plus_infinite: u64,
-    minus_infinite: u64,
-    /// float64 subnormals, which share the bin of zero: how many have each exponent, from 2^-1074 up.
-    subnormals: [u64; MANTISSA as usize],
+    beside: Beside,
 }
 
 impl<const WIDE: bool> Default for Floats<WIDE> {
@@ -79,9 +77,7 @@ impl<const WIDE: bool> Default for Floats<WIDE> {
             bins: vec![Bin::default(); BINS],
             min: [f64::INFINITY; LANES],
             max: [f64::NEG_INFINITY; LANES],
-            plus_infinite: 0,
-            minus_infinite: 0,
-            subnormals: [0; MANTISSA as usize],
+            beside: Beside::default(),
         }
     }
 }
@@ -139,21 +135,6 @@ impl<const WIDE: bool> Floats<WIDE> {
         (self.min, self.max) = (min, max);
     }
 
-    /// Looks at each number by itself.
-    fn sort_out(&mut self, block: &[u8]) {
-        for number in block.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)) {
-            if number.is_finite() {
-                self.min[0] = self.min[0].min(number);
-                self.max[0] = self.max[0].max(number);
-            }
-            self.plus_infinite += u64::from(number == f64::INFINITY);
-            self.minus_infinite += u64::from(number == f64::NEG_INFINITY);
-            if number.is_subnormal() {
-                self.subnormals[number.abs().to_bits().ilog2() as usize] += 1;
-            }
-        }
-    }
-
     /// Makes room in the small bins.
     fn settle(&mut self) {
         self.in_small_bins = 0;
@@ -175,7 +156,7 @@ impl<const WIDE: bool> Tally for Floats<WIDE> {
             self.in_small_bins += block.len() / 8;
             let unusual = self.unusual();
             self.count(block);
-            if self.unusual() == unusual { self.find_extremes(block) } else { self.sort_out(block) }
+            if self.unusual() == unusual { self.find_extremes(block) } else { self.beside.sort_out(block) }
         }
     }
 
@@ -188,6 +169,95 @@ impl<const WIDE: bool> Tally for Floats<WIDE> {
             self.min[place] = self.min[place].min(other.min[place]);
             self.max[place] = self.max[place].max(other.max[place]);
         }
+        self.beside.merge(&other.beside);
+    }
+
+    fn stats(mut self) -> Stats {
+        self.settle();
+        self.beside.min = self.min.into_iter().fold(self.beside.min, f64::min);
+        self.beside.max = self.max.into_iter().fold(self.beside.max, f64::max);
+        let pairs = (0..NEGATIVE).map(|field| (field, [self.bins[field], self.bins[NEGATIVE + field]]));
+        self.beside.stats(pairs.filter(|(_, [plus, minus])| plus.count + minus.count > 0))
+    }
+}
+
+/// Of no more than [`FEW`] float64s, with only the bins that have any: those of [`Floats`] are too many to be cleared
+/// and looked through for a bias or a scale, of which a model has thousands.
+#[derive(Default)]
+pub(super) struct FewFloats {
+    /// By exponent; of numbers with either sign.
+    bins: BTreeMap<usize, [Bin; 2]>,
+    beside: Beside,
+}
+
+/// Numbers for which [`FewFloats`] are faster.
+pub(super) const FEW: u64 = 1 << 10;
+
+impl Tally for FewFloats {
+    fn add(&mut self, lane: &[u8]) {
+        for number in lane.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
+            let place = (number >> MANTISSA) as usize;
+            let one = Bin { count: 1, sum: u128::from(number & ((1 << MANTISSA) - 1)) };
+            self.bins.entry(place % NEGATIVE).or_default()[place / NEGATIVE].add(one);
+        }
+        self.beside.sort_out(lane);
+    }
+
+    fn merge(&mut self, other: Self) {
+        for (field, [plus, minus]) in other.bins {
+            let bins = self.bins.entry(field).or_default();
+            bins[0].add(plus);
+            bins[1].add(minus);
+        }
+        self.beside.merge(&other.beside);
+    }
+
+    fn stats(self) -> Stats {
+        self.beside.stats(self.bins.into_iter())
+    }
+}
+
+/// What bins do not tell of floats.
+struct Beside {
+    min: f64,
+    max: f64,
+    plus_infinite: u64,
+    minus_infinite: u64,
+    /// float64 subnormals, which share the bin of zero: how many have each exponent, from 2^-1074 up.
+    subnormals: [u64; MANTISSA as usize],
+}
+
+impl Default for Beside {
+    fn default() -> Self {
+        Self {
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            plus_infinite: 0,
+            minus_infinite: 0,
+            subnormals: [0; MANTISSA as usize],
+        }
+    }
+}
+
+impl Beside {
+    /// Looks at each number by itself.
+    fn sort_out(&mut self, block: &[u8]) {
+        for number in block.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)) {
+            if number.is_finite() {
+                self.min = self.min.min(number);
+                self.max = self.max.max(number);
+            }
+            self.plus_infinite += u64::from(number == f64::INFINITY);
+            self.minus_infinite += u64::from(number == f64::NEG_INFINITY);
+            if number.is_subnormal() {
+                self.subnormals[number.abs().to_bits().ilog2() as usize] += 1;
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
         self.plus_infinite += other.plus_infinite;
         self.minus_infinite += other.minus_infinite;
         for (count, other) in self.subnormals.iter_mut().zip(other.subnormals) {
@@ -195,27 +265,31 @@ impl<const WIDE: bool> Tally for Floats<WIDE> {
         }
     }
 
-    fn stats(mut self) -> Stats {
-        self.settle();
+    /// The figures, of the bins that are not empty besides: ascending exponents, with the numbers of either sign.
+    fn stats(self, bins: impl Iterator<Item = (usize, [Bin; 2])>) -> Stats {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
-        let [special, small] = [SPECIAL, 0].map(|bin| self.bins[bin].count + self.bins[NEGATIVE + bin].count);
         let mut exponents: Vec<(i32, u64)> = (-1074..).zip(self.subnormals).collect();
         let mut terms = Vec::new();
-        let mut finite = 0;
-        for field in 0..SPECIAL {
-            let [plus, minus] = [field, NEGATIVE + field].map(|bin| self.bins[bin]);
+        let (mut special, mut small, mut finite) = (0, 0, 0);
+        for (field, [plus, minus]) in bins {
+            let count = plus.count + minus.count;
+            if field == SPECIAL {
+                special = count;
+                continue;
+            }
             let exponent = field.max(1) as i32 - 1023;
             if field > 0 {
-                exponents.push((exponent, plus.count + minus.count));
+                exponents.push((exponent, count));
+            } else {
+                small = count;
             }
-            finite += plus.count + minus.count;
+            finite += count;
             let sum = |bin: Bin| bin.sum as i128 + if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
             terms.push((exponent - MANTISSA as i32, sum(plus) - sum(minus)));
         }
         // A sum with 0 makes 0 of -0.
-        let min = self.min.into_iter().fold(f64::INFINITY, f64::min) + 0.0;
-        let max = self.max.into_iter().fold(f64::NEG_INFINITY, f64::max) + 0.0;
+        let (min, max) = (self.min + 0.0, self.max + 0.0);
         let some = |number: f64| (finite > 0).then_some(Number::Float(number));
         Stats {
             count: finite + special,

@@ -66,8 +66,14 @@ impl Container for Onnx {
             .ok_or_else(|| in_tensor(Error::new("the shape asks for more elements than can be counted")))?;
         let mut beside = Vec::new();
         let (elements, data) = message.data(file, dtype, count, &mut beside).map_err(in_tensor)?;
+        let place = match message {
+            Message { is_external: true, .. } => "external_data",
+            Message { typed: Some(field), .. } => typed::name_of(field),
+            _ => "raw_data",
+        };
         let Message { name, metadata, .. } = message;
-        let tensor = Tensor { name, shape, count, elements, fortran_order: false, data };
+        let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default());
+        let tensor = Tensor { name, shape, count, elements, fortran_order: false, data, stored };
         let metadata = (!metadata.is_empty()).then_some(metadata);
         Ok(Contents { tensors: vec![tensor], metadata, beside, ..Contents::default() })
     }

@@ -65,7 +65,7 @@ fn field_of(dtype: Dtype) -> (u64, u8) {
     }
 }
 
-fn name_of(field: u64) -> &'static str {
+pub(super) fn name_of(field: u64) -> &'static str {
     match field {
         FLOAT_DATA => "float_data",
         INT32_DATA => "int32_data",
