@@ -30,8 +30,8 @@ pub struct Conversion {
 
 enum How {
     Numbers(Kernel),
-    /// To complex numbers, part by part; real ones get an imaginary part of 0.
-    Complex(Kernel, Storage),
+    /// To complex numbers: the kernel makes the parts.
+    Complex(Kernel),
     Parse(TextForm, Parser),
     Print(TextSource, TextForm),
 }
@@ -96,16 +96,13 @@ impl Conversion {
     /// of a cast. `None` where the target is not complex or the source is text.
     #[must_use]
     pub fn to_complex(from: Form, to: Form, rules: &Rules) -> Option<Self> {
-        let part = |dtype| match dtype {
-            Dtype::Complex64 => Some(Dtype::Float32),
-            Dtype::Complex128 => Some(Dtype::Float64),
-            _ => None,
-        };
         let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
-        let target_part = part(target.dtype)?;
-        let source_part = Storage { dtype: part(source.dtype).unwrap_or(source.dtype), ..source };
-        let kernel = Kernel::cast(source_part, Storage::packed(target_part), rules)?;
-        Some(Self { from, to, how: How::Complex(kernel, source_part) })
+        if target.dtype.part() == target.dtype {
+            return None;
+        }
+        let source = Storage { dtype: source.dtype.part(), ..source };
+        let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), rules)?;
+        Some(Self { from, to, how: How::Complex(kernel) })
     }
 
     /// The kernel, where every element has its place and any part can be converted alone.
@@ -125,8 +122,7 @@ impl Conversion {
         sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
     ) -> Result<Counts> {
         let counts = match &self.how {
-            How::Numbers(kernel) => self.numbers(kernel, elements, &mut reader, sink),
-            How::Complex(kernel, part) => self.complex(kernel, *part, elements, &mut reader, sink),
+            How::Numbers(kernel) | How::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
             How::Parse(form, parser) => parse(*form, parser, self.to, elements, &mut reader, sink),
             How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
@@ -141,6 +137,9 @@ impl Conversion {
         reader: &mut Reader,
         sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
     ) -> Result<Counts> {
+        let (from, to) = (self.from.dtype(), self.to.dtype());
+        let is_complex = matches!(self.how, How::Complex(_));
+        let is_real = is_complex && from.part() == from;
         let (mut input, mut output) = (Vec::new(), Vec::new());
         let mut counts = Counts::default();
         for start in (0..elements.count).step_by(CHUNK as usize) {
@@ -149,46 +148,18 @@ impl Conversion {
             input.resize(bytes(self.from), 0);
             output.resize(bytes(self.to), 0);
             reader.fill(&mut input)?;
-            counts += run_kernel(kernel, self, elements, start, &input, &mut output, count as usize)?;
-            sink(&output, start + count)?;
-        }
-        Ok(counts)
-    }
-}
-
-impl Conversion {
-    fn complex(
-        &self,
-        kernel: &Kernel,
-        part: Storage,
-        elements: Elements,
-        reader: &mut Reader,
-        sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
-    ) -> Result<Counts> {
-        let is_real = part.dtype == self.from.dtype();
-        let width = (self.to.dtype().bits() / 16) as usize; // of one part
-        let (mut input, mut parts, mut output) = (Vec::new(), Vec::new(), Vec::new());
-        let mut counts = Counts::default();
-        for start in (0..elements.count).step_by(CHUNK as usize) {
-            let count = CHUNK.min(elements.count - start);
-            let numbers = if is_real { count } else { 2 * count } as usize;
-            input.resize(self.from.bytes(count).unwrap_or_default() as usize, 0);
-            parts.resize(numbers * width, 0);
-            reader.fill(&mut input)?;
-            let lost = kernel.run(&input, &mut parts, numbers);
-            counts +=
-                lost.map_err(|Malformed| elements.error(start, &format!("or one near it: {}", dirty(part.dtype))))?;
-            let result = if is_real {
-                output.clear();
-                for real in parts.chunks_exact(width) {
-                    output.extend_from_slice(real);
-                    output.resize(output.len() + width, 0);
+            let numbers = if is_complex && !is_real { 2 * count } else { count } as usize;
+            counts += run_kernel(kernel, self, elements, start, &input, &mut output, numbers)?;
+            if is_real {
+                let width = to.part().bits() as usize / 8;
+                let real: Vec<u8> = output[..numbers * width].to_vec();
+                for (number, part) in output.chunks_exact_mut(2 * width).zip(real.chunks_exact(width)) {
+                    let (real, imaginary) = number.split_at_mut(width);
+                    real.copy_from_slice(part);
+                    imaginary.fill(0);
                 }
-                &output
-            } else {
-                &parts
-            };
-            sink(result, start + count)?;
+            }
+            sink(&output, start + count)?;
         }
         Ok(counts)
     }

@@ -5,7 +5,7 @@
 //! threads need no order among them, and the bytes are the same for any number of threads. Tensors whose elements
 //! come one after the other (compressed ones, text) are a piece each.
 
-use crate::container::{Checksum, Reader};
+use crate::container::{Checksum, Reader, sum_of};
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -13,6 +13,7 @@ use crate::io::output::Output;
 use crate::kernel::Counts;
 use crate::plan::{Plan, PlannedTensor, Share};
 use crate::progress::Progress;
+use crate::threads::on_threads;
 use crc32fast::Hasher;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -62,17 +63,9 @@ pub fn run(
         }
         Ok(worker.done)
     };
-    let results: Vec<_> = std::thread::scope(|scope| {
-        // Where the system gives no more threads, those there are do the work.
-        let others: Vec<_> =
-            (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
-        let mine = worker();
-        let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
-        std::iter::once(mine).chain(joined).collect()
-    });
     let mut total = Done::new(plan);
     let mut failures = Vec::new();
-    for result in results {
+    for result in on_threads(threads, worker) {
         match result {
             Ok(done) => total.add(done),
             Err(failure) => failures.push(failure),
@@ -275,12 +268,6 @@ fn source_checksum(tensor: &PlannedTensor) -> Option<&Checksum> {
         crate::container::Data::Mapped { checksum, .. } => checksum.as_ref(),
         crate::container::Data::Streamed(_) => None,
     }
-}
-
-fn sum_of(bytes: &[u8]) -> Hasher {
-    let mut sum = Hasher::new();
-    sum.update(bytes);
-    sum
 }
 
 struct Worker<'a> {

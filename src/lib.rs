@@ -33,3 +33,4 @@ pub mod progress;
 pub mod report;
 pub mod select;
 pub mod stats;
+pub mod threads;

@@ -32,6 +32,12 @@ impl Bar {
     }
 }
 
+/// A bar for someone to see, or nothing where that is asked for.
+#[must_use]
+pub fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
+    if quiet { Box::new(Silent) } else { Box::new(Bar::new(what, bytes)) }
+}
+
 impl Progress for Bar {
     fn advance(&self, bytes: u64) {
         self.0.inc(bytes);

@@ -139,6 +139,10 @@ fn real_numbers_become_complex_with_no_imaginary_part() {
     };
     assert_eq!(floats("out/r.npy"), [1.5, 0.0, -2.0, 0.0]);
     assert_eq!(floats("out/c.npy"), [3.0, -4.0]);
+    bench.write("f4.npy", &npy("[('float4_e2m1fn', '|u1')]", "(3,)", &[2, 7, 0x17]));
+    let outcome = bench.run("promote f4.npy c.npy -o bad");
+    let message = "tensor 'f4': element [2]: a byte that holds one float4e2m1 has bits above it";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
     bench.write("d.npy", &npy("'<c16'", "(1,)", &[0; 16]));
     bench.run("promote c.npy d.npy -o wide -q").expect(0, "", "");
     let wide: Vec<f64> = npy_data(&bench.read("wide/c.npy"))

@@ -10,7 +10,7 @@ const ROOMS: &[&[&str]] = &[
     &["cli"],
     &["report"],
     &["engine", "stats"],
-    &["progress", "plan"],
+    &["progress", "plan", "threads"],
     &["select", "conversion", "bits"],
     &["container", "operator"],
     &["kernel"],

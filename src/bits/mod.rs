@@ -235,11 +235,10 @@ fn power_of_two(exponent: i32) -> f64 {
 
 /// The real and the imaginary part of a complex number.
 fn halves(dtype: Dtype, code: u128) -> Option<[(Dtype, u128); 2]> {
-    let part = match dtype {
-        Dtype::Complex64 => Dtype::Float32,
-        Dtype::Complex128 => Dtype::Float64,
-        _ => return None,
-    };
+    let part = dtype.part();
+    if part == dtype {
+        return None;
+    }
     Some([code, code >> part.bits()].map(|code| (part, low_bits(part, code))))
 }
 

@@ -1,6 +1,7 @@
 //! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
 
 use super::convert::{Job, run as convert};
+use super::{say_which, some_names};
 use crate::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::cli::BitcastArgs;
 use crate::container::{self, Elements, Input, Reader, Tensor};
@@ -72,21 +73,13 @@ fn show(args: &BitcastArgs) -> Result<()> {
 /// The tensor that is named, or the only one.
 fn choose<'a>(input: &'a Input, name: Option<&str>) -> Result<&'a Tensor> {
     let tensors = &input.contents.tensors;
-    let count = tensors.len() + input.contents.unreadable.len();
-    let names = || {
-        let some: Vec<String> = tensors.iter().take(8).map(|tensor| shorten(input.name_of(tensor))).collect();
-        let more = if tensors.len() > some.len() { ", ..." } else { "" };
-        format!("{}{more}", some.join(", "))
-    };
     match (name, &tensors[..]) {
-        (None, [tensor]) if count == 1 => Ok(tensor),
+        (None, [tensor]) if input.contents.unreadable.is_empty() => Ok(tensor),
         (None, []) => Err(Error::new("holds no tensor that can be read")),
-        (None, _) => {
-            let error = Error::usage(format!("holds {count} tensors: say which"));
-            Err(error.remedy(format!("--tensor NAME, one of {}", names())))
-        }
+        (None, _) => Err(say_which(input)),
         (Some(name), _) => tensors.iter().find(|tensor| input.name_of(tensor) == name).ok_or_else(|| {
-            Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(format!("there are: {}", names()))
+            Error::new(format!("there is no tensor '{}'", shorten(name)))
+                .remedy(format!("there are: {}", some_names(input)))
         }),
     }
 }

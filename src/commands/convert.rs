@@ -9,7 +9,7 @@ use crate::io::map::MappedFile;
 use crate::io::output::Destination;
 use crate::operator::Operator;
 use crate::plan;
-use crate::progress::{Bar, Progress, Silent};
+use crate::progress;
 use crate::report::Report;
 use crate::select::Selection;
 use serde_json::{Value, json};
@@ -49,9 +49,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
     let inputs: Vec<&Path> = input.files.iter().map(MappedFile::path).collect();
     let destination = Destination::new(&output, args.force, &inputs)?;
     let bytes_in = input.files.iter().map(|file| file.len() as u64).sum();
-    let bar =
-        |what| -> Box<dyn Progress> { if args.quiet { Box::new(Silent) } else { Box::new(Bar::new(what, bytes_in)) } };
-    let measuring = bar("measuring the texts");
+    let measuring = progress::shown("measuring the texts", bytes_in, args.quiet);
     let plan = plan::apply(&job.operator, &input, target, &selection, args.from, &|bytes| measuring.advance(bytes))
         .map_err(|error| error.in_file(job.input))?;
     drop(measuring);
@@ -66,7 +64,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         print(&text)?;
     } else {
         let file = destination.create()?;
-        let progress = bar("");
+        let progress = progress::shown("", bytes_in, args.quiet);
         let counts = crate::engine::run(&plan, &input.files, &file, threads(args.threads), &*progress)
             .map_err(|error| error.in_file(job.input))?;
         drop(progress);

@@ -7,7 +7,7 @@ use crate::container::{self, Elements, Input, Tensor};
 use crate::error::{Error, Result, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
-use crate::progress::{Bar, Progress, Silent};
+use crate::progress;
 use crate::select::Selection;
 use crate::stats::{self, Histogram, Number, Stats};
 use serde_json::{Map, Value, json};
@@ -92,8 +92,7 @@ impl<'a> Listing<'a> {
     fn measure(&self) -> Vec<Result<Option<Stats>>> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.data.stored_len()).sum();
-        let progress: Box<dyn Progress> =
-            if self.args.quiet { Box::new(Silent) } else { Box::new(Bar::new("reading the values", bytes)) };
+        let progress = progress::shown("reading the values", bytes, self.args.quiet);
         let measure = |entry: &Entry| {
             let Some(form) = entry.form else { return Ok(None) };
             stats::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)

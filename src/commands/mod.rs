@@ -8,7 +8,8 @@ mod inspect;
 mod promote;
 
 use crate::cli::{Cli, Command};
-use crate::error::{Error, visible};
+use crate::container::Input;
+use crate::error::{Error, shorten, visible};
 use crate::io::output;
 use anstyle::{AnsiColor, Style};
 use std::io::{IsTerminal, Write};
@@ -66,6 +67,21 @@ fn warn(message: &str) {
 /// Prints a message on standard error; that nobody can read it is no failure.
 fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
+}
+
+/// What a file's tensors are called, as many as a message can hold.
+fn some_names(input: &Input) -> String {
+    let tensors = &input.contents.tensors;
+    let some: Vec<String> = tensors.iter().take(8).map(|tensor| shorten(input.name_of(tensor))).collect();
+    let more = if tensors.len() > some.len() { ", ..." } else { "" };
+    format!("{}{more}", some.join(", "))
+}
+
+/// A file has several tensors, or none, and one is wanted.
+fn say_which(input: &Input) -> Error {
+    let count = input.contents.tensors.len() + input.contents.unreadable.len();
+    let error = Error::usage(format!("holds {count} tensors: say which"));
+    error.remedy(format!("--tensor NAME, one of {}", some_names(input)))
 }
 
 /// How many threads are asked for, or there are cores.

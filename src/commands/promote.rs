@@ -1,6 +1,6 @@
 //! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
 
-use super::{print, tell, threads};
+use super::{print, say_which, tell, threads};
 use crate::cli::PromoteArgs;
 use crate::container::{self, Input, Tensor};
 use crate::dtype::Dtype;
@@ -12,7 +12,7 @@ use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
 use crate::operator::{Operator, cast};
 use crate::plan::{self, Plan};
-use crate::progress::{Bar, Progress, Silent};
+use crate::progress;
 use crate::report::{Report, counts_json};
 use crate::select::Selection;
 use serde_json::{Value, json};
@@ -74,9 +74,7 @@ fn parts<'a>(args: &PromoteArgs, inputs: &'a [Input]) -> Result<Vec<Part<'a>>> {
         let only = only(args, input);
         let is_chosen = |tensor: &&Tensor| only.is_empty() || only.iter().any(|name| name == input.name_of(tensor));
         if tensors.len() != 1 && !tensors.iter().any(|tensor| !only.is_empty() && is_chosen(&tensor)) {
-            let some: Vec<String> = tensors.iter().take(8).map(|tensor| shorten(input.name_of(tensor))).collect();
-            let error = Error::usage(format!("holds {} tensors: say which", tensors.len())).in_file(path);
-            return Err(error.remedy(format!("--tensor NAME, one of {}", some.join(", "))));
+            return Err(say_which(input).in_file(path));
         }
         for tensor in tensors.iter().filter(is_chosen) {
             let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(path);
@@ -130,7 +128,7 @@ fn write(args: &PromoteArgs, inputs: &[Input], decision: Decision) -> Result<Vec
         destination.check_room(needed)?;
     }
     let bytes = planned.iter().map(|(_, output)| output.bytes_in).sum();
-    let progress: Box<dyn Progress> = if args.quiet { Box::new(Silent) } else { Box::new(Bar::new("", bytes)) };
+    let progress = progress::shown("", bytes, args.quiet);
     let mut done = Vec::new();
     for ((destination, mut output), input) in planned.into_iter().zip(inputs) {
         let file = destination.create()?;

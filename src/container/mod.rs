@@ -203,6 +203,14 @@ impl Checksum {
     }
 }
 
+/// The CRC-32 of some bytes, that sums of others can be combined with.
+#[must_use]
+pub fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(bytes);
+    sum
+}
+
 /// A tensor of a file that is to be written.
 #[derive(Clone, Debug)]
 pub struct NewTensor {

@@ -6,7 +6,7 @@
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, Member, NewMember, Unpacked, end_records, is_zip, members};
 use super::{
     Checksum, Container, Contents, Data, Facts, FileLayout, Metadata, NewTensor, PICKLE, Place, Seal, Stream, Streamed,
-    Tensor, npy, too_long,
+    Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -84,8 +84,7 @@ impl Container for Npz {
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;
             let size = data.checked_add(array.len() as u64).ok_or_else(too_long)?;
             let entry = NewMember { name: &name, size, start: end };
-            let mut before = crc32fast::Hasher::new();
-            before.update(&array);
+            let before = sum_of(&array);
             let local = [entry.local_header(), array].concat();
             let start = end + local.len() as u64;
             literals.push((end, local));

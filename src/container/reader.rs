@@ -1,6 +1,6 @@
 //! A tensor's bytes from front to back, wherever they are: mapped, compressed, or in the other order.
 
-use super::{Checksum, Data, Tensor};
+use super::{Checksum, Data, Tensor, sum_of};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use std::fmt::Debug;
@@ -260,11 +260,7 @@ impl Stream for Gathered<'_> {
 
     fn finish(&mut self) -> Result<()> {
         let Bytes::Borrowed(bytes) = self.bytes else { return Ok(()) };
-        self.checksum.as_ref().map_or(Ok(()), |checksum| {
-            let mut sum = crc32fast::Hasher::new();
-            sum.update(bytes);
-            checksum.check(&sum)
-        })
+        self.checksum.as_ref().map_or(Ok(()), |checksum| checksum.check(&sum_of(bytes)))
     }
 }
 

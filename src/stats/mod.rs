@@ -9,14 +9,16 @@ mod tally;
 
 pub use draw::draw;
 
-use crate::container::{Checksum, Data, Reader, Tensor};
+use crate::container::{Checksum, Data, Reader, Tensor, sum_of};
 use crate::conversion::{Conversion, Elements, run_kernel};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::{Form, Storage};
 use crate::operator::cast::Attributes;
+use crate::plan::Share;
 use crate::progress::Progress;
+use crate::threads::on_threads;
 use crc32fast::Hasher;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -121,11 +123,8 @@ pub fn of(
     progress: &dyn Progress,
 ) -> Result<Option<Stats>> {
     let Form::Numbers(stored) = form else { return Ok(None) };
-    let (dtype, parts) = match stored.dtype {
-        Dtype::Complex64 => (Dtype::Float32, 2),
-        Dtype::Complex128 => (Dtype::Float64, 2),
-        dtype => (dtype, 1),
-    };
+    let dtype = stored.dtype.part();
+    let parts = if dtype == stored.dtype { 1 } else { 2 };
     let work = Work {
         tensor,
         from: Storage { dtype, ..stored },
@@ -182,13 +181,11 @@ impl Work<'_> {
 
     fn streamed<T: Tally>(&self, conversion: &Conversion) -> Result<T> {
         let mut tally = T::default();
-        let mut told = 0;
-        let stored = u128::from(self.tensor.data.stored_len());
+        let mut share = Share::new(self.tensor);
+        let parts = self.count / self.tensor.count.max(1);
         let mut sink = |bytes: &[u8], elements: u64| {
             tally.add(bytes);
-            let read = (stored * u128::from(elements) / u128::from(self.count)) as u64;
-            self.progress.advance(read - told);
-            told = read;
+            self.progress.advance(share.up_to(elements / parts));
             Ok(())
         };
         let reader = Reader::open(self.tensor, self.files, false)?;
@@ -212,9 +209,7 @@ impl Work<'_> {
             let source = range.start + bytes_before(start)..range.start + bytes_before(end);
             file.prefetch(source.clone())?;
             if checksum.is_some() {
-                let mut sum = Hasher::new();
-                sum.update(&file[source.clone()]);
-                sums.push((start, sum));
+                sums.push((start, sum_of(&file[source.clone()])));
             }
             for block in (start..end).step_by(BLOCK) {
                 let count = (end - block).min(BLOCK as u64) as usize;
@@ -240,16 +235,8 @@ impl Work<'_> {
             }
         };
         let threads = self.threads.min(self.count.div_ceil(piece));
-        let results: Vec<_> = std::thread::scope(|scope| {
-            // Where the system gives no more threads, those there are do the work.
-            let others: Vec<_> =
-                (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
-            let mine = worker();
-            let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
-            std::iter::once(mine).chain(joined).collect()
-        });
         let (mut total, mut failures) = (Done::<T>::default(), Vec::new());
-        for result in results {
+        for result in on_threads(threads, worker) {
             match result {
                 Ok((tally, sums)) => {
                     total.0.merge(tally);
