@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, shorten, visible};
 use crate::io::map::MappedFile;
-use crate::io::output::Destination;
+use crate::io::output::{Destination, NewFolder};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
 use crate::operator::{Operator, cast};
@@ -18,7 +18,6 @@ use crate::select::Selection;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -142,7 +141,9 @@ fn write(args: &PromoteArgs, inputs: &[Input], decision: Decision) -> Result<Vec
         file.publish(!args.no_sync)?;
         outputs.push(output);
     }
-    folder.keep();
+    if let Some(made) = folder.made {
+        made.keep();
+    }
     Ok(outputs)
 }
 
@@ -150,11 +151,12 @@ fn operator(args: &PromoteArgs) -> Operator {
     Operator::Promote(cast::Attributes { saturate: args.saturate, ..cast::Attributes::default() })
 }
 
-/// Where outputs go. A folder that is made for them goes again unless it is kept.
+/// Where outputs go.
 struct Folder {
     path: PathBuf,
     is_file: bool,
-    is_new: bool,
+    /// The folder, where it was not there before.
+    made: Option<NewFolder>,
 }
 
 impl Folder {
@@ -162,28 +164,15 @@ impl Folder {
     fn new(path: &Path, is_one: bool) -> Result<Self> {
         let is_file = is_one && !path.is_dir() && container::by_extension(path).is_some();
         let is_new = !is_file && !path.exists();
-        if is_new {
-            fs::create_dir(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))?;
-        } else if !is_file && !path.is_dir() {
+        if !is_new && !is_file && !path.is_dir() {
             return Err(Error::new("is no folder, and the outputs go into one").in_file(path));
         }
-        Ok(Self { path: path.to_owned(), is_file, is_new })
+        let made = if is_new { Some(NewFolder::create(path)?) } else { None };
+        Ok(Self { path: path.to_owned(), is_file, made })
     }
 
     fn place(&self, input: &Path) -> PathBuf {
         if self.is_file { self.path.clone() } else { self.path.join(input.file_name().unwrap_or_default()) }
-    }
-
-    fn keep(mut self) {
-        self.is_new = false;
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.is_new {
-            let _ = fs::remove_dir(&self.path); // one that is not empty stays
-        }
     }
 }
 

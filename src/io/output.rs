@@ -11,21 +11,53 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use tempfile::TempPath;
 
-/// The temporary files that exist now. Held while one is made or takes its final name, so that
-/// [`remove_temporaries`], which never lets go of it, sees each of them either whole or not at all.
+/// The temporary files that exist now, and new folders, each before what is in it. Held while one is
+/// made or takes its final name, so that [`remove_temporaries`], which never lets go of it, sees each
+/// of them either whole or not at all.
 static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end.
 pub fn remove_temporaries() {
     let temporaries = lock();
-    for path in temporaries.iter() {
-        let _ = fs::remove_file(path);
+    for path in temporaries.iter().rev() {
+        let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
     }
     std::mem::forget(temporaries);
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in it.
+#[derive(Debug)]
+pub struct NewFolder(PathBuf);
+
+impl NewFolder {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// When the system cannot.
+    pub fn create(path: &Path) -> Result<Self> {
+        let mut temporaries = lock();
+        fs::create_dir(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))?;
+        temporaries.push(path.to_owned());
+        Ok(Self(path.to_owned()))
+    }
+
+    /// Leaves the folder where it is.
+    pub fn keep(self) {
+        lock().retain(|listed| *listed != self.0);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for NewFolder {
+    fn drop(&mut self) {
+        let mut temporaries = lock();
+        let _ = fs::remove_dir(&self.0);
+        temporaries.retain(|listed| *listed != self.0);
+    }
 }
 
 /// Where an output is to go, checked before any work.
