@@ -99,7 +99,7 @@ struct Output {
     counts: Vec<Counts>,
 }
 
-/// Plans all outputs, writes all, and gives all their names, or none.
+/// Plans all outputs, writes all, and then gives them their names.
 fn write(args: &PromoteArgs, inputs: &[Input], decision: Decision) -> Result<Vec<Output>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
     let folder = Folder::new(output, args.inputs.len() == 1)?;
