@@ -129,13 +129,25 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__cast)
-            opts="-o -f -n -q -j -h --to --all --saturate --no-saturate --round-mode --out-of-range --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
+            opts="-o -f -n -q -j -h --to --all --protect --force-codes --max-shard-size --resume --part --finish --saturate --no-saturate --round-mode --out-of-range --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-shard-size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --part)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --finish)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -32,6 +32,9 @@ complete -c tcast -n "__fish_tcast_needs_command" -f -a "promote" -d 'Convert te
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "inspect" -d 'List what is in a file or a folder of shards'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, string, ...' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l max-shard-size -d 'Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l part -d 'Do the I-th of N parts, beside others that may run at once, also on other machines' -r
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l finish -d 'Put the folder together that all parts were written into' -r -F
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
 false\t''"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l round-mode -d 'Where float8e8m0 rounds to [default: up]' -r -f -a "up\t'the next power of two'
@@ -49,6 +52,9 @@ complete -c tcast -n "__fish_tcast_using_subcommand cast" -s o -l output -d 'Whe
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l from -d 'What the stored bytes mean, where the file cannot say (V1, u1, U8)' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l all -d 'Convert integer and bool tensors to a float type too'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l protect -d 'Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, but for those that a --rule names'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l force-codes -d 'Cast the codes of weights that are quantized with scales, without their scales'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l resume -d 'Go on with an interrupted conversion: shards that are done are kept, if input and options are the same'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-saturate -d 'The same as --saturate=false'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s f -l force -d 'Replace an existing output'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s n -l dry-run -d 'Show what would become what, and the sizes; write nothing'

@@ -31,6 +31,9 @@ _tcast() {
             (cast)
 _arguments "${_arguments_options[@]}" : \
 '--to=[The type to convert to\: float8e4m3fn, bf16, int8, string, ...]:DTYPE:_default' \
+'--max-shard-size=[Write a folder of shards with at most so many bytes of tensors each\: 5GB, 500MB, 2GiB]:SIZE:_default' \
+'(-f --force)--part=[Do the I-th of N parts, beside others that may run at once, also on other machines]:I/N:_default' \
+'(--to --rule --part --resume --max-shard-size -o --output -f --force -n --dry-run)--finish=[Put the folder together that all parts were written into]:OUT:_files' \
 '--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
 '--round-mode=[Where float8e8m0 rounds to \[default\: up\]]:MODE:((up\:"the next power of two"
 down\:"the power of two below"
@@ -49,6 +52,9 @@ error\:"refuse; nothing is written"))' \
 '-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
 '--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
 '--all[Convert integer and bool tensors to a float type too]' \
+'--protect[Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, but for those that a --rule names]' \
+'--force-codes[Cast the codes of weights that are quantized with scales, without their scales]' \
+'(-f --force)--resume[Go on with an interrupted conversion\: shards that are done are kept, if input and options are the same]' \
 '(--saturate)--no-saturate[The same as --saturate=false]' \
 '-f[Replace an existing output]' \
 '--force[Replace an existing output]' \
@@ -60,7 +66,7 @@ error\:"refuse; nothing is written"))' \
 '--quiet[No progress, no summary, no warnings; errors stay]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':input -- The file to convert\: .npy, .npz, .safetensors, or an ONNX tensor (.pb):_files' \
+'::input -- What to convert\: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards:_files' \
 && ret=0
 ;;
 (bitcast)
@@ -89,7 +95,7 @@ _arguments "${_arguments_options[@]}" : \
 '--quiet[No progress, no summary, no warnings; errors stay]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':input -- The file to read\: .npy, .npz, .safetensors, or an ONNX tensor (.pb):_files' \
+':input -- What to read\: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards:_files' \
 && ret=0
 ;;
 (promote)
@@ -114,7 +120,7 @@ _arguments "${_arguments_options[@]}" : \
 '--quiet[No progress, no summary; errors stay]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-'*::inputs -- The files whose tensors are to get one type\: .npy, .npz, .safetensors, or ONNX tensors (.pb):_files' \
+'*::inputs -- The files whose tensors are to get one type\: .npy, .npz, .safetensors, or ONNX tensors (.pb); or, with --tensor, a folder of .safetensors shards:_files' \
 && ret=0
 ;;
 (inspect)

@@ -5,10 +5,9 @@
 //! threads need no order among them, and the bytes are the same for any number of threads. Tensors whose elements
 //! come one after the other (compressed ones, text) are a piece each.
 
-use crate::container::{Checksum, Reader, sum_of};
+use crate::container::{Checksum, Data, Input, Reader, sum_of};
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
-use crate::io::map::MappedFile;
 use crate::io::output::Output;
 use crate::kernel::Counts;
 use crate::plan::{Plan, PlannedTensor, Share};
@@ -25,7 +24,7 @@ const PIECE: u64 = 1 << 20;
 /// Elements per piece are a multiple of this, so that packed types start on whole bytes and kernel blocks.
 const STEP: u64 = 1024;
 
-/// Converts everything and writes it to `output`, in the order of the plan's tensors the counts of each.
+/// Converts everything and writes it to `output`; gives, in the order of the plan's tensors, the counts of each.
 ///
 /// # Errors
 /// When the output cannot be written, a source is damaged, an element is malformed, or a value breaks a rule of the
@@ -35,7 +34,7 @@ const STEP: u64 = 1024;
 /// When a thread of it has panicked.
 pub fn run(
     plan: &Plan,
-    files: &[MappedFile],
+    inputs: &[Input],
     output: &Output,
     threads: usize,
     progress: &dyn Progress,
@@ -50,7 +49,7 @@ pub fn run(
     // Only a file takes its pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let worker = || -> Result<Done, Failure> {
-        let mut worker = Worker { plan, files, output, progress, buffer: Vec::new(), done: Done::new(plan) };
+        let mut worker = Worker { plan, inputs, output, progress, buffer: Vec::new(), done: Done::new(plan) };
         let mut parts = Vec::new();
         while lock(&cursor).take(&mut parts) {
             let outcome = match parts[..] {
@@ -74,7 +73,7 @@ pub fn run(
     // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
     let first = failures.into_iter().min_by_key(|failure| (failure.0.item.offset(plan), failure.0.start));
     first.map_or(Ok(()), |failure| Err(failure.1))?;
-    total.settle_checksums(plan, output)?;
+    total.settle_checksums(plan, inputs, output)?;
     Ok(total.counts)
 }
 
@@ -233,12 +232,12 @@ impl Done {
     }
 
     /// Compares the sources' checksums with theirs, and writes those of the results.
-    fn settle_checksums(&mut self, plan: &Plan, output: &Output) -> Result<()> {
+    fn settle_checksums(&mut self, plan: &Plan, inputs: &[Input], output: &Output) -> Result<()> {
         let sources = combine(std::mem::take(&mut self.sources), plan.tensors.len());
         let mut targets = combine(std::mem::take(&mut self.targets), plan.tensors.len());
         for ((tensor, source), target) in plan.tensors.iter().zip(&sources).zip(&mut targets) {
             if let (Some(checksum), Some(_)) = (source_checksum(tensor), tensor.direct()) {
-                checksum.check(source).map_err(|error| error.in_tensor(&tensor.name))?;
+                checksum.check(source).map_err(|error| in_source(error, tensor, inputs))?;
             }
             if let Some(seal) = &tensor.seal {
                 let mut sum = seal.before.clone();
@@ -263,16 +262,21 @@ fn combine(mut parts: Vec<Sum>, tensors: usize) -> Vec<Hasher> {
     sums
 }
 
+/// An error of a tensor's elements, with the file that they are in.
+fn in_source(error: Error, tensor: &PlannedTensor, inputs: &[Input]) -> Error {
+    error.in_tensor(&tensor.name).in_file(inputs[tensor.input].path())
+}
+
 fn source_checksum(tensor: &PlannedTensor) -> Option<&Checksum> {
     match &tensor.source.data {
-        crate::container::Data::Mapped { checksum, .. } => checksum.as_ref(),
-        crate::container::Data::Streamed(_) => None,
+        Data::Mapped { checksum, .. } => checksum.as_ref(),
+        Data::Streamed(_) => None,
     }
 }
 
 struct Worker<'a> {
     plan: &'a Plan,
-    files: &'a [MappedFile],
+    inputs: &'a [Input],
     output: &'a Output,
     progress: &'a dyn Progress,
     buffer: Vec<u8>,
@@ -304,8 +308,9 @@ impl Worker<'_> {
             let (kernel, file, range) = planned.direct().expect("others are streamed");
             let source = part.source(planned, range);
             read += source.len() as u64;
-            self.files[file].prefetch(source.clone()).map_err(|error| Failure::new((part, error)))?;
-            let source = &self.files[file][source];
+            let file = &self.inputs[planned.input].files[file];
+            file.prefetch(source.clone()).map_err(|error| Failure::new((part, error)))?;
+            let source = &file[source];
             if source_checksum(planned).is_some() {
                 self.done.sources.push(Sum { tensor, start: part.start, hasher: sum_of(source) });
             }
@@ -313,7 +318,7 @@ impl Worker<'_> {
             if !is_plain {
                 let (elements, count) = (planned.elements(), (part.end - part.start) as usize);
                 let lost = run_kernel(kernel, &planned.conversion, elements, part.start, source, result, count)
-                    .map_err(|error| Failure::new((part, error.in_tensor(&planned.name))))?;
+                    .map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
                 self.done.counts[tensor] += lost;
             }
             if planned.seal.is_some() {
@@ -351,19 +356,11 @@ impl Worker<'_> {
             self.progress.advance(share.up_to(elements));
             Ok(())
         };
-        let reader = Reader::open(&planned.source, self.files, planned.is_transposed());
+        let reader = Reader::open(&planned.source, &self.inputs[planned.input].files, planned.is_transposed());
         let counts = reader.and_then(|reader| planned.conversion.run(planned.elements(), reader, &mut sink));
-        self.done.counts[tensor] += counts.map_err(|error| Failure::new((part, error.in_tensor(&planned.name))))?;
+        self.done.counts[tensor] +=
+            counts.map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
         self.done.targets.push(Sum { tensor, start: 0, hasher });
         Ok(())
     }
-}
-
-/// The sum of all tensors' counts.
-#[must_use]
-pub fn total(counts: &[Counts]) -> Counts {
-    counts.iter().fold(Counts::default(), |mut sum, counts| {
-        sum += *counts;
-        sum
-    })
 }

@@ -17,12 +17,13 @@ pub struct Error {
     message: String,
     remedy: Option<String>,
     is_usage: bool,
+    is_io: bool,
 }
 
 impl Error {
     /// `message` in lower case, without full stop.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { path: None, tensor: None, message: message.into(), remedy: None, is_usage: false }
+        Self { path: None, tensor: None, message: message.into(), remedy: None, is_usage: false, is_io: false }
     }
 
     /// The arguments contradict each other or the input: exit code 2.
@@ -40,7 +41,13 @@ impl Error {
     /// An operating system error while doing `what`.
     #[must_use]
     pub fn io(what: &str, error: &std::io::Error) -> Self {
-        Self::new(format!("{what}: {}", describe(error)))
+        Self { is_io: true, ..Self::new(format!("{what}: {}", describe(error))) }
+    }
+
+    /// Whether the system refused something, which it may not do the next time.
+    #[must_use]
+    pub fn is_io(&self) -> bool {
+        self.is_io
     }
 
     /// Names the file, unless one is named already.

@@ -31,6 +31,8 @@ pub mod operator;
 pub mod plan;
 pub mod progress;
 pub mod report;
+pub mod scaled;
 pub mod select;
+pub mod staging;
 pub mod stats;
 pub mod threads;

@@ -1,6 +1,6 @@
 //! How far the work is, shown on a terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Told by the engine of every piece of work that is done, from any thread.
 pub trait Progress: Sync {
@@ -22,14 +22,22 @@ impl Bar {
     /// A bar for `bytes` of input, with a word in front of what is being done. It appears with the first of them.
     #[must_use]
     pub fn new(what: &'static str, bytes: u64) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr_with_hz(10));
+        Self::styled(ProgressBar::with_draw_target(Some(bytes), target()), what)
+    }
+
+    fn styled(bar: ProgressBar, what: impl Into<String>) -> Self {
         let style = ProgressStyle::with_template(
             "{msg}{wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left",
         );
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(if what.is_empty() { String::new() } else { format!("{what}  ") });
+        let what = what.into();
+        bar.set_message(if what.is_empty() { what } else { what + "  " });
         Self(bar)
     }
+}
+
+fn target() -> ProgressDrawTarget {
+    ProgressDrawTarget::stderr_with_hz(10)
 }
 
 /// A bar for someone to see, or nothing where that is asked for.
@@ -47,5 +55,46 @@ impl Progress for Bar {
 impl Drop for Bar {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// Two bars, one under the other: a whole checkpoint, and the shard that is being converted.
+pub struct Shards(Option<(MultiProgress, Bar)>);
+
+impl Shards {
+    /// Of `bytes` of input.
+    #[must_use]
+    pub fn new(bytes: u64, quiet: bool) -> Self {
+        let bars = || {
+            let bars = MultiProgress::with_draw_target(target());
+            let whole = bars.add(ProgressBar::new(bytes));
+            (bars, Bar::styled(whole, "checkpoint"))
+        };
+        Self((!quiet).then(bars))
+    }
+
+    /// The next shard, of `bytes` of input.
+    #[must_use]
+    pub fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
+        match &self.0 {
+            None => Box::new(Silent),
+            Some((bars, whole)) => {
+                let shard = Bar::styled(bars.add(ProgressBar::new(bytes)), what);
+                Box::new(Shard { whole, shard })
+            }
+        }
+    }
+}
+
+/// A shard of a checkpoint.
+struct Shard<'a> {
+    whole: &'a Bar,
+    shard: Bar,
+}
+
+impl Progress for Shard<'_> {
+    fn advance(&self, bytes: u64) {
+        self.whole.advance(bytes);
+        self.shard.advance(bytes);
     }
 }

@@ -1,65 +1,161 @@
 //! What a conversion did: as a summary for people and as JSON for scripts.
 
-use crate::engine;
+use crate::dtype::Dtype;
 use crate::error::{shorten, size, visible};
 use crate::kernel::{Counts, Loss};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 /// The version of the JSON document; it changes when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
+/// Rows of the table that a summary shows; a dry run shows all.
+const FEW_ROWS: usize = 30;
 
-/// A plan, and what came of it.
+/// Output files, and what became of the tensors in them.
 pub struct Report<'a> {
-    /// What is done to the tensors that are converted.
-    pub operator: Operator,
-    /// What was to be done.
-    pub plan: &'a Plan,
-    /// The file read.
+    /// The operator's name.
+    pub operator: &'a str,
+    /// What was read.
     pub input: &'a Path,
-    /// The file written.
+    /// What was written.
     pub output: &'a Path,
     /// The options that decide about values, as JSON.
     pub options: Value,
     /// Length of the input in bytes.
     pub bytes_in: u64,
-    /// Counts of each tensor of the plan and the time it took; `None` for a dry run.
-    pub done: Option<(Vec<Counts>, Duration)>,
+    /// The output, or the shards of it.
+    pub files: Vec<FileReport>,
+    /// How long it took; `None` for a dry run.
+    pub time: Option<Duration>,
+}
+
+/// One output file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileReport {
+    /// Its name; in a folder, the name there.
+    pub file: String,
+    /// Its length.
+    pub bytes: u64,
+    /// What is in it, in its order.
+    pub tensors: Vec<TensorReport>,
+}
+
+/// One tensor of an output.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TensorReport {
+    /// What it is called there; empty in a format without names.
+    pub name: String,
+    /// What it was called before, where that is something else.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub renamed_from: Option<String>,
+    /// Lengths of its dimensions.
+    pub shape: Vec<u64>,
+    /// Its type in the input.
+    pub from: Dtype,
+    /// Its type in the output.
+    pub to: Dtype,
+    /// Whether the operator was applied; otherwise it was copied.
+    #[serde(rename = "cast")]
+    pub is_converted: bool,
+    /// Bytes that it took in its file.
+    pub bytes_in: u64,
+    /// Bytes that it takes now.
+    pub bytes_out: u64,
+    /// What happened to its values; `None` where nothing has happened yet.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub counts: Option<Counts>,
+}
+
+impl FileReport {
+    /// What is to be done, and with `counts` what was.
+    #[must_use]
+    pub fn new(file: String, plan: &Plan, counts: Option<&[Counts]>) -> Self {
+        let tensors = plan.tensors.iter().enumerate();
+        let tensors = tensors.map(|(at, tensor)| TensorReport::new(tensor, counts.map(|counts| counts[at])));
+        Self { file, bytes: plan.len, tensors: tensors.collect() }
+    }
+
+    /// The losses of all tensors.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.tensors.iter().filter_map(|tensor| tensor.counts).sum()
+    }
+}
+
+impl TensorReport {
+    fn new(tensor: &PlannedTensor, counts: Option<Counts>) -> Self {
+        let old = &tensor.source.name;
+        Self {
+            name: tensor.name.clone(),
+            renamed_from: (!old.is_empty() && *old != tensor.name).then(|| old.clone()),
+            shape: tensor.source.shape.clone(),
+            from: tensor.conversion.from.dtype(),
+            to: tensor.conversion.to.dtype(),
+            is_converted: tensor.is_converted,
+            bytes_in: tensor.source.data.stored_len(),
+            bytes_out: tensor.target.end - tensor.target.start,
+            counts,
+        }
+    }
+
+    /// Elements, which is the product of the shape.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1, |count: u64, length| count.saturating_mul(*length))
+    }
 }
 
 impl Report<'_> {
-    /// The tensors as JSON, with their counts if there are any.
-    #[must_use]
-    pub fn tensors(&self, counts: Option<&Vec<Counts>>) -> Vec<Value> {
-        let tensors = self.plan.tensors.iter().enumerate();
-        tensors.map(|(index, tensor)| tensor_json(tensor, counts.map(|counts| &counts[index]))).collect()
+    fn tensors(&self) -> impl Iterator<Item = &TensorReport> {
+        self.files.iter().flat_map(|file| &file.tensors)
+    }
+
+    fn converted(&self) -> impl Iterator<Item = &TensorReport> {
+        self.tensors().filter(|tensor| tensor.is_converted)
+    }
+
+    fn bytes_out(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    fn total(&self) -> Counts {
+        self.files.iter().map(FileReport::counts).sum()
     }
 
     /// The JSON document.
     #[must_use]
     pub fn json(&self) -> Value {
-        let tensors = self.tensors(self.done.as_ref().map(|(counts, _)| counts));
+        let tensors = self.files.iter().enumerate().flat_map(|(at, file)| {
+            file.tensors.iter().map(move |tensor| {
+                let mut value = json!(tensor);
+                value["file"] = json!(at);
+                value
+            })
+        });
+        let converted = self.converted().count();
         let mut document = json!({
             "schema": SCHEMA,
             "tcast": env!("CARGO_PKG_VERSION"),
-            "operator": self.operator.name(),
+            "operator": self.operator,
             "input": self.input.to_string_lossy(),
             "output": self.output.to_string_lossy(),
-            "dry_run": self.done.is_none(),
+            "dry_run": self.time.is_none(),
             "options": self.options,
-            "tensors": tensors,
-            "tensors_cast": self.converted(),
-            "tensors_copied": self.plan.tensors.len() - self.converted(),
+            "files": self.files.iter().map(|file| json!({ "file": file.file, "bytes": file.bytes })).collect::<Vec<_>>(),
+            "tensors": tensors.collect::<Vec<_>>(),
+            "tensors_cast": converted,
+            "tensors_copied": self.tensors().count() - converted,
             "bytes_in": self.bytes_in,
-            "bytes_out": self.plan.len,
+            "bytes_out": self.bytes_out(),
         });
-        if let Some((_, time)) = &self.done {
+        if let Some(time) = &self.time {
             document["seconds"] = json!(time.as_secs_f64());
-            document["counts"] = counts_json(&self.total());
+            document["counts"] = json!(self.total());
         }
         document
     }
@@ -67,33 +163,40 @@ impl Report<'_> {
     /// The summary, several lines.
     #[must_use]
     pub fn summary(&self) -> String {
-        let copied = self.plan.tensors.len() - self.converted();
-        let verb = self.operator.name();
-        let mut text = match self.converted() {
-            0 => format!("{verb} no tensor"),
-            count => format!("{verb} {} to {}", tensors(count), self.targets()),
+        let (all, converted) = (self.tensors().count(), self.converted().count());
+        let mut text = match converted {
+            0 => format!("{} no tensor", self.operator),
+            count => format!("{} {} to {}", self.operator, tensors(count), self.targets()),
         };
-        if copied > 0 {
-            let _ = write!(text, ", copied {copied}");
+        if all > converted {
+            let _ = write!(text, ", copied {}", all - converted);
         }
-        let (size_in, size_out) = (size(self.bytes_in), size(self.plan.len));
+        let (size_in, size_out) = (size(self.bytes_in), size(self.bytes_out()));
         let _ =
             write!(text, "\n{} -> {}", visible(&self.input.to_string_lossy()), visible(&self.output.to_string_lossy()));
+        if self.files.len() > 1 {
+            let _ = write!(text, ", {} shards", self.files.len());
+        }
         let _ = write!(text, "\n{size_in} -> {size_out}");
-        if let Some((_, time)) = &self.done {
-            let seconds = time.as_secs_f64();
-            let _ = write!(text, " in {seconds:.2} s ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64));
+        let Some(time) = &self.time else { return text };
+        let seconds = time.as_secs_f64();
+        let _ = write!(text, " in {seconds:.2} s ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64));
+        if all > 1 {
+            let rows = self.rows();
+            let _ = write!(text, "\n{}", lines(&rows[..rows.len().min(FEW_ROWS)], "  "));
+            if rows.len() > FEW_ROWS {
+                let _ = write!(text, "\n  ... and {} more rows, which --dry-run shows", rows.len() - FEW_ROWS);
+            }
         }
         let total = self.total();
-        let values: u64 =
-            self.plan.tensors.iter().filter(|tensor| tensor.is_converted).map(|tensor| tensor.source.count).sum();
+        let values: u64 = self.converted().map(TensorReport::elements).sum();
         // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
             let share = total[loss] as f64 / values as f64 * 100.0;
             let share = if share < 0.01 { "under 0.01%".to_owned() } else { format!("{share:.2}%") };
             let _ = write!(text, "\n  {} of {values} values {} ({share})", total[loss], loss.describe());
         }
-        if self.done.is_some() && total.is_lossless() && values > 0 && self.operator != Operator::BitCast {
+        if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
             text.push_str("\n  every value came through unchanged");
         }
         text
@@ -102,73 +205,86 @@ impl Report<'_> {
     /// A table of what would become what.
     #[must_use]
     pub fn table(&self) -> String {
-        let rows: Vec<[String; 4]> = self
-            .plan
-            .tensors
-            .iter()
-            .map(|tensor| {
-                let to = if tensor.is_converted { tensor.conversion.to.dtype().name() } else { "kept" };
-                let bytes = tensor.target.end - tensor.target.start;
-                let shape = shorten(&format!("{:?}", tensor.source.shape));
-                [shorten(&tensor.name), shape, format!("{} -> {to}", tensor.conversion.from.dtype()), size(bytes)]
-            })
-            .collect();
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths = [0, 1, 2, 3].map(width);
-        let line = |row: &[String; 4]| {
-            let [name, shape, types, bytes] = row;
-            let [a, b, c, d] = widths;
-            format!("{name:a$}  {shape:b$}  {types:c$}  {bytes:>d$}").trim_start().to_owned()
+        lines(&self.rows(), "")
+    }
+
+    /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
+    fn rows(&self) -> Vec<[String; 6]> {
+        let mut groups: Vec<(String, Vec<&TensorReport>)> = Vec::new();
+        let mut places = std::collections::HashMap::new();
+        for tensor in self.tensors() {
+            let pattern = pattern(&tensor.name);
+            let key = (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.is_converted);
+            let place = *places.entry(key).or_insert_with(|| {
+                groups.push((pattern, Vec::new()));
+                groups.len() - 1
+            });
+            groups[place].1.push(tensor);
+        }
+        let row = |(pattern, group): &(String, Vec<&TensorReport>)| {
+            let first = group[0];
+            let is_same = group.iter().all(|tensor| tensor.shape == first.shape);
+            let (name, count) = if group.len() == 1 {
+                (&first.name, String::new())
+            } else {
+                (pattern, format!("{} tensors", group.len()))
+            };
+            let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
+            let to = if first.is_converted { format!("-> {}", first.to) } else { "kept".to_owned() };
+            let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());
+            let (before, after) = (sum(|tensor| tensor.bytes_in), sum(|tensor| tensor.bytes_out));
+            [shorten(name), count, shape, format!("{} {to}", first.from), before, after]
         };
-        rows.iter().map(line).collect::<Vec<_>>().join("\n")
-    }
-
-    fn converted(&self) -> usize {
-        self.plan.tensors.iter().filter(|tensor| tensor.is_converted).count()
-    }
-
-    fn total(&self) -> Counts {
-        self.done.as_ref().map(|(counts, _)| engine::total(counts)).unwrap_or_default()
+        groups.iter().map(row).collect()
     }
 
     /// The types converted to, in the order of the tensors.
     fn targets(&self) -> String {
         let mut names: Vec<&str> = Vec::new();
-        for tensor in self.plan.tensors.iter().filter(|tensor| tensor.is_converted) {
-            if !names.contains(&tensor.conversion.to.dtype().name()) {
-                names.push(tensor.conversion.to.dtype().name());
+        for tensor in self.converted() {
+            if !names.contains(&tensor.to.name()) {
+                names.push(tensor.to.name());
             }
         }
         names.join(", ")
     }
 }
 
-fn tensor_json(tensor: &PlannedTensor, counts: Option<&Counts>) -> Value {
-    let mut value = json!({
-        "name": tensor.name,
-        "shape": tensor.source.shape,
-        "from": tensor.conversion.from.dtype().name(),
-        "to": tensor.conversion.to.dtype().name(),
-        "cast": tensor.is_converted,
-        "bytes_in": tensor.source.data.stored_len(),
-        "bytes_out": tensor.target.end - tensor.target.start,
-    });
-    if !tensor.source.name.is_empty() && tensor.source.name != tensor.name {
-        value["renamed_from"] = json!(tensor.source.name);
-    }
-    if let Some(counts) = counts {
-        value["counts"] = counts_json(counts);
-    }
-    value
+/// A tensor's name with a star for each part that is a number.
+fn pattern(name: &str) -> String {
+    let part = |part: &str| {
+        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number { "*".to_owned() } else { part.to_owned() }
+    };
+    name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Counts as JSON, each by its name.
-#[must_use]
-pub fn counts_json(counts: &Counts) -> Value {
-    let pairs = Loss::ALL.into_iter().map(|loss| (loss.name().to_owned(), json!(counts[loss])));
-    Value::Object(pairs.collect::<Map<_, _>>())
+/// Rows in columns two spaces apart; the last two are sizes, before and after.
+fn lines(rows: &[[String; 6]], margin: &str) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths = [0, 1, 2, 3, 4, 5].map(width);
+    let line = |row: &[String; 6]| {
+        let cells = row[..4].iter().zip(widths).filter(|(_, width)| *width > 0);
+        let cells: Vec<String> = cells.map(|(cell, width)| format!("{cell:width$}  ")).collect();
+        let [.., before, after] = row;
+        let [.., wide_before, wide_after] = widths;
+        format!("{margin}{}{before:>wide_before$} -> {after:>wide_after$}", cells.concat())
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn tensors(count: usize) -> String {
     if count == 1 { "1 tensor".to_owned() } else { format!("{count} tensors") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pattern;
+
+    #[test]
+    fn layers_have_one_pattern() {
+        assert_eq!(pattern("model.layers.12.mlp.experts.3.w1.weight"), "model.layers.*.mlp.experts.*.w1.weight");
+        assert_eq!(pattern("conv1.0"), "conv1.*");
+        assert_eq!(pattern(""), "");
+    }
 }

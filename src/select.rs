@@ -1,7 +1,41 @@
 //! Which tensors are converted, and to what: globs, rules and what is left alone by default.
 
 use crate::dtype::Dtype;
-use globset::{Glob, GlobMatcher};
+use globset::{Glob, GlobMatcher, GlobSet};
+use std::sync::LazyLock;
+
+/// What `--protect` leaves as it is, besides every tensor of fewer than two dimensions: what narrow types cost most
+/// for the least room.
+pub const PROTECTED: &[&str] = &[
+    // Norms.
+    "*norm*",
+    "*ln_*",
+    "*.ln?.*",
+    // Embeddings, of tokens, places and time.
+    "*embed",
+    "*embed.*",
+    "*embed_*",
+    "*embedding*",
+    "*wte*",
+    "*wpe*",
+    // Output heads.
+    "*lm_head*",
+    "output.weight",
+    "*output_layer*",
+    "*classifier*",
+    "score.weight",
+    // Routers of experts.
+    "*router*",
+    "*.gate.*",
+    "*_gate.weight",
+    // Biases.
+    "*bias",
+];
+
+static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| {
+    let globs = PROTECTED.iter().map(|text| Glob::new(text).expect("the list holds patterns"));
+    GlobSet::new(globs).expect("the patterns are few and small")
+});
 
 /// A pattern over tensor names: `*` any characters, `?` one, `[a-z]` a set, `{a,b}` either.
 #[derive(Clone, Debug)]
@@ -100,26 +134,50 @@ pub struct Selection {
     pub rules: Vec<Rule>,
     /// Convert integers and bools to a floating `to` as well.
     pub all: bool,
+    /// Leave [`PROTECTED`] tensors as they are, but for those that a rule names.
+    pub protect: bool,
     /// New names.
     pub renames: Vec<Rename>,
     /// Only tensors of these names are converted; all, where there is none.
     pub only: Vec<String>,
 }
 
+/// A tensor, as far as it matters to what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    /// What it is called.
+    pub name: &'a str,
+    /// Its type, where that is known.
+    pub dtype: Option<Dtype>,
+    /// The number of its dimensions.
+    pub rank: usize,
+    /// Whether it is the only one there is.
+    pub is_alone: bool,
+}
+
 impl Selection {
-    /// The type that a tensor is to get; `None` leaves it as it is. `alone` tells the only tensor of a file.
+    /// The type that a tensor is to get; `None` leaves it as it is.
     #[must_use]
-    pub fn target(&self, name: &str, source: Option<Dtype>, alone: bool) -> Option<Dtype> {
-        if !self.selects(name) {
+    pub fn target(&self, tensor: &Candidate) -> Option<Dtype> {
+        if !self.selects(tensor.name) {
             return None;
         }
-        if let Some(rule) = self.rules.iter().find(|rule| rule.pattern.matches(name)) {
+        if let Some(rule) = self.rule(tensor.name) {
             return rule.target;
+        }
+        if self.protect && (tensor.rank < 2 || PROTECTED_SET.is_match(tensor.name)) {
+            return None;
         }
         let to = self.to?;
         // As torch's `.to(dtype)` of a module: position ids and masks do not become floats.
-        let stays = to.is_floating() && source.is_some_and(|source| !source.is_floating());
-        (self.all || alone || !stays).then_some(to)
+        let stays = to.is_floating() && tensor.dtype.is_some_and(|source| !source.is_floating());
+        (self.all || tensor.is_alone || !stays).then_some(to)
+    }
+
+    /// The rule that decides about a tensor.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.pattern.matches(name))
     }
 
     /// Whether the globs choose a tensor.
@@ -161,24 +219,57 @@ mod tests {
         Selection { to: Some(to), ..Selection::default() }
     }
 
+    fn target(selection: &Selection, name: &str, dtype: Dtype) -> Option<Dtype> {
+        selection.target(&Candidate { name, dtype: Some(dtype), rank: 2, is_alone: false })
+    }
+
     #[test]
     fn integers_stay_unless_asked_for() {
         let floats = selection(Dtype::Float16);
-        assert_eq!(floats.target("w", Some(Dtype::Float32), false), Some(Dtype::Float16));
-        assert_eq!(floats.target("ids", Some(Dtype::Int64), false), None);
-        assert_eq!(floats.target("ids", Some(Dtype::Int64), true), Some(Dtype::Float16));
+        assert_eq!(target(&floats, "w", Dtype::Float32), Some(Dtype::Float16));
+        assert_eq!(target(&floats, "ids", Dtype::Int64), None);
+        let alone = Candidate { name: "ids", dtype: Some(Dtype::Int64), rank: 2, is_alone: true };
+        assert_eq!(floats.target(&alone), Some(Dtype::Float16));
         let all = Selection { all: true, ..floats };
-        assert_eq!(all.target("ids", Some(Dtype::Int64), false), Some(Dtype::Float16));
-        assert_eq!(selection(Dtype::Int8).target("ids", Some(Dtype::Int64), false), Some(Dtype::Int8));
+        assert_eq!(target(&all, "ids", Dtype::Int64), Some(Dtype::Float16));
+        assert_eq!(target(&selection(Dtype::Int8), "ids", Dtype::Int64), Some(Dtype::Int8));
     }
 
     #[test]
     fn the_first_rule_decides_and_reaches_integers() {
         let rules = ["*norm*=keep", "ids=float32", "*=bf16"].map(|rule| rule.parse().unwrap()).to_vec();
         let selection = Selection { rules, ..selection(Dtype::Float8E4M3FN) };
-        assert_eq!(selection.target("a.norm.weight", Some(Dtype::Float32), false), None);
-        assert_eq!(selection.target("ids", Some(Dtype::Int64), false), Some(Dtype::Float32));
-        assert_eq!(selection.target("w", Some(Dtype::Float32), false), Some(Dtype::Bfloat16));
+        assert_eq!(target(&selection, "a.norm.weight", Dtype::Float32), None);
+        assert_eq!(target(&selection, "ids", Dtype::Int64), Some(Dtype::Float32));
+        assert_eq!(target(&selection, "w", Dtype::Float32), Some(Dtype::Bfloat16));
+    }
+
+    #[test]
+    fn what_is_protected_stays_unless_a_rule_names_it() {
+        let rules = vec!["lm_head.weight=bf16".parse().unwrap()];
+        let selection = Selection { protect: true, rules, ..selection(Dtype::Float8E4M3FN) };
+        let kept = |name: &str, rank| {
+            selection.target(&Candidate { name, dtype: Some(Dtype::Float32), rank, is_alone: false }).is_none()
+        };
+        for name in [
+            "model.embed_tokens.weight",
+            "model.norm.weight",
+            "transformer.h.0.ln_1.weight",
+            "blocks.0.ln1.weight",
+            "transformer.wte.weight",
+            "encoder.pos_embed",
+            "text_model.embeddings.position_embedding.weight",
+            "model.layers.3.mlp.gate.weight",
+            "model.layers.0.mlp.router.weight",
+            "model.layers.0.mlp.experts.down_proj_bias",
+            "model.lm_head.weight",
+        ] {
+            assert!(kept(name, 2), "{name}");
+        }
+        for name in ["model.layers.0.mlp.gate_proj.weight", "model.layers.0.self_attn.q_proj.weight", "embedders.0.w"] {
+            assert!(!kept(name, 2) && kept(name, 1), "{name}");
+        }
+        assert_eq!(target(&selection, "lm_head.weight", Dtype::Float32), Some(Dtype::Bfloat16));
     }
 
     #[test]
@@ -190,9 +281,9 @@ mod tests {
             rules: vec!["*=float16".parse().unwrap()],
             ..selection(Dtype::Bfloat16)
         };
-        assert_eq!(selection.target("model.w", Some(Dtype::Float32), false), Some(Dtype::Float16));
-        assert_eq!(selection.target("model.bias", Some(Dtype::Float32), false), None);
-        assert_eq!(selection.target("head.w", Some(Dtype::Float32), false), None);
+        assert_eq!(target(&selection, "model.w", Dtype::Float32), Some(Dtype::Float16));
+        assert_eq!(target(&selection, "model.bias", Dtype::Float32), None);
+        assert_eq!(target(&selection, "head.w", Dtype::Float32), None);
         assert_eq!(selection.unmatched(&["model.w"]), ["--exclude '*.bias' matches no tensor"]);
     }
 }

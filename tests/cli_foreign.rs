@@ -95,11 +95,11 @@ fn in_a_checkpoint_they_are_cast_as_the_floats_and_integers_that_they_are() {
     let bench = Bench::new();
     let header = r#"{"__metadata__":{"tcast":"{\"tensors\":{\"b\":{\"dtype\":\"int1\",\"shape\":[8],\"store\":\"packed-lsb\"},\"f\":{\"dtype\":\"float8e4m3\",\"shape\":[2],\"store\":\"raw8\"}},\"version\":1}"},"f":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}"#;
     bench.write("m.safetensors", &safetensors(header, &[0x38, 0x77, 0x19]));
-    bench.run("cast m.safetensors --to f16 -n").expect(
-        0,
-        "f  [2]  float8e4m3 -> float16  4 B\nb  [8]  int1 -> kept           1 B\n",
-        "cast 1 tensor to float16, copied 1\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n",
-    );
+    let outcome = bench.run("cast m.safetensors --to f16 -n");
+    let table = "f  [2]  float8e4m3 -> float16  2 B -> 4 B\nb  [8]  int1 kept              1 B -> 1 B\n";
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
+    let summary = "cast 1 tensor to float16, copied 1\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n";
+    assert!(outcome.stderr.starts_with(summary), "{outcome:?}");
 }
 
 #[test]

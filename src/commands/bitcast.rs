@@ -1,15 +1,17 @@
 //! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
 
-use super::convert::{Job, run as convert};
+use super::convert::{Job, run as convert, selection};
 use super::{say_which, some_names};
 use crate::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::cli::BitcastArgs;
-use crate::container::{self, Elements, Input, Reader, Tensor};
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{Elements, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::kernel::{Form, Kernel, Malformed, Storage};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
+use crate::select::Selection;
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Range;
@@ -33,17 +35,20 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         input: &args.input,
         to: args.to,
         file: &args.file,
-        selection: &args.selection,
-        all: true,
+        selection: Selection { all: true, ..selection(args.to, &args.selection) },
+        max_shard_size: None,
+        part: None,
+        resume: false,
+        force_codes: true,
         options: json!({}),
     })
 }
 
 /// Prints elements of one tensor.
 fn show(args: &BitcastArgs) -> Result<()> {
-    let input = container::survey(&args.input)?;
+    let source = checkpoint::survey(&args.input)?;
     let in_file = |error: Error| error.in_file(&args.input);
-    let tensor = choose(&input, args.tensor.as_deref()).map_err(in_file)?;
+    let (input, tensor) = choose(&source, args.tensor.as_deref()).map_err(in_file)?;
     plan::check_from([tensor], args.file.from).map_err(in_file)?;
     let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(&args.input);
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
@@ -59,7 +64,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
         bitcast::check(storage.dtype, dtype).map_err(in_tensor)?;
     }
     let range = range_of(args, tensor.count).map_err(in_tensor)?;
-    let mut elements = ElementReader::open(&input, tensor, storage, &range).map_err(in_tensor)?;
+    let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
     match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
         // A reader that has seen enough is no failure.
@@ -71,15 +76,15 @@ fn show(args: &BitcastArgs) -> Result<()> {
 }
 
 /// The tensor that is named, or the only one.
-fn choose<'a>(input: &'a Input, name: Option<&str>) -> Result<&'a Tensor> {
-    let tensors = &input.contents.tensors;
+fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, &'a Tensor)> {
+    let tensors: Vec<_> = source.tensors().collect();
     match (name, &tensors[..]) {
-        (None, [tensor]) if input.contents.unreadable.is_empty() => Ok(tensor),
+        (None, [only]) if source.shards.iter().all(|shard| shard.contents.unreadable.is_empty()) => Ok(*only),
         (None, []) => Err(Error::new("holds no tensor that can be read")),
-        (None, _) => Err(say_which(input)),
-        (Some(name), _) => tensors.iter().find(|tensor| input.name_of(tensor) == name).ok_or_else(|| {
+        (None, _) => Err(say_which(source)),
+        (Some(name), _) => tensors.into_iter().find(|(shard, tensor)| shard.name_of(tensor) == name).ok_or_else(|| {
             Error::new(format!("there is no tensor '{}'", shorten(name)))
-                .remedy(format!("there are: {}", some_names(input)))
+                .remedy(format!("there are: {}", some_names(source)))
         }),
     }
 }

@@ -1,23 +1,32 @@
 //! `tcast cast`: the attributes, then as every conversion.
 
-use super::convert::{Job, run as convert};
+use super::convert::{Job, run as convert, selection};
+use super::folder;
 use crate::cli::CastArgs;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::operator::Operator;
 use crate::operator::cast::{Attributes, Opset};
+use crate::select::Selection;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
+    if let Some(folder) = &args.shards.finish {
+        return folder::finish(folder, &args.file);
+    }
+    let Some(input) = &args.input else { return Err(Error::usage("name an input")) };
     let attributes = attributes(args);
     attributes.check()?;
     convert(&Job {
         operator: Operator::Cast(attributes),
-        input: &args.input,
+        input,
         to: args.to,
         file: &args.file,
-        selection: &args.selection,
-        all: args.all,
+        selection: Selection { all: args.all, protect: args.protect, ..selection(args.to, &args.selection) },
+        max_shard_size: args.shards.max_shard_size.map(|size| size.0),
+        part: args.shards.part,
+        resume: args.shards.resume,
+        force_codes: args.force_codes,
         options: options(args, attributes),
     })
 }
@@ -42,5 +51,8 @@ fn options(args: &CastArgs, attributes: Attributes) -> Value {
         "out_of_range": name(rules.out_of_range.to_possible_value()),
         "opset": attributes.opset.map(Opset::number),
         "all": args.all,
+        "protect": args.protect,
+        "force_codes": args.force_codes,
+        "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     })
 }

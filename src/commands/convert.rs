@@ -1,17 +1,23 @@
-//! What `cast` and `bitcast` share: a file becomes another file.
+//! What `cast` and `bitcast` share: a file or a folder of shards becomes another one.
 
+use super::folder::{self, Folder, Settings, Written};
 use super::{print, tell, threads, warn};
-use crate::cli::{FileArgs, SelectionArgs};
-use crate::container::{self, Container, Facts, Input, Metadata};
+use crate::cli::{FileArgs, Part, SelectionArgs};
+use crate::container::checkpoint::{self, Checkpoint, quantization};
+use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::engine;
+use crate::error::{Error, Result, shorten, size};
 use crate::io::map::MappedFile;
-use crate::io::output::Destination;
+use crate::io::output::{self, Destination};
+use crate::kernel::{Counts, Form};
 use crate::operator::Operator;
-use crate::plan;
+use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
-use crate::report::Report;
+use crate::report::{FileReport, Report};
+use crate::scaled::Codes;
 use crate::select::Selection;
+use crate::staging::Start;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,9 +29,15 @@ pub(super) struct Job<'a> {
     pub(super) input: &'a Path,
     pub(super) to: Option<Dtype>,
     pub(super) file: &'a FileArgs,
-    pub(super) selection: &'a SelectionArgs,
-    /// Convert integers and bools to a floating `to` as well.
-    pub(super) all: bool,
+    pub(super) selection: Selection,
+    /// Bytes of tensors in a shard, where shards are to be made anew.
+    pub(super) max_shard_size: Option<u64>,
+    /// The part of the work that is to be done now.
+    pub(super) part: Option<Part>,
+    /// Go on with what was begun.
+    pub(super) resume: bool,
+    /// Cast codes that have scales as if they were values.
+    pub(super) force_codes: bool,
     /// Further options for the report.
     pub(super) options: Value,
 }
@@ -34,75 +46,174 @@ pub(super) struct Job<'a> {
 pub(super) fn run(job: &Job) -> Result<()> {
     let args = job.file;
     let start = Instant::now();
-    let input = container::open(job.input)?;
-    let output = output_path(job)?;
-    let target = match container::by_extension(&output) {
-        _ if args.output.is_none() => input.container,
-        Some(target) => target,
-        None if output.extension().is_none() || output.extension() == job.input.extension() => input.container,
-        None => {
-            let error = Error::new("tcast writes no format of this extension").in_file(&output);
-            return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
-        }
-    };
-    let selection = selection(job);
-    let inputs: Vec<&Path> = input.files.iter().map(MappedFile::path).collect();
-    let destination = Destination::new(&output, args.force, &inputs)?;
-    let bytes_in = input.files.iter().map(|file| file.len() as u64).sum();
-    let measuring = progress::shown("measuring the texts", bytes_in, args.quiet);
-    let plan = plan::apply(&job.operator, &input, target, &selection, args.from, &|bytes| measuring.advance(bytes))
-        .map_err(|error| error.in_file(job.input))?;
-    drop(measuring);
+    let source = checkpoint::open(job.input)?;
     if !args.quiet {
-        warn_of_losses(&input, target, &selection);
+        source.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
-    destination.check_room(plan.len)?;
-    let (operator, options) = (job.operator, options(job));
-    let mut report = Report { operator, plan: &plan, input: job.input, output: &output, options, bytes_in, done: None };
-    if args.dry_run {
-        let text = if args.json { report.json().to_string() } else { report.table() };
-        print(&text)?;
-    } else {
-        let file = destination.create()?;
-        let progress = progress::shown("", bytes_in, args.quiet);
-        let counts = crate::engine::run(&plan, &input.files, &file, threads(args.threads), &*progress)
-            .map_err(|error| error.in_file(job.input))?;
-        drop(progress);
-        file.publish(!args.no_sync)?;
-        report.done = Some((counts, start.elapsed()));
-        if args.json {
-            print(&report.json().to_string())?;
-        }
+    let output = output_path(job, &source)?;
+    let is_folder = is_folder(job, &source, &output);
+    let write = if is_folder { to_folder } else { to_file };
+    let Written { files, finished, all } = write(job, &source, &output)?;
+    let time = (!args.dry_run).then(|| start.elapsed());
+    let operator = job.operator.name();
+    let bytes_in = match job.part {
+        Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
+        None => source.bytes(),
+    };
+    let report = Report { operator, input: job.input, output: &output, options: options(job), bytes_in, files, time };
+    if args.json {
+        print(&report.json().to_string())?;
+    } else if args.dry_run {
+        print(&report.table())?;
     }
     if !args.quiet {
         tell(&report.summary());
+        if args.dry_run
+            && let Some(available) = output::available(output.parent().unwrap_or(&output))
+        {
+            let needed = report.files.iter().map(|file| file.bytes).sum();
+            tell(&format!("{} of disk space are needed, {} are available", size(needed), size(available)));
+        }
+        if job.part.is_some() && !args.dry_run {
+            let when = if finished == all { "all are" } else { "when all are" };
+            tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", output.display()));
+        }
     }
     Ok(())
 }
 
-/// Warns of patterns that match nothing, and of what does not reach the output.
-fn warn_of_losses(input: &Input, target: &dyn Container, selection: &Selection) {
-    let names: Vec<&str> = input.contents.tensors.iter().map(|tensor| input.name_of(tensor)).collect();
-    for message in selection.unmatched(&names) {
-        warn(&message);
+/// Whether a folder of shards is to be written.
+fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> bool {
+    job.max_shard_size.is_some()
+        || source.folder.is_some() && (output.is_dir() || container::by_extension(output).is_none())
+}
+
+fn to_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
+    let args = job.file;
+    if container::by_extension(output).is_some() && !output.is_dir() {
+        let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
+        return Err(error.remedy("name a folder with -o"));
     }
-    for name in &input.contents.ignored {
-        warn(&format!("'{}' is no array and is left out", shorten(name)));
+    let spread = job.max_shard_size.map_or(Spread::AsInputs, Spread::UpTo);
+    let plans = plans(job, source, container::SHARDS, spread)?;
+    let start = match (job.part, job.resume, args.force) {
+        (Some(_), ..) => Start::Part,
+        (None, true, _) => Start::Resume,
+        (None, false, true) => Start::Replace,
+        (None, false, false) => Start::Anew,
+    };
+    let folder = Folder::new(source, output, &plans, spread, (job.operator.name(), options(job)), start)?;
+    if !args.quiet {
+        folder.warn_of_left_out();
+    }
+    if args.dry_run {
+        return Ok(Written { files: folder.dry_run(&plans, job.part), finished: 0, all: plans.len() });
+    }
+    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, threads: threads(args.threads) };
+    folder.write(source, &plans, job.part, &settings)
+}
+
+fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
+    let args = job.file;
+    if let Some(flag) = job.part.map(|_| "--part").or(job.resume.then_some("--resume")) {
+        let error =
+            Error::usage(format!("{flag} is for folders of shards, and the output is one file")).in_file(output);
+        return Err(error.remedy("leave it out, or name a folder with -o"));
+    }
+    let given = source.shards[0].container;
+    let target = match container::by_extension(output) {
+        _ if args.output.is_none() => given,
+        Some(target) => target,
+        None if output.extension().is_none() || output.extension() == job.input.extension() => given,
+        None => {
+            let error = Error::new("tcast writes no format of this extension").in_file(output);
+            return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
+        }
+    };
+    let inputs: Vec<&Path> = source.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)).collect();
+    let destination = Destination::new(output, args.force, &inputs)?;
+    let plans = plans(job, source, target, Spread::One)?;
+    let plan = &plans[0];
+    destination.check_room(plan.len)?;
+    let written = |finished, counts: Option<&[Counts]>| {
+        let file = FileReport::new(output.to_string_lossy().into_owned(), plan, counts);
+        Written { files: vec![file], finished, all: 1 }
+    };
+    if args.dry_run {
+        return Ok(written(0, None));
+    }
+    let file = destination.create()?;
+    let progress = progress::shown("", plan.source_bytes(), args.quiet);
+    let counts = engine::run(plan, &source.shards, &file, threads(args.threads), &*progress)?;
+    drop(progress);
+    file.publish(!args.no_sync)?;
+    Ok(written(1, Some(&counts)))
+}
+
+/// Plans, with a bar where texts have to be read for it, and warns of what will be lost.
+fn plans(job: &Job, source: &Checkpoint, container: &dyn Container, spread: Spread) -> Result<Vec<Plan>> {
+    let measuring = progress::shown("measuring the texts", source.bytes(), job.file.quiet);
+    let is_cast = matches!(job.operator, Operator::Cast(_));
+    let codes = (is_cast && !job.force_codes).then(|| codes(source));
+    let (selection, from) = (&job.selection, job.file.from);
+    let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref() };
+    let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes))
+        .map_err(|error| error.in_file(job.input))?;
+    drop(measuring);
+    if !job.file.quiet {
+        warn_of_losses(source, container, selection);
+        warn_of_scales(&plans, codes.as_ref(), selection);
+    }
+    Ok(plans)
+}
+
+/// The tensors that are codes and no values.
+fn codes(source: &Checkpoint) -> Codes {
+    let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
+    let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
+    Codes::find(&tensors, source.folder.as_deref().and_then(quantization).as_deref())
+}
+
+/// Warns of patterns that match nothing, and of what does not reach the output.
+fn warn_of_losses(source: &Checkpoint, target: &dyn Container, selection: &Selection) {
+    for message in selection.unmatched(&source.names().collect::<Vec<_>>()) {
+        warn(&message);
     }
     let Facts { extension, has_names, metadata, .. } = target.facts();
     if !has_names && !selection.renames.is_empty() {
         warn(&format!("--rename does nothing: a .{extension} file gives its tensor no name"));
     }
-    // A mark means nothing elsewhere, and is no loss.
-    let pairs = input.contents.metadata.iter().flatten();
-    let is_mark = |name: &str| matches!(input.container.facts().metadata, Metadata::Marked(mark, _) if mark == name);
-    if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
-        warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
+    for input in &source.shards {
+        for name in &input.contents.ignored {
+            warn(&format!("'{}' is no array and is left out", shorten(name)));
+        }
+        // A mark means nothing elsewhere, and is no loss.
+        let pairs = input.contents.metadata.iter().flatten();
+        let is_mark =
+            |name: &str| matches!(input.container.facts().metadata, Metadata::Marked(mark, _) if mark == name);
+        if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
+            warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
+        }
     }
 }
 
-/// The output as named, or beside the input with the type before the extension.
-fn output_path(job: &Job) -> Result<PathBuf> {
+/// Warns of scales that lose precision while their codes stay what they are.
+fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) {
+    let scales = codes.map(Codes::scales).unwrap_or_default();
+    let tensors = plans.iter().flat_map(|plan| &plan.tensors).filter(|tensor| tensor.is_converted);
+    let cast: Vec<&str> =
+        tensors.map(|tensor| tensor.source.name.as_str()).filter(|name| scales.contains(name)).collect();
+    if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
+        let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
+        warn(&format!(
+            "{count} scales of codes are cast too, '{}' is one: --exclude '*{ending}' keeps them",
+            shorten(first)
+        ));
+    }
+}
+
+/// The output as named, or beside the input with the type in its name.
+fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     if let Some(output) = &job.file.output {
         if output == Path::new("-") {
             let error = Error::usage("- does not stand for standard output here").in_file(output);
@@ -116,7 +227,11 @@ fn output_path(job: &Job) -> Result<PathBuf> {
     let Some(to) = job.to else {
         return Err(Error::usage("without --to the output has no name of its own: name it with -o"));
     };
-    Ok(with_type(job.input, to.name()))
+    match &source.folder {
+        Some(folder) => folder::with_type(folder, to.name()),
+        None if job.max_shard_size.is_some() => folder::with_type(&job.input.with_extension(""), to.name()),
+        None => Ok(with_type(job.input, to.name())),
+    }
 }
 
 /// `model.safetensors` -> `model.TYPE.safetensors`.
@@ -131,14 +246,14 @@ fn with_type(input: &Path, dtype: &str) -> PathBuf {
     input.with_file_name(name)
 }
 
-fn selection(job: &Job) -> Selection {
-    let SelectionArgs { include, exclude, rule, rename } = job.selection;
+/// What the arguments say of which tensors are converted.
+pub(super) fn selection(to: Option<Dtype>, args: &SelectionArgs) -> Selection {
+    let SelectionArgs { include, exclude, rule, rename } = args;
     Selection {
-        to: job.to,
+        to,
         include: include.clone(),
         exclude: exclude.clone(),
         rules: rule.clone(),
-        all: job.all,
         renames: rename.clone(),
         ..Selection::default()
     }
@@ -146,14 +261,14 @@ fn selection(job: &Job) -> Selection {
 
 /// What decided about the output, for the report.
 fn options(job: &Job) -> Value {
-    let SelectionArgs { include, exclude, rule, rename } = job.selection;
+    let Selection { include, exclude, rules, renames, .. } = &job.selection;
     let mut options = json!({
         "to": job.to.map(Dtype::name),
         "from": job.file.from.map(Dtype::name),
         "include": texts(include),
         "exclude": texts(exclude),
-        "rules": texts(rule),
-        "renames": texts(rename),
+        "rules": texts(rules),
+        "renames": texts(renames),
     });
     if let (Some(options), Value::Object(more)) = (options.as_object_mut(), &job.options) {
         options.extend(more.clone());

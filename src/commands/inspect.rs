@@ -3,7 +3,7 @@
 use super::{print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{self, Elements, Input, Tensor};
+use crate::container::{Elements, Input, Tensor};
 use crate::error::{Error, Result, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
@@ -18,30 +18,21 @@ use std::fmt::Write as _;
 const SCHEMA: u32 = 1;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
-    let folder = if checkpoint::is_checkpoint(&args.input) {
-        checkpoint::open(&args.input)?
-    } else {
-        let name = args.input.to_string_lossy().into_owned();
-        Checkpoint { index: None, shards: vec![(name, container::survey(&args.input)?)], disagreements: Vec::new() }
-    };
+    let folder = checkpoint::survey(&args.input)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     let mut listing = Listing { args, folder: &folder, selection: &selection, stats: Vec::new() };
     if !args.quiet {
-        let names: Vec<&str> = folder.shards.iter().flat_map(|(_, input)| names(input)).collect();
-        folder.disagreements.iter().chain(&selection.unmatched(&names)).for_each(|message| warn(message));
+        folder.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
+        selection.unmatched(&folder.names().collect::<Vec<_>>()).iter().for_each(|message| warn(message));
     }
     if args.stats {
-        let tensors = folder.shards.iter().flat_map(|(_, input)| &input.contents.tensors);
-        plan::check_from(tensors, args.from).map_err(|error| error.in_file(&args.input))?;
+        plan::check_from(folder.tensors().map(|(_, tensor)| tensor), args.from)
+            .map_err(|error| error.in_file(&args.input))?;
         listing.stats = listing.measure();
     }
     print(&if args.json { listing.json().to_string() } else { listing.text().trim_end().to_owned() })?;
     // All that could be read is shown first.
     listing.stats.into_iter().find_map(Result::err).map_or(Ok(()), Err)
-}
-
-fn names(input: &Input) -> impl Iterator<Item = &str> {
-    input.contents.tensors.iter().map(|tensor| input.name_of(tensor))
 }
 
 /// What is to be shown.
@@ -79,7 +70,7 @@ impl Entry<'_> {
 impl<'a> Listing<'a> {
     fn entries(&self) -> Vec<Entry<'a>> {
         let (shards, from) = (self.folder.shards.iter().enumerate(), self.args.from);
-        let all = shards.flat_map(|(shard, (_, input))| {
+        let all = shards.flat_map(|(shard, input)| {
             input.contents.tensors.iter().map(move |tensor| {
                 let form = plan::source_form(tensor, from).ok();
                 Entry { shard, input, tensor, form }
@@ -96,13 +87,13 @@ impl<'a> Listing<'a> {
         let measure = |entry: &Entry| {
             let Some(form) = entry.form else { return Ok(None) };
             stats::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
-                .map_err(|error| error.in_file(entry.input.files[0].path()))
+                .map_err(|error| error.in_file(entry.input.path()))
         };
         entries.iter().map(measure).collect()
     }
 
     fn unreadable(&self) -> impl Iterator<Item = &'a Error> {
-        self.folder.shards.iter().flat_map(|(_, input)| &input.contents.unreadable)
+        self.folder.shards.iter().flat_map(|input| &input.contents.unreadable)
     }
 
     /// Tensors, elements and bytes of each type.
@@ -122,13 +113,13 @@ impl<'a> Listing<'a> {
         let totals = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
             json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes })
         });
-        let shards = self.folder.shards.iter().map(|(name, input)| {
+        let shards = self.folder.shards.iter().map(|input| {
             let metadata: Map<String, Value> =
                 input.contents.metadata.iter().flatten().map(|(key, value)| (key.clone(), json!(value))).collect();
             json!({
-                "file": name,
+                "file": self.folder.shard_name(input),
                 "container": input.container.facts().extension,
-                "bytes": input.files.iter().map(|file| file.len() as u64).sum::<u64>(),
+                "bytes": input.len(),
                 "metadata": metadata,
                 "ignored": input.contents.ignored,
             })
@@ -137,12 +128,12 @@ impl<'a> Listing<'a> {
             "schema": SCHEMA,
             "tcast": env!("CARGO_PKG_VERSION"),
             "input": self.args.input.to_string_lossy(),
-            "index": self.folder.index,
+            "index": self.folder.index.as_ref().map(|index| &index.name),
             "files": shards.collect::<Vec<_>>(),
             "tensors": (0..).zip(&entries).map(|(at, entry)| tensor_json(entry, self.stats.get(at))).collect::<Vec<_>>(),
             "totals": totals.collect::<Vec<_>>(),
             "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
-            "disagreements": self.folder.disagreements,
+            "disagreements": self.folder.disagreements.iter().map(|found| &found.text).collect::<Vec<_>>(),
         })
     }
 
@@ -167,13 +158,17 @@ impl<'a> Listing<'a> {
             text += "totals\n";
             text += &table(&rows.collect::<Vec<_>>());
         }
-        for (name, input) in &self.folder.shards {
+        for input in &self.folder.shards {
             let contents = &input.contents;
             for ignored in &contents.ignored {
                 let _ = writeln!(text, "not an array: {}", shorten(ignored));
             }
             let Some(metadata) = contents.metadata.as_ref().filter(|metadata| !metadata.is_empty()) else { continue };
-            let of = if self.folder.shards.len() > 1 { format!(" of {}", visible(name)) } else { String::new() };
+            let of = if self.folder.shards.len() > 1 {
+                format!(" of {}", visible(&self.folder.shard_name(input)))
+            } else {
+                String::new()
+            };
             let _ = writeln!(text, "metadata{of}");
             for (key, value) in metadata {
                 let _ = writeln!(text, "  {}: {}", shorten(key), shorten(value));
@@ -211,23 +206,21 @@ impl<'a> Listing<'a> {
 
     /// What the whole is, and its shards.
     fn head(&self, count: usize) -> String {
-        let length = |input: &Input| input.files.iter().map(|file| file.len() as u64).sum::<u64>();
         let path = visible(&self.args.input.to_string_lossy());
         let tensors = format!("{count} tensor{}", if count == 1 { "" } else { "s" });
-        if let [(_, input)] = &self.folder.shards[..]
-            && self.folder.index.is_none()
-            && !self.args.input.is_dir()
-        {
-            return format!("{path}: {}, {tensors}, {}\n", input.container.facts().extension, size(length(input)));
+        if self.folder.folder.is_none() {
+            let input = &self.folder.shards[0];
+            return format!("{path}: {}, {tensors}, {}\n", input.container.facts().extension, size(input.len()));
         }
         let shards = &self.folder.shards;
-        let all = size(shards.iter().map(|(_, input)| length(input)).sum());
+        let all = size(self.folder.bytes());
         let index =
-            self.folder.index.as_ref().map_or("no index".to_owned(), |index| format!("index {}", visible(index)));
+            self.folder.index.as_ref().map_or("no index".to_owned(), |index| format!("index {}", visible(&index.name)));
         let mut text = format!("{path}: {} shards, {index}, {tensors}, {all}\n", shards.len());
-        let rows = shards.iter().map(|(name, input)| {
+        let rows = shards.iter().map(|input| {
             let tensors = format!("{} tensors", input.contents.tensors.len());
-            [visible(name), tensors, String::new(), size(length(input)), String::new()]
+            let name = visible(&self.folder.shard_name(input));
+            [name, tensors, String::new(), size(input.len()), String::new()]
         });
         text += &table(&rows.collect::<Vec<_>>());
         text

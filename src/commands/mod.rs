@@ -4,11 +4,12 @@
 mod bitcast;
 mod cast;
 mod convert;
+mod folder;
 mod inspect;
 mod promote;
 
 use crate::cli::{Cli, Command};
-use crate::container::Input;
+use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, shorten, visible};
 use crate::io::output;
 use anstyle::{AnsiColor, Style};
@@ -69,19 +70,19 @@ fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
 }
 
-/// What a file's tensors are called, as many as a message can hold.
-fn some_names(input: &Input) -> String {
-    let tensors = &input.contents.tensors;
-    let some: Vec<String> = tensors.iter().take(8).map(|tensor| shorten(input.name_of(tensor))).collect();
-    let more = if tensors.len() > some.len() { ", ..." } else { "" };
+/// What the tensors of an input are called, as many as a message can hold.
+fn some_names(source: &Checkpoint) -> String {
+    let some: Vec<String> = source.names().take(8).map(shorten).collect();
+    let more = if source.names().count() > some.len() { ", ..." } else { "" };
     format!("{}{more}", some.join(", "))
 }
 
-/// A file has several tensors, or none, and one is wanted.
-fn say_which(input: &Input) -> Error {
-    let count = input.contents.tensors.len() + input.contents.unreadable.len();
+/// An input has several tensors, or none, and one is wanted.
+fn say_which(source: &Checkpoint) -> Error {
+    let unreadable: usize = source.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
+    let count = source.names().count() + unreadable;
     let error = Error::usage(format!("holds {count} tensors: say which"));
-    error.remedy(format!("--tensor NAME, one of {}", some_names(input)))
+    error.remedy(format!("--tensor NAME, one of {}", some_names(source)))
 }
 
 /// How many threads are asked for, or there are cores.
@@ -110,9 +111,9 @@ pub fn remove_temporaries_on_interrupt() {
     if let Ok(mut signals) = signal_hook::iterator::Signals::new(heeded) {
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
-                output::remove_temporaries();
+                let kept = output::remove_temporaries().unwrap_or_else(|| "no output was written".to_owned());
                 let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
-                tell(&format!("{line_end}tcast: interrupted, no output was written"));
+                tell(&format!("{line_end}tcast: interrupted, {kept}"));
                 std::process::exit(130);
             }
         });

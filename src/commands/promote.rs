@@ -1,8 +1,10 @@
 //! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
 
+use super::folder::{self, Settings};
 use super::{print, say_which, tell, threads};
 use crate::cli::PromoteArgs;
-use crate::container::{self, Input, Tensor};
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{self, Container, Tensor};
 use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, shorten, visible};
@@ -11,10 +13,11 @@ use crate::io::output::{Destination, NewFolder};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
 use crate::operator::{Operator, cast};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
-use crate::report::{Report, counts_json};
+use crate::report::FileReport;
 use crate::select::Selection;
+use crate::staging::Start;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -36,8 +39,8 @@ struct Part<'a> {
 pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let start = Instant::now();
     promote::check_u64_target(args.u64_target).map_err(Error::into_usage)?;
-    let inputs: Vec<Input> = args.inputs.iter().map(|path| container::open(path)).collect::<Result<_>>()?;
-    plan::check_from(inputs.iter().flat_map(|input| &input.contents.tensors), args.from)?;
+    let inputs: Vec<Checkpoint> = args.inputs.iter().map(|path| checkpoint::open(path)).collect::<Result<_>>()?;
+    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
     let parts = parts(args, &inputs)?;
     let attributes =
         Attributes { is_unsafe: args.r#unsafe, pytorch_scalar: args.pytorch_scalar, u64_target: args.u64_target };
@@ -60,80 +63,89 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     Ok(())
 }
 
-/// The names of the tensors of a file that take part; none where it has one only, which always does.
-fn only(args: &PromoteArgs, input: &Input) -> Vec<String> {
-    if input.contents.tensors.len() == 1 { Vec::new() } else { args.tensor.clone() }
+/// The names of the tensors of an input that take part; none where it has one only, which always does.
+fn only(args: &PromoteArgs, input: &Checkpoint) -> Vec<String> {
+    if input.tensors().count() == 1 { Vec::new() } else { args.tensor.clone() }
 }
 
-/// The tensors that take part: the only one of a file, or those named.
-fn parts<'a>(args: &PromoteArgs, inputs: &'a [Input]) -> Result<Vec<Part<'a>>> {
+/// The tensors that take part: the only one of an input, or those named.
+fn parts<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Part<'a>>> {
     let mut parts = Vec::new();
+    let mut found = HashSet::new();
     for ((file, input), path) in inputs.iter().enumerate().zip(&args.inputs) {
-        let tensors = &input.contents.tensors;
         let only = only(args, input);
-        let is_chosen = |tensor: &&Tensor| only.is_empty() || only.iter().any(|name| name == input.name_of(tensor));
-        if tensors.len() != 1 && !tensors.iter().any(|tensor| !only.is_empty() && is_chosen(&tensor)) {
-            return Err(say_which(input).in_file(path));
-        }
-        for tensor in tensors.iter().filter(is_chosen) {
-            let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(path);
+        let before = parts.len();
+        for (shard, tensor) in input.tensors() {
+            let name = shard.name_of(tensor);
+            if !only.is_empty() && !only.iter().any(|only| only == name) {
+                continue;
+            }
+            let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(shard.path());
             let dtype = plan::source_form(tensor, args.from).map_err(in_tensor)?.dtype();
-            let name =
-                if inputs.len() == 1 { shorten(input.name_of(tensor)) } else { shorten(&path.to_string_lossy()) };
+            found.insert(name);
+            let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path.to_string_lossy()) };
             parts.push(Part { file, tensor, name, dtype });
         }
+        if input.tensors().count() != 1 && (only.is_empty() || parts.len() == before) {
+            return Err(say_which(input).in_file(path));
+        }
     }
-    let found: HashSet<&str> = parts.iter().map(|part| inputs[part.file].name_of(part.tensor)).collect();
     match args.tensor.iter().find(|name| !found.contains(name.as_str())) {
         Some(missing) => Err(Error::new(format!("--tensor: there is no tensor '{}'", shorten(missing)))),
         None => Ok(parts),
     }
 }
 
-/// One output with its plan and, when it is written, its counts.
+/// What became of one input.
 struct Output {
     from: PathBuf,
     to: PathBuf,
     bytes_in: u64,
-    plan: Plan,
-    counts: Vec<Counts>,
+    /// One, or the shards of a folder.
+    files: Vec<FileReport>,
 }
 
 /// Plans all outputs, writes all, and then gives them their names.
-fn write(args: &PromoteArgs, inputs: &[Input], decision: Decision) -> Result<Vec<Output>> {
+fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Result<Vec<Output>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
+    if let Some(folder) = inputs.iter().find(|input| input.folder.is_some()) {
+        if inputs.len() > 1 {
+            let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
+            return Err(error.remedy("name the tensors in it with --tensor"));
+        }
+        if output.is_dir() || container::by_extension(output).is_none() {
+            return write_folder(args, folder, output, decision).map(|output| vec![output]);
+        }
+    }
     let folder = Folder::new(output, args.inputs.len() == 1)?;
-    let operator = operator(args);
-    let all: Vec<&Path> = inputs.iter().flat_map(|input| input.files.iter().map(MappedFile::path)).collect();
+    let all: Vec<&Path> = inputs
+        .iter()
+        .flat_map(|input| input.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)))
+        .collect();
     let mut planned = Vec::new();
     let mut names = HashSet::new();
-    for (input, path) in inputs.iter().zip(&args.inputs) {
-        let to = folder.place(path);
+    for input in inputs {
+        let to = folder.place(&input.path);
         if !names.insert(to.clone()) {
             return Err(Error::new("two inputs have this name, and would have one output").in_file(&to));
         }
-        let target = container::by_extension(&to).unwrap_or(input.container);
+        let target = container::by_extension(&to).unwrap_or(input.shards[0].container);
         let destination = Destination::new(&to, args.force, &all)?;
-        let only = only(args, input);
-        let selection = Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() };
-        let from = args.from.filter(|_| plan::check_from(&input.contents.tensors, args.from).is_ok());
-        let plan =
-            plan::apply(&operator, input, target, &selection, from, &|_| {}).map_err(|error| error.in_file(path))?;
-        let bytes_in = input.files.iter().map(|file| file.len() as u64).sum();
-        planned.push((destination, Output { from: path.clone(), to, bytes_in, plan, counts: Vec::new() }));
+        let plan = plans(args, input, decision, target, Spread::One)?.swap_remove(0);
+        planned.push((destination, to, plan));
     }
-    let needed = planned.iter().map(|(_, output)| output.plan.len).sum();
-    if let Some((destination, _)) = planned.first() {
+    let needed = planned.iter().map(|(.., plan)| plan.len).sum();
+    if let Some((destination, ..)) = planned.first() {
         destination.check_room(needed)?;
     }
-    let bytes = planned.iter().map(|(_, output)| output.bytes_in).sum();
+    let bytes = planned.iter().map(|(.., plan)| plan.source_bytes()).sum();
     let progress = progress::shown("", bytes, args.quiet);
     let mut done = Vec::new();
-    for ((destination, mut output), input) in planned.into_iter().zip(inputs) {
+    for ((destination, to, plan), input) in planned.into_iter().zip(inputs) {
         let file = destination.create()?;
-        output.counts = engine::run(&output.plan, &input.files, &file, threads(args.threads), &*progress)
-            .map_err(|error| error.in_file(&output.from))?;
-        done.push((file, output));
+        let counts = engine::run(&plan, &input.shards, &file, threads(args.threads), &*progress)?;
+        let files = vec![FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(&counts))];
+        done.push((file, Output { from: input.path.clone(), to, bytes_in: input.bytes(), files }));
     }
     drop(progress);
     let mut outputs = Vec::new();
@@ -147,8 +159,35 @@ fn write(args: &PromoteArgs, inputs: &[Input], decision: Decision) -> Result<Vec
     Ok(outputs)
 }
 
-fn operator(args: &PromoteArgs) -> Operator {
-    Operator::Promote(cast::Attributes { saturate: args.saturate, ..cast::Attributes::default() })
+/// A whole checkpoint, of which some tensors get another type.
+fn write_folder(args: &PromoteArgs, input: &Checkpoint, to: &Path, decision: Decision) -> Result<Output> {
+    let spread = Spread::AsInputs;
+    let plans = plans(args, input, decision, container::SHARDS, spread)?;
+    let options = json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate });
+    let start = if args.force { Start::Replace } else { Start::Anew };
+    let folder = folder::Folder::new(input, to, &plans, spread, ("promote", options), start)?;
+    if !args.quiet {
+        folder.warn_of_left_out();
+    }
+    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, threads: threads(args.threads) };
+    let files = folder.write(input, &plans, None, &settings)?.files;
+    Ok(Output { from: input.path.clone(), to: to.to_owned(), bytes_in: input.bytes(), files })
+}
+
+fn plans(
+    args: &PromoteArgs,
+    input: &Checkpoint,
+    decision: Decision,
+    container: &dyn Container,
+    spread: Spread,
+) -> Result<Vec<Plan>> {
+    let only = only(args, input);
+    let selection = Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() };
+    let from = args.from.filter(|_| plan::check_from(input.tensors().map(|(_, tensor)| tensor), args.from).is_ok());
+    let attributes = cast::Attributes { saturate: args.saturate, ..cast::Attributes::default() };
+    let request =
+        Request { operator: Operator::Promote(attributes), selection: &selection, from, container, codes: None };
+    plan::apply(&request, &input.shards, spread, &|_| {}).map_err(|error| error.in_file(&input.path))
 }
 
 /// Where outputs go.
@@ -202,23 +241,13 @@ fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, outputs: &[O
     });
     if !args.dry_run {
         let outputs = outputs.iter().map(|output| {
-            let report = Report {
-                operator: operator(args),
-                plan: &output.plan,
-                input: &output.from,
-                output: &output.to,
-                options: Value::Null,
-                bytes_in: output.bytes_in,
-                done: None,
-            };
-            let tensors: Vec<Value> = report.tensors(Some(&output.counts));
             json!({
                 "input": output.from.to_string_lossy(),
                 "output": output.to.to_string_lossy(),
                 "bytes_in": output.bytes_in,
-                "bytes_out": output.plan.len,
-                "tensors": tensors,
-                "counts": counts_json(&engine::total(&output.counts)),
+                "bytes_out": output.files.iter().map(|file| file.bytes).sum::<u64>(),
+                "tensors": output.files.iter().flat_map(|file| &file.tensors).collect::<Vec<_>>(),
+                "counts": output.files.iter().map(FileReport::counts).sum::<Counts>(),
             })
         });
         document["outputs"] = outputs.collect();
@@ -228,7 +257,7 @@ fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, outputs: &[O
 
 /// What became what, and, tensor by tensor, how many values changed.
 fn summary(decision: Decision, outputs: &[Output], time: Duration) -> String {
-    let tensors = || outputs.iter().flat_map(|output| &output.plan.tensors);
+    let tensors = || outputs.iter().flat_map(|output| &output.files).flat_map(|file| &file.tensors);
     let converted = tensors().filter(|tensor| tensor.is_converted).count();
     let (all, seconds) = (tensors().count(), time.as_secs_f64());
     let mut text = format!(
@@ -239,9 +268,10 @@ fn summary(decision: Decision, outputs: &[Output], time: Duration) -> String {
     for output in outputs {
         let (from, to) = (output.from.to_string_lossy(), output.to.to_string_lossy());
         let _ = write!(text, "\n{} -> {}", visible(&from), visible(&to));
-        for (tensor, counts) in output.plan.tensors.iter().zip(&output.counts) {
+        for tensor in output.files.iter().flat_map(|file| &file.tensors) {
+            let counts = tensor.counts.unwrap_or_default();
             for loss in Loss::ALL.into_iter().filter(|loss| counts[*loss] > 0) {
-                let (count, all) = (counts[loss], tensor.source.count);
+                let (count, all) = (counts[loss], tensor.elements());
                 let _ = write!(text, "\n  {}: {count} of {all} values {}", shorten(&tensor.name), loss.describe());
             }
         }

@@ -5,6 +5,7 @@
 //! before any data exists, from names, dtypes and shapes.
 
 pub mod checkpoint;
+mod json;
 mod npy;
 mod npz;
 mod onnx;
@@ -24,6 +25,9 @@ use std::sync::Arc;
 
 /// Every container; the first that recognises a file's first bytes reads it.
 pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx];
+
+/// The format of the shards of a checkpoint.
+pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// A file format that holds tensors.
 pub trait Container: Sync {
@@ -93,6 +97,35 @@ pub struct Input {
 }
 
 impl Input {
+    /// Where the file is, as it was named.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.files[0].path()
+    }
+
+    /// Length of the file, and of those that it refers to, in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.files.iter().map(|file| file.len() as u64).sum()
+    }
+
+    /// Whether there are no bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes before the first tensor's; of a file whose tensors are no plain bytes, the first few.
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        const FEW: usize = 1 << 16;
+        let starts = self.contents.tensors.iter().map(|tensor| match &tensor.data {
+            Data::Mapped { file: 0, range, .. } => range.start,
+            _ => FEW,
+        });
+        &self.files[0][..starts.min().unwrap_or(FEW).min(self.files[0].len())]
+    }
+
     /// What a tensor is called: by its file, where that holds one and gives it no name.
     #[must_use]
     pub fn name_of<'a>(&'a self, tensor: &'a Tensor) -> &'a str {

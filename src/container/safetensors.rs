@@ -4,6 +4,7 @@
 //! Types that the format lacks are stored in ones it has, and named in one JSON string under the metadata key
 //! [`KEY`]; the header's order and all other metadata are kept.
 
+use super::json::{MapOnly, StringPairs};
 use super::{
     Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, cannot_hold,
     element_count, too_long,
@@ -12,11 +13,10 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
 use crate::kernel::{Form, Storage, TextExtent};
-use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
+use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 /// The longest header, by the format's own rule.
@@ -186,52 +186,6 @@ impl<'de> Deserialize<'de> for Header {
             }
         }
         deserializer.deserialize_map(HeaderVisitor)
-    }
-}
-
-/// A JSON object of strings, in its order.
-struct StringPairs(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for StringPairs {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct PairsVisitor;
-        impl<'de> Visitor<'de> for PairsVisitor {
-            type Value = StringPairs;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of strings")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StringPairs, A::Error> {
-                let mut pairs: Vec<(String, String)> = Vec::new();
-                let mut seen = HashSet::new();
-                while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    if !seen.insert(key.clone()) {
-                        return Err(de::Error::custom(format!("metadata '{}' stands twice", shorten(&key))));
-                    }
-                    pairs.push((key, value));
-                }
-                Ok(StringPairs(pairs))
-            }
-        }
-        deserializer.deserialize_map(PairsVisitor)
-    }
-}
-
-/// A struct read from a JSON object only: a derived reader would take an array as well.
-struct MapOnly<T>(T);
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MapVisitor<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for MapVisitor<T> {
-            type Value = MapOnly<T>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with dtype, shape and data_offsets")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<MapOnly<T>, A::Error> {
-                T::deserialize(MapAccessDeserializer::new(map)).map(MapOnly)
-            }
-        }
-        deserializer.deserialize_map(MapVisitor(PhantomData))
     }
 }
 

@@ -11,25 +11,64 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use tempfile::TempPath;
 
-/// The temporary files that exist now, and new folders, each before what is in it. Held while one is
-/// made or takes its final name, so that [`remove_temporaries`], which never lets go of it, sees each
-/// of them either whole or not at all.
-static TEMPORARIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// What exists now and is to go at an interrupt. Held while a file is made or takes its final name, so that
+/// [`remove_temporaries`], which never lets go of it, sees each of them either whole or not at all.
+static TEMPORARIES: Mutex<Temporaries> = Mutex::new(Temporaries { paths: Vec::new(), kept: None });
 
-/// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end.
-pub fn remove_temporaries() {
-    let temporaries = lock();
-    for path in temporaries.iter().rev() {
-        let _ = fs::remove_file(path).or_else(|_| fs::remove_dir(path));
-    }
-    std::mem::forget(temporaries);
+struct Temporaries {
+    /// Files and new folders, each before what is in it.
+    paths: Vec<PathBuf>,
+    /// What stays, in a sentence for whoever interrupts.
+    kept: Option<String>,
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+/// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end. Gives a
+/// sentence about what stays.
+#[must_use]
+pub fn remove_temporaries() -> Option<String> {
+    let temporaries = lock();
+    for path in temporaries.paths.iter().rev() {
+        remove(path);
+    }
+    let kept = temporaries.kept.clone();
+    std::mem::forget(temporaries);
+    kept
+}
+
+/// Says what an interrupt leaves; `None` if nothing.
+pub fn keep_at_interrupt(what: Option<String>) {
+    lock().kept = what;
+}
+
+fn lock() -> std::sync::MutexGuard<'static, Temporaries> {
     TEMPORARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in it.
+/// Removes a file, or a folder with nothing in it or with what was made in it.
+fn remove(path: &Path) {
+    let is_work = path.file_name().is_some_and(|name| name == WORK);
+    let _ = fs::remove_file(path).or_else(|_| if is_work { fs::remove_dir_all(path) } else { fs::remove_dir(path) });
+}
+
+/// What the names of temporary files begin and end with.
+const PREFIX: &str = ".tcast-";
+const SUFFIX: &str = ".tmp";
+
+/// Removes the temporary files in a folder that runs which were killed have left there.
+pub fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The name of the folder in an output folder that work is done in; it goes with all that is in it.
+pub const WORK: &str = ".tcast";
+
+/// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in
+/// it; one named [`WORK`] goes with its contents.
 #[derive(Debug)]
 pub struct NewFolder(PathBuf);
 
@@ -41,13 +80,13 @@ impl NewFolder {
     pub fn create(path: &Path) -> Result<Self> {
         let mut temporaries = lock();
         fs::create_dir(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))?;
-        temporaries.push(path.to_owned());
+        temporaries.paths.push(path.to_owned());
         Ok(Self(path.to_owned()))
     }
 
     /// Leaves the folder where it is.
     pub fn keep(self) {
-        lock().retain(|listed| *listed != self.0);
+        lock().paths.retain(|listed| *listed != self.0);
         std::mem::forget(self);
     }
 }
@@ -55,8 +94,8 @@ impl NewFolder {
 impl Drop for NewFolder {
     fn drop(&mut self) {
         let mut temporaries = lock();
-        let _ = fs::remove_dir(&self.0);
-        temporaries.retain(|listed| *listed != self.0);
+        remove(&self.0);
+        temporaries.paths.retain(|listed| *listed != self.0);
     }
 }
 
@@ -118,6 +157,12 @@ impl Destination {
         &self.path
     }
 
+    /// A file in a folder of our own, which replaces what has its name, a link too.
+    #[must_use]
+    pub fn within(path: &Path) -> Self {
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, in_place: false }
+    }
+
     /// Refuses an output of `len` bytes that the disk has no room for.
     ///
     /// # Errors
@@ -126,16 +171,13 @@ impl Destination {
         if self.in_place {
             return Ok(());
         }
-        match fs4::available_space(directory_of(&self.file)) {
-            Ok(available) if available < len => Err(Error::new(format!(
-                "not enough disk space: {} are needed, {} are available",
-                size(len),
-                size(available)
-            ))
-            .in_file(&self.path)
-            .remedy("free some space, or name a file on another disk with -o")),
-            _ => Ok(()), // a file system that does not say is found out by writing
-        }
+        check_room(directory_of(&self.file), len).map_err(|error| error.in_file(&self.path))
+    }
+
+    /// Bytes that are available where the output goes, if the file system says.
+    #[must_use]
+    pub fn available(&self) -> Option<u64> {
+        if self.in_place { None } else { available(directory_of(&self.file)) }
     }
 
     /// Opens the output for writing.
@@ -151,13 +193,37 @@ impl Destination {
         }
         let mut temporaries = lock();
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".tcast-").suffix(".tmp");
+        builder.prefix(PREFIX).suffix(SUFFIX);
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
         let (file, temporary) = builder.tempfile_in(directory_of(&self.file)).map_err(failed)?.into_parts();
-        temporaries.push(temporary.to_path_buf());
+        temporaries.paths.push(temporary.to_path_buf());
         Ok(Output { file, temporary: Some(Temporary(Some(temporary))), destination: self, is_seekable: true })
     }
+}
+
+/// Refuses `len` bytes that the disk of a folder has no room for.
+///
+/// # Errors
+/// When the file system says that fewer bytes are available.
+pub fn check_room(folder: &Path, len: u64) -> Result<()> {
+    match available(folder) {
+        Some(available) if available < len => {
+            let (needed, available) = (size(len), size(available));
+            let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
+            Err(error.remedy("free some space, or name an output on another disk with -o"))
+        }
+        _ => Ok(()), // a file system that does not say is found out by writing
+    }
+}
+
+/// Bytes that are available on the disk of a folder, or of the nearest one above that exists.
+#[must_use]
+pub fn available(folder: &Path) -> Option<u64> {
+    let here = Path::new(".");
+    let existing =
+        folder.ancestors().map(|path| if path == Path::new("") { here } else { path }).find(|path| path.is_dir());
+    fs4::available_space(existing.unwrap_or(here)).ok()
 }
 
 /// The file that a path stands for, which need not exist. Devices and pipes keep their path: what
@@ -189,7 +255,7 @@ impl Drop for Temporary {
     fn drop(&mut self) {
         if let Some(path) = self.0.take() {
             let mut temporaries = lock();
-            temporaries.retain(|listed| *listed != *path);
+            temporaries.paths.retain(|listed| *listed != *path);
         }
     }
 }
@@ -251,7 +317,7 @@ impl Output {
         drop(self.file); // Windows renames no open file
         let Some(temporary_path) = temporary.0.take() else { return Ok(()) };
         let mut temporaries = lock();
-        temporaries.retain(|listed| *listed != *temporary_path);
+        temporaries.paths.retain(|listed| *listed != *temporary_path);
         let file = &self.destination.file;
         let renamed = if self.destination.replace {
             temporary_path.persist(file)

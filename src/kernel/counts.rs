@@ -1,5 +1,7 @@
 //! What a conversion did to values, counted where it happens.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
 use std::ops::{AddAssign, Index, IndexMut};
 
 /// A way in which a result can differ from its source.
@@ -73,5 +75,27 @@ impl AddAssign for Counts {
         for (sum, count) in self.0.iter_mut().zip(other.0) {
             *sum += count;
         }
+    }
+}
+
+impl std::iter::Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |mut sum, counts| {
+            sum += counts;
+            sum
+        })
+    }
+}
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(Loss::ALL.map(|loss| (loss.name(), self[loss])))
+    }
+}
+
+impl<'de> Deserialize<'de> for Counts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        Ok(Self(Loss::ALL.map(|loss| found.get(loss.name()).copied().unwrap_or(0))))
     }
 }

@@ -36,6 +36,21 @@ impl Bench {
         bench
     }
 
+    /// A folder with a copy of a checkpoint of `fixtures/checkpoints` in it, under another name.
+    pub fn with_checkpoint(source: &str, name: &str) -> Self {
+        let bench = Self::new();
+        bench.add_checkpoint(source, name);
+        bench
+    }
+
+    pub fn add_checkpoint(&self, source: &str, name: &str) {
+        fs::create_dir(self.path(name)).expect("the name is free");
+        for entry in fs::read_dir(fixture("checkpoints").join(source)).expect("the fixture is there") {
+            let entry = entry.expect("an entry");
+            fs::copy(entry.path(), self.path(name).join(entry.file_name())).expect("a file");
+        }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

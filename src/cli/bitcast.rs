@@ -1,0 +1,99 @@
+//! The arguments of `tcast bitcast`.
+
+use super::{FileArgs, SelectionArgs};
+use crate::dtype::Dtype;
+use clap::Args;
+use std::path::PathBuf;
+
+/// The arguments of `tcast bitcast`.
+#[derive(Args, Debug)]
+#[command(
+    long_about = "Reinterpret the bits of a file's elements as another type of the same width, or print them.
+
+With --to, a file is written: the bits are the same, to the last one of a NaN, and so is the shape. With --hex \
+or --bits, the elements are printed instead, and --to only says as what.",
+    override_usage = "tcast bitcast [OPTIONS] <INPUT> --to <DTYPE>
+       tcast bitcast [OPTIONS] <INPUT> --hex
+       tcast bitcast [OPTIONS] <INPUT> --bits",
+    after_help = "Example: tcast bitcast x.npy --bits (--help has more)",
+    after_long_help = "Types of equal width:
+  bool, 8-bit integers and float8 types; float16, bfloat16 and 16-bit integers; float32 and 32-bit
+  integers; float64, 64-bit integers and complex64; 4-bit types; 2-bit types. No text, no float6.
+
+Examples:
+  tcast bitcast x.npy --to int32
+      writes x.int32.npy
+  tcast bitcast x.npy --hex
+      prints every element's bits as hexadecimal digits
+  tcast bitcast x.npy --bits --range 100..104
+      prints elements 100 to 103: sign, exponent and mantissa, and what they stand for
+  tcast bitcast model.safetensors --hex --tensor model.norm.weight
+      prints one tensor of several
+  tcast bitcast codes.npy --bits --from float8e4m3fn --range 0..16
+      says what opaque bytes mean
+  tcast bitcast x.npy --bits --to int32 --json
+      prints the bits as those of another type, as JSON
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+)]
+pub struct BitcastArgs {
+    /// What to read: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards
+    pub input: PathBuf,
+
+    /// The type that the bits are to be of
+    #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "hex", "bits"])]
+    pub to: Option<Dtype>,
+
+    /// Print the bits as hexadecimal digits, most significant first
+    #[arg(long, conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "dry_run",
+                                      "no_sync"])]
+    pub hex: bool,
+
+    /// Print sign, exponent and mantissa of each element, and what they stand for
+    #[arg(long, conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "dry_run", "no_sync"])]
+    pub bits: bool,
+
+    /// With --hex and --bits: the tensor to print, where the file has several
+    #[arg(long, value_name = "NAME")]
+    pub tensor: Option<String>,
+
+    /// With --hex and --bits: elements A to B, B left out, in the order of rows; either can be missing
+    #[arg(long, value_name = "A..B")]
+    pub range: Option<ElementRange>,
+
+    /// Which tensors are converted.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+/// `A..B`, `A..`, `..B`: some elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElementRange {
+    /// The first.
+    pub start: u64,
+    /// The one behind the last; `None` for all that there are.
+    pub end: Option<u64>,
+}
+
+impl std::str::FromStr for ElementRange {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no range.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (start, end) = text.split_once("..").ok_or("a range is A..B, A.. or ..B")?;
+        let number = |text: &str, missing| match text {
+            "" => Ok(missing),
+            _ => text.parse().map(Some).map_err(|_| format!("'{text}' is no number of elements")),
+        };
+        let (start, end) = (number(start, None)?.unwrap_or(0), number(end, None)?);
+        if end.is_some_and(|end| end < start) {
+            return Err("the range ends before it starts".to_owned());
+        }
+        Ok(Self { start, end })
+    }
+}

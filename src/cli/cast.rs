@@ -1,0 +1,248 @@
+//! The arguments of `tcast cast`.
+
+use super::{FileArgs, SelectionArgs};
+use crate::dtype::Dtype;
+use crate::kernel::{OutOfRange, RoundMode};
+use crate::operator::cast::Opset;
+use crate::select::PROTECTED;
+use clap::{Args, ValueEnum, builder::BoolishValueParser};
+use std::path::PathBuf;
+
+/// The arguments of `tcast cast`.
+#[derive(Args, Debug)]
+#[command(
+    long_about = "Convert the values of a .npy, .npz, .safetensors or ONNX .pb file, or of a folder of shards, to another type.
+
+Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
+NaN, was flushed to zero or wrapped is counted and told. The output appears whole or not at all, and its bytes \
+depend on the input and the options only.",
+    override_usage = "tcast cast [OPTIONS] <INPUT> --to <DTYPE>
+       tcast cast --finish <OUT>",
+    after_help = "Example: tcast cast model.safetensors --to float8e4m3fn (--help has more, and all types)",
+    after_long_help = "Types:
+  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64,
+  float4e2m1, float6e2m3, float6e3m2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz,
+  float8e8m0, float16, bfloat16, float32, float64, string; ONNX's, numpy's, torch's, safetensors'
+  and OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors are only copied.
+  ml_dtypes' int1, uint1, float8_e3m4, float8_e4m3 and float8_e4m3b11fnuz are read and cast from,
+  but not to: ONNX lacks them.
+
+Which tensors: --exclude leaves out, --include leaves out the others; of the rest the first --rule
+that matches decides, integers too, then --to. No tensor is dropped: what is left out is copied. A
+.npy file gives its tensor no name, so its own does: w.npy holds w.
+
+Folders: of a folder with model.safetensors.index.json, or with .safetensors files alone, a folder is
+made, with the same shards, an index, and every file beside them; config.json gets the dtype that
+most weights have then, of those that torch computes in. The folder is empty but for .tcast/ until
+all of it is there. Weights that are quantized with scales are codes, not values: a cast of such is
+refused unless --rule, --exclude or --force-codes says what is meant.
+
+Examples:
+  tcast cast model.safetensors --to float8e4m3fn
+      writes model.float8e4m3fn.safetensors; integers and bools in it stay as they are
+  tcast cast model.safetensors --to bf16 -o half.safetensors
+      names the output
+  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
+      keeps the norms and gives the embeddings another type
+  tcast cast x.npy --to int8 --out-of-range saturate
+      clamps what int8 cannot hold; otherwise its low bits are kept
+  tcast cast x.npy --to string -o x.pb
+      writes the shortest digits that read back to the same values; text is read as well
+  tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=lm_head.weight
+      changes the file format, and a tensor's name
+  tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
+      says what opaque bytes mean
+  tcast cast model.safetensors --to float8e4m3fnuz --opset 24
+      by Cast-24, where Inf becomes the largest number; by Cast-23, the default, it becomes NaN
+  tcast cast model.safetensors --to f16 --dry-run
+      shows what would become what, and the sizes
+  tcast cast llama --to f8e4m3fn --protect
+      a whole checkpoint into llama-float8e4m3fn/; norms, embeddings and the like stay as they are
+  tcast cast llama --to f16 -o llama.safetensors
+      merges the shards into one file
+  tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16
+      splits a file into shards
+  tcast cast llama --to f16 -o llama-f16 --resume
+      goes on where an interrupted run of the same command ended
+  tcast cast llama --to f16 -o llama-f16 --part 2/3
+      one of three jobs that share the work; when all are done: tcast cast --finish llama-f16
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+)]
+pub struct CastArgs {
+    /// What to convert: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards
+    #[arg(required_unless_present = "finish")]
+    pub input: Option<PathBuf>,
+
+    /// The type to convert to: float8e4m3fn, bf16, int8, string, ...
+    #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "finish"])]
+    pub to: Option<Dtype>,
+
+    /// Convert integer and bool tensors to a float type too
+    #[arg(long, help_heading = "Which tensors")]
+    pub all: bool,
+
+    /// Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are,
+    /// but for those that a --rule names
+    #[arg(long, help_heading = "Which tensors", long_help = protect_help())]
+    pub protect: bool,
+
+    /// Cast the codes of weights that are quantized with scales, without their scales
+    #[arg(long, help_heading = "Which tensors")]
+    pub force_codes: bool,
+
+    /// How a checkpoint is written.
+    #[command(flatten)]
+    pub shards: ShardArgs,
+
+    /// How values are converted.
+    #[command(flatten)]
+    pub values: ValueArgs,
+
+    /// Which tensors are converted.
+    #[command(flatten)]
+    pub selection: SelectionArgs,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+fn protect_help() -> String {
+    let patterns = PROTECTED.join(", ");
+    format!(
+        "Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, \
+         but for those that a --rule names. By name, these are: {patterns}"
+    )
+}
+
+/// How a checkpoint is written.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Folders of shards")]
+pub struct ShardArgs {
+    /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
+    #[arg(long, value_name = "SIZE")]
+    pub max_shard_size: Option<Size>,
+
+    /// Go on with an interrupted conversion: shards that are done are kept, if input and options are the same
+    #[arg(long, conflicts_with = "force")]
+    pub resume: bool,
+
+    /// Do the I-th of N parts, beside others that may run at once, also on other machines
+    #[arg(long, value_name = "I/N", conflicts_with = "force")]
+    pub part: Option<Part>,
+
+    /// Put the folder together that all parts were written into
+    #[arg(long, value_name = "OUT", conflicts_with_all = ["input", "to", "rule", "part", "resume",
+          "max_shard_size", "output", "force", "dry_run"])]
+    pub finish: Option<PathBuf>,
+}
+
+/// A number of bytes: `5GB`, `500MB`, `2GiB`, `1000000`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no size.
+    fn from_str(text: &str) -> Result<Self, String> {
+        const UNITS: [(&str, u64); 10] = [
+            ("KIB", 1 << 10),
+            ("MIB", 1 << 20),
+            ("GIB", 1 << 30),
+            ("TIB", 1 << 40),
+            ("KB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("TB", 1_000_000_000_000),
+            ("B", 1),
+            ("", 1),
+        ];
+        let upper = text.trim().to_ascii_uppercase();
+        let found = UNITS.iter().find_map(|(unit, factor)| Some((upper.strip_suffix(unit)?, factor)));
+        let size = found.and_then(|(number, factor)| number.trim_end().parse::<u64>().ok()?.checked_mul(*factor));
+        match size {
+            Some(0) | None => Err("a size is a whole number with a unit: 5GB, 500MB, 2GiB".to_owned()),
+            Some(size) => Ok(Self(size)),
+        }
+    }
+}
+
+/// `I/N`: one of several parts of the work, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which.
+    pub number: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no part.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
+            _ => Err("a part is I/N, from 1/N to N/N".to_owned()),
+        }
+    }
+}
+
+/// How values are converted.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Values")]
+pub struct ValueArgs {
+    /// Clamp what is beyond a float8 type's range; false: make it infinite or NaN [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    pub saturate: Option<bool>,
+
+    /// The same as --saturate=false
+    #[arg(long, conflicts_with = "saturate")]
+    pub no_saturate: bool,
+
+    /// Where float8e8m0 rounds to [default: up]
+    #[arg(long, value_name = "MODE")]
+    pub round_mode: Option<RoundMode>,
+
+    /// What a float that an integer type cannot hold becomes
+    #[arg(long, value_name = "POLICY", default_value = "wrap")]
+    pub out_of_range: OutOfRange,
+
+    /// Cast as that opset's Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
+    #[arg(long, value_name = "N")]
+    pub opset: Option<Opset>,
+}
+
+impl ValueEnum for RoundMode {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Up, Self::Down, Self::Nearest]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Self::Up => clap::builder::PossibleValue::new("up").help("the next power of two"),
+            Self::Down => clap::builder::PossibleValue::new("down").help("the power of two below"),
+            Self::Nearest => clap::builder::PossibleValue::new("nearest").help("the nearest, a tie upwards"),
+        })
+    }
+}
+
+impl ValueEnum for OutOfRange {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Wrap, Self::Saturate, Self::Error]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(match self {
+            Self::Wrap => clap::builder::PossibleValue::new("wrap").help("the low bits; NaN and Inf give 0"),
+            Self::Saturate => clap::builder::PossibleValue::new("saturate").help("the nearest end; NaN gives 0"),
+            Self::Error => clap::builder::PossibleValue::new("error").help("refuse; nothing is written"),
+        })
+    }
+}

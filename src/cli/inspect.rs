@@ -1,0 +1,61 @@
+//! The arguments of `tcast inspect`.
+
+use crate::dtype::Dtype;
+use crate::select::Pattern;
+use clap::Args;
+use std::path::PathBuf;
+
+/// The arguments of `tcast inspect`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(
+    long_about = "List what is in a file or a folder of shards: names, types, shapes and sizes of the tensors, how they \
+are stored, totals of each type, and the metadata.
+
+Only headers are read, unless --stats asks for figures of the values. The histogram shows where the values lie \
+among the powers of two, and which of them narrow formats would lose.",
+    after_help = "Example: tcast inspect model.safetensors (--help has more)",
+    after_long_help = "Examples:
+  tcast inspect model.safetensors
+      lists the tensors
+  tcast inspect model.safetensors --stats --include '*mlp*'
+      figures and histogram of some of them
+  tcast inspect arrays.npz --json
+      the same as JSON
+  tcast inspect .
+      a folder of shards: the index, the shards, and all their tensors
+
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+)]
+pub struct InspectArgs {
+    /// The file to list: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards
+    pub input: PathBuf,
+
+    /// Figures of the values, and a histogram of their exponents
+    #[arg(long)]
+    pub stats: bool,
+
+    /// What the stored bytes mean, where the file cannot say (V1, u1, U8), for --stats
+    #[arg(long, value_name = "DTYPE", requires = "stats")]
+    pub from: Option<Dtype>,
+
+    /// Only tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<Pattern>,
+
+    /// Not tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Pattern>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// No progress, no warnings
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Threads to use [default: the cores there are]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}

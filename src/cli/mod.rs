@@ -1,0 +1,103 @@
+//! The command line: flags and their help, nothing else.
+
+mod bitcast;
+mod cast;
+mod inspect;
+mod promote;
+
+pub use bitcast::{BitcastArgs, ElementRange};
+pub use cast::{CastArgs, Part, ShardArgs, Size, ValueArgs};
+pub use inspect::InspectArgs;
+pub use promote::PromoteArgs;
+
+use crate::dtype::Dtype;
+use crate::select::{Pattern, Rename, Rule};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Convert tensor files between number formats, bit for bit as ONNX Cast defines it, and look at their bits.
+#[derive(Debug, Parser)]
+#[command(name = "tcast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Examples:
+  tcast cast model.safetensors --to float8e4m3fn
+  tcast cast x.npy --to bf16 -o x.safetensors
+  tcast bitcast x.npy --bits
+  tcast inspect model.safetensors
+  tcast cast --help")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Convert the values of a file to another type
+    Cast(Box<CastArgs>),
+    /// Reinterpret the bits of a file's elements, or print them
+    Bitcast(Box<BitcastArgs>),
+    /// Convert tensors to the type that they have in common
+    Promote(PromoteArgs),
+    /// List what is in a file or a folder of shards
+    Inspect(InspectArgs),
+}
+
+/// Where a result goes and how the work is done; what `cast` and `bitcast` share.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Input and output")]
+pub struct FileArgs {
+    /// Where to write; the extension chooses the format [default: INPUT's name with the type in it]
+    #[arg(short, long, value_name = "PATH")]
+    pub output: Option<PathBuf>,
+
+    /// Replace an existing output
+    #[arg(short, long)]
+    pub force: bool,
+
+    /// What the stored bytes mean, where the file cannot say (V1, u1, U8)
+    #[arg(long, value_name = "DTYPE")]
+    pub from: Option<Dtype>,
+
+    /// Show what would become what, and the sizes; write nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+
+    /// Print the report as JSON on standard output
+    #[arg(long)]
+    pub json: bool,
+
+    /// Do not flush the output to the disk before it takes its name
+    #[arg(long)]
+    pub no_sync: bool,
+
+    /// No progress, no summary, no warnings; errors stay
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Threads to use [default: the cores there are]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// Which tensors are converted.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Which tensors")]
+pub struct SelectionArgs {
+    /// Only tensors whose name matches; repeatable, the others are copied
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<Pattern>,
+
+    /// Not tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Pattern>,
+
+    /// Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to
+    #[arg(long, value_name = "GLOB=DTYPE")]
+    pub rule: Vec<Rule>,
+
+    /// Another name for a tensor in the output; repeatable
+    #[arg(long, value_name = "OLD=NEW")]
+    pub rename: Vec<Rename>,
+}

@@ -1,0 +1,339 @@
+//! A checkpoint is written into a folder: shards, index and side files, by one run or by parts.
+
+use super::{print, tell, warn};
+use crate::cli::{FileArgs, Part};
+use crate::container::Input;
+use crate::container::checkpoint::{
+    Checkpoint, INDEX, SideFiles, index_text, is_index, named_shards, shard_names, with_dtype,
+};
+use crate::engine;
+use crate::error::{Error, Result, shorten};
+use crate::io::output::check_room;
+use crate::plan::{Plan, Spread};
+use crate::progress::Shards;
+use crate::report::{FileReport, Report};
+use crate::staging::{self, Manifest, Shard, Source, Staging, Start};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Instant, UNIX_EPOCH};
+
+/// How the work is done.
+pub(super) struct Settings {
+    /// Everything is on the disk before it takes its name.
+    pub(super) sync: bool,
+    pub(super) quiet: bool,
+    pub(super) threads: usize,
+}
+
+/// A folder that is to be written, checked before any work.
+pub(super) struct Folder {
+    path: PathBuf,
+    start: Start,
+    manifest: Manifest,
+    index: String,
+    /// The config, where it is not simply copied.
+    config: Option<String>,
+    left_out: Vec<PathBuf>,
+}
+
+impl Folder {
+    /// Decides what will be in the folder. `operation` is the operator's name with its options.
+    ///
+    /// # Errors
+    /// When there is something in it, it is the input's own or lies in that, or a file of the input cannot be read.
+    pub(super) fn new(
+        source: &Checkpoint,
+        path: &Path,
+        plans: &[Plan],
+        spread: Spread,
+        (operator, options): (&str, Value),
+        start: Start,
+    ) -> Result<Self> {
+        if let Some(folder) = &source.folder {
+            check_apart(path, folder)?;
+        }
+        staging::check(path, start)?;
+        let index_name = source.index.as_ref().map_or(INDEX, |index| &index.name);
+        let names = match spread {
+            Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
+            Spread::One | Spread::UpTo(_) => shard_names(index_name, plans.len()),
+        };
+        let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
+        let side_files = match &source.folder {
+            Some(folder) => SideFiles::of(folder)?,
+            None => SideFiles::default(),
+        };
+        let shards: Vec<Shard> =
+            names.into_iter().zip(plans).map(|(file, plan)| Shard { file, bytes: plan.len }).collect();
+        let index = has_index.then(|| index_name.to_owned());
+        let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
+        let manifest = Manifest {
+            tcast: env!("CARGO_PKG_VERSION").to_owned(),
+            operator: operator.to_owned(),
+            options,
+            input: source.path.to_string_lossy().into_owned(),
+            inputs: source.shards.iter().map(|shard| fingerprint(source, shard)).collect::<Result<_>>()?,
+            side_files: side_files.kept.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            shards,
+            index,
+            replaced,
+        };
+        let index = index_of(source, plans, &manifest.shards);
+        Ok(Self {
+            path: path.to_owned(),
+            start,
+            index,
+            config: config_of(source, plans),
+            left_out: side_files.left_out,
+            manifest,
+        })
+    }
+
+    /// Names what is in the folder of the input and will not be in the output.
+    pub(super) fn warn_of_left_out(&self) {
+        const FEW: usize = 5;
+        if self.left_out.is_empty() {
+            return;
+        }
+        let some: Vec<String> = self.left_out.iter().take(FEW).map(|path| shorten(&path.to_string_lossy())).collect();
+        let more = self.left_out.len() - some.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        warn(&format!("left out, as weights of other kinds: {}{more}", some.join(", ")));
+    }
+
+    /// What would be written, or by one part.
+    pub(super) fn dry_run(&self, plans: &[Plan], part: Option<Part>) -> Vec<FileReport> {
+        let report = |at: usize| FileReport::new(self.manifest.shards[at].file.clone(), &plans[at], None);
+        chosen(plans, part).into_iter().map(report).collect()
+    }
+
+    /// Writes the shards, or those of one part, and what was written before counts as well. Unless parts are missing,
+    /// the folder is whole then.
+    ///
+    /// # Errors
+    /// When the disk has no room, or a shard cannot be read, converted or written: what is whole is kept then.
+    pub(super) fn write(
+        self,
+        source: &Checkpoint,
+        plans: &[Plan],
+        part: Option<Part>,
+        settings: &Settings,
+    ) -> Result<Written> {
+        let chosen = chosen(plans, part);
+        let shards = self.manifest.shards.clone();
+        let staging = Staging::open(&self.path, self.manifest, self.start, &|staging| {
+            if let Some(index) = &staging.manifest().index {
+                staging.add(index, self.index.as_bytes())?;
+            }
+            for file in &staging.manifest().side_files {
+                match &self.config {
+                    Some(config) if SideFiles::is_config(file.as_ref()) => staging.add(file, config.as_bytes())?,
+                    _ => staging.copy(file, &source.folder.as_deref().unwrap_or(Path::new("")).join(file))?,
+                }
+            }
+            Ok(())
+        })?;
+        let mut work = Work { staging, source, plans, shards, settings };
+        let files = match work.convert(&chosen) {
+            Ok(files) => files,
+            Err(error) => {
+                work.staging.fail(&error).iter().for_each(|kept| tell(&format!("tcast: {kept}")));
+                return Err(error);
+            }
+        };
+        let finished = work.staging.finished();
+        if part.is_none() {
+            work.staging.finish(settings.sync)?;
+        }
+        Ok(Written { files, finished, all: plans.len() })
+    }
+}
+
+/// What is in the folder now.
+pub(super) struct Written {
+    /// The shards that were asked for.
+    pub(super) files: Vec<FileReport>,
+    /// How many shards are whole, and how many there are to be.
+    pub(super) finished: usize,
+    pub(super) all: usize,
+}
+
+/// A conversion under way.
+struct Work<'a> {
+    staging: Staging,
+    source: &'a Checkpoint,
+    plans: &'a [Plan],
+    shards: Vec<Shard>,
+    settings: &'a Settings,
+}
+
+impl Work<'_> {
+    fn convert(&mut self, chosen: &[usize]) -> Result<Vec<FileReport>> {
+        let before: Vec<Option<FileReport>> = chosen.iter().map(|&at| self.staging.done(&self.shards[at])).collect();
+        let missing = || chosen.iter().zip(&before).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
+        let folder = self.staging.folder().to_owned();
+        check_room(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
+        let total = missing().map(|at| self.plans[at].source_bytes()).sum();
+        let progress = Shards::new(total, self.settings.quiet);
+        let mut files = Vec::new();
+        for (&at, done) in chosen.iter().zip(before) {
+            files.push(match done {
+                Some(report) => report,
+                None => self.convert_shard(at, &progress)?,
+            });
+        }
+        Ok(files)
+    }
+
+    fn convert_shard(&mut self, at: usize, progress: &Shards) -> Result<FileReport> {
+        let (plan, name) = (&self.plans[at], &self.shards[at].file);
+        let output = self.staging.place(name).create()?;
+        let what = format!("{}/{} {}", at + 1, self.plans.len(), shorten(name));
+        let progress = progress.shard(what, plan.source_bytes());
+        let counts = engine::run(plan, &self.source.shards, &output, self.settings.threads, &*progress)?;
+        output.publish(self.settings.sync)?;
+        let report = FileReport::new(name.clone(), plan, Some(&counts));
+        self.staging.record(name, &report)?;
+        Ok(report)
+    }
+}
+
+/// Puts a folder together that parts were written into, and reports on all of them.
+pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
+    let start = Instant::now();
+    let staging = Staging::reopen(path)?;
+    let manifest = staging.manifest();
+    let (operator, options) = (manifest.operator.clone(), manifest.options.clone());
+    let input = PathBuf::from(&manifest.input);
+    let bytes_in = manifest.inputs.iter().map(|source| source.bytes).sum();
+    let files: Vec<FileReport> = manifest.shards.iter().filter_map(|shard| staging.done(shard)).collect();
+    staging.finish(!args.no_sync)?;
+    let time = Some(start.elapsed());
+    let report = Report { operator: &operator, input: &input, output: path, options, bytes_in, files, time };
+    if args.json {
+        print(&report.json().to_string())?;
+    }
+    if !args.quiet {
+        tell(&report.summary());
+    }
+    Ok(())
+}
+
+/// `llama` -> `llama-TYPE`, beside it; the folder's own name where it is given as `.` or the like.
+pub(super) fn with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
+    let named = match folder.file_name() {
+        Some(_) => folder.to_owned(),
+        None => fs::canonicalize(folder).map_err(|error| Error::io("cannot read", &error).in_file(folder))?,
+    };
+    let Some(name) = named.file_name() else {
+        return Err(Error::usage("the folder has no name for the output: name one with -o").in_file(folder));
+    };
+    let mut name = name.to_owned();
+    name.push("-");
+    name.push(dtype);
+    Ok(named.with_file_name(name))
+}
+
+/// Refuses an output that is the folder of the input or lies in it: side files would become their own copies.
+fn check_apart(output: &Path, input: &Path) -> Result<()> {
+    let mut above = output.ancestors().map(|path| if path == Path::new("") { Path::new(".") } else { path });
+    let existing = above.find_map(|path| fs::canonicalize(path).ok());
+    let (Some(existing), Ok(input)) = (existing, fs::canonicalize(input)) else { return Ok(()) };
+    if !existing.starts_with(&input) {
+        return Ok(());
+    }
+    let what = if existing == input && output.exists() {
+        "is the folder of the input"
+    } else {
+        "lies in the folder of the input"
+    };
+    Err(Error::new(format!("the output {what}")).in_file(output).remedy("name a folder elsewhere with -o"))
+}
+
+/// The shards that are to be written now.
+fn chosen(plans: &[Plan], part: Option<Part>) -> Vec<usize> {
+    match part {
+        Some(part) => shares(plans, part.of).remove(part.number - 1),
+        None => (0..plans.len()).collect(),
+    }
+}
+
+/// Which shards each of `parts` jobs does: the largest first, each to the job with the least to do, so that all end at
+/// about the same time. It depends on sizes only, so that every job comes to the same answer.
+fn shares(plans: &[Plan], parts: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..plans.len()).collect();
+    let bytes = |at: usize| plans[at].source_bytes() + plans[at].len;
+    order.sort_by_key(|&at| (std::cmp::Reverse(bytes(at)), at));
+    let mut shares = vec![(0, Vec::new()); parts];
+    for at in order {
+        let least = shares.iter_mut().min_by_key(|(sum, _)| *sum).expect("there is a part");
+        least.0 += bytes(at);
+        least.1.push(at);
+    }
+    let in_order = |(_, mut share): (u64, Vec<usize>)| {
+        share.sort_unstable();
+        share
+    };
+    shares.into_iter().map(in_order).collect()
+}
+
+/// The text of the index.
+fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
+    let mut weight_map = BTreeMap::new();
+    for (plan, shard) in plans.iter().zip(shards) {
+        weight_map.extend(plan.tensors.iter().map(|tensor| (tensor.name.as_str(), shard.file.as_str())));
+    }
+    let metadata = source.index.as_ref().map(|index| index.metadata.clone()).unwrap_or_default();
+    let bytes = plans.iter().map(Plan::tensor_bytes).sum();
+    let elements = plans.iter().flat_map(|plan| &plan.tensors).map(|tensor| tensor.source.count).sum();
+    index_text(&metadata, &weight_map, bytes, elements)
+}
+
+/// The config with the type that most weights have now, where that changes it.
+fn config_of(source: &Checkpoint, plans: &[Plan]) -> Option<String> {
+    let config = fs::read_to_string(source.folder.as_ref()?.join("config.json")).ok()?;
+    let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for tensor in plans.iter().flat_map(|plan| &plan.tensors) {
+        *elements.entry(tensor.conversion.to.dtype().name()).or_default() += tensor.source.count;
+    }
+    with_dtype(&config, &elements)
+}
+
+/// A file of the input, as later runs must find it.
+fn fingerprint(source: &Checkpoint, shard: &Input) -> Result<Source> {
+    let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(shard.path());
+    let modified = fs::metadata(shard.path()).and_then(|metadata| metadata.modified()).map_err(failed)?;
+    let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let header = Sha256::digest(shard.header()).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    });
+    let file = Path::new(&source.shard_name(shard)).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let modified = format!("{}.{:09}", modified.as_secs(), modified.subsec_nanos());
+    Ok(Source { file, bytes: shard.len(), modified, header })
+}
+
+/// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are
+/// not known to be of it are not touched, and would be taken for those of the new one.
+fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let there: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut replaced: Vec<String> = there.iter().filter(|name| is_index(name)).cloned().collect();
+    let named: Vec<String> = replaced.iter().flat_map(|index| named_shards(&folder.join(index))).collect();
+    for name in there.into_iter().filter(|name| name.ends_with(".safetensors")) {
+        if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
+            let path = folder.join(&name);
+            let remedy = format!("rm '{}', or name another folder with -o", path.display());
+            let error =
+                Error::new("is no shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
+            return Err(error.remedy(remedy));
+        }
+        replaced.push(name);
+    }
+    replaced.sort();
+    Ok(replaced)
+}

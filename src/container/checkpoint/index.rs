@@ -1,0 +1,144 @@
+//! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
+
+use super::WITHOUT_INDEX;
+use crate::container::json::{MapOnly, StringPairs};
+use crate::error::{Error, Result, shorten};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+/// The longest index that is read; those of the largest models have a few MiB.
+const MAX_INDEX: u64 = 100 << 20;
+/// What stands in an index's name between that of the model and the variant.
+const INFIX: &str = ".safetensors.index.";
+/// The usual name of an index; variants have a word in it (`model.safetensors.index.fp16.json`).
+pub const INDEX: &str = "model.safetensors.index.json";
+
+/// An index as a file has it.
+pub struct Index {
+    /// Its file name.
+    pub name: String,
+    /// What it says besides the shards, whatever that is.
+    pub metadata: Map<String, Value>,
+    /// The shard of every tensor.
+    pub(super) weight_map: BTreeMap<String, String>,
+}
+
+/// What counts of an index; what else it holds is of no concern.
+#[derive(Deserialize)]
+struct Content {
+    #[serde(default)]
+    metadata: Value,
+    weight_map: StringPairs,
+}
+
+impl Index {
+    /// Reads an index.
+    ///
+    /// # Errors
+    /// When it is no file, or not what an index is.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::io("cannot read", &error);
+        // A pipe would be waited for, and has no length.
+        if !fs::metadata(path).map_err(failed)?.is_file() {
+            return Err(Error::new("is not a file").remedy(WITHOUT_INDEX));
+        }
+        let mut text = Vec::new();
+        File::open(path).and_then(|file| file.take(MAX_INDEX + 1).read_to_end(&mut text)).map_err(failed)?;
+        if text.len() as u64 > MAX_INDEX {
+            return Err(Error::new("is longer than any index").remedy(WITHOUT_INDEX));
+        }
+        let MapOnly(content) = serde_json::from_slice::<MapOnly<Content>>(&text).map_err(|error| {
+            let error = Error::new(format!("malformed index: {}", shorten(&error.to_string())));
+            error.remedy("download the folder again")
+        })?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let metadata = if let Value::Object(metadata) = content.metadata { metadata } else { Map::new() };
+        Ok(Self { name, metadata, weight_map: content.weight_map.0.into_iter().collect() })
+    }
+}
+
+/// The shards that an index names, as far as it can be read.
+#[must_use]
+pub fn named_shards(path: &Path) -> BTreeSet<String> {
+    Index::read(path).map(|index| index.weight_map.into_values().collect()).unwrap_or_default()
+}
+
+/// Whether a file name is that of an index.
+#[must_use]
+pub fn is_index(name: &str) -> bool {
+    name.contains(INFIX)
+}
+
+/// The text of an index in the style of `transformers` 5: keys sorted, two spaces, all that is not ASCII escaped.
+/// `bytes` and `elements` are those of all tensors; other metadata are kept.
+///
+/// # Panics
+/// Never: strings and numbers are always JSON.
+#[must_use]
+pub fn index_text(
+    metadata: &Map<String, Value>,
+    weight_map: &BTreeMap<&str, &str>,
+    bytes: u64,
+    elements: u64,
+) -> String {
+    let mut metadata = metadata.clone();
+    metadata.insert("total_size".to_owned(), json!(bytes));
+    metadata.insert("total_parameters".to_owned(), json!(elements));
+    let index = json!({ "metadata": metadata, "weight_map": weight_map });
+    let text = serde_json::to_string_pretty(&index).expect("a JSON value is always text");
+    let mut ascii = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(ascii, "\\u{unit:04x}");
+            }
+        }
+    }
+    ascii + "\n"
+}
+
+/// Names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors` of one,
+/// `model-00001-of-00002.safetensors` of several, `model.fp16-00001-of-00002.safetensors` where the index is that of
+/// a variant.
+#[must_use]
+pub fn shard_names(index: &str, count: usize) -> Vec<String> {
+    let (model, variant) = index.split_once(INFIX).unwrap_or(("model", "json"));
+    let variant = variant.strip_suffix("json").unwrap_or_default().trim_end_matches('.');
+    let model = if variant.is_empty() { model.to_owned() } else { format!("{model}.{variant}") };
+    if count == 1 {
+        return vec![format!("{model}.safetensors")];
+    }
+    (1..=count).map(|number| format!("{model}-{number:05}-of-{count:05}.safetensors")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_named_as_transformers_names_them() {
+        assert_eq!(shard_names(INDEX, 1), ["model.safetensors"]);
+        assert_eq!(shard_names(INDEX, 2)[1], "model-00002-of-00002.safetensors");
+        let variant = "diffusion_pytorch_model.safetensors.index.fp16.json";
+        assert_eq!(shard_names(variant, 2)[0], "diffusion_pytorch_model.fp16-00001-of-00002.safetensors");
+    }
+
+    #[test]
+    fn an_index_is_text_as_pythons_json_writes_it() {
+        let weight_map = BTreeMap::from([("w\u{e9}\u{1f600}", "b"), ("a\"\u{7f}", "a")]);
+        let metadata = Map::from_iter([("total_size".to_owned(), json!(1)), ("note".to_owned(), json!([1.5]))]);
+        assert_eq!(
+            index_text(&metadata, &weight_map, 8, 2),
+            "{\n  \"metadata\": {\n    \"note\": [\n      1.5\n    ],\n    \"total_parameters\": 2,\n    \
+             \"total_size\": 8\n  },\n  \"weight_map\": {\n    \"a\\\"\u{7f}\": \"a\",\n    \
+             \"w\\u00e9\\ud83d\\ude00\": \"b\"\n  }\n}\n"
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! What a command is given: a tensor file, or a folder of `.safetensors` shards, with or without an index that names them.
+//!
+//! The index is the truth, as `transformers` writes it: `{"metadata": {...}, "weight_map": {tensor: shard}}`. Names of
+//! shards are never computed from it, and none leads out of the folder; a shard may be a link, as in the caches of
+//! Hugging Face. Without an index, every `.safetensors` file of the folder is a shard.
+
+mod index;
+mod side_files;
+
+pub use index::{INDEX, Index, index_text, is_index, named_shards, shard_names};
+pub use side_files::{SideFiles, is_inside, quantization, with_dtype};
+
+use super::{Input, Tensor, survey as survey_file};
+use crate::error::{Error, Result, shorten};
+use crate::io::output::WORK;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// Disagreements that are told one by one.
+const TOLD: usize = 10;
+/// What to do where an index is of no use.
+const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
+
+/// A file, or a folder of shards.
+pub struct Checkpoint {
+    /// As it was named.
+    pub path: PathBuf,
+    /// The folder of the shards; `None` of a single file.
+    pub folder: Option<PathBuf>,
+    /// The index of the folder, if it has one.
+    pub index: Option<Index>,
+    /// The shards in the order of their names, or the one file.
+    pub shards: Vec<Input>,
+    /// Where the index and the shards disagree, or the shards among themselves.
+    pub disagreements: Vec<Disagreement>,
+}
+
+/// Something in a folder that does not fit the rest.
+#[derive(Debug)]
+pub struct Disagreement {
+    /// What, in a sentence; the last of many counts the others.
+    pub text: String,
+    /// Whether it is open which tensors the checkpoint has, so that it can be shown and not converted.
+    pub is_fatal: bool,
+}
+
+impl Disagreement {
+    fn fatal(text: String) -> Self {
+        Self { text, is_fatal: true }
+    }
+
+    fn mild(text: String) -> Self {
+        Self { text, is_fatal: false }
+    }
+}
+
+impl Checkpoint {
+    /// All tensors with the shards that they are in.
+    pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
+        self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
+    }
+
+    /// What all tensors are called.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors().map(|(shard, tensor)| shard.name_of(tensor))
+    }
+
+    /// Length of all shards in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(Input::len).sum()
+    }
+
+    /// The name of a shard in its folder; of a single file, as it was named.
+    #[must_use]
+    pub fn shard_name(&self, shard: &Input) -> String {
+        let path = shard.path();
+        let name = if self.folder.is_some() { Path::new(path.file_name().unwrap_or_default()) } else { path };
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// Opens what can be converted: every tensor can be read, and there is no doubt which there are.
+///
+/// # Errors
+/// As [`survey`], and when that is not so.
+pub fn open(path: &Path) -> Result<Checkpoint> {
+    let mut checkpoint = survey(path)?;
+    for shard in &mut checkpoint.shards {
+        if !shard.contents.unreadable.is_empty() {
+            return Err(shard.contents.unreadable.swap_remove(0).in_file(shard.path()));
+        }
+    }
+    if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
+        let remedy = format!("download the folder again; tcast inspect {} shows all that does not fit", path.display());
+        return Err(Error::new(&fatal.text).in_file(path).remedy(remedy));
+    }
+    Ok(checkpoint)
+}
+
+/// Opens a file, or every shard of a folder, which is given by its own path or that of an index in it.
+///
+/// # Errors
+/// When a file cannot be read, there is none, or the index is broken or names one that is missing or outside.
+pub fn survey(path: &Path) -> Result<Checkpoint> {
+    let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
+    let found = if path.is_dir() {
+        let in_folder = |error: Error| error.in_file(path);
+        let files = file_names(path).map_err(in_folder)?;
+        match find_index(&files).map_err(in_folder)? {
+            Some(index) => open_indexed(path, &index)?,
+            None => open_all_of(path, files)?,
+        }
+    } else if is_of_index {
+        open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy())?
+    } else {
+        Checkpoint {
+            path: PathBuf::new(),
+            folder: None,
+            index: None,
+            shards: vec![survey_file(path)?],
+            disagreements: Vec::new(),
+        }
+    };
+    Ok(Checkpoint { path: path.to_owned(), ..found })
+}
+
+fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
+    let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
+    if names.is_empty() && folder.join(WORK).is_dir() {
+        let error = Error::new("is an unfinished conversion").in_file(folder);
+        return Err(
+            error.remedy("run its tcast cast again with --resume, or tcast cast --finish if it was done in parts")
+        );
+    }
+    if names.is_empty() {
+        let error = Error::new("is a folder without .safetensors files").in_file(folder);
+        return Err(error.remedy("give a .npy, .npz, .safetensors or .pb file, or a folder of shards"));
+    }
+    let shards = open_shards(folder, names)?;
+    let disagreements = first_of(repetitions(&shards));
+    Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, disagreements })
+}
+
+fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
+    let path = folder.join(index);
+    let index = Index::read(&path).map_err(|error| error.in_file(&path))?;
+    let map = &index.weight_map;
+    let names: BTreeSet<&String> = map.values().collect();
+    let refuse = |message: &str, name: &str, remedy: &str| {
+        Err(Error::new(format!("names the shard '{}', which is {message}", shorten(name)))
+            .in_file(&path)
+            .remedy(remedy))
+    };
+    if let Some(outside) = names.iter().find(|name| !is_plain(name)) {
+        return refuse("not in the folder", outside, "shards must be in the folder of their index");
+    }
+    if let Some(missing) = names.iter().find(|name| !folder.join(name).exists()) {
+        return refuse("missing", missing, "download the whole folder");
+    }
+    if let Some(other) = names.iter().find(|name| !is_shard(folder, name)) {
+        return refuse("no .safetensors file", other, "download the folder in the safetensors format");
+    }
+    // A path without a folder is one of the current folder.
+    let files = file_names(folder).map_err(|error| error.in_file(folder))?;
+    let unnamed = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file));
+    let unnamed = unnamed.map(|file| Disagreement::mild(format!("{} is not in the index", shorten(file))));
+    let empty = map.is_empty().then(|| Disagreement::fatal("the index names no tensor".to_owned()));
+    let unnamed: Vec<Disagreement> = unnamed.collect();
+    let shards = open_shards(folder, names.into_iter().cloned().collect())?;
+    let disagreements = first_of(empty.into_iter().chain(compare(map, &shards)).chain(unnamed).collect());
+    let folder = Some(folder.to_owned());
+    Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, disagreements })
+}
+
+/// The folder that a file is in.
+fn directory_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Whether a name in the folder is that of a shard; what is a folder itself is none.
+fn is_shard(folder: &Path, name: &str) -> bool {
+    name.ends_with(".safetensors") && !folder.join(name).is_dir()
+}
+
+fn file_names(folder: &Path) -> Result<Vec<String>> {
+    let failed = |error: std::io::Error| Error::io("cannot read", &error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        names.extend(name.into_string().ok()); // a name that is no text is none that an index has
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn find_index(files: &[String]) -> Result<Option<String>> {
+    let found: Vec<&String> = files.iter().filter(|name| is_index(name)).collect();
+    match found[..] {
+        [] => Ok(None),
+        [only] => Ok(Some(only.clone())),
+        _ if found.iter().any(|name| *name == INDEX) => Ok(Some(INDEX.to_owned())),
+        _ => {
+            let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
+            Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")))
+        }
+    }
+}
+
+/// Whether a name is that of a file in the folder, on every system.
+#[must_use]
+pub fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.contains(['\\', ':', '\0'])
+}
+
+fn open_shards(folder: &Path, names: Vec<String>) -> Result<Vec<Input>> {
+    names.into_iter().map(|name| survey_file(&folder.join(name))).collect()
+}
+
+/// What the index says and the shards do not hold, and the other way round.
+fn compare(map: &BTreeMap<String, String>, shards: &[Input]) -> Vec<Disagreement> {
+    let name = |shard: &Input| shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let held: BTreeSet<(&str, String)> = shards
+        .iter()
+        .flat_map(|shard| shard.contents.tensors.iter().map(|tensor| (tensor.name.as_str(), name(shard))))
+        .collect();
+    let named: BTreeSet<(&str, String)> = map.iter().map(|(tensor, shard)| (tensor.as_str(), shard.clone())).collect();
+    let missing = named.difference(&held).map(|(tensor, shard)| {
+        let (tensor, shard) = (shorten(tensor), shorten(shard));
+        Disagreement::fatal(format!("the index has '{tensor}' in {shard}, which does not hold it"))
+    });
+    let extra = held.difference(&named).map(|(tensor, shard)| {
+        let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
+        // One that the index has elsewhere is there twice; one that it does not know is simply kept.
+        Disagreement { text, is_fatal: map.contains_key(*tensor) }
+    });
+    missing.chain(extra).collect()
+}
+
+/// Tensors that are in more than one shard.
+fn repetitions(shards: &[Input]) -> Vec<Disagreement> {
+    let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
+    let mut found = Vec::new();
+    let name = |path: &Path| shorten(&path.file_name().unwrap_or_default().to_string_lossy());
+    for shard in shards {
+        for tensor in &shard.contents.tensors {
+            if let Some(before) = homes.insert(&tensor.name, shard.path()) {
+                let (tensor, before, now) = (shorten(&tensor.name), name(before), name(shard.path()));
+                found.push(Disagreement::fatal(format!("'{tensor}' is in {before} and in {now}")));
+            }
+        }
+    }
+    found
+}
+
+/// As many as are read, the fatal ones first, and how many more there are.
+fn first_of(mut found: Vec<Disagreement>) -> Vec<Disagreement> {
+    found.sort_by_key(|disagreement| !disagreement.is_fatal);
+    let more = found.len().saturating_sub(TOLD);
+    if more > 0 {
+        found.truncate(TOLD);
+        found.push(Disagreement::mild(format!("... and {more} more")));
+    }
+    found
+}

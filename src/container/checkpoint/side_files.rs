@@ -1,0 +1,156 @@
+//! What lies beside the shards of a checkpoint: config, tokenizer, chat template and whatever else goes with a model.
+
+use super::is_index;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::output::WORK;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The file that says what a model is.
+const CONFIG: &str = "config.json";
+/// Names that end so are those of weights in some format: of the model as it was, which the result no longer is.
+const WEIGHTS: &[&str] = &[
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".gguf",
+    ".ggml",
+    ".onnx",
+    ".onnx_data",
+    ".h5",
+    ".msgpack",
+    ".tflite",
+    ".ot",
+    ".nemo",
+    ".npz",
+    ".bin.index.json",
+];
+
+/// The files of a folder that are not its shards, by their paths in it, sorted.
+#[derive(Debug, Default)]
+pub struct SideFiles {
+    /// Those that belong to the model whatever its types are.
+    pub kept: Vec<PathBuf>,
+    /// Weights in other formats, or of other indexes, and what is no file.
+    pub left_out: Vec<PathBuf>,
+}
+
+impl SideFiles {
+    /// Looks through a folder and the folders in it; hidden ones, which are those of tools, are passed over.
+    /// Shards and indexes are passed over too.
+    ///
+    /// # Errors
+    /// When a folder cannot be read.
+    pub fn of(folder: &Path) -> Result<Self> {
+        let mut found = Self::default();
+        let mut folders = vec![PathBuf::new()];
+        while let Some(inner) = folders.pop() {
+            let path = folder.join(&inner);
+            let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&path);
+            for entry in fs::read_dir(&path).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let inside = inner.join(entry.file_name());
+                // Of a link to a folder nobody knows where it leads; a link to a file is how caches keep files.
+                if entry.file_type().map_err(failed)?.is_dir() {
+                    if !name.starts_with('.') {
+                        folders.push(inside);
+                    }
+                } else if is_index(&name) || inner.as_os_str().is_empty() && name.ends_with(".safetensors") {
+                    // Made anew, or not in the index, which is told already.
+                } else if folder.join(&inside).is_file() && !WEIGHTS.iter().any(|end| name.ends_with(end)) {
+                    found.kept.push(inside);
+                } else {
+                    found.left_out.push(inside);
+                }
+            }
+        }
+        found.kept.sort();
+        found.left_out.sort();
+        Ok(found)
+    }
+
+    /// Whether a path is that of the model's config.
+    #[must_use]
+    pub fn is_config(path: &Path) -> bool {
+        path == Path::new(CONFIG)
+    }
+}
+
+/// Whether a path can be that of a side file: in the folder, and not in the one of unfinished work.
+#[must_use]
+pub fn is_inside(path: &Path) -> bool {
+    let parts = || path.components();
+    parts().all(|part| matches!(part, std::path::Component::Normal(_)))
+        && parts().next().is_some_and(|first| !first.as_os_str().as_encoded_bytes().starts_with(WORK.as_bytes()))
+}
+
+/// The members of a JSON object, each as the text that it is; `None` where the text is no object.
+fn members(text: &str) -> Option<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(text).ok()
+}
+
+/// How the weights of a folder are quantized, by the words of its config; `None` where it does not say that they are.
+#[must_use]
+pub fn quantization(folder: &Path) -> Option<String> {
+    let text = fs::read_to_string(folder.join(CONFIG)).ok()?;
+    let config: serde_json::Value = serde_json::from_str(&text).ok()?;
+    // Multimodal models have it with the part that is quantized.
+    let of = |config: &serde_json::Value| config.get("quantization_config").filter(|found| found.is_object()).cloned();
+    let found = of(&config).or_else(|| of(config.get("text_config")?))?;
+    Some(found.get("quant_method").and_then(|method| method.as_str()).unwrap_or("of an unnamed method").to_owned())
+}
+
+/// A config whose `dtype`, or `torch_dtype` as it used to be called, is another one, and every other byte the same.
+/// `None` where there is nothing to change: it names none, or that one.
+///
+/// torch computes in four types, and `transformers` cannot load a model whose config names another: `elements` says how
+/// many weights are of each type, and the one of the four that most are of is taken. Where none is, the old one stays.
+#[must_use]
+pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Option<String> {
+    const COMPUTED_IN: [Dtype; 4] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float64];
+    let count = |dtype: &Dtype| elements.get(dtype.name()).copied().unwrap_or(0);
+    let most = COMPUTED_IN.into_iter().rev().max_by_key(count).filter(|dtype| count(dtype) > 0)?;
+    let members = members(config)?;
+    let mut changed = config.to_owned();
+    // From the back, so that places before stay what they are.
+    let mut values: Vec<&str> =
+        ["dtype", "torch_dtype"].iter().filter_map(|key| Some(members.get(*key)?.get())).collect();
+    values.sort_by_key(|value| std::cmp::Reverse(value.as_ptr()));
+    for value in values {
+        let start = value.as_ptr() as usize - config.as_ptr() as usize;
+        let old = serde_json::from_str::<&str>(value).unwrap_or_default();
+        if old.parse::<Dtype>().is_ok() {
+            changed.replace_range(start..start + value.len(), &format!("\"{most}\""));
+        }
+    }
+    (changed != config).then_some(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_gets_another_type_and_keeps_the_rest() {
+        let elements = BTreeMap::from([("float16", 7), ("float32", 5), ("float8e4m3fn", 100)]);
+        let changed = |config: &str| with_dtype(config, &elements);
+        let config =
+            "{ \"a\": {\"dtype\": \"bfloat16\"},\t\"dtype\" : \"bfloat16\",\n\"x\": 1.0e0,\"torch_dtype\":\"float32\"}";
+        let wanted =
+            "{ \"a\": {\"dtype\": \"bfloat16\"},\t\"dtype\" : \"float16\",\n\"x\": 1.0e0,\"torch_dtype\":\"float16\"}";
+        assert_eq!(changed(config).as_deref(), Some(wanted));
+        for same in ["{\"dtype\": \"float16\"}", "{\"dtype\": null}", "{\"dtype\": \"auto\"}", "{}", "[1]", "not JSON"]
+        {
+            assert_eq!(changed(same), None, "{same}");
+        }
+        // torch has no arithmetic in float8: transformers fails on such a config.
+        let elements = BTreeMap::from([("float8e4m3fn", 100), ("int8", 3)]);
+        assert_eq!(with_dtype("{\"dtype\": \"bfloat16\"}", &elements), None);
+    }
+}

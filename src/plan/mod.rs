@@ -1,0 +1,332 @@
+//! What becomes what, and where it goes. Everything that headers tell is refused here: once a plan stands, only
+//! reading and writing can fail, and elements that are damaged, or that the rules of the cast forbid.
+
+mod source;
+
+pub use source::{check_from, source_form};
+
+use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Reader, Seal, Tensor};
+use crate::conversion::{self, Conversion};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use crate::kernel::{Form, Kernel, TextExtent};
+use crate::operator::Operator;
+use crate::scaled::Codes;
+use crate::select::{Candidate, Rename, Selection};
+use source::known_dtype;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// What is to be done with the tensors of some files that belong together.
+pub struct Request<'a> {
+    /// What is done to the tensors that are chosen.
+    pub operator: Operator,
+    /// Which those are, and what they become.
+    pub selection: &'a Selection,
+    /// What untyped elements are.
+    pub from: Option<Dtype>,
+    /// The format of the outputs.
+    pub container: &'a dyn Container,
+    /// The tensors that no cast may take for values.
+    pub codes: Option<&'a Codes>,
+}
+
+/// How tensors are spread over output files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// An output for each input.
+    AsInputs,
+    /// One output.
+    One,
+    /// So many bytes of tensors in each output, in the order of the inputs; a tensor of more has one for itself.
+    UpTo(u64),
+}
+
+/// One output file: its tensors, each with its source, and the bytes around them.
+pub struct Plan {
+    /// Headers and the like, with their offsets in the file, in order.
+    pub literals: Vec<(u64, Vec<u8>)>,
+    /// In the order of the input.
+    pub tensors: Vec<PlannedTensor>,
+    /// Length of the file in bytes.
+    pub len: u64,
+}
+
+/// One tensor of the output.
+pub struct PlannedTensor {
+    /// Its name; empty in a format without names.
+    pub name: String,
+    /// Whether the elements will lie in column-major order.
+    pub fortran_order: bool,
+    /// What makes the result's elements of the source's.
+    pub conversion: Conversion,
+    /// Whether the operator is applied; otherwise the tensor is copied.
+    pub is_converted: bool,
+    /// Which of the inputs the elements come from.
+    pub input: usize,
+    /// Where in it.
+    pub source: Tensor,
+    /// The result's bytes in the output file.
+    pub target: Range<u64>,
+    /// A checksum of the result that is to be written as well.
+    pub seal: Option<Seal>,
+}
+
+impl Plan {
+    /// Bytes of all tensors, without what is around them.
+    #[must_use]
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.target.end - tensor.target.start).sum()
+    }
+
+    /// Bytes that the tensors take in their files.
+    #[must_use]
+    pub fn source_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum()
+    }
+}
+
+impl PlannedTensor {
+    /// The elements, as messages name them.
+    #[must_use]
+    pub fn elements(&self) -> conversion::Elements<'_> {
+        elements(&self.source, self.fortran_order)
+    }
+
+    /// Whether a column-major source becomes row-major.
+    #[must_use]
+    pub fn is_transposed(&self) -> bool {
+        self.source.fortran_order != self.fortran_order
+    }
+
+    /// The kernel and the source's place, where any part of the tensor can be converted alone.
+    #[must_use]
+    pub fn direct(&self) -> Option<(&Kernel, usize, &Range<usize>)> {
+        match (&self.source.data, self.conversion.kernel()) {
+            (Data::Mapped { file, range, .. }, Some(kernel)) if !self.is_transposed() => Some((kernel, *file, range)),
+            _ => None,
+        }
+    }
+}
+
+/// How far a tensor is read, told in bytes of its file, whatever it is compressed to.
+pub struct Share {
+    bytes: u64,
+    elements: u64,
+    told: u64,
+}
+
+impl Share {
+    /// Of nothing yet.
+    #[must_use]
+    pub fn new(tensor: &Tensor) -> Self {
+        Self { bytes: tensor.data.stored_len(), elements: tensor.count.max(1), told: 0 }
+    }
+
+    /// The bytes that are new when so many elements are done.
+    pub fn up_to(&mut self, elements: u64) -> u64 {
+        let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
+        read - std::mem::replace(&mut self.told, read)
+    }
+}
+
+fn elements(tensor: &Tensor, fortran_order: bool) -> conversion::Elements<'_> {
+    conversion::Elements { count: tensor.count, shape: &tensor.shape, fortran_order }
+}
+
+/// Plans what becomes of files that belong together; `measured` is told of bytes of input that had to be read for it,
+/// which is so of tensors that become text.
+///
+/// # Errors
+/// When the operator lacks a pair of types, a tensor's type is not known, an output cannot hold a result, or a cast would
+/// take codes for values.
+pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan>> {
+    let mut chosen = choose(request, inputs)?;
+    measure_texts(inputs, &mut chosen, measured)?;
+    let mut plans = Vec::new();
+    for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
+        let new: Vec<NewTensor> = group.iter().map(|chosen| chosen.new.clone()).collect();
+        let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
+        sources.dedup();
+        if spread == Spread::AsInputs {
+            sources = vec![at]; // one without tensors too
+        }
+        let metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
+        let layout = request.container.lay_out(&new, metadata.as_deref())?;
+        let places = layout.places.into_iter();
+        let tensors = group.into_iter().zip(places).map(|(Chosen { input, tensor, from, target, new }, place)| {
+            let to = place.form;
+            let conversion = match request.operator {
+                Operator::Cast(attributes) if target.is_some() => Conversion::cast(from, to, &attributes.rules()),
+                Operator::Promote(attributes) if target.is_some() => {
+                    let rules = attributes.rules();
+                    Conversion::to_complex(from, to, &rules).or_else(|| Conversion::cast(from, to, &rules))
+                }
+                _ => Conversion::copy(from, to),
+            };
+            let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&new.name);
+            Ok(PlannedTensor {
+                conversion: conversion.ok_or_else(refused)?,
+                name: new.name,
+                fortran_order: new.fortran_order,
+                is_converted: target.is_some(),
+                input,
+                source: tensor.clone(),
+                target: place.range,
+                seal: place.seal,
+            })
+        });
+        plans.push(Plan { tensors: tensors.collect::<Result<_>>()?, literals: layout.literals, len: layout.len });
+    }
+    Ok(plans)
+}
+
+/// A tensor of the input, and what is to become of it.
+struct Chosen<'a> {
+    input: usize,
+    tensor: &'a Tensor,
+    from: Form,
+    /// The type to convert to; `None` where the tensor is copied.
+    target: Option<Dtype>,
+    new: NewTensor,
+}
+
+/// Decides for every tensor what becomes of it, and refuses what cannot be.
+fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>> {
+    let Request { operator, selection, from, container, codes } = *request;
+    let all = || inputs.iter().enumerate().flat_map(|(at, input)| input.contents.tensors.iter().map(move |t| (at, t)));
+    check_from(all().map(|(_, tensor)| tensor), from)?;
+    let is_alone = all().count() == 1;
+    let names = new_names(inputs, container, &selection.renames)?;
+    let choose = |input: usize, tensor: &'a Tensor, new_name| {
+        let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
+        let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
+        // What is left as it is keeps the type that it is stored as, if it has one.
+        let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
+        let source = source_form(tensor, from.filter(|_| target.is_some() || is_untyped))?;
+        // A promotion leaves what has the type already, float8 too, which a cast would saturate.
+        let is_there = matches!(operator, Operator::Promote(_)) && target == Some(source.dtype());
+        let target = target.filter(|_| !is_there);
+        if let Some(target) = target {
+            operator.check(source.dtype(), target)?;
+            // A rule names the tensors that it means.
+            if let (Some((message, remedy)), None) = (codes.and_then(|codes| codes.refusal(name)), selection.rule(name))
+            {
+                return Err(Error::new(message).remedy(remedy));
+            }
+        }
+        let dtype = target.unwrap_or(source.dtype());
+        if container.stores(dtype).is_none() {
+            return Err(container.refusal(dtype));
+        }
+        let (shape, count) = (tensor.shape.clone(), tensor.count);
+        let fortran_order = tensor.fortran_order && container.facts().has_fortran_order;
+        let new = NewTensor { name: new_name, dtype, shape, count, fortran_order, text: TextExtent::default() };
+        Ok(Chosen { input, tensor, from: source, target, new })
+    };
+    let chosen = all().zip(names).map(|((input, tensor), name)| {
+        choose(input, tensor, name).map_err(|error| error.in_tensor(&tensor.name).in_file(inputs[input].path()))
+    });
+    chosen.collect()
+}
+
+/// Finds out how long the texts are that will be written: no file can be laid out without.
+fn measure_texts(inputs: &[Input], chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
+    for Chosen { input, tensor, from, new, .. } in chosen.iter_mut().filter(|chosen| chosen.new.dtype == Dtype::String)
+    {
+        let transposed = tensor.fortran_order != new.fortran_order;
+        let mut share = Share::new(tensor);
+        new.text = Reader::open(tensor, &inputs[*input].files, transposed)
+            .and_then(|reader| {
+                let progress = &mut |elements| measured(share.up_to(elements));
+                conversion::measure(*from, elements(tensor, new.fortran_order), reader, progress)
+            })
+            .map_err(|error| error.in_tensor(&tensor.name).in_file(inputs[*input].path()))?;
+    }
+    Ok(())
+}
+
+/// The tensors of each output file, in the order of the inputs.
+fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<Vec<Chosen>> {
+    let mut groups: Vec<Vec<Chosen>> = Vec::new();
+    match spread {
+        Spread::One => groups.push(chosen),
+        Spread::AsInputs => {
+            groups.resize_with(inputs, Vec::new);
+            for tensor in chosen {
+                groups[tensor.input].push(tensor);
+            }
+        }
+        Spread::UpTo(limit) => {
+            groups.push(Vec::new());
+            let mut filled = 0_u64;
+            for tensor in chosen {
+                let bytes = tensor.new.dtype.packed_bytes(tensor.new.count).unwrap_or(u64::MAX);
+                filled = filled.saturating_add(bytes);
+                if filled > limit && groups.last().is_some_and(|group| !group.is_empty()) {
+                    filled = bytes;
+                    groups.push(Vec::new());
+                }
+                groups.last_mut().expect("there is one from the start").push(tensor);
+            }
+        }
+    }
+    groups
+}
+
+/// The tensors' names in the output.
+fn new_names(inputs: &[Input], container: &dyn Container, renames: &[Rename]) -> Result<Vec<String>> {
+    let all = || inputs.iter().flat_map(|input| input.contents.tensors.iter().map(move |tensor| (input, tensor)));
+    // A nameless tensor of a format with names stays one where there is only it.
+    let name = |(input, tensor): (&Input, &Tensor)| {
+        let stays = input.container.facts().has_names && container.facts().holds_one;
+        if stays { tensor.name.clone() } else { input.name_of(tensor).to_owned() }
+    };
+    let mut names: Vec<String> = all().map(name).collect();
+    let places: HashMap<&str, usize> = all().map(|(input, tensor)| input.name_of(tensor)).zip(0..).collect();
+    let mut done = HashSet::new();
+    for Rename { old, new } in renames {
+        let place = places.get(old.as_str());
+        let &place = place.ok_or_else(|| Error::new(format!("--rename: there is no tensor '{}'", shorten(old))))?;
+        if !done.insert(place) {
+            return Err(Error::new("--rename names it twice").in_tensor(old));
+        }
+        names[place].clone_from(new);
+    }
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(name.as_str())) {
+        Some(clash) if !renames.is_empty() => Err(Error::new("two tensors would have this name").in_tensor(clash)),
+        _ => Ok(names),
+    }
+}
+
+/// The metadata of an output: those of all files that its tensors come from, where they differ those of the first.
+fn merge_metadata<'a>(
+    sources: impl Iterator<Item = &'a Input>,
+    container: &dyn Container,
+) -> Option<Vec<(String, String)>> {
+    let mut merged: Option<Vec<(String, String)>> = None;
+    for pairs in sources.filter_map(|input| metadata(input, container)) {
+        let merged = merged.get_or_insert_default();
+        let known: HashSet<String> = merged.iter().map(|(name, _)| name.clone()).collect();
+        merged.extend(pairs.into_iter().filter(|(name, _)| !known.contains(name)));
+    }
+    merged
+}
+
+/// The metadata that goes into the output: the same, but for the mark of a format that it leaves or comes to.
+fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, String)>> {
+    let mut metadata = input.contents.metadata.clone()?;
+    let (from, to) = (input.container.facts().metadata, container.facts().metadata);
+    if from != to {
+        if let Metadata::Marked(name, _) = from {
+            metadata.retain(|(known, _)| known != name);
+        }
+        if let Metadata::Marked(name, value) = to
+            && !metadata.iter().any(|(known, _)| known == name)
+        {
+            metadata.insert(0, (name.to_owned(), value.to_owned()));
+        }
+    }
+    Some(metadata)
+}

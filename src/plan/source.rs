@@ -1,0 +1,72 @@
+//! How a tensor's bytes are to be read, `--from` heeded.
+
+use crate::container::{Elements, Tensor};
+use crate::dtype::{Class, Dtype};
+use crate::error::{Error, Result};
+use crate::kernel::{Form, Storage};
+
+/// The type that decides whether a tensor is cast by default.
+pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
+    let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
+    match (reinterpreted, tensor.elements) {
+        (Some(storage), _) => Some(storage.dtype),
+        (None, Elements::Typed(form)) => Some(form.dtype()),
+        (None, Elements::Untyped(_)) => None,
+    }
+}
+
+/// Refuses a `--from` that says nothing about any of these tensors.
+///
+/// # Errors
+/// When there is one and it fits none of them.
+pub fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
+    match from {
+        Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
+            let error = Error::new(format!("--from {from}: no tensor holds untyped elements of that width"));
+            Err(error.remedy("--from is for opaque bytes (numpy's V1, u1, safetensors' U8)"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How a tensor's bytes are to be read; `from` says what untyped elements are.
+///
+/// # Errors
+/// When the elements are untyped and `from` is missing or does not fit.
+pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
+    let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
+    match (reinterpreted, tensor.elements, from) {
+        (Some(storage), ..) => Ok(Form::Numbers(storage)),
+        (None, Elements::Typed(form), _) => Ok(form),
+        (None, Elements::Untyped(bytes), Some(from)) => {
+            Err(Error::new(format!("--from {from} does not fit elements of {bytes} bytes")))
+        }
+        (None, Elements::Untyped(bytes), None) => {
+            let candidates: Vec<&str> = Dtype::all().filter(|dtype| fits(*dtype, bytes)).map(Dtype::name).collect();
+            let error = Error::new(format!("the file does not say what its {bytes}-byte elements are"));
+            if candidates.is_empty() {
+                return Err(error.remedy("tcast has no type of that width"));
+            }
+            Err(error.remedy(format!("say it with --from DTYPE: {}", candidates.join(", "))))
+        }
+    }
+}
+
+/// The storage of a tensor whose elements are opaque bytes or unsigned integers as wide as `from`'s.
+fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
+    match tensor.elements {
+        Elements::Untyped(bytes) => fits(from, bytes).then(|| Storage::per_byte(from)),
+        Elements::Typed(Form::Numbers(storage)) => {
+            let is_opaque = storage.dtype.class() == Class::Int { signed: false };
+            let reinterpreted = Storage { dtype: from, ..storage };
+            // Eight elements, because fewer packed ones can end inside a byte.
+            (is_opaque && from.bits() != 0 && reinterpreted.bytes(8) == storage.bytes(8)).then_some(reinterpreted)
+        }
+        Elements::Typed(Form::Texts(_)) => None,
+    }
+}
+
+/// Whether an element of `dtype` takes `bytes` bytes where it has at least a byte of its own.
+fn fits(dtype: Dtype, bytes: u32) -> bool {
+    dtype.bits() != 0 && Storage::per_byte(dtype).bytes(1) == Some(bytes.into())
+}

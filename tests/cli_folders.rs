@@ -1,0 +1,700 @@
+//! Whole checkpoints: folders of shards with an index and side files, as their users convert them.
+
+mod common;
+
+use common::{Bench, fixture, npy_f32, safetensors};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const LLAMA: &str = "llama-tiny-bf16";
+
+/// Every file below a folder with its content, by its path in it.
+fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            found.extend(tree(&entry.path()).into_iter().map(|(inner, content)| (format!("{name}/{inner}"), content)));
+        } else {
+            found.insert(name, fs::read(entry.path()).unwrap());
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn same(left: &BTreeMap<String, Vec<u8>>, right: &BTreeMap<String, Vec<u8>>) {
+    assert_eq!(left.keys().collect::<Vec<_>>(), right.keys().collect::<Vec<_>>());
+    for (name, content) in left {
+        assert!(*content == right[name], "{name} differs");
+    }
+}
+
+/// A shard of float32 tensors, each of some copies of a value.
+fn shard(tensors: &[(&str, f32, usize)]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, value, count) in tensors {
+        let start = data.len();
+        data.extend(std::iter::repeat_n(value.to_le_bytes(), *count).flatten());
+        let shape = if *count == 1 { "[1]".to_owned() } else { format!("[{},2]", count / 2) };
+        entries.push(format!(
+            "\"{name}\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{start},{}]}}",
+            data.len()
+        ));
+    }
+    safetensors(&format!("{{\"__metadata__\":{{\"format\":\"pt\"}},{}}}", entries.join(",")), &data)
+}
+
+fn json(file: &[u8]) -> Value {
+    serde_json::from_slice(file).unwrap()
+}
+
+#[test]
+fn a_folder_becomes_a_folder_of_the_same_shards_and_side_files() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    for (name, content) in [("llama/tokenizer.json", &b"{}"[..]), ("llama/chat_template.jinja", b"{{ x }}")] {
+        bench.write(name, content);
+    }
+    fs::create_dir(bench.path("llama/additional")).unwrap();
+    fs::create_dir(bench.path("llama/.cache")).unwrap();
+    bench.write("llama/additional/deep.jinja", b"");
+    bench.write("llama/.cache/lock", b"");
+    bench.write("llama/pytorch_model.bin", b"\x80\x02");
+    let outcome = bench.run("cast llama --to f16");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+    let warning = "tcast: warning: left out, as weights of other kinds: pytorch_model.bin\n";
+    let head = "cast 38 tensors to float16\nllama -> llama-float16, 3 shards\n1.66 MiB -> 1.66 MiB in ";
+    assert!(outcome.stderr.starts_with(&format!("{warning}{head}")), "{}", outcome.stderr);
+    let row = "\n  model.layers.*.mlp.down_proj.weight             4 tensors  [128, 352]   bfloat16 -> float16  \
+               352.00 KiB -> 352.00 KiB\n";
+    assert!(outcome.stderr.contains(row), "{}", outcome.stderr);
+
+    let (before, after) = (tree(&bench.path("llama")), tree(&bench.path("llama-float16")));
+    let kept = |name: &&String| !matches!(name.as_str(), "pytorch_model.bin" | ".cache/lock");
+    assert_eq!(after.keys().collect::<Vec<_>>(), before.keys().filter(kept).collect::<Vec<_>>());
+    // As many bytes in as many shards: the index that transformers wrote, to the byte.
+    for name in after.keys().filter(|name| !name.ends_with(".safetensors") && *name != "config.json") {
+        assert!(before[name] == after[name], "{name}");
+    }
+    let config = String::from_utf8(before["config.json"].clone()).unwrap();
+    let wanted = config.replace("\"dtype\": \"bfloat16\"", "\"dtype\": \"float16\"");
+    assert_eq!(String::from_utf8(after["config.json"].clone()).unwrap(), wanted);
+    for (name, content) in after.iter().filter(|(name, _)| name.ends_with(".safetensors")) {
+        let (old, new) = (SafeTensors::deserialize(&before[name]).unwrap(), SafeTensors::deserialize(content).unwrap());
+        assert_eq!(old.len(), new.len());
+        for (tensor, view) in new.tensors() {
+            assert_eq!(view.dtype(), safetensors::Dtype::F16);
+            assert_eq!(view.shape(), old.tensor(&tensor).unwrap().shape());
+        }
+    }
+}
+
+#[test]
+fn the_index_has_the_sizes_and_names_of_what_is_written() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/a.safetensors", &shard(&[("x", 1.0, 4), ("z", 2.0, 2)]));
+    bench.write("in/b.safetensors", &shard(&[("y", 3.0, 6)]));
+    let index = r#"{"metadata":{"total_size":"wrong","note":[1]},"weight_map":{"x":"a.safetensors","z":"a.safetensors",
+        "y":"b.safetensors"}}"#;
+    bench.write("in/model.safetensors.index.json", index.as_bytes());
+    bench.run("cast in --to f16 -o out --rename y=new -q").expect(0, "", "");
+    let wanted = "{\n  \"metadata\": {\n    \"note\": [\n      1\n    ],\n    \"total_parameters\": 12,\n    \
+        \"total_size\": 24\n  },\n  \"weight_map\": {\n    \"new\": \"b.safetensors\",\n    \
+        \"x\": \"a.safetensors\",\n    \"z\": \"a.safetensors\"\n  }\n}\n";
+    assert_eq!(String::from_utf8(bench.read("out/model.safetensors.index.json")).unwrap(), wanted);
+    // Shards without an index get one.
+    fs::remove_file(bench.path("in/model.safetensors.index.json")).unwrap();
+    bench.run("cast in --to f16 -o two -q").expect(0, "", "");
+    let names = bench.path("two/model.safetensors.index.json");
+    assert_eq!(json(&fs::read(names).unwrap())["weight_map"]["y"], "b.safetensors");
+    // One shard has no need of it.
+    fs::remove_file(bench.path("in/b.safetensors")).unwrap();
+    bench.run("cast in --to f16 -o one -q").expect(0, "", "");
+    assert_eq!(tree(&bench.path("one")).keys().collect::<Vec<_>>(), ["a.safetensors"]);
+}
+
+#[test]
+fn what_is_protected_stays_and_the_config_names_a_type_that_torch_computes_in() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let line = "cast llama --to e4m3 --protect --rule *v_proj*=f16 -o out --json -q";
+    let report: Value = serde_json::from_str(&bench.run(line).stdout).unwrap();
+    let tensors = report["tensors"].as_array().unwrap();
+    assert_eq!((tensors.len(), report["files"].as_array().unwrap().len()), (38, 3));
+    for tensor in tensors {
+        let name = tensor["name"].as_str().unwrap();
+        let wanted = match name {
+            _ if name.contains("norm") || name.contains("embed") => "bfloat16",
+            _ if name.contains("v_proj") => "float16",
+            _ => "float8e4m3fn",
+        };
+        assert_eq!(tensor["to"], wanted, "{name}");
+    }
+    // float8 weights are most; of the types that torch computes in, bfloat16 is.
+    assert!(bench.read("out/config.json") == bench.read("llama/config.json"));
+}
+
+#[test]
+fn shards_are_merged_split_and_spread_anew() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to bf16 -o one.safetensors -q").expect(0, "", "");
+    bench.run("cast one.safetensors --to bf16 --max-shard-size 500KB -o many -q").expect(0, "", "");
+    bench.run("cast llama --to bf16 --max-shard-size 500KB -o spread -q").expect(0, "", "");
+    let (many, mut spread) = (tree(&bench.path("many")), tree(&bench.path("spread")));
+    assert!(spread.remove("config.json").is_some() && spread.remove("generation_config.json").is_some());
+    same(&many, &spread);
+    let index = json(&many["model.safetensors.index.json"]);
+    assert_eq!(index["metadata"]["total_size"], 1_739_008);
+    let shards: Vec<&String> = many.keys().filter(|name| name.ends_with(".safetensors")).collect();
+    assert_eq!(*shards[1], format!("model-00002-of-{:05}.safetensors", shards.len()));
+    let original = bench.read("one.safetensors");
+    let original = SafeTensors::deserialize(&original).unwrap();
+    for (name, place) in index["weight_map"].as_object().unwrap() {
+        let file = &many[place.as_str().unwrap()];
+        let view = SafeTensors::deserialize(file).unwrap().tensor(name).unwrap().data().to_vec();
+        assert!(view == original.tensor(name).unwrap().data(), "{name}");
+    }
+    for shard in shards {
+        let held: usize =
+            SafeTensors::deserialize(&many[shard]).unwrap().iter().map(|(_, view)| view.data().len()).sum();
+        assert!(held <= 500_000, "{shard}: {held}");
+    }
+    // A tensor of more than a shard may hold has one for itself; all in one need no index.
+    bench.run("cast llama --to bf16 --max-shard-size 1 -o single -q").expect(0, "", "");
+    assert_eq!(tree(&bench.path("single")).len(), 38 + 3);
+    bench.run("cast llama --to bf16 --max-shard-size 1GiB -o whole -q").expect(0, "", "");
+    let names: Vec<String> = tree(&bench.path("whole")).into_keys().collect();
+    assert_eq!(names, ["config.json", "generation_config.json", "model.safetensors"]);
+    let outcome = bench.run("cast llama --to bf16 --max-shard-size 1GB -o x.safetensors");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("writes a folder of shards"), "{outcome:?}");
+    for size in ["0", "1.5GB", "GB", "-1", "99999999TB"] {
+        assert_eq!(bench.run(&format!("cast llama --to bf16 --max-shard-size={size}")).code, Some(2), "{size}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn shards_that_are_links_are_read_and_links_in_the_output_are_not_written_through() {
+    let bench = Bench::with_checkpoint(LLAMA, "blobs");
+    fs::create_dir(bench.path("snapshot")).unwrap();
+    for name in tree(&bench.path("blobs")).keys() {
+        std::os::unix::fs::symlink(Path::new("../blobs").join(name), bench.path("snapshot").join(name)).unwrap();
+    }
+    let before = tree(&bench.path("blobs"));
+    bench.run("cast snapshot --to f16 -o out -q").expect(0, "", "");
+    bench.run("cast blobs --to f16 -o plain -q").expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("plain")));
+    // As if the cache were the output.
+    bench.run("cast out --to f32 -o snapshot --force -q").expect(0, "", "");
+    same(&tree(&bench.path("blobs")), &before);
+    assert!(!bench.path("snapshot/config.json").is_symlink());
+    bench.run("cast out --to f32 -o wide -q").expect(0, "", "");
+    same(&tree(&bench.path("snapshot")), &tree(&bench.path("wide")));
+}
+
+#[test]
+fn an_existing_folder_is_replaced_as_a_checkpoint_and_nothing_else_in_it() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f32 --max-shard-size 500KB -o out -q").expect(0, "", "");
+    bench.write("out/notes.txt", b"mine");
+    let outcome = bench.run("cast llama --to f16 -o out");
+    let message =
+        "tcast: error: out: the output exists already\n  add --force to replace it, or name another folder with -o\n";
+    outcome.expect(1, "", message);
+    bench.run("cast llama --to f16 -o out --force -q").expect(0, "", "");
+    bench.run("cast llama --to f16 -o fresh -q").expect(0, "", "");
+    let mut out = tree(&bench.path("out"));
+    assert_eq!(out.remove("notes.txt").as_deref(), Some(&b"mine"[..]));
+    same(&out, &tree(&bench.path("fresh")));
+    // Other weights would be taken for those of this model.
+    bench.write("out/other.safetensors", &shard(&[("x", 1.0, 2)]));
+    let outcome = bench.run("cast llama --to f16 -o out --force -q");
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.contains("other.safetensors: is no shard of the checkpoint that is to be replaced"));
+    assert!(!bench.path("out/.tcast").exists());
+}
+
+#[test]
+fn an_output_in_the_input_is_refused() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let before = tree(&bench.path("llama"));
+    for (out, what) in [("llama", "is the folder of the input"), ("llama/half", "lies in the folder of the input")] {
+        let outcome = bench.run(&format!("cast llama --to f16 --force -o {out}"));
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(what), "{outcome:?}");
+    }
+    same(&tree(&bench.path("llama")), &before);
+    // The folder one is in gets its output beside it.
+    let mut command = bench.command();
+    let done = command.current_dir(bench.path("llama")).args(["cast", ".", "--to", "f16", "-q"]).status().unwrap();
+    assert!(done.success() && bench.path("llama-float16/config.json").exists());
+}
+
+#[test]
+fn a_folder_in_doubt_is_listed_and_not_converted() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/a.safetensors", &shard(&[("x", 1.0, 2), ("extra", 1.0, 2)]));
+    bench.write("in/b.safetensors", &shard(&[("y", 1.0, 2)]));
+    let index =
+        |map: &str| bench.write("in/model.safetensors.index.json", format!("{{\"weight_map\":{map}}}").as_bytes());
+    index(r#"{"x":"a.safetensors","y":"a.safetensors"}"#);
+    let outcome = bench.run("cast in --to f16");
+    outcome.expect(
+        1,
+        "",
+        "tcast: error: in: the index has 'y' in a.safetensors, which does not hold it\n  \
+         download the folder again; tcast inspect in shows all that does not fit\n",
+    );
+    // What the index does not know is kept and told.
+    index(r#"{"x":"a.safetensors","y":"b.safetensors"}"#);
+    bench.write("in/c.safetensors", &shard(&[("z", 1.0, 2)]));
+    let outcome = bench.run("cast in --to f16 -o out");
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let warnings = "tcast: warning: a.safetensors holds 'extra', which the index does not have there\n\
+                    tcast: warning: c.safetensors is not in the index\n";
+    assert!(outcome.stderr.starts_with(warnings), "{}", outcome.stderr);
+    assert_eq!(json(&bench.read("out/model.safetensors.index.json"))["weight_map"]["extra"], "a.safetensors");
+    fs::remove_file(bench.path("in/model.safetensors.index.json")).unwrap();
+    bench.write("in/c.safetensors", &shard(&[("x", 1.0, 2)]));
+    let outcome = bench.run("cast in --to f16 -o twice");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("'x' is in a.safetensors and in c.safetensors"));
+    index(r#"{"x":"model.bin"}"#);
+    bench.write("in/model.bin", b"");
+    let outcome = bench.run("cast in --to f16 -o pickled");
+    assert!(outcome.stderr.contains("names the shard 'model.bin', which is no .safetensors file"), "{outcome:?}");
+}
+
+#[test]
+fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
+    let bench = Bench::new();
+    let codes = r#"{"l.0.q.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]},
+        "l.0.q.weight_scale_inv":{"dtype":"F32","shape":[1,1],"data_offsets":[4,8]},
+        "l.0.norm.weight":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}"#;
+    bench.write("m.safetensors", &safetensors(codes, &[0x38; 16]));
+    bench.run("cast m.safetensors --to bf16").expect(
+        1,
+        "",
+        "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
+         a cast would take them for values\n  leave all codes as they are with --exclude '*q.weight', or cast them as \
+         numbers with --force-codes\n",
+    );
+    assert_eq!(bench.files(), ["m.safetensors"]);
+    for flags in ["--exclude *q.weight", "--rule *q.weight=f16", "--force-codes", "--protect --exclude *.q.*"] {
+        let outcome = bench.run(&format!("cast m.safetensors --to bf16 -f {flags}"));
+        assert_eq!(outcome.code, Some(0), "{flags}: {outcome:?}");
+        let warned = outcome.stderr.contains("1 scales of codes are cast too, 'l.0.q.weight_scale_inv' is one");
+        assert_eq!(warned, flags == "--exclude *q.weight" || flags.starts_with("--rule"), "{flags}: {outcome:?}");
+    }
+    // Looking at bits and moving them is no cast of values.
+    assert_eq!(bench.run("bitcast m.safetensors --to uint8 --include *q.weight").code, Some(0));
+    // What a config says of the whole.
+    fs::create_dir(bench.path("in")).unwrap();
+    let plain = r#"{"w":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}}"#;
+    bench.write("in/model.safetensors", &safetensors(plain, &[0x38; 4]));
+    bench.write("in/config.json", br#"{"quantization_config":{"quant_method":"fp8"}}"#);
+    let outcome = bench.run("cast in --to bf16");
+    let message = "tensor 'w': holds codes: the config says that the model is quantized (fp8); a cast would take them";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
+    assert_eq!(bench.run("cast in --to bf16 --force-codes").code, Some(0));
+}
+
+#[test]
+fn parts_in_any_order_make_what_one_run_makes() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to e5m2 --max-shard-size 200KB -o whole -q").expect(0, "", "");
+    let cast = "cast llama --to e5m2 --max-shard-size 200KB -o parts";
+    let finish = bench.run("cast --finish parts");
+    assert!(finish.code == Some(1) && finish.stderr.contains("parts: holds no unfinished conversion"), "{finish:?}");
+    for part in [2, 3] {
+        let outcome = bench.run(&format!("{cast} --part {part}/3"));
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        assert!(outcome.stderr.ends_with("shards are done; when all are: tcast cast --finish parts\n"), "{outcome:?}");
+    }
+    // Nobody takes it for a checkpoint before it is one.
+    assert_eq!(fs::read_dir(bench.path("parts")).unwrap().count(), 1);
+    let outcome = bench.run("inspect parts");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("parts: is an unfinished conversion"), "{outcome:?}");
+    let outcome = bench.run("cast --finish parts");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("shards are not there yet, "), "{outcome:?}");
+    let outcome = bench.run("cast llama --to e4m3 --max-shard-size 200KB -o parts --part 1/3");
+    let message =
+        "parts: the conversion in it was begun otherwise: --to was \"float8e5m2\", and is \"float8e4m3fn\" now";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
+    // A part that is run again does nothing anew, and another division of the work does what is missing.
+    bench.run(&format!("{cast} --part 3/3 -q")).expect(0, "", "");
+    for part in 1..=5 {
+        bench.run(&format!("{cast} --part {part}/5 -q -j1")).expect(0, "", "");
+    }
+    let report = json(bench.run("cast --finish parts --json -q").stdout.as_bytes());
+    assert_eq!((&report["tensors_cast"], &report["dry_run"]), (&38.into(), &false.into()));
+    let whole = json(bench.run("cast llama --to e5m2 --max-shard-size 200KB -o again --json -q").stdout.as_bytes());
+    for field in ["counts", "tensors", "files", "options", "bytes_in", "bytes_out", "input"] {
+        assert_eq!(report[field], whole[field], "{field}");
+    }
+    same(&tree(&bench.path("parts")), &tree(&bench.path("whole")));
+    let outcome = bench.run(&format!("{cast} --part 1/3"));
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("the output exists already"), "{outcome:?}");
+    for part in ["0/3", "4/3", "3", "1/0", "a/b"] {
+        assert_eq!(bench.run(&format!("{cast} --part {part}")).code, Some(2), "{part}");
+    }
+}
+
+#[test]
+fn parts_are_of_about_the_same_size() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let line = "cast llama --to f16 --max-shard-size 100KB -o out -n --json -q";
+    let bytes = |part: &str| json(bench.run(&format!("{line}{part}")).stdout.as_bytes())["bytes_out"].as_u64().unwrap();
+    let parts = [bytes(" --part 1/3"), bytes(" --part 2/3"), bytes(" --part 3/3")];
+    assert_eq!(parts.iter().sum::<u64>(), bytes(""));
+    assert!(parts.iter().max().unwrap() - parts.iter().min().unwrap() < 100_000, "{parts:?}");
+    assert!(!bench.path("out").exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn parts_may_run_at_once() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f16 --max-shard-size 50KB -o whole -q").expect(0, "", "");
+    let run = |part: usize| {
+        let part = format!("{part}/8");
+        let args = ["cast", "llama", "--to", "f16", "--max-shard-size", "50KB", "-o", "out", "-q", "--part", &part];
+        bench.command().args(args).spawn().unwrap()
+    };
+    let children: Vec<_> = (1..=8).map(run).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    bench.run("cast --finish out -q").expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+}
+
+/// A checkpoint with many shards, which takes a while, and the line that converts it.
+fn long_work() -> (Bench, &'static str) {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    for number in 0..12 {
+        let name = format!("w{number}");
+        bench.write(&format!("in/s{number:02}.safetensors"), &shard(&[(&name, number as f32 / 3.0, 200_000)]));
+    }
+    bench.write("in/config.json", b"{\"torch_dtype\": \"float32\"}");
+    bench.run("cast in --to f16 -o whole -q").expect(0, "", "");
+    (bench, "cast in --to f16 -o out -q")
+}
+
+/// Ends a run after some time.
+#[cfg(unix)]
+fn end(bench: &Bench, line: &str, signal: &str, after: std::time::Duration) -> std::process::Output {
+    let mut command = bench.command();
+    command.args(line.split(' ')).stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(after);
+    let _ = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+    child.wait_with_output().unwrap()
+}
+
+/// `TCAST_KILLS=200` for more of them.
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
+    let kills: usize = std::env::var("TCAST_KILLS").map_or(20, |kills| kills.parse().unwrap());
+    let (bench, line) = long_work();
+    let whole = tree(&bench.path("whole"));
+    let start = std::time::Instant::now();
+    bench.run("cast in --to f16 -o timed -q").expect(0, "", "");
+    let takes = start.elapsed();
+    let (mut killed, mut random) = (0, 88172645463325252_u64);
+    while killed < kills {
+        // As long as it is killed, each time at another moment.
+        let mut resume = "";
+        loop {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let after = takes.mul_f64(random as f64 / u64::MAX as f64 * 1.1);
+            let outcome = end(&bench, &format!("{line}{resume}"), "KILL", after);
+            if outcome.status.code().is_some() {
+                let error = String::from_utf8(outcome.stderr).unwrap();
+                // The run before may have been killed between its last deed and its end.
+                let is_done = outcome.status.success() || error.contains("the output exists already");
+                assert!(is_done, "{killed}: {error}");
+                break;
+            }
+            killed += 1;
+            let there = if bench.path("out").exists() { tree(&bench.path("out")) } else { BTreeMap::new() };
+            let visible = there.keys().filter(|name| !name.starts_with(".tcast"));
+            // What a loader would begin with comes last.
+            assert!(!there.contains_key("model.safetensors.index.json") || visible.count() == whole.len());
+            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
+            resume = if is_begun { " --resume" } else { "" };
+        }
+        same(&tree(&bench.path("out")), &whole);
+        fs::remove_dir_all(bench.path("out")).unwrap();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
+    let (bench, line) = long_work();
+    let mut kept = 0;
+    for wait in 0..60 {
+        let outcome = end(&bench, line, "INT", std::time::Duration::from_millis(wait * 2));
+        let said = String::from_utf8(outcome.stderr).unwrap();
+        match outcome.status.code() {
+            Some(130) if bench.path("out").exists() => {
+                assert_eq!(said, "tcast: interrupted, finished shards are kept in out/.tcast: add --resume to go on\n");
+                let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
+                assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
+                let shards = left.iter().filter(|name| name.ends_with(".safetensors"));
+                assert!(shards.count() > 0);
+                kept += 1;
+                bench.run(line).expect(
+                    1,
+                    "",
+                    "tcast: error: out: an unfinished conversion is in it\n  \
+                     add --resume to go on with it, or --force to start anew\n",
+                );
+                bench.run(&format!("{line} --resume")).expect(0, "", "");
+                same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+            }
+            Some(130) => assert_eq!(said, "tcast: interrupted, no output was written\n"),
+            Some(0) | None => {} // too late, or before it could listen
+            Some(code) => panic!("{code}: {said}"),
+        }
+        let _ = fs::remove_dir_all(bench.path("out"));
+        if kept == 3 {
+            return;
+        }
+    }
+    panic!("no interrupt came in time");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_resume_that_is_not_the_same_is_refused_with_the_difference() {
+    let (bench, line) = long_work();
+    bench.write("in/s10.safetensors", &shard(&[("w10", 100.0, 2)]));
+    let line = line.replace("--to f16", "--to int8 --out-of-range error");
+    bench.run(&format!("{line} --part 1/2")).expect(0, "", "");
+    let refused = |line: &str, difference: &str| {
+        let outcome = bench.run(line);
+        let message = format!(
+            "tcast: error: out: the conversion in it was begun otherwise: {difference}\n  \
+            give the same input and options, or start anew with --force\n"
+        );
+        outcome.expect(1, "", &message);
+    };
+    let resume = format!("{line} --resume");
+    refused(&format!("{resume} --exclude w3"), "--exclude was [], and is [\"w3\"] now");
+    refused(&resume.replace("range error", "range wrap"), "--out-of-range was \"error\", and is \"wrap\" now");
+    refused(&format!("{resume} --rule w3=f32"), "--rule was [], and is [\"w3=float32\"] now");
+    let s10 = bench.read("in/s10.safetensors");
+    bench.write("in/s10.safetensors", &shard(&[("w10", 100.0, 4)]));
+    let lengths = (s10.len(), bench.read("in/s10.safetensors").len());
+    refused(&resume, &format!("s10.safetensors had {} bytes, and has {} now", lengths.0, lengths.1));
+    bench.write("in/s10.safetensors", &shard(&[("v10", 100.0, 2)]));
+    refused(&resume, "s10.safetensors has another header now");
+    bench.write("in/s10.safetensors", &s10);
+    let outcome = bench.run(&resume);
+    assert!(outcome.stderr.contains("s10.safetensors was changed since (modified "), "{outcome:?}");
+    bench.write("in/s12.safetensors", &s10);
+    fs::remove_file(bench.path("in/s10.safetensors")).unwrap();
+    refused(&resume, "the input had s10.safetensors, and has s11.safetensors there now");
+    // Anew, all of it.
+    bench.run(&format!("{} --force", line.replace("range error", "range wrap"))).expect(0, "", "");
+    assert!(bench.path("out/s12.safetensors").exists() && !bench.path("out/.tcast").exists());
+}
+
+#[test]
+fn a_value_that_is_refused_leaves_nothing_that_no_resume_could_end() {
+    let (bench, _) = long_work();
+    bench.write("in/s10.safetensors", &shard(&[("w10", 1000.0, 2)]));
+    let line = "cast in --to int8 --out-of-range error -o out -q";
+    let refused = "tcast: error: in/s10.safetensors: tensor 'w10': element [0, 0]: 1000 is out of range for int8\n  \
+                   choose --out-of-range saturate or --out-of-range wrap to convert such values\n";
+    bench.run(line).expect(1, "", refused);
+    assert!(!bench.path("out").exists());
+    fs::create_dir(bench.path("out")).unwrap();
+    bench.run(line).expect(1, "", refused);
+    assert!(tree(&bench.path("out")).is_empty());
+    // Other parts may be at work: theirs stays.
+    let kept = "tcast: 10 of 12 shards are done and kept in out/.tcast: the same command goes on with the others\n";
+    bench.run(&format!("{line} --part 1/1")).expect(1, "", &format!("{kept}{refused}"));
+}
+
+#[test]
+fn two_runs_do_not_work_on_one_folder_at_once() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f16 -o out --part 1/3 -q").expect(0, "", "");
+    let lock = fs::File::options().write(true).open(bench.path("out/.tcast/lock")).unwrap();
+    lock.lock_shared().unwrap(); // as another part does
+    let busy =
+        "tcast: error: out: another tcast is at work in it\n  wait until it is done, or name another folder with -o\n";
+    bench.run("cast --finish out").expect(1, "", busy);
+    bench.run("cast llama --to f16 -o out --resume").expect(1, "", busy);
+    bench.run("cast llama --to f16 -o out --part 2/3 -q").expect(0, "", "");
+    drop(lock);
+    bench.run("cast llama --to f16 -o out --resume -q").expect(0, "", "");
+    assert!(bench.path("out/model.safetensors.index.json").exists());
+}
+
+#[test]
+fn a_manifest_that_leads_elsewhere_is_refused() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f16 -o out --part 1/1 -q").expect(0, "", "");
+    bench.write("precious.json", b"mine");
+    let manifest = String::from_utf8(bench.read("out/.tcast/manifest.json")).unwrap();
+    for (from, to) in [
+        ("\"generation_config.json\"", "\"../precious.json\""),
+        ("\"model-00001-of-00003.safetensors\",\n      \"bytes\": 731096", "\"/tmp/x\",\n      \"bytes\": 731096"),
+        ("\"replaced\": []", "\"replaced\": [\"../precious.json\"]"),
+        ("\"index\": \"model", "\"index\": \"../model"),
+    ] {
+        assert!(manifest.contains(from), "{manifest}");
+        bench.write("out/.tcast/manifest.json", manifest.replace(from, to).as_bytes());
+        let outcome = bench.run("cast --finish out");
+        assert!(outcome.code == Some(1) && outcome.stderr.contains("which is not in the folder"), "{outcome:?}");
+    }
+    bench.write("out/.tcast/manifest.json", b"[]");
+    let outcome = bench.run("cast --finish out");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("is no manifest of this tcast"), "{outcome:?}");
+    assert_eq!(bench.read("precious.json"), b"mine");
+}
+
+#[test]
+fn flags_for_folders_are_refused_where_a_file_is_written() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    for flag in ["--part 1/2", "--resume"] {
+        let outcome = bench.run(&format!("cast x.npy --to f16 {flag}"));
+        assert!(outcome.code == Some(2) && outcome.stderr.contains("is for folders of shards"), "{outcome:?}");
+    }
+    assert_eq!(bench.run("cast x.npy --to f16 --resume --force").code, Some(2));
+    assert_eq!(bench.run("cast x.npy --finish out").code, Some(2));
+    assert_eq!(bench.run("cast").code, Some(2));
+    bench.run("cast x.npy --to f16 --max-shard-size 1GB -q").expect(0, "", "");
+    assert_eq!(tree(&bench.path("x-float16")).keys().collect::<Vec<_>>(), ["model.safetensors"]);
+    bench.write("file", b"");
+    let outcome = bench.run("cast x.npy --to f16 --max-shard-size 1GB -o file --force");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("file: is a file, and the output is a folder"));
+}
+
+#[test]
+fn promote_and_bitcast_and_a_look_at_bits_take_folders() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let cast = "cast llama --to f32 --include model.norm.weight -o mixed -q";
+    bench.run(cast).expect(0, "", "");
+    let tensors = "--tensor model.norm.weight --tensor model.layers.0.input_layernorm.weight";
+    bench.run(&format!("promote mixed {tensors} --dry-run")).expect(0, "float32\n", "");
+    let outcome = bench.run(&format!("promote mixed {tensors} -o common"));
+    assert!(outcome.code == Some(0) && outcome.stderr.starts_with("promote 1 of 38 tensors to float32"), "{outcome:?}");
+    let shard = bench.read("common/model-00001-of-00003.safetensors");
+    let norm =
+        SafeTensors::deserialize(&shard).unwrap().tensor("model.layers.0.input_layernorm.weight").unwrap().dtype();
+    assert_eq!(norm, safetensors::Dtype::F32);
+    bench.run(&format!("promote mixed {tensors} -o common.safetensors -q")).expect(0, "", "");
+    let outcome = bench.run(&format!("promote mixed llama {tensors} -o both"));
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("a folder of shards is promoted alone"), "{outcome:?}");
+    bench.run("bitcast llama --to int16 -o bits -q").expect(0, "", "");
+    bench.run("bitcast bits --to bf16 -o back -q").expect(0, "", "");
+    same(&tree(&bench.path("back")), &tree(&fixture("checkpoints").join(LLAMA)));
+    bench.run("bitcast llama --hex --tensor model.norm.weight --range 0..2").expect(0, "0  3f7d 3ef4\n", "");
+    let outcome = bench.run("bitcast llama --hex");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("holds 38 tensors: say which"), "{outcome:?}");
+}
+
+/// The `sh` blocks of the README that share work among jobs: for GNU parallel, the script for Slurm, how it is started.
+fn blocks_about_parts() -> [String; 3] {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let (_, rest) = readme.split_once("**In parts.**").expect("the README has the section");
+    let mut blocks = rest.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned());
+    std::array::from_fn(|_| blocks.next().unwrap())
+}
+
+/// A folder `bin` with the program, and stand-ins for what a machine may lack.
+#[cfg(unix)]
+fn shell(bench: &Bench, line: &str, stand_ins: &[(&str, &str)]) -> std::process::Output {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let bin = bench.path("bin");
+    if !bin.exists() {
+        fs::create_dir(&bin).unwrap();
+        symlink(assert_cmd::cargo::cargo_bin!("tcast"), bin.join("tcast")).unwrap();
+    }
+    for (name, script) in stand_ins {
+        fs::write(bin.join(name), script).unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", line]).current_dir(bench.path("")).env("PATH", path).env("SLURM_CPUS_PER_TASK", "1");
+    command.output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn the_line_for_gnu_parallel_works() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let [line, ..] = blocks_about_parts();
+    assert!(line.starts_with("parallel tcast cast llama "), "{line}");
+    let is_there = std::process::Command::new("parallel").arg("--version").output();
+    let is_gnu = is_there.is_ok_and(|output| output.stdout.starts_with(b"GNU parallel"));
+    // The command with each of the words behind `:::` for `{}`, all at once; it fails as one of them does.
+    let stand_in = "#!/bin/bash
+command=(); while [ \"$1\" != ::: ]; do command+=(\"$1\"); shift; done; shift
+for word; do \"${command[@]//'{}'/$word}\" & jobs+=($!); done
+for job in \"${jobs[@]}\"; do wait \"$job\" || failed=1; done; exit \"${failed:-0}\"
+";
+    let stand_ins = [("parallel", stand_in)];
+    let outcome = shell(&bench, &line, if is_gnu { &[] } else { &stand_ins });
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stderr));
+    bench.run("cast llama --to f16 -o whole -q").expect(0, "", "");
+    same(&tree(&bench.path("llama-f16")), &tree(&bench.path("whole")));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_script_for_slurm_works() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let [_, script, start] = blocks_about_parts();
+    bench.write("cast.sh", script.as_bytes());
+    // Every task of the array at once, as far as the script asks for them; a wrapped command runs when they are done.
+    let stand_in = "#!/bin/bash
+if [ \"$1\" = --parsable ]; then
+    last=$(sed -n 's/^#SBATCH .*--array=1-\\([0-9]*\\).*/\\1/p' \"$2\")
+    for task in $(seq \"$last\"); do SLURM_ARRAY_TASK_ID=$task bash \"$2\" >&2 || exit 1 & jobs+=($!); done
+    for job in \"${jobs[@]}\"; do wait \"$job\" || exit 1; done
+    echo 17
+else
+    [ \"$1\" = --dependency=afterok:17 ] && [ \"$2\" = --wrap ] && bash -c \"$3\"
+fi
+";
+    let outcome = shell(&bench, &start, &[("sbatch", stand_in)]);
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stderr));
+    bench.run("cast llama --to e4m3 --protect -o whole -q").expect(0, "", "");
+    same(&tree(&bench.path("llama-fp8")), &tree(&bench.path("whole")));
+}
+
+/// Data of its own, without mapped files: as much for a hundred shards as for one of their size.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hundred_shards_take_the_memory_of_one() {
+    let bench = Bench::new();
+    for (folder, shards) in [("one", 1), ("hundred", 100)] {
+        fs::create_dir(bench.path(folder)).unwrap();
+        for number in 0..shards {
+            let content = shard(&[(&format!("w{number}"), 0.5, 100 / shards * (1 << 18))]);
+            bench.write(&format!("{folder}/s{number:03}.safetensors"), &content);
+        }
+        let limited = "ulimit -d 24576 && exec \"$0\" cast \"$1\" --to f16 -j2 -q --no-sync";
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin!("tcast")).arg(folder);
+        let outcome = command.current_dir(bench.path("")).output().unwrap();
+        assert!(outcome.status.success(), "{folder}: {outcome:?}");
+    }
+    let size = |folder: &str| tree(&bench.path(folder)).values().map(Vec::len).sum::<usize>();
+    assert!(size("hundred-float16") > 50 << 20 && size("one-float16") > 50 << 20);
+}
