@@ -3,7 +3,9 @@
 #
 #   tests/interop/run.sh            under three minutes after the first time, which installs the libraries
 #   tests/interop/run.sh --torch    PyTorch reads what the program wrote; its installation takes minutes
-#   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more. Both switches can be given
+#   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
+#   tests/interop/run.sh --transformers  whole checkpoints are loaded by transformers; with --torch's installation.
+#                                   All switches can be given
 #
 # TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
 # with the libraries of requirements.txt already there, instead of making an environment.
@@ -12,11 +14,13 @@ cd "$(dirname "$0")/../.."
 
 with_torch=
 with_openvino=
+with_transformers=
 for switch in "$@"; do
     case "$switch" in
         --torch) with_torch=yes ;;
         --openvino) with_openvino=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino]" >&2; exit 2 ;;
+        --transformers) with_transformers=yes ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers]" >&2; exit 2 ;;
     esac
 done
 
@@ -41,10 +45,11 @@ if [ -z "${PYTHON-}" ]; then
     [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
     install requirements.txt
     [ -z "$with_torch" ] || install requirements-torch.txt
+    [ -z "$with_transformers" ] || install requirements-transformers.txt
     [ -z "$with_openvino" ] || install requirements-openvino.txt
     PYTHON=$venv/bin/python
 fi
 
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes containers strings ${with_torch:+torch_reads} \
-    ${with_openvino:+openvino_promotes}
+    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads}
