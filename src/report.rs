@@ -30,6 +30,8 @@ pub struct Report<'a> {
     pub bytes_in: u64,
     /// The output, or the shards of it.
     pub files: Vec<FileReport>,
+    /// How many of the files were there before this run.
+    pub before: usize,
     /// How long it took; `None` for a dry run.
     pub time: Option<Duration>,
 }
@@ -180,7 +182,11 @@ impl Report<'_> {
         let _ = write!(text, "\n{size_in} -> {size_out}");
         let Some(time) = &self.time else { return text };
         let seconds = time.as_secs_f64();
-        let _ = write!(text, " in {seconds:.2} s ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64));
+        let _ = write!(text, " in {seconds:.2} s");
+        let _ = match self.before {
+            0 => write!(text, " ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64)),
+            before => write!(text, ", {before} shards were there before"),
+        };
         if all > 1 {
             let rows = self.rows();
             let _ = write!(text, "\n{}", lines(&rows[..rows.len().min(FEW_ROWS)], "  "));

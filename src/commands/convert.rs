@@ -53,14 +53,15 @@ pub(super) fn run(job: &Job) -> Result<()> {
     let output = output_path(job, &source)?;
     let is_folder = is_folder(job, &source, &output);
     let write = if is_folder { to_folder } else { to_file };
-    let Written { files, finished, all } = write(job, &source, &output)?;
+    let Written { files, before, finished, all } = write(job, &source, &output)?;
     let time = (!args.dry_run).then(|| start.elapsed());
     let operator = job.operator.name();
     let bytes_in = match job.part {
         Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
         None => source.bytes(),
     };
-    let report = Report { operator, input: job.input, output: &output, options: options(job), bytes_in, files, time };
+    let report =
+        Report { operator, input: job.input, output: &output, options: options(job), bytes_in, files, before, time };
     if args.json {
         print(&report.json().to_string())?;
     } else if args.dry_run {
@@ -107,7 +108,7 @@ fn to_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
         folder.warn_of_left_out();
     }
     if args.dry_run {
-        return Ok(Written { files: folder.dry_run(&plans, job.part), finished: 0, all: plans.len() });
+        return Ok(Written { files: folder.dry_run(&plans, job.part), before: 0, finished: 0, all: plans.len() });
     }
     let settings = Settings { sync: !args.no_sync, quiet: args.quiet, threads: threads(args.threads) };
     folder.write(source, &plans, job.part, &settings)
@@ -137,7 +138,7 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
     destination.check_room(plan.len)?;
     let written = |finished, counts: Option<&[Counts]>| {
         let file = FileReport::new(output.to_string_lossy().into_owned(), plan, counts);
-        Written { files: vec![file], finished, all: 1 }
+        Written { files: vec![file], before: 0, finished, all: 1 }
     };
     if args.dry_run {
         return Ok(written(0, None));
@@ -147,6 +148,7 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
     let counts = engine::run(plan, &source.shards, &file, threads(args.threads), &*progress)?;
     drop(progress);
     file.publish(!args.no_sync)?;
+    output::keep_at_interrupt("the output was complete".to_owned());
     Ok(written(1, Some(&counts)))
 }
 

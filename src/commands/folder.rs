@@ -102,7 +102,7 @@ impl Folder {
         let some: Vec<String> = self.left_out.iter().take(FEW).map(|path| shorten(&path.to_string_lossy())).collect();
         let more = self.left_out.len() - some.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        warn(&format!("left out, as weights of other kinds: {}{more}", some.join(", ")));
+        warn(&format!("left out, as weights of other kinds or no files: {}{more}", some.join(", ")));
     }
 
     /// What would be written, or by one part.
@@ -125,7 +125,7 @@ impl Folder {
     ) -> Result<Written> {
         let chosen = chosen(plans, part);
         let shards = self.manifest.shards.clone();
-        let staging = Staging::open(&self.path, self.manifest, self.start, &|staging| {
+        let staging = Staging::open(&self.path, self.manifest, self.start, settings.sync, &|staging| {
             if let Some(index) = &staging.manifest().index {
                 staging.add(index, self.index.as_bytes())?;
             }
@@ -138,6 +138,7 @@ impl Folder {
             Ok(())
         })?;
         let mut work = Work { staging, source, plans, shards, settings };
+        let before = work.staging.finished();
         let files = match work.convert(&chosen) {
             Ok(files) => files,
             Err(error) => {
@@ -147,9 +148,9 @@ impl Folder {
         };
         let finished = work.staging.finished();
         if part.is_none() {
-            work.staging.finish(settings.sync)?;
+            work.staging.finish()?;
         }
-        Ok(Written { files, finished, all: plans.len() })
+        Ok(Written { files, before, finished, all: plans.len() })
     }
 }
 
@@ -157,7 +158,8 @@ impl Folder {
 pub(super) struct Written {
     /// The shards that were asked for.
     pub(super) files: Vec<FileReport>,
-    /// How many shards are whole, and how many there are to be.
+    /// How many shards were whole before, how many are now, and how many there are to be.
+    pub(super) before: usize,
     pub(super) finished: usize,
     pub(super) all: usize,
 }
@@ -205,15 +207,16 @@ impl Work<'_> {
 /// Puts a folder together that parts were written into, and reports on all of them.
 pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     let start = Instant::now();
-    let staging = Staging::reopen(path)?;
+    let staging = Staging::reopen(path, !args.no_sync)?;
     let manifest = staging.manifest();
     let (operator, options) = (manifest.operator.clone(), manifest.options.clone());
     let input = PathBuf::from(&manifest.input);
     let bytes_in = manifest.inputs.iter().map(|source| source.bytes).sum();
     let files: Vec<FileReport> = manifest.shards.iter().filter_map(|shard| staging.done(shard)).collect();
-    staging.finish(!args.no_sync)?;
+    staging.finish()?;
     let time = Some(start.elapsed());
-    let report = Report { operator: &operator, input: &input, output: path, options, bytes_in, files, time };
+    let before = files.len();
+    let report = Report { operator: &operator, input: &input, output: path, options, bytes_in, files, before, time };
     if args.json {
         print(&report.json().to_string())?;
     }

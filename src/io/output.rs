@@ -35,9 +35,9 @@ pub fn remove_temporaries() -> Option<String> {
     kept
 }
 
-/// Says what an interrupt leaves; `None` if nothing.
-pub fn keep_at_interrupt(what: Option<String>) {
-    lock().kept = what;
+/// Says what an interrupt leaves, in a sentence; before the first call that is nothing.
+pub fn keep_at_interrupt(what: String) {
+    lock().kept = Some(what);
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Temporaries> {
@@ -48,6 +48,15 @@ fn lock() -> std::sync::MutexGuard<'static, Temporaries> {
 fn remove(path: &Path) {
     let is_work = path.file_name().is_some_and(|name| name == WORK);
     let _ = fs::remove_file(path).or_else(|_| if is_work { fs::remove_dir_all(path) } else { fs::remove_dir(path) });
+}
+
+/// Makes a folder and those above it, unless they are there; not while [`remove_temporaries`] takes them away.
+///
+/// # Errors
+/// When the system cannot.
+pub fn create_folders(path: &Path) -> Result<()> {
+    let _temporaries = lock();
+    fs::create_dir_all(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
 }
 
 /// What the names of temporary files begin and end with.

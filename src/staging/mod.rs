@@ -17,7 +17,7 @@ pub use manifest::{Manifest, Shard, Source};
 
 use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
-use crate::io::output::{Destination, NewFolder, WORK, keep_at_interrupt, remove_leftovers};
+use crate::io::output::{Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -26,6 +26,8 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Bytes that are copied at a time.
+const PIECE: usize = 1 << 20;
 /// The file that lies in the folder while the work folder is taken away.
 const END: &str = ".tcast.json";
 
@@ -59,6 +61,8 @@ pub struct Staging {
     /// The records of all shards, where everything is in its place.
     ended: Option<BTreeMap<String, Value>>,
     start: Start,
+    /// Whether everything is on the disk before it counts.
+    sync: bool,
     /// Whether the folder was made by this run.
     is_new: bool,
     /// Nobody else works here as long as it is open. Closed before it is removed, as Windows wants it.
@@ -117,7 +121,7 @@ pub fn check(folder: &Path, start: Start) -> Result<()> {
 }
 
 impl Staging {
-    /// Begins to work on a folder. `prepare` writes side files and index, unless another run has done so.
+    /// Begins to work on a folder. With `sync`, everything is on the disk before it counts. `prepare` writes side files and index, unless another run has done so.
     ///
     /// # Errors
     /// As [`check`]; when another run is at work, what it has begun differs from `manifest`, or the system refuses.
@@ -125,13 +129,14 @@ impl Staging {
         folder: &Path,
         manifest: Manifest,
         start: Start,
+        sync: bool,
         prepare: &dyn Fn(&Self) -> Result<()>,
     ) -> Result<Self> {
         check(folder, start)?;
         if start == Start::Replace {
             let _ = fs::remove_file(folder.join(END));
         } else if folder.join(END).exists() {
-            let staging = Self::at_end(folder)?;
+            let staging = Self::at_end(folder, sync)?;
             staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
             return Ok(staging);
         }
@@ -146,10 +151,7 @@ impl Staging {
                 made.insert(0, NewFolder::create(&work)?);
             }
         }
-        let create = |path: &Path| {
-            fs::create_dir_all(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
-        };
-        create(&work)?;
+        create_folders(&work)?;
         let lock = lock(&work, start == Start::Part)?;
         if start == Start::Replace {
             for old in ["manifest.json", "done", "files"] {
@@ -157,16 +159,16 @@ impl Staging {
                 let _ = fs::remove_file(&old).or_else(|_| fs::remove_dir_all(&old));
             }
         }
-        create(&work.join("files"))?;
-        create(&work.join("done"))?;
+        create_folders(&work.join("files"))?;
+        create_folders(&work.join("done"))?;
         let folder = folder.to_owned();
-        let mut staging = Self { folder, work, manifest, ended: None, start, is_new, _lock: lock, made };
+        let mut staging = Self { folder, work, manifest, ended: None, start, sync, is_new, _lock: lock, made };
         let path = staging.work.join("manifest.json");
         if !path.exists() {
             staging.manifest.check_names().map_err(|error| error.in_file(&staging.folder))?;
             prepare(&staging)?;
             let text = json(&staging.manifest)?;
-            let outcome = Destination::new(&path, false, &[]).and_then(|destination| write(destination, &text));
+            let outcome = Destination::new(&path, false, &[]).and_then(|destination| staging.write(destination, &text));
             // Another part may have been faster.
             outcome.or_else(|error| if path.exists() { Ok(()) } else { Err(error) })?;
         }
@@ -190,9 +192,9 @@ impl Staging {
     ///
     /// # Errors
     /// When there is none, or one of them is not over.
-    pub fn reopen(folder: &Path) -> Result<Self> {
+    pub fn reopen(folder: &Path, sync: bool) -> Result<Self> {
         if folder.join(END).exists() {
-            return Self::at_end(folder);
+            return Self::at_end(folder, sync);
         }
         let work = folder.join(WORK);
         let path = work.join("manifest.json");
@@ -203,20 +205,20 @@ impl Staging {
         let lock = lock(&work, false)?;
         let manifest: Manifest = read(&path)?;
         manifest.check_names().map_err(|error| error.in_file(&path))?;
-        Ok(Self { _lock: lock, ..Self::begun(folder, manifest, None) })
+        Ok(Self { _lock: lock, ..Self::begun(folder, manifest, None, sync) })
     }
 
     /// What others have begun.
-    fn begun(folder: &Path, manifest: Manifest, ended: Option<BTreeMap<String, Value>>) -> Self {
+    fn begun(folder: &Path, manifest: Manifest, ended: Option<BTreeMap<String, Value>>, sync: bool) -> Self {
         let work = folder.join(WORK);
         let (start, is_new, made) = (Start::Resume, false, Vec::new());
-        Self { folder: folder.to_owned(), work, manifest, ended, start, is_new, _lock: None, made }
+        Self { folder: folder.to_owned(), work, manifest, ended, start, sync, is_new, _lock: None, made }
     }
 
     /// What is in its place already.
-    fn at_end(folder: &Path) -> Result<Self> {
+    fn at_end(folder: &Path, sync: bool) -> Result<Self> {
         let End { manifest, done } = read(&folder.join(END))?;
-        Ok(Self::begun(folder, manifest, Some(done)))
+        Ok(Self::begun(folder, manifest, Some(done), sync))
     }
 
     /// What is being done.
@@ -244,9 +246,9 @@ impl Staging {
     pub fn add(&self, file: &str, content: &[u8]) -> Result<()> {
         let path = self.work.join("files").join(file);
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|error| Error::io("cannot make the folder", &error).in_file(folder))?;
+            create_folders(folder)?;
         }
-        write(self.place(file), content)
+        self.write(self.place(file), content)
     }
 
     /// Copies a side file.
@@ -274,7 +276,7 @@ impl Staging {
     /// # Errors
     /// When the record cannot be written.
     pub fn record<T: Serialize>(&mut self, shard: &str, record: &T) -> Result<()> {
-        write(Destination::within(&self.record_of(shard)), &json(record)?)?;
+        self.write(Destination::within(&self.record_of(shard)), &json(record)?)?;
         self.keep();
         Ok(())
     }
@@ -285,26 +287,26 @@ impl Staging {
         self.manifest.shards.iter().filter(|shard| self.done::<Value>(shard).is_some()).count()
     }
 
-    /// Moves everything to its place and takes the work folder away. With `sync`, all names are on the disk before.
+    /// Moves everything to its place and takes the work folder away.
     ///
     /// # Errors
     /// When a shard is missing, or the system cannot; another run can do it then.
-    pub fn finish(mut self, sync: bool) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
         if self.ended.is_none() {
             self.keep();
-            self.move_up(sync)?;
+            self.move_up()?;
         }
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
         if self.work.exists() {
             fs::remove_dir_all(&self.work).map_err(failed)?;
         }
         fs::remove_file(self.folder.join(END)).map_err(failed)?;
-        keep_at_interrupt(None);
+        keep_at_interrupt("the output was complete".to_owned());
         Ok(())
     }
 
     /// Moves everything to its place.
-    fn move_up(&mut self, sync: bool) -> Result<()> {
+    fn move_up(&mut self) -> Result<()> {
         let shards = &self.manifest.shards;
         let records = shards.iter().map(|shard| (shard.file.clone(), self.done::<Value>(shard)));
         let records: BTreeMap<String, Option<Value>> = records.collect();
@@ -331,19 +333,27 @@ impl Staging {
                 continue; // by an earlier run
             }
             if let Some(folder) = to.parent() {
-                fs::create_dir_all(folder).map_err(failed)?;
+                create_folders(folder)?;
             }
             fs::rename(&from, &to).map_err(failed)?;
         }
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
         #[cfg(unix)]
-        if sync {
+        if self.sync {
             File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
         }
         let end = serde_json::json!({ "manifest": self.manifest, "done": records });
         let path = self.work.join("end.json");
-        write(Destination::within(&path), &json(&end)?)?;
+        self.write(Destination::within(&path), &json(&end)?)?;
         fs::rename(path, self.folder.join(END)).map_err(failed)
+    }
+
+    fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
+        let output = destination.create()?;
+        for (place, piece) in (0..).zip(content.chunks(PIECE)) {
+            output.write_at(place * PIECE as u64, piece)?;
+        }
+        output.publish(self.sync)
     }
 
     fn record_of(&self, shard: &str) -> PathBuf {
@@ -354,7 +364,7 @@ impl Staging {
     fn keep(&mut self) {
         self.made.drain(..).for_each(NewFolder::keep);
         let how = if self.start == Start::Part { "the same command goes on" } else { "add --resume to go on" };
-        keep_at_interrupt(Some(format!("finished shards are kept in {}: {how}", self.work.display())));
+        keep_at_interrupt(format!("finished shards are kept in {}: {how}", self.work.display()));
     }
 
     /// What is to be done after a failure, in a sentence: where the system failed, what is whole stays for a resume, and
@@ -405,14 +415,3 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
 fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec_pretty(value).map_err(|error| Error::new(error.to_string()))
 }
-
-fn write(destination: Destination, content: &[u8]) -> Result<()> {
-    let output = destination.create()?;
-    for (place, piece) in (0..).zip(content.chunks(PIECE)) {
-        output.write_at(place * PIECE as u64, piece)?;
-    }
-    output.publish(true)
-}
-
-/// Bytes that are copied at a time.
-const PIECE: usize = 1 << 20;
