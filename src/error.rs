@@ -44,6 +44,12 @@ impl Error {
         Self { is_io: true, ..Self::new(format!("{what}: {}", describe(error))) }
     }
 
+    /// The same error, as one of the system.
+    #[must_use]
+    pub fn into_io(self) -> Self {
+        Self { is_io: true, ..self }
+    }
+
     /// Whether the system refused something, which it may not do the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
@@ -105,6 +111,12 @@ impl std::error::Error for Error {}
 pub fn visible(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
+}
+
+/// A path as a shell takes it.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
 /// A name as it can be shown: control characters escaped, the middle of a very long one left out.

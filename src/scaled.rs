@@ -4,24 +4,42 @@
 use crate::dtype::Dtype;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-/// What a tensor of codes and that of its scales are called behind a common stem, and who writes them so. No scales:
-/// the name alone tells.
-const SCHEMES: &[(&str, Option<&str>)] = &[
-    (".weight", Some(".weight_scale_inv")), // DeepSeek's float8 in blocks
-    (".weight", Some(".weight_scale")),     // compressed-tensors, ModelOpt
-    (".weight", Some(".scale_weight")),     // ComfyUI
-    (".weight", Some(".weight.absmax")),    // bitsandbytes, 4 bits
-    (".weight", Some(".SCB")),              // bitsandbytes, 8 bits
-    (".weight_packed", None),               // compressed-tensors, 4 bits
-    (".qweight", None),                     // GPTQ, AWQ
-    (".qzeros", None),
-    ("_blocks", Some("_scales")), // MXFP4 of gpt-oss
-    ("_scales", Some("_blocks")), // their scales are codes too, of E8M0
+/// How tensors of codes and those of their scales are called behind a common stem.
+struct Scheme {
+    codes: &'static str,
+    scales: &'static str,
+    /// Whether the name of the codes alone tells what they are.
+    is_telling: bool,
+}
+
+const fn scheme(codes: &'static str, scales: &'static str) -> Scheme {
+    Scheme { codes, scales, is_telling: false }
+}
+
+/// By who writes them so.
+const SCHEMES: &[Scheme] = &[
+    scheme("", "_scale_inv"),                   // DeepSeek's float8 in blocks
+    scheme("", "_scale"),                       // compressed-tensors, ModelOpt, llama 4
+    scheme(".weight_scale", ".weight_scale_2"), // NVFP4: its scales have a scale
+    scheme(".weight", ".scale"),                // DeepSeek's own files
+    scheme(".weight", ".scale_weight"),         // ComfyUI
+    scheme("._data", "._scale"),                // quanto
+    scheme("", ".absmax"),                      // bitsandbytes, 4 bits
+    scheme(".weight", ".SCB"),                  // bitsandbytes, 8 bits
+    scheme("_blocks", "_scales"),               // MXFP4 of gpt-oss
+    scheme("_scales", "_blocks"),               // its scales are codes too, of E8M0
+    Scheme { codes: ".weight_packed", scales: ".weight_scale", is_telling: true }, // compressed-tensors, 4 bits
+    Scheme { codes: ".qweight", scales: ".scales", is_telling: true }, // GPTQ, AWQ
+    Scheme { codes: ".qzeros", scales: ".scales", is_telling: true },
 ];
 
 /// The tensors of codes in a checkpoint, with what tells that they are.
 #[derive(Debug, Default)]
-pub struct Codes(HashMap<String, Sign>);
+pub struct Codes {
+    codes: HashMap<String, Sign>,
+    /// The tensors of their scales.
+    scales: HashSet<String>,
+}
 
 /// What tells that a tensor holds codes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,67 +53,79 @@ enum Sign {
 }
 
 impl Codes {
-    /// Finds them by their names and types; `quantization` is what the config says of the whole.
+    /// Finds them by their names and types. `beside` are the names of tensors in other files of the checkpoint,
+    /// `quantization` is what its config says of the whole.
     #[must_use]
-    pub fn find(tensors: &[(&str, Option<Dtype>)], quantization: Option<&str>) -> Self {
-        let names: HashSet<&str> = tensors.iter().map(|(name, _)| *name).collect();
-        let sign = |name: &str| {
-            let found = SCHEMES.iter().find_map(|(codes, scales)| {
-                let stem = name.strip_suffix(codes)?;
-                let Some(scales) = scales else { return Some(Sign::Name) };
-                let scales = format!("{stem}{scales}");
-                names.contains(scales.as_str()).then_some(Sign::Scales(scales))
-            });
-            found.or_else(|| quantization.map(|method| Sign::Config(method.to_owned())))
-        };
-        // Weights of wider floats beside a scale are values: the scale is that of activations, or they were unpacked.
-        let can_be = |dtype: Option<Dtype>| dtype.is_none_or(|dtype| dtype.bits() <= 8 || !dtype.is_floating());
-        let codes = tensors.iter().filter(|(_, dtype)| can_be(*dtype));
-        Self(codes.filter_map(|(name, _)| Some(((*name).to_owned(), sign(name)?))).collect())
+    pub fn find(tensors: &[(&str, Option<Dtype>)], beside: &[String], quantization: Option<&str>) -> Self {
+        let names: HashSet<&str> =
+            tensors.iter().map(|(name, _)| *name).chain(beside.iter().map(String::as_str)).collect();
+        let mut found = Self::default();
+        for &(name, dtype) in tensors {
+            // Weights of wider floats beside a scale are values: the scale is that of activations, or they were unpacked.
+            if dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating()) {
+                continue;
+            }
+            let mut sign = quantization.map(|method| Sign::Config(method.to_owned()));
+            for scheme in SCHEMES {
+                let Some(stem) = name.strip_suffix(scheme.codes) else { continue };
+                let scales = format!("{stem}{}", scheme.scales);
+                let has_scales = names.contains(scales.as_str());
+                if has_scales {
+                    found.scales.insert(scales.clone());
+                    sign = Some(Sign::Scales(scales));
+                } else if scheme.is_telling {
+                    sign = Some(Sign::Name);
+                }
+            }
+            found.codes.extend(sign.map(|sign| (name.to_owned(), sign)));
+        }
+        found.scales.retain(|name| !found.codes.contains_key(name));
+        found
     }
 
     /// What to say of a cast of a tensor of codes, and what to do instead; `None` where it holds values.
     #[must_use]
     pub fn refusal(&self, name: &str) -> Option<(String, String)> {
-        let why = match self.0.get(name)? {
+        let why = match self.codes.get(name)? {
             Sign::Scales(scales) => format!("holds codes whose scales are in '{scales}'"),
             Sign::Name => "holds codes, as its name says".to_owned(),
             Sign::Config(method) => format!("holds codes: the config says that the model is quantized ({method})"),
         };
-        let message = format!("{why}; a cast would take them for values");
         let globs = self.globs().iter().map(|glob| format!("--exclude '{glob}'")).collect::<Vec<_>>().join(" ");
-        Some((message, format!("leave all codes as they are with {globs}, or cast them as numbers with --force-codes")))
+        let remedy = format!("leave all codes as they are with {globs}, or cast them as numbers with --force-codes");
+        Some((format!("{why}; a cast would take them for values"), remedy))
     }
 
-    /// The scales of all codes.
+    /// Whether a tensor holds the scales of others.
     #[must_use]
-    pub fn scales(&self) -> HashSet<&str> {
-        let scales =
-            self.0.values().filter_map(|sign| if let Sign::Scales(name) = sign { Some(&**name) } else { None });
-        scales.filter(|name| !self.0.contains_key(*name)).collect()
+    pub fn is_scale(&self, name: &str) -> bool {
+        self.scales.contains(name)
     }
 
     /// Patterns that match all codes: few, for models repeat the last parts of their names in every layer.
     fn globs(&self) -> BTreeSet<String> {
-        const FEW: usize = 16;
-        let endings: BTreeSet<String> = self
-            .0
-            .keys()
-            .map(|name| {
-                let mut parts = name.rsplit('.');
-                let (last, before) = (parts.next().unwrap_or_default(), parts.next());
-                before.map_or_else(|| name.clone(), |before| format!("{before}.{last}"))
-            })
-            .collect();
-        let weights: Vec<&str> = endings.iter().filter_map(|ending| ending.strip_suffix(".weight")).collect();
-        let mut globs: BTreeSet<String> =
-            endings.iter().filter(|ending| !ending.ends_with(".weight")).map(|ending| format!("*{ending}")).collect();
-        match weights[..] {
-            [] => {}
-            [only] => drop(globs.insert(format!("*{only}.weight"))),
-            _ => drop(globs.insert(format!("*{{{}}}.weight", weights.join(",")))),
-        }
-        if globs.len() + weights.len() > FEW { BTreeSet::from(["GLOB".to_owned()]) } else { globs }
+        // `l.3.q.weight` ends in `q.weight`, and `l.3.weight` in `l.*.weight`.
+        let ending = |name: &String| {
+            let parts: Vec<&str> = name.split('.').collect();
+            let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+            let before = parts[..parts.len() - 1].iter().rposition(|part| !is_number(part)).unwrap_or(0);
+            let star = |part: &&str| if is_number(part) { "*".to_owned() } else { (*part).to_owned() };
+            let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
+            if before == 0 { ending } else { format!("*.{ending}") }
+        };
+        let endings: BTreeSet<String> = self.codes.keys().map(ending).collect();
+        let weight = |ending: &String| {
+            let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
+            (!name.contains('*')).then(|| name.to_owned())
+        };
+        let weights: Vec<String> = endings.iter().filter_map(weight).collect();
+        let mut globs: BTreeSet<String> = endings.into_iter().filter(|ending| weight(ending).is_none()).collect();
+        globs.extend(match &weights[..] {
+            [] => None,
+            [only] => Some(format!("*.{only}.weight")),
+            several => Some(format!("*.{{{}}}.weight", several.join(","))),
+        });
+        globs
     }
 }
 
@@ -108,7 +138,7 @@ mod tests {
     const U8: Option<Dtype> = Some(Dtype::Uint8);
 
     fn found<'a>(tensors: &[(&'a str, Option<Dtype>)], quantization: Option<&str>) -> Vec<&'a str> {
-        let codes = Codes::find(tensors, quantization);
+        let codes = Codes::find(tensors, &[], quantization);
         tensors.iter().map(|(name, _)| *name).filter(|name| codes.refusal(name).is_some()).collect()
     }
 
@@ -120,11 +150,21 @@ mod tests {
             ("l.0.q.weight", F8, "l.0.q.scale_weight"),
             ("l.0.q.weight", Some(Dtype::Int8), "l.0.q.SCB"),
             ("l.0.q.weight_packed", Some(Dtype::Int32), "l.0.q.weight_scale"),
+            ("l.0.q.weight", F8, "l.0.q.scale"),
+            ("l.0.q.weight", U8, "l.0.q.weight.absmax"),
+            ("l.0.experts.gate_up_proj", F8, "l.0.experts.gate_up_proj_scale_inv"),
+            ("l.0.q.weight._data", F8, "l.0.q.weight._scale"),
+            ("l.0.q.qweight", Some(Dtype::Int32), "l.0.q.scales"),
         ] {
             assert_eq!(found(&[(codes, dtype), (scales, F32), ("norm.weight", F32)], None), [codes]);
+            assert!(Codes::find(&[(codes, dtype), (scales, F32)], &[], None).is_scale(scales));
+            // The scales may be in another shard.
+            assert!(Codes::find(&[(codes, dtype)], &[scales.to_owned()], None).refusal(codes).is_some());
         }
         let blocks = [("m.gate_up_proj_blocks", U8), ("m.gate_up_proj_scales", U8), ("m.gate_up_proj_bias", F32)];
         assert_eq!(found(&blocks, None), ["m.gate_up_proj_blocks", "m.gate_up_proj_scales"]);
+        let nvfp4 = [("q.weight", U8), ("q.weight_scale", F8), ("q.weight_scale_2", F32), ("q.input_scale", F32)];
+        assert_eq!(found(&nvfp4, None), ["q.weight", "q.weight_scale"]);
     }
 
     #[test]
@@ -136,15 +176,18 @@ mod tests {
 
     #[test]
     fn the_way_out_names_all_codes() {
-        let names = ["l.0.q.weight", "l.1.q.weight", "l.0.k.weight"];
+        let names = ["l.0.q.weight", "l.1.q.weight", "l.0.k.weight", "m.3.weight", "head.weight"];
         let mut tensors: Vec<_> = names.iter().map(|name| (*name, F8)).collect();
         let scales = names.map(|name| format!("{name}_scale_inv"));
         tensors.extend(scales.iter().map(|name| (name.as_str(), F32)));
-        let codes = Codes::find(&tensors, None);
+        let codes = Codes::find(&tensors, &[], None);
         let (message, remedy) = codes.refusal("l.0.q.weight").unwrap();
         let wanted = "holds codes whose scales are in 'l.0.q.weight_scale_inv'; a cast would take them for values";
         assert_eq!(message, wanted);
-        assert!(remedy.contains("--exclude '*{k,q}.weight',"), "{remedy}");
-        assert_eq!(codes.scales().len(), 3);
+        assert!(
+            remedy.contains("--exclude '*.{k,q}.weight' --exclude 'head.weight' --exclude 'm.*.weight',"),
+            "{remedy}"
+        );
+        assert!(scales.iter().all(|scale| codes.is_scale(scale)));
     }
 }

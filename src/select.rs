@@ -11,25 +11,37 @@ pub const PROTECTED: &[&str] = &[
     "*norm*",
     "*ln_*",
     "*.ln?.*",
-    // Embeddings, of tokens, places and time.
+    // Embeddings, of tokens, places, time and labels; `shared` is that of T5 and BART.
     "*embed",
     "*embed.*",
     "*embed_*",
     "*embedding*",
+    "*_emb.*",
+    "*.emb.*",
+    "emb.*",
     "*wte*",
     "*wpe*",
+    "shared.weight",
+    "model.shared.weight",
     // Output heads.
     "*lm_head*",
+    "head.*",
+    "*.head.*",
     "output.weight",
+    "*language_model.output.weight",
     "*output_layer*",
+    "proj_out.weight",
     "*classifier*",
-    "score.weight",
+    "score.*",
+    "cls.*",
     // Routers of experts.
     "*router*",
-    "*.gate.*",
-    "*_gate.weight",
+    "*mlp.gate.*",
+    "*moe.gate.*",
+    "*ffn.gate.*",
+    "*shared_expert_gate.*",
     // Biases.
-    "*bias",
+    "*bias*",
 ];
 
 static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| {
@@ -260,13 +272,30 @@ mod tests {
             "encoder.pos_embed",
             "text_model.embeddings.position_embedding.weight",
             "model.layers.3.mlp.gate.weight",
+            "model.layers.3.block_sparse_moe.gate.weight",
+            "model.layers.3.mlp.shared_expert_gate.weight",
+            "shared.weight",
+            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            "model.layers.61.shared_head.head.weight",
+            "head.weight",
+            "emb.weight",
+            "language_model.output.weight",
+            "model.diffusion_model.label_emb.0.0.weight",
+            "proj_out.weight",
+            "cls.predictions.decoder.weight",
             "model.layers.0.mlp.router.weight",
             "model.layers.0.mlp.experts.down_proj_bias",
             "model.lm_head.weight",
         ] {
             assert!(kept(name, 2), "{name}");
         }
-        for name in ["model.layers.0.mlp.gate_proj.weight", "model.layers.0.self_attn.q_proj.weight", "embedders.0.w"] {
+        for name in [
+            "model.layers.0.mlp.gate_proj.weight",
+            "model.layers.0.self_attn.q_proj.weight",
+            "blocks.0.att.gate.weight",
+            "model.diffusion_model.input_blocks.4.1.proj_out.weight",
+            "embedders.0.w",
+        ] {
             assert!(!kept(name, 2) && kept(name, 1), "{name}");
         }
         assert_eq!(target(&selection, "lm_head.weight", Dtype::Float32), Some(Dtype::Bfloat16));

@@ -66,7 +66,8 @@ fn a_folder_becomes_a_folder_of_the_same_shards_and_side_files() {
     bench.write("llama/pytorch_model.bin", b"\x80\x02");
     let outcome = bench.run("cast llama --to f16");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
-    let warning = "tcast: warning: left out, as weights of other kinds or no files: pytorch_model.bin\n";
+    let warning =
+        "tcast: warning: left out, for they are weights of other kinds or no plain files: pytorch_model.bin\n";
     let head = "cast 38 tensors to float16\nllama -> llama-float16, 3 shards\n1.66 MiB -> 1.66 MiB in ";
     assert!(outcome.stderr.starts_with(&format!("{warning}{head}")), "{}", outcome.stderr);
     let row = "\n  model.layers.*.mlp.down_proj.weight             4 tensors  [128, 352]   bfloat16 -> float16  \
@@ -279,7 +280,7 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
-         a cast would take them for values\n  leave all codes as they are with --exclude '*q.weight', or cast them as \
+         a cast would take them for values\n  leave all codes as they are with --exclude '*.q.weight', or cast them as \
          numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
@@ -338,6 +339,8 @@ fn parts_in_any_order_make_what_one_run_makes() {
     same(&tree(&bench.path("parts")), &tree(&bench.path("whole")));
     let outcome = bench.run(&format!("{cast} --part 1/3"));
     assert!(outcome.code == Some(1) && outcome.stderr.contains("the output exists already"), "{outcome:?}");
+    let idle = bench.run("cast llama --to f16 -o idle --part 18446744073709551615/18446744073709551615");
+    assert!(idle.code == Some(0) && idle.stderr.starts_with("cast no tensor\n"), "{idle:?}");
     for part in ["0/3", "4/3", "3", "1/0", "a/b"] {
         assert_eq!(bench.run(&format!("{cast} --part {part}")).code, Some(2), "{part}");
     }
@@ -447,7 +450,10 @@ fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
         match outcome.status.code() {
             Some(130) if bench.path("out/config.json").exists() => {} // at its very end
             Some(130) if bench.path("out").exists() => {
-                assert_eq!(said, "tcast: interrupted, finished shards are kept in out/.tcast: add --resume to go on\n");
+                assert_eq!(
+                    said,
+                    "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume goes on\n"
+                );
                 let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
                 assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
                 let shards = left.iter().filter(|name| name.ends_with(".safetensors"));
@@ -523,7 +529,7 @@ fn a_value_that_is_refused_leaves_nothing_that_no_resume_could_end() {
     bench.run(line).expect(1, "", refused);
     assert!(tree(&bench.path("out")).is_empty());
     // Other parts may be at work: theirs stays.
-    let kept = "tcast: 10 of 12 shards are done and kept in out/.tcast: the same command goes on with the others\n";
+    let kept = "tcast: 10 of 12 shards are done and kept in out/.tcast: the same command goes on\n";
     bench.run(&format!("{line} --part 1/1")).expect(1, "", &format!("{kept}{refused}"));
 }
 
@@ -698,4 +704,172 @@ fn a_hundred_shards_take_the_memory_of_one() {
     }
     let size = |folder: &str| tree(&bench.path(folder)).values().map(Vec::len).sum::<usize>();
     assert!(size("hundred-float16") > 50 << 20 && size("one-float16") > 50 << 20);
+}
+
+#[cfg(unix)]
+#[test]
+fn no_output_replaces_a_file_of_the_input() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to bf16 --max-shard-size 1GB -o one -q").expect(0, "", "");
+    fs::create_dir(bench.path("links")).unwrap();
+    for name in tree(&bench.path("llama")).keys() {
+        std::os::unix::fs::symlink(Path::new("../llama").join(name), bench.path("links").join(name)).unwrap();
+    }
+    let before = (tree(&bench.path("llama")), tree(&bench.path("one")));
+    for line in [
+        "cast one/model.safetensors --to e4m3 --max-shard-size 5GB -o one --force",
+        "cast llama/model-00001-of-00003.safetensors --to e4m3 --max-shard-size 100KB -o llama --force",
+        "cast links --to f16 -o llama --force",
+    ] {
+        let outcome = bench.run(line);
+        assert!(outcome.code == Some(1) && outcome.stderr.contains("is a file of the input"), "{line}: {outcome:?}");
+    }
+    same(&tree(&bench.path("llama")), &before.0);
+    same(&tree(&bench.path("one")), &before.1);
+}
+
+/// Two jobs that should have been given the same options, and began at once.
+#[cfg(unix)]
+#[test]
+fn of_parts_with_other_options_only_the_first_is_heard() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let options = [["f16", "300KB"], ["f32", "900KB"]];
+    for [to, size] in options {
+        bench.run(&format!("cast llama --to {to} --max-shard-size {size} -o {to} -q")).expect(0, "", "");
+    }
+    for _ in 0..10 {
+        let start = |[to, size]: [&str; 2]| {
+            let args = ["cast", "llama", "--to", to, "--max-shard-size", size, "-o", "out", "--part", "1/1"];
+            bench.command().args(args).stderr(std::process::Stdio::null()).spawn().unwrap()
+        };
+        let codes = options.map(start).map(|mut child| child.wait().unwrap().code());
+        let winner = if codes[0] == Some(0) { "f16" } else { "f32" };
+        assert!(codes == [Some(0), Some(1)] || codes == [Some(1), Some(0)], "{codes:?}");
+        bench.run("cast --finish out -q").expect(0, "", "");
+        same(&tree(&bench.path("out")), &tree(&bench.path(winner)));
+        fs::remove_dir_all(bench.path("out")).unwrap();
+    }
+}
+
+#[test]
+fn what_was_done_under_another_manifest_does_not_count() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to int16 --all -o out --part 1/3 -q").expect(0, "", "");
+    fs::remove_file(bench.path("out/.tcast/manifest.json")).unwrap();
+    bench.run("cast llama --to f16 -o out -q").expect(0, "", "");
+    bench.run("cast llama --to f16 -o whole -q").expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+}
+
+#[cfg(unix)]
+#[test]
+fn odd_files_beside_the_shards_do_no_harm() {
+    use std::os::unix::ffi::OsStrExt;
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let odd = std::ffi::OsStr::from_bytes(b"llama/\xff.txt");
+    fs::write(bench.path("").join(odd), b"").unwrap();
+    std::os::unix::fs::symlink("nowhere", bench.path("llama/dangling.txt")).unwrap();
+    for name in [".tcast.json", ".tcast-abc.tmp", "model.safetensors.index.json.bak", "line\nbreak.txt"] {
+        bench.write(&format!("llama/{name}"), b"{}");
+    }
+    fs::remove_file(bench.path("llama/config.json")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(bench.path("llama/config.json")).status().unwrap().success());
+    let outcome = bench.run("cast llama --to f16 -o out");
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let left_out = "tcast: warning: left out, for they are weights of other kinds or no plain files: config.json, \
+                    dangling.txt, \u{fffd}.txt\n";
+    assert!(outcome.stderr.starts_with(left_out), "{}", outcome.stderr);
+    let names: Vec<String> =
+        tree(&bench.path("out")).into_keys().filter(|name| !name.ends_with(".safetensors")).collect();
+    let wanted = [
+        "generation_config.json",
+        "line\nbreak.txt",
+        "model.safetensors.index.json",
+        "model.safetensors.index.json.bak",
+    ];
+    assert_eq!(names, wanted);
+    // A name as long as a name can be.
+    fs::create_dir(bench.path("long")).unwrap();
+    let name = format!("{}.safetensors", "n".repeat(243));
+    bench.write(&format!("long/{name}"), &shard(&[("x", 1.0, 2)]));
+    bench.run("cast long --to f16 -q").expect(0, "", "");
+    assert_eq!(tree(&bench.path("long-float16")).into_keys().collect::<Vec<_>>(), [name]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_in_the_way_is_told_before_anything_is_replaced() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    fs::create_dir(bench.path("llama/templates")).unwrap();
+    bench.write("llama/templates/x.jinja", b"new");
+    bench.run("cast llama --to f32 -o out -q").expect(0, "", "");
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    bench.write("elsewhere/x.jinja", b"mine");
+    fs::remove_dir_all(bench.path("out/templates")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", bench.path("out/templates")).unwrap();
+    let refused = |name: &str, file: &str| {
+        let message = format!(
+            "tcast: error: out/{name}: is in the way of the output's '{file}'\n  \
+             remove it, or name another folder with -o\n"
+        );
+        bench.run("cast llama --to f16 -o out --force").expect(1, "", &message);
+        bench.run("cast llama --to f16 -o out --force -n -q").expect(1, "", &message);
+    };
+    refused("templates", "templates/x.jinja");
+    assert_eq!(bench.read("elsewhere/x.jinja"), b"mine");
+    fs::remove_file(bench.path("out/templates")).unwrap();
+    fs::remove_file(bench.path("out/config.json")).unwrap();
+    fs::create_dir(bench.path("out/config.json")).unwrap();
+    refused("config.json", "config.json");
+    assert!(bench.path("out/model.safetensors.index.json").exists());
+    fs::remove_dir(bench.path("out/config.json")).unwrap();
+    std::os::unix::fs::symlink("../elsewhere", bench.path("out/.tcast")).unwrap();
+    let outcome = bench.run("cast llama --to f16 -o out --force");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(".tcast in it is a link"), "{outcome:?}");
+    assert_eq!(tree(&bench.path("elsewhere")).len(), 1);
+}
+
+#[test]
+fn a_side_file_that_changed_is_no_resume() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f16 -o out --part 1/2 -q").expect(0, "", "");
+    bench.write("llama/tokenizer.json", b"{}");
+    let refused = |difference: &str| {
+        let outcome = bench.run("cast llama --to f16 -o out --resume");
+        let message = format!("tcast: error: out: the conversion in it was begun otherwise: {difference}");
+        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(&message), "{outcome:?}");
+    };
+    refused("tokenizer.json was not in the input");
+    fs::remove_file(bench.path("llama/tokenizer.json")).unwrap();
+    bench.write("llama/generation_config.json", b"{}");
+    refused("generation_config.json had 195 bytes, and has 2 now");
+}
+
+#[test]
+fn a_shard_alone_is_known_by_what_lies_beside_it() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    let codes = r#"{"q.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}}"#;
+    bench.write("in/a.safetensors", &safetensors(codes, &[0x38; 4]));
+    bench.write("in/b.safetensors", &shard(&[("q.weight_scale_inv", 1.0, 1)]));
+    assert_eq!(bench.run("cast in/a.safetensors --to bf16 -q").code, Some(0));
+    let index = br#"{"weight_map":{"q.weight":"a.safetensors","q.weight_scale_inv":"b.safetensors"}}"#;
+    bench.write("in/model.safetensors.index.json", index);
+    let outcome = bench.run("cast in/a.safetensors --to bf16 -f");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("holds codes whose scales are in 'q.weight_scale_inv'"));
+}
+
+#[test]
+fn the_folder_for_the_output_must_be_there() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    for part in ["", " --part 1/2"] {
+        let message = "tcast: error: no/such: the output's directory does not exist\n  mkdir -p 'no'\n";
+        bench.run(&format!("cast llama --to f16 -o no/such{part}")).expect(1, "", message);
+    }
+    bench.run("cast llama --to f16 -o part --part 1/2 -q").expect(0, "", "");
+    for line in ["bitcast llama --to int16 -o part", "promote llama --tensor model.norm.weight -o part"] {
+        let message = "tcast: error: part: an unfinished conversion is in it\n  \
+                       add --force to replace it, or name another folder with -o\n";
+        bench.run(line).expect(1, "", message);
+    }
 }

@@ -182,7 +182,7 @@ fn an_index_that_cannot_be_one_is_refused_with_what_to_do() {
     fs::File::create(&path).unwrap().set_len((100 << 20) + 1).unwrap();
     let remedy = "  give the .safetensors files one by one\n";
     let name = "tcast: error: ./model.safetensors.index.json:";
-    bench.run("inspect .").expect(1, "", &format!("{name} is longer than any index\n{remedy}"));
+    bench.run("inspect .").expect(1, "", &format!("{name} is longer than any file of its kind\n{remedy}"));
     #[cfg(unix)]
     {
         fs::remove_file(&path).unwrap();

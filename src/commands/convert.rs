@@ -3,7 +3,7 @@
 use super::folder::{self, Folder, Settings, Written};
 use super::{print, tell, threads, warn};
 use crate::cli::{FileArgs, Part, SelectionArgs};
-use crate::container::checkpoint::{self, Checkpoint, quantization};
+use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
@@ -173,7 +173,11 @@ fn plans(job: &Job, source: &Checkpoint, container: &dyn Container, spread: Spre
 fn codes(source: &Checkpoint) -> Codes {
     let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
     let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
-    Codes::find(&tensors, source.folder.as_deref().and_then(quantization).as_deref())
+    let (beside, quantization) = match &source.folder {
+        Some(folder) => (Vec::new(), quantization(folder)),
+        None => beside(&source.path),
+    };
+    Codes::find(&tensors, &beside, quantization.as_deref())
 }
 
 /// Warns of patterns that match nothing, and of what does not reach the output.
@@ -201,10 +205,9 @@ fn warn_of_losses(source: &Checkpoint, target: &dyn Container, selection: &Selec
 
 /// Warns of scales that lose precision while their codes stay what they are.
 fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) {
-    let scales = codes.map(Codes::scales).unwrap_or_default();
+    let Some(codes) = codes else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.tensors).filter(|tensor| tensor.is_converted);
-    let cast: Vec<&str> =
-        tensors.map(|tensor| tensor.source.name.as_str()).filter(|name| scales.contains(name)).collect();
+    let cast: Vec<&str> = tensors.map(|tensor| &*tensor.source.name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
         warn(&format!(

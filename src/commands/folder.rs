@@ -4,22 +4,21 @@ use super::{print, tell, warn};
 use crate::cli::{FileArgs, Part};
 use crate::container::Input;
 use crate::container::checkpoint::{
-    Checkpoint, INDEX, SideFiles, index_text, is_index, named_shards, shard_names, with_dtype,
+    CONFIG, Checkpoint, INDEX, SideFiles, config, index_text, is_index, shard_names, weight_map, with_dtype,
 };
 use crate::engine;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, quoted, shorten};
+use crate::io::map::MappedFile;
 use crate::io::output::check_room;
 use crate::plan::{Plan, Spread};
 use crate::progress::Shards;
 use crate::report::{FileReport, Report};
 use crate::staging::{self, Manifest, Shard, Source, Staging, Start};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 /// How the work is done.
 pub(super) struct Settings {
@@ -34,9 +33,8 @@ pub(super) struct Folder {
     path: PathBuf,
     start: Start,
     manifest: Manifest,
-    index: String,
-    /// The config, where it is not simply copied.
-    config: Option<String>,
+    /// Where the side files are.
+    source: Option<PathBuf>,
     left_out: Vec<PathBuf>,
 }
 
@@ -56,7 +54,6 @@ impl Folder {
         if let Some(folder) = &source.folder {
             check_apart(path, folder)?;
         }
-        staging::check(path, start)?;
         let index_name = source.index.as_ref().map_or(INDEX, |index| &index.name);
         let names = match spread {
             Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
@@ -70,27 +67,26 @@ impl Folder {
         let shards: Vec<Shard> =
             names.into_iter().zip(plans).map(|(file, plan)| Shard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
+        let index_text = index.clone().into_iter().map(|name| (name, index_of(source, plans, &shards)));
+        let config = config_of(source, plans).map(|text| (CONFIG.to_owned(), text));
+        let side_file = |name: String| Source::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
         let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
         let manifest = Manifest {
             tcast: env!("CARGO_PKG_VERSION").to_owned(),
             operator: operator.to_owned(),
             options,
             input: source.path.to_string_lossy().into_owned(),
-            inputs: source.shards.iter().map(|shard| fingerprint(source, shard)).collect::<Result<_>>()?,
-            side_files: side_files.kept.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            inputs: source.shards.iter().map(fingerprint).collect::<Result<_>>()?,
+            side_files: side_files.kept.into_iter().map(side_file).collect::<Result<_>>()?,
+            texts: index_text.chain(config).collect(),
             shards,
             index,
             replaced,
         };
-        let index = index_of(source, plans, &manifest.shards);
-        Ok(Self {
-            path: path.to_owned(),
-            start,
-            index,
-            config: config_of(source, plans),
-            left_out: side_files.left_out,
-            manifest,
-        })
+        staging::check(path, start, &manifest)?;
+        check_inputs(path, source, &manifest)?;
+        let folder = source.folder.clone();
+        Ok(Self { path: path.to_owned(), source: folder, start, left_out: side_files.left_out, manifest })
     }
 
     /// Names what is in the folder of the input and will not be in the output.
@@ -102,7 +98,7 @@ impl Folder {
         let some: Vec<String> = self.left_out.iter().take(FEW).map(|path| shorten(&path.to_string_lossy())).collect();
         let more = self.left_out.len() - some.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        warn(&format!("left out, as weights of other kinds or no files: {}{more}", some.join(", ")));
+        warn(&format!("left out, for they are weights of other kinds or no plain files: {}{more}", some.join(", ")));
     }
 
     /// What would be written, or by one part.
@@ -125,22 +121,11 @@ impl Folder {
     ) -> Result<Written> {
         let chosen = chosen(plans, part);
         let shards = self.manifest.shards.clone();
-        let staging = Staging::open(&self.path, self.manifest, self.start, settings.sync, &|staging| {
-            if let Some(index) = &staging.manifest().index {
-                staging.add(index, self.index.as_bytes())?;
-            }
-            for file in &staging.manifest().side_files {
-                match &self.config {
-                    Some(config) if SideFiles::is_config(file.as_ref()) => staging.add(file, config.as_bytes())?,
-                    _ => staging.copy(file, &source.folder.as_deref().unwrap_or(Path::new("")).join(file))?,
-                }
-            }
-            Ok(())
-        })?;
+        let folder = self.source.as_deref();
+        let staging = Staging::open(&self.path, self.manifest, self.start, settings.sync, folder)?;
         let mut work = Work { staging, source, plans, shards, settings };
-        let before = work.staging.finished();
-        let files = match work.convert(&chosen) {
-            Ok(files) => files,
+        let (files, before) = match work.convert(&chosen) {
+            Ok(done) => done,
             Err(error) => {
                 work.staging.fail(&error).iter().for_each(|kept| tell(&format!("tcast: {kept}")));
                 return Err(error);
@@ -158,8 +143,9 @@ impl Folder {
 pub(super) struct Written {
     /// The shards that were asked for.
     pub(super) files: Vec<FileReport>,
-    /// How many shards were whole before, how many are now, and how many there are to be.
+    /// How many of them were whole before.
     pub(super) before: usize,
+    /// How many shards of the folder are whole now, and how many there are to be.
     pub(super) finished: usize,
     pub(super) all: usize,
 }
@@ -174,21 +160,23 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn convert(&mut self, chosen: &[usize]) -> Result<Vec<FileReport>> {
-        let before: Vec<Option<FileReport>> = chosen.iter().map(|&at| self.staging.done(&self.shards[at])).collect();
-        let missing = || chosen.iter().zip(&before).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
+    /// The shards that were asked for, and how many of them were whole before.
+    fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport>, usize)> {
+        let done: Vec<Option<FileReport>> = chosen.iter().map(|&at| self.staging.done(&self.shards[at])).collect();
+        let missing = || chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
         let folder = self.staging.folder().to_owned();
         check_room(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
         let total = missing().map(|at| self.plans[at].source_bytes()).sum();
         let progress = Shards::new(total, self.settings.quiet);
+        let before = chosen.len() - missing().count();
         let mut files = Vec::new();
-        for (&at, done) in chosen.iter().zip(before) {
+        for (&at, done) in chosen.iter().zip(done) {
             files.push(match done {
                 Some(report) => report,
                 None => self.convert_shard(at, &progress)?,
             });
         }
-        Ok(files)
+        Ok((files, before))
     }
 
     fn convert_shard(&mut self, at: usize, progress: &Shards) -> Result<FileReport> {
@@ -260,7 +248,8 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
 /// The shards that are to be written now.
 fn chosen(plans: &[Plan], part: Option<Part>) -> Vec<usize> {
     match part {
-        Some(part) => shares(plans, part.of).remove(part.number - 1),
+        // Of more parts than shards, the last have nothing to do.
+        Some(part) => shares(plans, part.of.min(plans.len())).into_iter().nth(part.number - 1).unwrap_or_default(),
         None => (0..plans.len()).collect(),
     }
 }
@@ -298,7 +287,7 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
 
 /// The config with the type that most weights have now, where that changes it.
 fn config_of(source: &Checkpoint, plans: &[Plan]) -> Option<String> {
-    let config = fs::read_to_string(source.folder.as_ref()?.join("config.json")).ok()?;
+    let config = config(source.folder.as_ref()?)?;
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
     for tensor in plans.iter().flat_map(|plan| &plan.tensors) {
         *elements.entry(tensor.conversion.to.dtype().name()).or_default() += tensor.source.count;
@@ -307,17 +296,21 @@ fn config_of(source: &Checkpoint, plans: &[Plan]) -> Option<String> {
 }
 
 /// A file of the input, as later runs must find it.
-fn fingerprint(source: &Checkpoint, shard: &Input) -> Result<Source> {
-    let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(shard.path());
-    let modified = fs::metadata(shard.path()).and_then(|metadata| metadata.modified()).map_err(failed)?;
-    let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let header = Sha256::digest(shard.header()).iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    });
-    let file = Path::new(&source.shard_name(shard)).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let modified = format!("{}.{:09}", modified.as_secs(), modified.subsec_nanos());
-    Ok(Source { file, bytes: shard.len(), modified, header })
+fn fingerprint(shard: &Input) -> Result<Source> {
+    let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Source::of(shard.path(), name, Some(shard.header()))
+}
+
+/// Refuses an output in which a file of the input would be replaced, or removed, or is one by a link.
+fn check_inputs(folder: &Path, source: &Checkpoint, manifest: &Manifest) -> Result<()> {
+    let inputs = || source.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path);
+    for path in manifest.files().chain(&manifest.replaced).map(|name| folder.join(name)).filter(|path| path.is_file()) {
+        if inputs().any(|input| same_file::is_same_file(input, &path).unwrap_or(false)) {
+            let error = Error::new("is a file of the input, and would be replaced").in_file(&path);
+            return Err(error.remedy("name another folder with -o"));
+        }
+    }
+    Ok(())
 }
 
 /// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are
@@ -326,11 +319,11 @@ fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
     let there: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let mut replaced: Vec<String> = there.iter().filter(|name| is_index(name)).cloned().collect();
-    let named: Vec<String> = replaced.iter().flat_map(|index| named_shards(&folder.join(index))).collect();
+    let named: Vec<String> = replaced.iter().flat_map(|index| weight_map(&folder.join(index)).into_values()).collect();
     for name in there.into_iter().filter(|name| name.ends_with(".safetensors")) {
         if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
             let path = folder.join(&name);
-            let remedy = format!("rm '{}', or name another folder with -o", path.display());
+            let remedy = format!("rm {}, or name another folder with -o", quoted(&path));
             let error =
                 Error::new("is no shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
             return Err(error.remedy(remedy));

@@ -70,7 +70,9 @@ impl MappedFile {
             && let Err(error) = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len())
             && error.raw_os_error() == Some(EFAULT)
         {
-            return Err(Error::new("the file was cut short, or could not be read, during the work").in_file(&self.path));
+            return Err(Error::new("the file was cut short, or could not be read, during the work")
+                .into_io()
+                .in_file(&self.path));
         }
         #[cfg(not(target_os = "linux"))]
         let _ = range;

@@ -4,7 +4,7 @@
 //! there and flushed. Every temporary file is listed, so that an interrupt can remove it. Devices and pipes
 //! have no name to take and are written in place.
 
-use crate::error::{Error, Result, size};
+use crate::error::{Error, Result, quoted, size};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,8 +66,7 @@ const SUFFIX: &str = ".tmp";
 /// Removes the temporary files in a folder that runs which were killed have left there.
 pub fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+        if is_temporary(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -75,6 +74,18 @@ pub fn remove_leftovers(folder: &Path) {
 
 /// The name of the folder in an output folder that work is done in; it goes with all that is in it.
 pub const WORK: &str = ".tcast";
+/// The name of the file that lies in an output folder while [`WORK`] is taken away.
+pub const END: &str = ".tcast.json";
+
+/// Whether a name is that of something that this program makes for itself.
+#[must_use]
+pub fn is_own(name: &str) -> bool {
+    name == WORK || name == END || is_temporary(name)
+}
+
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+}
 
 /// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in
 /// it; one named [`WORK`] goes with its contents.
@@ -149,13 +160,7 @@ impl Destination {
                     .remedy("add --force to replace it, or name another file with -o"));
             }
         }
-        let directory = directory_of(&file);
-        if !directory.is_dir() {
-            let missing = directory.to_string_lossy().replace('\'', r"'\''");
-            return Err(Error::new("the output's directory does not exist")
-                .in_file(path)
-                .remedy(format!("mkdir -p '{missing}'")));
-        }
+        check_folder(&file).map_err(|error| error.in_file(path))?;
         let in_place = existing.is_some_and(|existing| !existing.is_file());
         Ok(Self { path: path.to_owned(), file, replace, in_place })
     }
@@ -220,10 +225,24 @@ pub fn check_room(folder: &Path, len: u64) -> Result<()> {
         Some(available) if available < len => {
             let (needed, available) = (size(len), size(available));
             let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
-            Err(error.remedy("free some space, or name an output on another disk with -o"))
+            Err(error.into_io().remedy("free some space, or name an output on another disk with -o"))
         }
         _ => Ok(()), // a file system that does not say is found out by writing
     }
+}
+
+/// Refuses an output in a folder that does not exist.
+///
+/// # Errors
+/// When that is so.
+pub fn check_folder(output: &Path) -> Result<()> {
+    // What ends in a slash has its own name as the last one all the same.
+    let folder = directory_of(output);
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let error = Error::new("the output's directory does not exist").in_file(output);
+    Err(error.remedy(format!("mkdir -p {}", quoted(folder))))
 }
 
 /// Bytes that are available on the disk of a folder, or of the nearest one above that exists.

@@ -3,10 +3,15 @@
 use super::Start;
 use crate::container::checkpoint::{is_inside, is_plain};
 use crate::error::{Error, Result, shorten};
-use crate::io::output::WORK;
+use crate::io::output::is_own;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 /// What a checkpoint is made of, and how.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,8 +30,10 @@ pub struct Manifest {
     pub shards: Vec<Shard>,
     /// The index, if there is one.
     pub index: Option<String>,
-    /// Paths of the side files in the folder.
-    pub side_files: Vec<String>,
+    /// The files that go along, by their paths in the folder.
+    pub side_files: Vec<Source>,
+    /// What is in the index, and in those side files that are not simply copied.
+    pub texts: BTreeMap<String, String>,
     /// Files of an older checkpoint in the folder that go when this one takes its place.
     pub replaced: Vec<String>,
 }
@@ -40,8 +47,30 @@ pub struct Source {
     pub bytes: u64,
     /// When it was last changed: seconds since 1970, with nine decimals.
     pub modified: String,
-    /// SHA-256 of what stands before the tensors, as hexadecimal digits.
-    pub header: String,
+    /// SHA-256 of what stands before the tensors, as hexadecimal digits; `None` of a side file.
+    pub header: Option<String>,
+}
+
+impl Source {
+    /// A file as it is now.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
+        let metadata = fs::metadata(path).map_err(failed)?;
+        let modified = metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let modified = format!("{}.{:09}", modified.as_secs(), modified.subsec_nanos());
+        Ok(Self { file: name, bytes: metadata.len(), modified, header: header.map(sha256) })
+    }
+}
+
+/// The hash of some bytes, as hexadecimal digits.
+pub(super) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// A file that is written.
@@ -54,6 +83,18 @@ pub struct Shard {
 }
 
 impl Manifest {
+    /// The names of all files in the folder, in the order in which they get their places: what a loader begins with
+    /// comes last.
+    pub fn files(&self) -> impl Iterator<Item = &String> {
+        let side_files = self.side_files.iter().map(|side| &side.file);
+        side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
+    }
+
+    /// Whether another run can go on with it: only `cast` has the flags for that.
+    pub(super) fn can_resume(&self) -> bool {
+        self.operator == "cast"
+    }
+
     /// Where the work that was begun differs from what is to be done now, in words.
     fn difference(&self, now: &Self) -> Option<String> {
         let differ = |what: &str, before: &str, now: &str| {
@@ -62,7 +103,8 @@ impl Manifest {
         differ("tcast", &self.tcast, &now.tcast)
             .or_else(|| differ("the subcommand", &self.operator, &now.operator))
             .or_else(|| self.other_option(now))
-            .or_else(|| self.other_input(now))
+            .or_else(|| other_input(&self.inputs, &now.inputs))
+            .or_else(|| other_input(&self.side_files, &now.side_files))
             .or_else(|| (self.shards != now.shards).then(|| "the shards to write are others".to_owned()))
     }
 
@@ -82,23 +124,6 @@ impl Manifest {
         })
     }
 
-    fn other_input(&self, now: &Self) -> Option<String> {
-        if let Some((before, now)) = self.inputs.iter().zip(&now.inputs).find(|(before, now)| before != now) {
-            let file = shorten(&before.file);
-            return Some(if before.file != now.file {
-                format!("the input had {file}, and has {} there now", shorten(&now.file))
-            } else if before.bytes != now.bytes {
-                format!("{file} had {} bytes, and has {} now", before.bytes, now.bytes)
-            } else if before.header != now.header {
-                format!("{file} has another header now")
-            } else {
-                format!("{file} was changed since (modified {}, now {})", before.modified, now.modified)
-            });
-        }
-        let (before, now) = (self.inputs.len(), now.inputs.len());
-        (before != now).then(|| format!("the input had {before} files, and has {now} now"))
-    }
-
     /// Refuses to go on with what was begun otherwise.
     pub(super) fn check_same(&self, now: &Self, start: Start) -> Result<()> {
         let Some(difference) = self.difference(now) else { return Ok(()) };
@@ -113,9 +138,29 @@ impl Manifest {
     /// Refuses names that lead out of the folder: the manifest is a file as any other.
     pub(super) fn check_names(&self) -> Result<()> {
         let plain = self.shards.iter().map(|shard| &shard.file).chain(&self.index).chain(&self.replaced);
-        let stray = plain.filter(|name| !is_plain(name) || *name == WORK);
-        let mut stray = stray.chain(self.side_files.iter().filter(|path| !is_inside(Path::new(path))));
+        let stray = plain.filter(|name| !is_plain(name) || is_own(name));
+        let mut stray = stray.chain(self.side_files.iter().map(|side| &side.file).filter(|path| !is_inside(path)));
         let refuse = |name: &String| Err(Error::new(format!("names '{}', which is not in the folder", shorten(name))));
         stray.next().map_or(Ok(()), refuse)
     }
+}
+
+/// Which of some files is not what it was, in words.
+fn other_input(before: &[Source], now: &[Source]) -> Option<String> {
+    if let Some((before, now)) = before.iter().zip(now).find(|(before, now)| before != now) {
+        let file = shorten(&before.file);
+        return Some(if before.file != now.file {
+            format!("the input had {file}, and has {} there now", shorten(&now.file))
+        } else if before.bytes != now.bytes {
+            format!("{file} had {} bytes, and has {} now", before.bytes, now.bytes)
+        } else if before.header != now.header {
+            format!("{file} has another header now")
+        } else {
+            format!("{file} was changed since (modified {}, now {})", before.modified, now.modified)
+        });
+    }
+    let longer = if before.len() > now.len() { before } else { now };
+    let odd = longer.get(before.len().min(now.len()))?;
+    let what = if before.len() > now.len() { "is not in the input any more" } else { "was not in the input" };
+    Some(format!("{} {what}", shorten(&odd.file)))
 }

@@ -3,21 +3,25 @@
 //! Until all of it is there, nothing lies in the folder but one of our own, [`WORK`], and no loader takes it for a
 //! checkpoint. In that one are
 //!
-//! * `manifest.json`: what the checkpoint is made of, and how; what is to be continued must agree with it,
+//! * `manifest.json`: what the checkpoint is made of, and how; whoever writes it first decides, and what is to be
+//!   continued must agree with it,
 //! * `files/`: side files and index, and the shards, each under its name as soon as it is whole and on the disk,
 //! * `done/`: for each shard that is, what was done, so that it counts in the report of a later run,
 //! * `lock`: held by whoever is at work.
 //!
-//! The last step moves `files/` up, the index at the end. Then all that was done is written into `.tcast.json`, the work
+//! The last step moves `files/` up, the index at the end. Then all that was done is written into [`END`], the work
 //! folder goes, and that file last: at no moment could a resume not tell how far it was.
 
 mod manifest;
 
 pub use manifest::{Manifest, Shard, Source};
 
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
-use crate::io::output::{Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers};
+use crate::io::output::{
+    Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers,
+};
+use manifest::sha256;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,8 +32,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
-/// The file that lies in the folder while the work folder is taken away.
-const END: &str = ".tcast.json";
+/// The manifest's place in the work folder.
+const MANIFEST: &str = "manifest.json";
 
 /// How a run relates to what others have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +52,16 @@ pub enum Start {
 #[derive(Debug, Serialize, Deserialize)]
 struct End {
     manifest: Manifest,
-    /// The records of the shards, by their names.
+    /// Of the shards, by their names.
     done: BTreeMap<String, Value>,
+}
+
+/// What was done with a shard.
+#[derive(Serialize, Deserialize)]
+struct Record<T> {
+    /// The hash of the manifest: what was done by another one does not count.
+    of: String,
+    done: T,
 }
 
 /// Work on a folder of shards.
@@ -58,13 +70,15 @@ pub struct Staging {
     folder: PathBuf,
     work: PathBuf,
     manifest: Manifest,
-    /// The records of all shards, where everything is in its place.
+    /// What was done with all shards, where everything is in its place.
     ended: Option<BTreeMap<String, Value>>,
     start: Start,
     /// Whether everything is on the disk before it counts.
     sync: bool,
     /// Whether the folder was made by this run.
     is_new: bool,
+    /// How many shards were whole when this run began.
+    before: usize,
     /// Nobody else works here as long as it is open. Closed before it is removed, as Windows wants it.
     _lock: Option<File>,
     /// What goes again if not one shard was finished; the inner folder before the outer one.
@@ -82,13 +96,18 @@ enum Found {
 fn find(folder: &Path) -> Result<Found> {
     let failed = |error: io::Error| Error::io("cannot write into", &error).in_file(folder);
     if !folder.exists() {
+        check_folder(folder)?;
         return Ok(Found::Nothing);
     }
     if !folder.is_dir() {
         let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
         return Err(error.remedy("name another output with -o"));
     }
-    if folder.join(WORK).join("manifest.json").exists() || folder.join(END).exists() {
+    if folder.join(WORK).is_symlink() {
+        let error = Error::new(format!("{WORK} in it is a link, which is not followed")).in_file(folder);
+        return Err(error.remedy(format!("rm {}", quoted(&folder.join(WORK)))));
+    }
+    if folder.join(WORK).join(MANIFEST).exists() || folder.join(END).exists() {
         return Ok(Found::Unfinished);
     }
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -102,12 +121,14 @@ fn find(folder: &Path) -> Result<Found> {
 /// Refuses a folder that a run may not write into.
 ///
 /// # Errors
-/// When it is a file, holds something, or holds unfinished work, unless `start` allows it.
-pub fn check(folder: &Path, start: Start) -> Result<()> {
+/// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
+pub fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
     let (message, remedy) = match (find(folder)?, start) {
-        (Found::Nothing, _) | (_, Start::Replace) | (Found::Unfinished, Start::Resume | Start::Part) => return Ok(()),
-        (Found::Unfinished, Start::Anew) => {
+        (Found::Unfinished, Start::Anew) if manifest.can_resume() => {
             ("an unfinished conversion is in it", "add --resume to go on with it, or --force to start anew")
+        }
+        (Found::Unfinished, Start::Anew) => {
+            ("an unfinished conversion is in it", "add --force to replace it, or name another folder with -o")
         }
         (Found::Other, Start::Part) => (
             "the output exists already",
@@ -116,23 +137,36 @@ pub fn check(folder: &Path, start: Start) -> Result<()> {
         (Found::Other, Start::Anew | Start::Resume) => {
             ("the output exists already", "add --force to replace it, or name another folder with -o")
         }
+        (Found::Nothing, _) | (_, Start::Replace) | (Found::Unfinished, Start::Resume | Start::Part) => {
+            return check_places(folder, manifest);
+        }
     };
     Err(Error::new(message).in_file(folder).remedy(remedy))
 }
 
+/// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.
+fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
+    for file in manifest.files() {
+        let path = folder.join(file);
+        let above = path.ancestors().skip(1).take_while(|above| *above != folder);
+        let stray = above.filter(|above| above.is_symlink() || above.exists() && !above.is_dir());
+        let is_taken = path.is_dir() && !path.is_symlink();
+        if let Some(stray) = stray.chain(is_taken.then_some(&*path)).next() {
+            let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
+            return Err(error.remedy("remove it, or name another folder with -o"));
+        }
+    }
+    Ok(())
+}
+
 impl Staging {
-    /// Begins to work on a folder. With `sync`, everything is on the disk before it counts. `prepare` writes side files and index, unless another run has done so.
+    /// Begins to work on a folder. With `sync`, everything is on the disk before it counts. Side files are copied from
+    /// `source`.
     ///
     /// # Errors
     /// As [`check`]; when another run is at work, what it has begun differs from `manifest`, or the system refuses.
-    pub fn open(
-        folder: &Path,
-        manifest: Manifest,
-        start: Start,
-        sync: bool,
-        prepare: &dyn Fn(&Self) -> Result<()>,
-    ) -> Result<Self> {
-        check(folder, start)?;
+    pub fn open(folder: &Path, manifest: Manifest, start: Start, sync: bool, source: Option<&Path>) -> Result<Self> {
+        check(folder, start, &manifest)?;
         if start == Start::Replace {
             let _ = fs::remove_file(folder.join(END));
         } else if folder.join(END).exists() {
@@ -143,49 +177,61 @@ impl Staging {
         let work = folder.join(WORK);
         let is_new = !folder.exists();
         let mut made = Vec::new();
-        if start != Start::Part {
-            if is_new {
-                made.push(NewFolder::create(folder)?);
-            }
-            if !work.exists() {
-                made.insert(0, NewFolder::create(&work)?);
+        if start == Start::Part {
+            create_folders(&work)?;
+        }
+        for path in [folder, &work] {
+            // Another run may make it at the same moment: then it is that one's.
+            match if path.exists() { Ok(None) } else { NewFolder::create(path).map(Some) } {
+                Ok(new) => made.extend(new),
+                Err(_) if path.is_dir() => {}
+                Err(error) => return Err(error),
             }
         }
-        create_folders(&work)?;
-        let lock = lock(&work, start == Start::Part)?;
-        if start == Start::Replace {
-            for old in ["manifest.json", "done", "files"] {
-                let old = work.join(old);
-                let _ = fs::remove_file(&old).or_else(|_| fs::remove_dir_all(&old));
+        made.reverse();
+        let lock = match lock(&work, start == Start::Part) {
+            Ok(lock) => lock,
+            Err(error) => {
+                made.into_iter().for_each(NewFolder::keep);
+                return Err(error);
             }
+        };
+        if start == Start::Replace {
+            clear(&work);
         }
         create_folders(&work.join("files"))?;
         create_folders(&work.join("done"))?;
-        let folder = folder.to_owned();
-        let mut staging = Self { folder, work, manifest, ended: None, start, sync, is_new, _lock: lock, made };
-        let path = staging.work.join("manifest.json");
-        if !path.exists() {
-            staging.manifest.check_names().map_err(|error| error.in_file(&staging.folder))?;
-            prepare(&staging)?;
-            let text = json(&staging.manifest)?;
-            let outcome = Destination::new(&path, false, &[]).and_then(|destination| staging.write(destination, &text));
-            // Another part may have been faster.
-            outcome.or_else(|error| if path.exists() { Ok(()) } else { Err(error) })?;
-        }
-        let begun: Manifest = read(&path)?;
-        begun.check_names().map_err(|error| error.in_file(&path))?;
-        begun.check_same(&staging.manifest, start).map_err(|error| error.in_file(&staging.folder))?;
-        staging.manifest = begun;
+        let path = work.join(MANIFEST);
+        let begun = Self { is_new, start, _lock: lock, made, ..Self::begun(folder, manifest, None, sync) };
+        begun.decide(&path)?;
+        let manifest: Manifest = read(&path)?;
+        manifest.check_names().map_err(|error| error.in_file(&path))?;
+        manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
+        let mut staging = Self { manifest, ..begun };
         if start == Start::Resume {
             // Nobody else is at work.
             for folder in ["files", "done", ""] {
                 remove_leftovers(&staging.work.join(folder));
             }
         }
-        if start == Start::Part || staging.finished() > 0 {
+        staging.before = staging.finished();
+        if start == Start::Part || staging.before > 0 {
             staging.keep();
         }
+        staging.add_side_files(source)?;
         Ok(staging)
+    }
+
+    /// Makes one's own manifest that of all, unless there is one.
+    fn decide(&self, path: &Path) -> Result<()> {
+        if path.exists() {
+            return Ok(());
+        }
+        self.manifest.check_names().map_err(|error| error.in_file(&self.folder))?;
+        let text = json(&self.manifest)?;
+        let outcome = Destination::new(path, false, &[]).and_then(|destination| self.write(destination, &text));
+        // Another part may have been faster.
+        outcome.or_else(|error| if path.exists() { Ok(()) } else { Err(error) })
     }
 
     /// Opens the work of runs that are over.
@@ -197,8 +243,8 @@ impl Staging {
             return Self::at_end(folder, sync);
         }
         let work = folder.join(WORK);
-        let path = work.join("manifest.json");
-        if !path.exists() {
+        let path = work.join(MANIFEST);
+        if !path.exists() || work.is_symlink() {
             let error = Error::new("holds no unfinished conversion").in_file(folder);
             return Err(error.remedy("give the folder that the parts were written into"));
         }
@@ -211,8 +257,8 @@ impl Staging {
     /// What others have begun.
     fn begun(folder: &Path, manifest: Manifest, ended: Option<BTreeMap<String, Value>>, sync: bool) -> Self {
         let work = folder.join(WORK);
-        let (start, is_new, made) = (Start::Resume, false, Vec::new());
-        Self { folder: folder.to_owned(), work, manifest, ended, start, sync, is_new, _lock: None, made }
+        let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
+        Self { folder: folder.to_owned(), work, manifest, ended, start, sync, is_new, before, _lock: None, made }
     }
 
     /// What is in its place already.
@@ -233,30 +279,47 @@ impl Staging {
         &self.folder
     }
 
-    /// Where a shard, a side file or the index is to be written.
+    /// Where a shard is to be written.
     #[must_use]
     pub fn place(&self, file: &str) -> Destination {
-        Destination::within(&self.work.join("files").join(file))
+        Destination::within(&self.staged(file))
     }
 
-    /// Writes a side file or the index.
-    ///
-    /// # Errors
-    /// When the system cannot.
-    pub fn add(&self, file: &str, content: &[u8]) -> Result<()> {
-        let path = self.work.join("files").join(file);
+    fn staged(&self, file: &str) -> PathBuf {
+        self.work.join("files").join(file)
+    }
+
+    /// Copies what is not there yet of the side files, and writes those that are made anew.
+    fn add_side_files(&self, source: Option<&Path>) -> Result<()> {
+        for (file, text) in &self.manifest.texts {
+            self.add(file, text.as_bytes())?;
+        }
+        let missing = |side: &&Source| {
+            let is_there = |path: PathBuf| fs::metadata(path).is_ok_and(|found| found.len() == side.bytes);
+            !is_there(self.staged(&side.file)) && !self.manifest.texts.contains_key(&side.file)
+        };
+        for Source { file, .. } in self.manifest.side_files.iter().filter(missing) {
+            if let Some(source) = source {
+                self.add(file, &MappedFile::open(&source.join(file))?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, file: &str, content: &[u8]) -> Result<()> {
+        let path = self.staged(file);
         if let Some(folder) = path.parent() {
             create_folders(folder)?;
         }
         self.write(self.place(file), content)
     }
 
-    /// Copies a side file.
-    ///
-    /// # Errors
-    /// When one of the files cannot be read or written.
-    pub fn copy(&self, file: &str, source: &Path) -> Result<()> {
-        self.add(file, &MappedFile::open(source)?)
+    fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
+        let output = destination.create()?;
+        for (place, piece) in (0..).zip(content.chunks(PIECE)) {
+            output.write_at(place * PIECE as u64, piece)?;
+        }
+        output.publish(self.sync)
     }
 
     /// What was recorded of a shard, if it is whole.
@@ -265,20 +328,34 @@ impl Staging {
         if let Some(done) = &self.ended {
             return done.get(&shard.file).and_then(|record| T::deserialize(record).ok());
         }
-        let record = fs::read(self.record_of(&shard.file)).ok()?;
+        let text = fs::read(self.record_of(&shard.file)).ok()?;
+        let record: Record<T> = serde_json::from_slice(&text).ok()?;
         let is_there = |path: PathBuf| fs::metadata(path).is_ok_and(|found| found.len() == shard.bytes);
-        let is_whole = is_there(self.work.join("files").join(&shard.file)) || is_there(self.folder.join(&shard.file));
-        serde_json::from_slice(&record).ok().filter(|_| is_whole)
+        let is_whole = is_there(self.staged(&shard.file)) || is_there(self.folder.join(&shard.file));
+        (is_whole && record.of == self.hash()).then_some(record.done)
     }
 
     /// Records that a shard is whole: it stays whatever happens.
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn record<T: Serialize>(&mut self, shard: &str, record: &T) -> Result<()> {
-        self.write(Destination::within(&self.record_of(shard)), &json(record)?)?;
-        self.keep();
+    pub fn record<T: Serialize>(&mut self, shard: &str, done: &T) -> Result<()> {
+        let record = Record { of: self.hash(), done };
+        self.write(Destination::within(&self.record_of(shard)), &json(&record)?)?;
+        if self.manifest.can_resume() {
+            self.keep();
+        }
         Ok(())
+    }
+
+    /// By the shard's number: its name may be as long as a name can be.
+    fn record_of(&self, shard: &str) -> PathBuf {
+        let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
+        self.work.join("done").join(format!("{number}.json"))
+    }
+
+    fn hash(&self) -> String {
+        json(&self.manifest).map(|text| sha256(&text)).unwrap_or_default()
     }
 
     /// How many shards are whole.
@@ -305,7 +382,6 @@ impl Staging {
         Ok(())
     }
 
-    /// Moves everything to its place.
     fn move_up(&mut self) -> Result<()> {
         let shards = &self.manifest.shards;
         let records = shards.iter().map(|shard| (shard.file.clone(), self.done::<Value>(shard)));
@@ -317,25 +393,28 @@ impl Staging {
             let error = Error::new(message).in_file(&self.folder);
             return Err(error.remedy("run the parts that are missing again, and then --finish"));
         }
-        let files = self.work.join("files");
-        for old in &self.manifest.replaced {
-            // One that was moved here already is no old one.
-            let is_new = shards.iter().any(|shard| shard.file == *old) || self.manifest.index.as_ref() == Some(old);
-            if !is_new || files.join(old).exists() {
-                let _ = fs::remove_file(self.folder.join(old));
-            }
+        let is_moved = |file: &str| !self.staged(file).exists() && self.folder.join(file).exists();
+        if let Some(lost) = self.manifest.files().find(|file| !self.staged(file).exists() && !is_moved(file)) {
+            let error = Error::new(format!("'{}' is not there yet", shorten(lost))).in_file(&self.folder);
+            return Err(error.remedy("run one of the parts again, and then --finish"));
         }
-        let order = self.manifest.side_files.iter().chain(shards.iter().map(|shard| &shard.file));
-        for file in order.chain(&self.manifest.index) {
-            let (from, to) = (files.join(file), self.folder.join(file));
+        check_places(&self.folder, &self.manifest)?;
+        // What was moved here already is no old file.
+        for old in self
+            .manifest
+            .replaced
+            .iter()
+            .filter(|old| !self.manifest.files().any(|file| file == *old) || !is_moved(old))
+        {
+            let _ = fs::remove_file(self.folder.join(old));
+        }
+        for file in self.manifest.files().filter(|file| !is_moved(file)) {
+            let to = self.folder.join(file);
             let failed = |error: io::Error| Error::io("cannot put in place", &error).in_file(&to);
-            if !from.exists() {
-                continue; // by an earlier run
-            }
             if let Some(folder) = to.parent() {
                 create_folders(folder)?;
             }
-            fs::rename(&from, &to).map_err(failed)?;
+            fs::rename(self.staged(file), &to).map_err(failed)?;
         }
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
         #[cfg(unix)]
@@ -348,38 +427,29 @@ impl Staging {
         fs::rename(path, self.folder.join(END)).map_err(failed)
     }
 
-    fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
-        let output = destination.create()?;
-        for (place, piece) in (0..).zip(content.chunks(PIECE)) {
-            output.write_at(place * PIECE as u64, piece)?;
-        }
-        output.publish(self.sync)
-    }
-
-    fn record_of(&self, shard: &str) -> PathBuf {
-        self.work.join("done").join(format!("{shard}.json"))
-    }
-
     /// From now on the work stays when the run fails or is interrupted.
     fn keep(&mut self) {
         self.made.drain(..).for_each(NewFolder::keep);
-        let how = if self.start == Start::Part { "the same command goes on" } else { "add --resume to go on" };
-        keep_at_interrupt(format!("finished shards are kept in {}: {how}", self.work.display()));
+        let how = self.how_to_go_on();
+        keep_at_interrupt(format!("finished shards are kept in {}: {how} goes on", self.work.display()));
     }
 
-    /// What is to be done after a failure, in a sentence: where the system failed, what is whole stays for a resume, and
-    /// that of other parts stays in any case. Where the input or the options are at fault, no resume could end otherwise:
-    /// all of it goes, and `None` is given.
+    fn how_to_go_on(&self) -> &'static str {
+        if self.start == Start::Part { "the same command" } else { "the same command with --resume" }
+    }
+
+    /// What is to be done after a failure, in a sentence. What earlier runs and other parts have done stays, and what
+    /// this one has, where the system failed. Where the input or the options are at fault, no resume could end otherwise,
+    /// and all that this run has made goes: `None`.
     #[must_use]
     pub fn fail(self, error: &Error) -> Option<String> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
-        if self.start == Start::Part || error.is_io() && finished > 0 {
-            let how = if self.start == Start::Part { "the same command" } else { "--resume" };
-            let folder = self.work.display();
-            return Some(format!(
-                "{finished} of {all} shards are done and kept in {folder}: {how} goes on with the others"
-            ));
+        let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
+        if self.start == Start::Part || self.before > 0 || is_worth {
+            let (folder, how) = (self.work.display(), self.how_to_go_on());
+            return Some(format!("{finished} of {all} shards are done and kept in {folder}: {how} goes on"));
         }
+        clear(&self.work);
         let _ = fs::remove_dir_all(&self.work);
         if self.is_new {
             let _ = fs::remove_dir(&self.folder);
@@ -388,10 +458,18 @@ impl Staging {
     }
 }
 
+/// Removes what was done, the manifest last: without it nobody knows what the rest is.
+fn clear(work: &Path) {
+    let _ = fs::remove_dir_all(work.join("done"));
+    let _ = fs::remove_dir_all(work.join("files"));
+    let _ = fs::remove_file(work.join(MANIFEST));
+}
+
 /// Keeps others out, or those who work alone. A file system without locks lets everybody in.
 fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
     let path = work.join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    // Read as well: on NFS a shared lock is one for reading.
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
     let file = file.map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
     match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
         Ok(()) => Ok(Some(file)),

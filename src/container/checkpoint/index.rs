@@ -1,18 +1,14 @@
 //! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
 
-use super::WITHOUT_INDEX;
+use super::{WITHOUT_INDEX, read_text};
 use crate::container::json::{MapOnly, StringPairs};
 use crate::error::{Error, Result, shorten};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::Read;
 use std::path::Path;
 
-/// The longest index that is read; those of the largest models have a few MiB.
-const MAX_INDEX: u64 = 100 << 20;
 /// What stands in an index's name between that of the model and the variant.
 const INFIX: &str = ".safetensors.index.";
 /// The usual name of an index; variants have a word in it (`model.safetensors.index.fp16.json`).
@@ -42,16 +38,7 @@ impl Index {
     /// # Errors
     /// When it is no file, or not what an index is.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let failed = |error: std::io::Error| Error::io("cannot read", &error);
-        // A pipe would be waited for, and has no length.
-        if !fs::metadata(path).map_err(failed)?.is_file() {
-            return Err(Error::new("is not a file").remedy(WITHOUT_INDEX));
-        }
-        let mut text = Vec::new();
-        File::open(path).and_then(|file| file.take(MAX_INDEX + 1).read_to_end(&mut text)).map_err(failed)?;
-        if text.len() as u64 > MAX_INDEX {
-            return Err(Error::new("is longer than any index").remedy(WITHOUT_INDEX));
-        }
+        let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
         let MapOnly(content) = serde_json::from_slice::<MapOnly<Content>>(&text).map_err(|error| {
             let error = Error::new(format!("malformed index: {}", shorten(&error.to_string())));
             error.remedy("download the folder again")
@@ -62,16 +49,16 @@ impl Index {
     }
 }
 
-/// The shards that an index names, as far as it can be read.
+/// Which shard holds which tensor by an index, as far as it can be read.
 #[must_use]
-pub fn named_shards(path: &Path) -> BTreeSet<String> {
-    Index::read(path).map(|index| index.weight_map.into_values().collect()).unwrap_or_default()
+pub fn weight_map(path: &Path) -> BTreeMap<String, String> {
+    Index::read(path).map(|index| index.weight_map).unwrap_or_default()
 }
 
 /// Whether a file name is that of an index.
 #[must_use]
 pub fn is_index(name: &str) -> bool {
-    name.contains(INFIX)
+    name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
 }
 
 /// The text of an index in the style of `transformers` 5: keys sorted, two spaces, all that is not ASCII escaped.

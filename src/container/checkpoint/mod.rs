@@ -7,14 +7,15 @@
 mod index;
 mod side_files;
 
-pub use index::{INDEX, Index, index_text, is_index, named_shards, shard_names};
-pub use side_files::{SideFiles, is_inside, quantization, with_dtype};
+pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
+pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
 
 use super::{Input, Tensor, survey as survey_file};
 use crate::error::{Error, Result, shorten};
 use crate::io::output::WORK;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 /// Disagreements that are told one by one.
@@ -124,6 +125,35 @@ pub fn survey(path: &Path) -> Result<Checkpoint> {
         }
     };
     Ok(Checkpoint { path: path.to_owned(), ..found })
+}
+
+/// All of a small file that describes others.
+fn read_text(path: &Path) -> Result<Vec<u8>> {
+    /// Indexes of the largest models have a few MiB.
+    const MOST: u64 = 100 << 20;
+    let failed = |error: std::io::Error| Error::io("cannot read", &error);
+    // A pipe would be waited for, and has no length.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(Error::new("is not a file"));
+    }
+    let mut text = Vec::new();
+    File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut text)).map_err(failed)?;
+    if text.len() as u64 > MOST {
+        return Err(Error::new("is longer than any file of its kind"));
+    }
+    Ok(text)
+}
+
+/// What a shard belongs to, by what lies beside it: the names of all tensors by an index that names it, and how the config
+/// says that the weights are quantized. Nothing of a file that stands alone.
+#[must_use]
+pub fn beside(shard: &Path) -> (Vec<String>, Option<String>) {
+    let folder = directory_of(shard);
+    let name = shard.file_name().unwrap_or_default().to_string_lossy();
+    let indexes = file_names(folder).unwrap_or_default().into_iter().filter(|name| is_index(name));
+    let maps = indexes.map(|index| weight_map(&folder.join(index)));
+    let map = maps.into_iter().find(|map| map.values().any(|shard| *shard == name)).unwrap_or_default();
+    (map.into_keys().collect(), quantization(folder))
 }
 
 fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {

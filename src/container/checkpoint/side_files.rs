@@ -1,16 +1,16 @@
 //! What lies beside the shards of a checkpoint: config, tokenizer, chat template and whatever else goes with a model.
 
-use super::is_index;
+use super::{is_index, read_text};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::output::WORK;
+use crate::io::output::is_own;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The file that says what a model is.
-const CONFIG: &str = "config.json";
+pub const CONFIG: &str = "config.json";
 /// Names that end so are those of weights in some format: of the model as it was, which the result no longer is.
 const WEIGHTS: &[&str] = &[
     ".safetensors",
@@ -35,8 +35,8 @@ const WEIGHTS: &[&str] = &[
 #[derive(Debug, Default)]
 pub struct SideFiles {
     /// Those that belong to the model whatever its types are.
-    pub kept: Vec<PathBuf>,
-    /// Weights in other formats, or of other indexes, and what is no file.
+    pub kept: Vec<String>,
+    /// Weights in other formats, what is no file, and what has a name that is no text.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -63,8 +63,13 @@ impl SideFiles {
                     }
                 } else if is_index(&name) || inner.as_os_str().is_empty() && name.ends_with(".safetensors") {
                     // Made anew, or not in the index, which is told already.
-                } else if folder.join(&inside).is_file() && !WEIGHTS.iter().any(|end| name.ends_with(end)) {
-                    found.kept.push(inside);
+                } else if is_own(&name) {
+                    // Of an unfinished conversion into the folder.
+                } else if let Some(path) = inside.to_str()
+                    && folder.join(&inside).is_file()
+                    && !WEIGHTS.iter().any(|end| name.ends_with(end))
+                {
+                    found.kept.push(path.to_owned());
                 } else {
                     found.left_out.push(inside);
                 }
@@ -74,20 +79,14 @@ impl SideFiles {
         found.left_out.sort();
         Ok(found)
     }
-
-    /// Whether a path is that of the model's config.
-    #[must_use]
-    pub fn is_config(path: &Path) -> bool {
-        path == Path::new(CONFIG)
-    }
 }
 
-/// Whether a path can be that of a side file: in the folder, and not in the one of unfinished work.
+/// Whether a path can be that of a side file: in the folder, and nothing that this program makes for itself.
 #[must_use]
-pub fn is_inside(path: &Path) -> bool {
-    let parts = || path.components();
-    parts().all(|part| matches!(part, std::path::Component::Normal(_)))
-        && parts().next().is_some_and(|first| !first.as_os_str().as_encoded_bytes().starts_with(WORK.as_bytes()))
+pub fn is_inside(path: &str) -> bool {
+    let mut parts = Path::new(path).components();
+    !path.is_empty()
+        && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
 /// The members of a JSON object, each as the text that it is; `None` where the text is no object.
@@ -95,11 +94,16 @@ fn members(text: &str) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text).ok()
 }
 
+/// The config of a folder, if it has one that can be read.
+#[must_use]
+pub fn config(folder: &Path) -> Option<String> {
+    read_text(&folder.join(CONFIG)).ok().and_then(|text| String::from_utf8(text).ok())
+}
+
 /// How the weights of a folder are quantized, by the words of its config; `None` where it does not say that they are.
 #[must_use]
 pub fn quantization(folder: &Path) -> Option<String> {
-    let text = fs::read_to_string(folder.join(CONFIG)).ok()?;
-    let config: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let config: serde_json::Value = serde_json::from_str(&config(folder)?).ok()?;
     // Multimodal models have it with the part that is quantized.
     let of = |config: &serde_json::Value| config.get("quantization_config").filter(|found| found.is_object()).cloned();
     let found = of(&config).or_else(|| of(config.get("text_config")?))?;
