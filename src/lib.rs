@@ -25,6 +25,7 @@ pub mod conversion;
 pub mod dtype;
 pub mod engine;
 pub mod error;
+pub mod figures;
 pub mod io;
 pub mod kernel;
 pub mod operator;

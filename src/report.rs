@@ -2,6 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::error::{shorten, size, visible};
+use crate::figures::Figures;
 use crate::kernel::{Counts, Loss};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
@@ -71,6 +72,9 @@ pub struct TensorReport {
     /// What happened to its values; `None` where nothing has happened yet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counts: Option<Counts>,
+    /// How far its values are from those before, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub figures: Option<Figures>,
 }
 
 impl FileReport {
@@ -102,6 +106,7 @@ impl TensorReport {
             bytes_in: tensor.source.data.stored_len(),
             bytes_out: tensor.target.end - tensor.target.start,
             counts,
+            figures: None,
         }
     }
 

@@ -11,7 +11,7 @@ const ROOMS: &[&[&str]] = &[
     &["report"],
     &["engine", "stats"],
     &["progress", "plan", "staging", "threads"],
-    &["select", "scaled", "conversion", "bits"],
+    &["select", "scaled", "conversion", "bits", "figures"],
     &["container", "operator"],
     &["kernel"],
     &["dtype", "io"],
