@@ -129,7 +129,7 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__cast)
-            opts="-o -f -n -q -j -h --to --all --protect --force-codes --max-shard-size --resume --part --finish --saturate --no-saturate --round-mode --out-of-range --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
+            opts="-o -f -n -q -j -h --to --all --protect --force-codes --max-shard-size --resume --part --finish --stats --hash --saturate --no-saturate --round-mode --out-of-range --fail-on --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -161,6 +161,10 @@ _tcast() {
                     ;;
                 --out-of-range)
                     COMPREPLY=($(compgen -W "wrap saturate error" -- "${cur}"))
+                    return 0
+                    ;;
+                --fail-on)
+                    COMPREPLY=($(compgen -W "saturated infinite nan flushed wrapped inexact" -- "${cur}"))
                     return 0
                     ;;
                 --opset)

@@ -43,6 +43,12 @@ nearest\t'the nearest, a tie upwards'"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l out-of-range -d 'What a float that an integer type cannot hold becomes' -r -f -a "wrap\t'the low bits; NaN and Inf give 0'
 saturate\t'the nearest end; NaN gives 0'
 error\t'refuse; nothing is written'"
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l fail-on -d 'Write nothing and exit with 3 if one of these happens to a value; repeatable, or separated by commas' -r -f -a "saturated\t'saturated'
+infinite\t'became infinite'
+nan\t'became NaN'
+flushed\t'flushed to zero'
+wrapped\t'wrapped'
+inexact\t'rounded or otherwise changed'"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l opset -d 'Cast as that opset\'s Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l include -d 'Only tensors whose name matches; repeatable, the others are copied' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l exclude -d 'Not tensors whose name matches; repeatable' -r
@@ -55,6 +61,8 @@ complete -c tcast -n "__fish_tcast_using_subcommand cast" -l all -d 'Convert int
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l protect -d 'Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, but for those that a --rule names'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l force-codes -d 'Cast the codes of weights that are quantized with scales, without their scales'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l resume -d 'Go on with an interrupted conversion: shards that are done are kept, if input and options are the same'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l stats -d 'Compare every result with its source: largest errors and where they are, mean error, SQNR, cosine similarity'
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l hash -d 'Put SHA-256 of every tensor\'s bytes, before and after, into the JSON report'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l no-saturate -d 'The same as --saturate=false'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s f -l force -d 'Replace an existing output'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -s n -l dry-run -d 'Show what would become what, and the sizes; write nothing'

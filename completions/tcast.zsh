@@ -41,6 +41,12 @@ nearest\:"the nearest, a tie upwards"))' \
 '--out-of-range=[What a float that an integer type cannot hold becomes]:POLICY:((wrap\:"the low bits; NaN and Inf give 0"
 saturate\:"the nearest end; NaN gives 0"
 error\:"refuse; nothing is written"))' \
+'*--fail-on=[Write nothing and exit with 3 if one of these happens to a value; repeatable, or separated by commas]:LIST:((saturated\:"saturated"
+infinite\:"became infinite"
+nan\:"became NaN"
+flushed\:"flushed to zero"
+wrapped\:"wrapped"
+inexact\:"rounded or otherwise changed"))' \
 '--opset=[Cast as that opset'\''s Cast, 1 to 28 \[default\: all types and attributes, by the rules of Cast-23\]]:N:_default' \
 '*--include=[Only tensors whose name matches; repeatable, the others are copied]:GLOB:_default' \
 '*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
@@ -55,6 +61,8 @@ error\:"refuse; nothing is written"))' \
 '--protect[Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, but for those that a --rule names]' \
 '--force-codes[Cast the codes of weights that are quantized with scales, without their scales]' \
 '(-f --force)--resume[Go on with an interrupted conversion\: shards that are done are kept, if input and options are the same]' \
+'--stats[Compare every result with its source\: largest errors and where they are, mean error, SQNR, cosine similarity]' \
+'--hash[Put SHA-256 of every tensor'\''s bytes, before and after, into the JSON report]' \
 '(--saturate)--no-saturate[The same as --saturate=false]' \
 '-f[Replace an existing output]' \
 '--force[Replace an existing output]' \

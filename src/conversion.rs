@@ -19,6 +19,9 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of texts that are written at a time.
 const PIECE: usize = 1 << 20;
 
+/// Takes a piece of a conversion: source, result, and elements so far.
+pub type Sink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
+
 /// What makes a tensor's new elements of its old ones.
 pub struct Conversion {
     /// How the source's elements are stored.
@@ -26,6 +29,33 @@ pub struct Conversion {
     /// How the result's elements are stored.
     pub to: Form,
     how: How,
+    /// What must not happen to any value, and the way out of it.
+    forbidden: Option<Forbidden>,
+}
+
+/// Losses that end the conversion of a tensor.
+#[derive(Clone, Debug)]
+pub struct Forbidden {
+    /// Which.
+    pub losses: Vec<Loss>,
+    /// The tensor's name, for the flags that help.
+    pub tensor: String,
+}
+
+impl Forbidden {
+    fn found(&self, counts: &Counts) -> Option<Loss> {
+        self.losses.iter().copied().find(|loss| counts[*loss] > 0)
+    }
+
+    /// What to do about a loss.
+    fn remedy(&self, loss: Loss, to: Dtype) -> String {
+        let keep = format!("leave the tensor as it is with --rule '{}=keep', or choose a wider type", self.tensor);
+        match loss {
+            Loss::Wrapped => format!("clamp such values with --out-of-range saturate, or {keep}"),
+            Loss::Infinite | Loss::Nan if to.is_float8() => format!("clamp such values with --saturate, or {keep}"),
+            _ => keep,
+        }
+    }
 }
 
 enum How {
@@ -78,7 +108,7 @@ impl Conversion {
             (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, rules)?),
             (_, Form::Texts(target)) => How::Print(TextSource::new(from)?, target),
         };
-        Some(Self { from, to, how })
+        Some(Self { from, to, how, forbidden: None })
     }
 
     /// The same elements in another form. `None` for types of other widths, and for a big-endian target.
@@ -89,7 +119,7 @@ impl Conversion {
             (Form::Texts(source), Form::Texts(target)) => How::Print(TextSource::Texts(source), target),
             _ => return None,
         };
-        Some(Self { from, to, how })
+        Some(Self { from, to, how, forbidden: None })
     }
 
     /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
@@ -102,7 +132,13 @@ impl Conversion {
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
         let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), rules)?;
-        Some(Self { from, to, how: How::Complex(kernel) })
+        Some(Self { from, to, how: How::Complex(kernel), forbidden: None })
+    }
+
+    /// The same, ended by losses that must not happen.
+    #[must_use]
+    pub fn forbid(self, forbidden: Forbidden) -> Self {
+        Self { forbidden: Some(forbidden), ..self }
     }
 
     /// The kernel, where every element has its place and any part can be converted alone.
@@ -111,32 +147,22 @@ impl Conversion {
         if let How::Numbers(kernel) = &self.how { Some(kernel) } else { None }
     }
 
-    /// Converts everything that `reader` gives and hands it to `sink` with the number of elements so far.
+    /// Converts everything that `reader` gives and hands it to `sink`, piece by piece: of numbers the source, the result,
+    /// and the number of elements so far; of text there is no source to see.
     ///
     /// # Errors
     /// When an element cannot be converted, or `reader` or `sink` fails.
-    pub fn run(
-        &self,
-        elements: Elements,
-        mut reader: Reader,
-        sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
-    ) -> Result<Counts> {
+    pub fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Counts> {
         let counts = match &self.how {
             How::Numbers(kernel) | How::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
-            How::Parse(form, parser) => parse(*form, parser, self.to, elements, &mut reader, sink),
+            How::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
             How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
         reader.finish()?;
         Ok(counts)
     }
 
-    fn numbers(
-        &self,
-        kernel: &Kernel,
-        elements: Elements,
-        reader: &mut Reader,
-        sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
-    ) -> Result<Counts> {
+    fn numbers(&self, kernel: &Kernel, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Counts> {
         let (from, to) = (self.from.dtype(), self.to.dtype());
         let is_complex = matches!(self.how, How::Complex(_));
         let is_real = is_complex && from.part() == from;
@@ -159,7 +185,7 @@ impl Conversion {
                     imaginary.fill(0);
                 }
             }
-            sink(&output, start + count)?;
+            sink(&input, &output, start + count)?;
         }
         Ok(counts)
     }
@@ -178,10 +204,12 @@ pub fn run_kernel(
     output: &mut [u8],
     count: usize,
 ) -> Result<Counts> {
-    let is_bad = |outcome: &Result<Counts, Malformed>| match outcome {
-        Ok(lost) => kernel.refuses().is_some_and(|loss| lost[loss] > 0),
-        Err(Malformed) => true,
+    let loss = |counts: &Counts| {
+        let refused = kernel.refuses().filter(|loss| counts[*loss] > 0);
+        refused.or_else(|| conversion.forbidden.as_ref().and_then(|forbidden| forbidden.found(counts)))
     };
+    let is_bad =
+        |outcome: &Result<Counts, Malformed>| outcome.is_err() || outcome.iter().any(|lost| loss(lost).is_some());
     let outcome = kernel.run(input, output, count);
     if let Ok(lost) = &outcome
         && !is_bad(&outcome)
@@ -190,23 +218,17 @@ pub fn run_kernel(
     }
     let good = first_bad(count, |count| is_bad(&kernel.run(input, output, count)));
     let index = start + good as u64;
-    let (from, to) = (conversion.from.dtype(), conversion.to.dtype());
-    if outcome.is_err() {
-        return Err(elements.error(index, &dirty(from)));
-    }
-    let mut texts = Texts::default();
-    if let Form::Numbers(storage) = conversion.from {
-        let printer = Printer::new(storage);
-        let _ = printer.map(|printer| printer.print(input, good + 1, &mut texts));
-    }
-    let value = if texts.is_empty() { "" } else { std::str::from_utf8(texts.get(good)).unwrap_or_default() };
-    Err(out_of_range(elements, index, value, to))
-}
-
-fn out_of_range(elements: Elements, index: u64, value: &str, to: Dtype) -> Error {
-    elements
-        .error(index, &format!("{value} is out of range for {to}"))
-        .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values")
+    let Some(loss) = kernel.run(input, output, good + 1).ok().and_then(|lost| loss(&lost)) else {
+        return Err(elements.error(index, &dirty(conversion.from.dtype())));
+    };
+    let text = |form: Form, bytes: &[u8]| {
+        let mut texts = Texts::default();
+        let printer = if let Form::Numbers(storage) = form { Printer::new(storage) } else { None };
+        let _ = printer.map(|printer| printer.print(bytes, good + 1, &mut texts));
+        if texts.is_empty() { String::new() } else { String::from_utf8_lossy(texts.get(good)).into_owned() }
+    };
+    let (value, result) = (text(conversion.from, input), text(conversion.to, output));
+    Err(conversion.refusal(elements, index, loss, kernel.refuses(), &value, &result))
 }
 
 /// The first element for which something is so of all prefixes that hold it. Elements that are run together start on a
@@ -309,7 +331,7 @@ fn print(
     to: TextForm,
     elements: Elements,
     reader: &mut Reader,
-    sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+    sink: &mut Sink,
 ) -> Result<Counts> {
     let mut batches = Batches::new(source);
     let mut output = Vec::new();
@@ -317,45 +339,73 @@ fn print(
         for (index, text) in (batches.index + 1..).zip(batches.texts.iter()) {
             to.write(text, &mut output);
             if output.len() >= PIECE {
-                sink(&output, index)?;
+                sink(&[], &output, index)?;
                 output.clear();
             }
         }
     }
-    sink(&output, elements.count)?;
+    sink(&[], &output, elements.count)?;
     Ok(Counts::default())
 }
 
-/// Text -> numbers.
-fn parse(
-    from: TextForm,
-    parser: &Parser,
-    to: Form,
-    elements: Elements,
-    reader: &mut Reader,
-    sink: &mut dyn FnMut(&[u8], u64) -> Result<()>,
-) -> Result<Counts> {
-    let source = TextSource::Texts(from);
-    let mut batches = Batches::new(&source);
-    let mut output = Vec::new();
-    let mut counts = Counts::default();
-    while batches.next(elements, reader)? {
-        let (texts, start) = (&batches.texts, batches.index);
-        output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
-        let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
-            let text = shorten(&String::from_utf8_lossy(texts.get(index)));
-            let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "no number" };
-            elements.error(start + index as u64, &format!("'{text}' is {what}"))
-        })?;
-        if let Some(loss) = parser.refuses().filter(|loss| lost[*loss] > 0) {
-            let index = first_refused(parser, texts, loss, to, &mut output);
-            let text = shorten(&String::from_utf8_lossy(texts.get(index)));
-            return Err(out_of_range(elements, start + index as u64, &format!("'{text}'"), to.dtype()));
+impl Conversion {
+    /// Text -> numbers.
+    fn parse(
+        &self,
+        from: TextForm,
+        parser: &Parser,
+        elements: Elements,
+        reader: &mut Reader,
+        sink: &mut Sink,
+    ) -> Result<Counts> {
+        let to = self.to;
+        let source = TextSource::Texts(from);
+        let mut batches = Batches::new(&source);
+        let mut output = Vec::new();
+        let mut counts = Counts::default();
+        while batches.next(elements, reader)? {
+            let (texts, start) = (&batches.texts, batches.index);
+            output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
+            let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
+                let text = shorten(&String::from_utf8_lossy(texts.get(index)));
+                let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "no number" };
+                elements.error(start + index as u64, &format!("'{text}' is {what}"))
+            })?;
+            let refused = parser.refuses().filter(|loss| lost[*loss] > 0);
+            let forbidden = || self.forbidden.as_ref().and_then(|forbidden| forbidden.found(&lost));
+            if let Some(loss) = refused.or_else(forbidden) {
+                let index = first_refused(parser, texts, loss, to, &mut output);
+                let text = format!("'{}'", shorten(&String::from_utf8_lossy(texts.get(index))));
+                return Err(self.refusal(elements, start + index as u64, loss, refused, &text, ""));
+            }
+            counts += lost;
+            sink(&[], &output, start + texts.len() as u64)?;
         }
-        counts += lost;
-        sink(&output, start + texts.len() as u64)?;
+        Ok(counts)
     }
-    Ok(counts)
+
+    /// What to say of a loss that the rules of the cast refuse, or that is forbidden.
+    fn refusal(
+        &self,
+        elements: Elements,
+        index: u64,
+        loss: Loss,
+        refused: Option<Loss>,
+        value: &str,
+        result: &str,
+    ) -> Error {
+        let to = self.to.dtype();
+        match &self.forbidden {
+            Some(forbidden) if refused != Some(loss) => {
+                let result = if result.is_empty() { String::new() } else { format!("{result} ") };
+                let what = format!("{value} {} ({result}in {to})", loss.describe());
+                elements.error(index, &what).remedy(forbidden.remedy(loss, to)).into_loss()
+            }
+            _ => elements
+                .error(index, &format!("{value} is out of range for {to}"))
+                .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values"),
+        }
+    }
 }
 
 /// Which of some texts the rules refuse.

@@ -8,6 +8,7 @@
 use crate::container::{Checksum, Data, Input, Reader, sum_of};
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
+use crate::figures::{Comparer, Figures, InOrder};
 use crate::io::output::Output;
 use crate::kernel::Counts;
 use crate::plan::{Plan, PlannedTensor, Share};
@@ -24,7 +25,17 @@ const PIECE: u64 = 1 << 20;
 /// Elements per piece are a multiple of this, so that packed types start on whole bytes and kernel blocks.
 const STEP: u64 = 1024;
 
-/// Converts everything and writes it to `output`; gives, in the order of the plan's tensors, the counts of each.
+/// What became of a tensor.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What happened to its values.
+    pub counts: Counts,
+    /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
+    pub figures: Option<Figures>,
+}
+
+/// Converts everything and writes it to `output`; gives, in the order of the plan's tensors, what became of each. With
+/// `figures`, every result is compared with its source while both are at hand.
 ///
 /// # Errors
 /// When the output cannot be written, a source is damaged, an element is malformed, or a value breaks a rule of the
@@ -37,8 +48,9 @@ pub fn run(
     inputs: &[Input],
     output: &Output,
     threads: usize,
+    figures: bool,
     progress: &dyn Progress,
-) -> Result<Vec<Counts>> {
+) -> Result<Vec<Outcome>> {
     if !output.is_seekable() && plan.tensors.iter().any(|tensor| tensor.seal.is_some()) {
         return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
             .in_file(output.path())
@@ -48,8 +60,10 @@ pub fn run(
     let work_len = plan.len + plan.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum::<u64>();
     // Only a file takes its pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
+    let figures: Vec<Mutex<InOrder>> = plan.tensors.iter().filter(|_| figures).map(|_| Mutex::default()).collect();
     let worker = || -> Result<Done, Failure> {
-        let mut worker = Worker { plan, inputs, output, progress, buffer: Vec::new(), done: Done::new(plan) };
+        let (buffer, done) = (Vec::new(), Done::new(plan));
+        let mut worker = Worker { plan, inputs, output, progress, figures: &figures, buffer, done };
         let mut parts = Vec::new();
         while lock(&cursor).take(&mut parts) {
             let outcome = match parts[..] {
@@ -74,7 +88,18 @@ pub fn run(
     let first = failures.into_iter().min_by_key(|failure| (failure.0.item.offset(plan), failure.0.start));
     first.map_or(Ok(()), |failure| Err(failure.1))?;
     total.settle_checksums(plan, inputs, output)?;
-    Ok(total.counts)
+    let comparers = plan.tensors.iter().map(|tensor| comparer(tensor, !figures.is_empty()).is_some());
+    let outcomes = total.counts.into_iter().zip(comparers).enumerate().map(|(tensor, (counts, is_compared))| {
+        let figures = is_compared.then(|| lock(&figures[tensor]).figures());
+        Outcome { counts, figures }
+    });
+    Ok(outcomes.collect())
+}
+
+/// What compares the results of a tensor with their sources, where there is something to compare.
+fn comparer(tensor: &PlannedTensor, is_wanted: bool) -> Option<Comparer> {
+    let conversion = &tensor.conversion;
+    if is_wanted && tensor.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -279,6 +304,8 @@ struct Worker<'a> {
     inputs: &'a [Input],
     output: &'a Output,
     progress: &'a dyn Progress,
+    /// Of each tensor; empty if they are not wanted.
+    figures: &'a [Mutex<InOrder>],
     buffer: Vec<u8>,
     done: Done,
 }
@@ -321,6 +348,11 @@ impl Worker<'_> {
                     .map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
                 self.done.counts[tensor] += lost;
             }
+            if let Some(mut comparer) = comparer(planned, !self.figures.is_empty()) {
+                let result = if is_plain { source } else { &*result };
+                let tally = comparer.tally(part.start, source, result, (part.end - part.start) as usize);
+                lock(&self.figures[tensor]).add(part.start, part.end, tally);
+            }
             if planned.seal.is_some() {
                 let hasher = sum_of(if is_plain { source } else { result });
                 self.done.targets.push(Sum { tensor, start: part.start, hasher });
@@ -347,7 +379,13 @@ impl Worker<'_> {
         let mut offset = planned.target.start;
         let mut hasher = Hasher::new();
         let mut share = Share::new(&planned.source);
-        let mut sink = |bytes: &[u8], elements: u64| {
+        let (mut comparer, mut done) = (comparer(planned, !self.figures.is_empty()), 0);
+        let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
+            if let Some(comparer) = &mut comparer {
+                let tally = comparer.tally(done, source, bytes, (elements - done) as usize);
+                lock(&self.figures[tensor]).add(done, elements, tally);
+            }
+            done = elements;
             self.output.write_at(offset, bytes)?;
             offset += bytes.len() as u64;
             if planned.seal.is_some() {

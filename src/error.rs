@@ -16,26 +16,32 @@ pub struct Error {
     tensor: Option<String>,
     message: String,
     remedy: Option<String>,
-    is_usage: bool,
+    exit_code: u8,
     is_io: bool,
 }
 
 impl Error {
     /// `message` in lower case, without full stop.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { path: None, tensor: None, message: message.into(), remedy: None, is_usage: false, is_io: false }
+        Self { path: None, tensor: None, message: message.into(), remedy: None, exit_code: 1, is_io: false }
     }
 
     /// The arguments contradict each other or the input: exit code 2.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
-        Self { is_usage: true, ..Self::new(message) }
+        Self::new(message).into_usage()
     }
 
     /// The same error, as one of wrong usage.
     #[must_use]
     pub fn into_usage(self) -> Self {
-        Self { is_usage: true, ..self }
+        Self { exit_code: 2, ..self }
+    }
+
+    /// A loss happened that the arguments forbid: exit code 3.
+    #[must_use]
+    pub fn into_loss(self) -> Self {
+        Self { exit_code: 3, ..self }
     }
 
     /// An operating system error while doing `what`.
@@ -85,10 +91,10 @@ impl Error {
         self.remedy.as_deref()
     }
 
-    /// 2 for wrong usage, 1 for everything else.
+    /// 2 for wrong usage, 3 for a loss that is forbidden, 1 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
-        if self.is_usage { 2 } else { 1 }
+        self.exit_code
     }
 }
 
@@ -150,10 +156,47 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
+/// Six significant digits.
+#[must_use]
+pub fn brief(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e6).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (5 - magnitude.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 /// The system's words, without its "(os error 28)" and in lower case as all messages here.
 fn describe(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::brief;
+
+    #[test]
+    fn numbers_have_six_digits() {
+        let cases = [
+            (0.000_123_456_78, "0.000123457"),
+            (0.009_876_543_2, "0.00987654"),
+            (-0.07, "-0.07"),
+            (1.0, "1"),
+            (123_456.7, "123457"),
+            (1e6, "1.000e6"),
+            (-3e38, "-3.000e38"),
+            (0.0, "0"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(brief(value), text);
+        }
+    }
 }

@@ -4,8 +4,9 @@
 //! the order of the elements, so that the figures are equal to the bit whoever computes them on however many threads.
 
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
+use crate::kernel::{Form, Kernel, OutOfRange, RoundMode, Rules, Storage};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Elements that are looked at together: few enough to stay in the first-level cache as float64.
 pub const BLOCK: usize = 1 << 10;
@@ -19,7 +20,7 @@ pub struct Figures {
     pub compared: u64,
     /// The largest |y - x|, x being the source and y the result.
     pub max_abs_error: f64,
-    /// The first element that has it, counted as the elements lie; `None` where no element was compared.
+    /// The first element that has it, counted in row-major order; `None` where no element was compared.
     pub max_abs_error_at: Option<u64>,
     /// The largest |y - x| / |x| of all x that are not zero.
     pub max_rel_error: f64,
@@ -212,6 +213,69 @@ impl Widener {
     #[must_use]
     pub fn bytes(&self, count: u64) -> u64 {
         self.storage.bytes(count).unwrap_or_default()
+    }
+}
+
+/// Looks at the elements of a conversion from one storage to another.
+pub struct Comparer {
+    from: Widener,
+    to: Widener,
+    sources: Vec<f64>,
+    results: Vec<f64>,
+}
+
+impl Comparer {
+    /// `None` where one side is text or complex.
+    #[must_use]
+    pub fn new(from: Form, to: Form) -> Option<Self> {
+        let (Form::Numbers(from), Form::Numbers(to)) = (from, to) else { return None };
+        let (from, to) = (Widener::new(from)?, Widener::new(to)?);
+        Some(Self { from, to, sources: Vec::new(), results: Vec::new() })
+    }
+
+    /// What some elements add up to, of which `start` is the first.
+    pub fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> Tally {
+        /// Whole blocks, which are whole bytes of every type.
+        const STEP: usize = 8 * BLOCK;
+        let mut tally = Tally::default();
+        for first in (0..count).step_by(STEP) {
+            let count = STEP.min(count - first);
+            let place = |widener: &Widener| widener.bytes(first as u64) as usize;
+            self.sources.clear();
+            self.results.clear();
+            let (source, result) = (&source[place(&self.from)..], &result[place(&self.to)..]);
+            self.from.widen(source, count, &mut self.sources);
+            self.to.widen(result, count, &mut self.results);
+            tally.add(start + first as u64, &self.sources, &self.results);
+        }
+        tally
+    }
+}
+
+/// What parts of a tensor add up to that come in any order, added up in the order of the elements.
+#[derive(Debug, Default)]
+pub struct InOrder {
+    /// The element behind those that are in the sum.
+    end: u64,
+    sum: Tally,
+    /// Parts behind one that is missing, by their first elements, with the elements behind them.
+    waiting: BTreeMap<u64, (u64, Tally)>,
+}
+
+impl InOrder {
+    /// Takes the part of the elements from `start` to `end`.
+    pub fn add(&mut self, start: u64, end: u64, tally: Tally) {
+        self.waiting.insert(start, (end, tally));
+        while let Some((end, tally)) = self.waiting.remove(&self.end) {
+            self.sum.append(&tally);
+            self.end = end;
+        }
+    }
+
+    /// The figures of all parts.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.sum.figures()
     }
 }
 

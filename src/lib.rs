@@ -26,6 +26,7 @@ pub mod dtype;
 pub mod engine;
 pub mod error;
 pub mod figures;
+pub mod hash;
 pub mod io;
 pub mod kernel;
 pub mod operator;

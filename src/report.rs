@@ -1,8 +1,11 @@
 //! What a conversion did: as a summary for people and as JSON for scripts.
 
+use crate::container::{position, row_major};
 use crate::dtype::Dtype;
-use crate::error::{shorten, size, visible};
+use crate::engine::Outcome;
+use crate::error::{brief, shorten, size, visible};
 use crate::figures::Figures;
+use crate::hash::Hashes;
 use crate::kernel::{Counts, Loss};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
@@ -75,15 +78,30 @@ pub struct TensorReport {
     /// How far its values are from those before, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub figures: Option<Figures>,
+    /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sha256_in: Option<String>,
+    /// SHA-256 of its bytes in the output, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sha256_out: Option<String>,
 }
 
 impl FileReport {
-    /// What is to be done, and with `counts` what was.
+    /// What is to be done, and with `outcomes` what was.
     #[must_use]
-    pub fn new(file: String, plan: &Plan, counts: Option<&[Counts]>) -> Self {
+    pub fn new(file: String, plan: &Plan, outcomes: Option<&[Outcome]>) -> Self {
         let tensors = plan.tensors.iter().enumerate();
-        let tensors = tensors.map(|(at, tensor)| TensorReport::new(tensor, counts.map(|counts| counts[at])));
+        let tensors = tensors.map(|(at, tensor)| TensorReport::new(tensor, outcomes.map(|outcomes| &outcomes[at])));
         Self { file, bytes: plan.len, tensors: tensors.collect() }
+    }
+
+    /// The same with the hashes of the tensors.
+    #[must_use]
+    pub fn with_hashes(mut self, hashes: Vec<Hashes>) -> Self {
+        for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
+            (tensor.sha256_in, tensor.sha256_out) = (hashes.source, Some(hashes.target));
+        }
+        self
     }
 
     /// The losses of all tensors.
@@ -94,7 +112,7 @@ impl FileReport {
 }
 
 impl TensorReport {
-    fn new(tensor: &PlannedTensor, counts: Option<Counts>) -> Self {
+    fn new(tensor: &PlannedTensor, outcome: Option<&Outcome>) -> Self {
         let old = &tensor.source.name;
         Self {
             name: tensor.name.clone(),
@@ -105,8 +123,17 @@ impl TensorReport {
             is_converted: tensor.is_converted,
             bytes_in: tensor.source.data.stored_len(),
             bytes_out: tensor.target.end - tensor.target.start,
-            counts,
-            figures: None,
+            counts: outcome.map(|outcome| outcome.counts),
+            figures: outcome.and_then(|outcome| outcome.figures.clone()).map(|mut figures| {
+                if tensor.fortran_order {
+                    for index in [&mut figures.max_abs_error_at, &mut figures.max_rel_error_at].into_iter().flatten() {
+                        *index = row_major(*index, &tensor.source.shape);
+                    }
+                }
+                figures
+            }),
+            sha256_in: None,
+            sha256_out: None,
         }
     }
 
@@ -199,6 +226,9 @@ impl Report<'_> {
                 let _ = write!(text, "\n  ... and {} more rows, which --dry-run shows", rows.len() - FEW_ROWS);
             }
         }
+        if self.tensors().any(|tensor| tensor.figures.is_some()) {
+            let _ = write!(text, "\n{}", self.figures());
+        }
         let total = self.total();
         let values: u64 = self.converted().map(TensorReport::elements).sum();
         // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
@@ -206,6 +236,9 @@ impl Report<'_> {
             let share = total[loss] as f64 / values as f64 * 100.0;
             let share = if share < 0.01 { "under 0.01%".to_owned() } else { format!("{share:.2}%") };
             let _ = write!(text, "\n  {} of {values} values {} ({share})", total[loss], loss.describe());
+        }
+        if total.input_nan + total.input_infinite > 0 {
+            let _ = write!(text, "\n  {} NaN and {} Inf came with the input", total.input_nan, total.input_infinite);
         }
         if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
             text.push_str("\n  every value came through unchanged");
@@ -247,6 +280,38 @@ impl Report<'_> {
             [shorten(name), count, shape, format!("{} {to}", first.from), before, after]
         };
         groups.iter().map(row).collect()
+    }
+
+    /// How far values are from those before, the noisiest tensors first.
+    fn figures(&self) -> String {
+        let mut found: Vec<(&TensorReport, &Figures)> =
+            self.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_ref()?))).collect();
+        let sqnr = |figures: &Figures| figures.sqnr_db.unwrap_or(f64::INFINITY);
+        found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
+        let row = |(tensor, figures): &(&TensorReport, &Figures)| {
+            let at = |index: Option<u64>| index.map_or("-".to_owned(), |index| position(index, &tensor.shape, false));
+            let number = |number: Option<f64>| number.map_or("-".to_owned(), brief);
+            [
+                shorten(&tensor.name),
+                figures.sqnr_db.map_or("exact".to_owned(), |sqnr| format!("{sqnr:.2} dB")),
+                format!("{} at {}", brief(figures.max_abs_error), at(figures.max_abs_error_at)),
+                format!("{} at {}", brief(figures.max_rel_error), at(figures.max_rel_error_at)),
+                number(figures.mean_error),
+                number(figures.cosine),
+            ]
+        };
+        let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);
+        let rows: Vec<[String; 6]> = std::iter::once(head).chain(found.iter().take(FEW_ROWS).map(row)).collect();
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let widths = [0, 1, 2, 3, 4, 5].map(width);
+        let line = |row: &[String; 6]| {
+            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+            format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
+        };
+        let more = found.len().saturating_sub(FEW_ROWS);
+        let more =
+            if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
+        rows.iter().map(line).collect::<Vec<_>>().join("\n") + &more
     }
 
     /// The types converted to, in the order of the tensors.

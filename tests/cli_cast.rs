@@ -35,7 +35,8 @@ model.safetensors -> model.float8e4m3fn.safetensors
   model.embed_tokens.weight               [64, 32]  bfloat16 -> float8e4m3fn   4.00 KiB -> 2.00 KiB
   model.layers.0.self_attn.mask           [16, 16]  bool kept                     256 B ->    256 B
   7 of 12353 values saturated (0.06%)
-  474 of 12353 values flushed to zero (3.84%)"
+  474 of 12353 values flushed to zero (3.84%)
+  1 NaN and 1 Inf came with the input"
     );
     assert_eq!(bench.files(), ["model.float8e4m3fn.safetensors", "model.safetensors"]);
 

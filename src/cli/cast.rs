@@ -2,13 +2,14 @@
 
 use super::{FileArgs, SelectionArgs};
 use crate::dtype::Dtype;
-use crate::kernel::{OutOfRange, RoundMode};
+use crate::kernel::{Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
 use crate::select::PROTECTED;
 use clap::{Args, ValueEnum, builder::BoolishValueParser};
 use std::path::PathBuf;
 
 /// The arguments of `tcast cast`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
     long_about = "Convert the values of a .npy, .npz, .safetensors or ONNX .pb file, or of a folder of shards, to another type.
@@ -67,7 +68,7 @@ Examples:
   tcast cast llama --to f16 -o llama-f16 --part 2/3
       one of three jobs that share the work; when all are done: tcast cast --finish llama-f16
 
-Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids, 130 interrupted."
 )]
 pub struct CastArgs {
     /// What to convert: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards
@@ -94,6 +95,14 @@ pub struct CastArgs {
     /// How a checkpoint is written.
     #[command(flatten)]
     pub shards: ShardArgs,
+
+    /// Compare every result with its source: largest errors and where they are, mean error, SQNR, cosine similarity
+    #[arg(long)]
+    pub stats: bool,
+
+    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
+    #[arg(long, requires = "json")]
+    pub hash: bool,
 
     /// How values are converted.
     #[command(flatten)]
@@ -214,9 +223,23 @@ pub struct ValueArgs {
     #[arg(long, value_name = "POLICY", default_value = "wrap")]
     pub out_of_range: OutOfRange,
 
+    /// Write nothing and exit with 3 if one of these happens to a value; repeatable, or separated by commas
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub fail_on: Vec<Loss>,
+
     /// Cast as that opset's Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
     #[arg(long, value_name = "N")]
     pub opset: Option<Opset>,
+}
+
+impl ValueEnum for Loss {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(self.name()).help(self.describe()))
+    }
 }
 
 impl ValueEnum for RoundMode {

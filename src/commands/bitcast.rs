@@ -1,6 +1,7 @@
 //! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
 
 use super::convert::{Job, run as convert, selection};
+use super::folder::Measures;
 use super::{say_which, some_names};
 use crate::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::cli::BitcastArgs;
@@ -40,6 +41,8 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         part: None,
         resume: false,
         force_codes: true,
+        fail_on: Vec::new(),
+        measures: Measures::default(),
         options: json!({}),
     })
 }

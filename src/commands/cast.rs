@@ -1,7 +1,7 @@
 //! `tcast cast`: the attributes, then as every conversion.
 
 use super::convert::{Job, run as convert, selection};
-use super::folder;
+use super::folder::{self, Measures};
 use crate::cli::CastArgs;
 use crate::error::{Error, Result};
 use crate::operator::Operator;
@@ -27,6 +27,8 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         part: args.shards.part,
         resume: args.shards.resume,
         force_codes: args.force_codes,
+        fail_on: args.values.fail_on.clone(),
+        measures: Measures { figures: args.stats, hash: args.hash },
         options: options(args, attributes),
     })
 }
@@ -53,6 +55,7 @@ fn options(args: &CastArgs, attributes: Attributes) -> Value {
         "all": args.all,
         "protect": args.protect,
         "force_codes": args.force_codes,
+        "fail_on": args.values.fail_on.iter().map(|loss| loss.name()).collect::<Vec<_>>(),
         "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     })
 }

@@ -1,16 +1,17 @@
 //! What `cast` and `bitcast` share: a file or a folder of shards becomes another one.
 
-use super::folder::{self, Folder, Settings, Written};
+use super::folder::{self, Folder, Measures, Settings, Written};
 use super::{print, tell, threads, warn};
 use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
-use crate::engine;
+use crate::engine::{self, Outcome};
 use crate::error::{Error, Result, shorten, size};
+use crate::hash;
 use crate::io::map::MappedFile;
 use crate::io::output::{self, Destination};
-use crate::kernel::{Counts, Form};
+use crate::kernel::{Form, Loss};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
@@ -38,6 +39,9 @@ pub(super) struct Job<'a> {
     pub(super) resume: bool,
     /// Cast codes that have scales as if they were values.
     pub(super) force_codes: bool,
+    /// Losses that must not happen.
+    pub(super) fail_on: Vec<Loss>,
+    pub(super) measures: Measures,
     /// Further options for the report.
     pub(super) options: Value,
 }
@@ -110,7 +114,8 @@ fn to_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
     if args.dry_run {
         return Ok(Written { files: folder.dry_run(&plans, job.part), before: 0, finished: 0, all: plans.len() });
     }
-    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, threads: threads(args.threads) };
+    let threads = threads(args.threads);
+    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: job.measures, threads };
     folder.write(source, &plans, job.part, &settings)
 }
 
@@ -136,20 +141,23 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
     let plans = plans(job, source, target, Spread::One)?;
     let plan = &plans[0];
     destination.check_room(plan.len)?;
-    let written = |finished, counts: Option<&[Counts]>| {
-        let file = FileReport::new(output.to_string_lossy().into_owned(), plan, counts);
-        Written { files: vec![file], before: 0, finished, all: 1 }
-    };
+    let report = |outcomes: Option<&[Outcome]>| FileReport::new(output.to_string_lossy().into_owned(), plan, outcomes);
     if args.dry_run {
-        return Ok(written(0, None));
+        return Ok(Written { files: vec![report(None)], before: 0, finished: 0, all: 1 });
     }
     let file = destination.create()?;
     let progress = progress::shown("", plan.source_bytes(), args.quiet);
-    let counts = engine::run(plan, &source.shards, &file, threads(args.threads), &*progress)?;
+    let outcomes = engine::run(plan, &source.shards, &file, threads(args.threads), job.measures.figures, &*progress)?;
     drop(progress);
+    let mut report = report(Some(&outcomes));
+    if job.measures.hash {
+        let progress = progress::shown("hashing", plan.source_bytes() + plan.tensor_bytes(), args.quiet);
+        let hashes = hash::of(plan, &source.shards, &file.read_again()?, threads(args.threads), &*progress)?;
+        report = report.with_hashes(hashes);
+    }
     file.publish(!args.no_sync)?;
     output::keep_at_interrupt("the output was complete".to_owned());
-    Ok(written(1, Some(&counts)))
+    Ok(Written { files: vec![report], before: 0, finished: 1, all: 1 })
 }
 
 /// Plans, with a bar where texts have to be read for it, and warns of what will be lost.
@@ -158,7 +166,8 @@ fn plans(job: &Job, source: &Checkpoint, container: &dyn Container, spread: Spre
     let is_cast = matches!(job.operator, Operator::Cast(_));
     let codes = (is_cast && !job.force_codes).then(|| codes(source));
     let (selection, from) = (&job.selection, job.file.from);
-    let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref() };
+    let fail_on = &job.fail_on[..];
+    let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref(), fail_on };
     let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes))
         .map_err(|error| error.in_file(job.input))?;
     drop(measuring);

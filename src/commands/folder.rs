@@ -8,10 +8,11 @@ use crate::container::checkpoint::{
 };
 use crate::engine;
 use crate::error::{Error, Result, quoted, shorten};
+use crate::hash;
 use crate::io::map::MappedFile;
 use crate::io::output::check_room;
 use crate::plan::{Plan, Spread};
-use crate::progress::Shards;
+use crate::progress::{Shards, Silent};
 use crate::report::{FileReport, Report};
 use crate::staging::{self, Manifest, Shard, Source, Staging, Start};
 use serde_json::Value;
@@ -20,11 +21,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+/// What is found out besides the counts.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Measures {
+    /// How far results are from their sources.
+    pub(super) figures: bool,
+    /// SHA-256 of both.
+    pub(super) hash: bool,
+}
+
 /// How the work is done.
 pub(super) struct Settings {
     /// Everything is on the disk before it takes its name.
     pub(super) sync: bool,
     pub(super) quiet: bool,
+    pub(super) measures: Measures,
     pub(super) threads: usize,
 }
 
@@ -184,9 +195,14 @@ impl Work<'_> {
         let output = self.staging.place(name).create()?;
         let what = format!("{}/{} {}", at + 1, self.plans.len(), shorten(name));
         let progress = progress.shard(what, plan.source_bytes());
-        let counts = engine::run(plan, &self.source.shards, &output, self.settings.threads, &*progress)?;
+        let Settings { threads, measures, .. } = *self.settings;
+        let outcomes = engine::run(plan, &self.source.shards, &output, threads, measures.figures, &*progress)?;
+        let mut report = FileReport::new(name.clone(), plan, Some(&outcomes));
+        if measures.hash {
+            let written = output.read_again()?;
+            report = report.with_hashes(hash::of(plan, &self.source.shards, &written, threads, &Silent)?);
+        }
         output.publish(self.settings.sync)?;
-        let report = FileReport::new(name.clone(), plan, Some(&counts));
         self.staging.record(name, &report)?;
         Ok(report)
     }

@@ -4,7 +4,7 @@ use super::{print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Input, Tensor};
-use crate::error::{Error, Result, shorten, size, visible};
+use crate::error::{Error, Result, brief, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
@@ -310,40 +310,4 @@ fn table(rows: &[[String; 5]]) -> String {
         format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
     };
     rows.iter().map(line).collect()
-}
-
-/// Six significant digits.
-fn brief(value: f64) -> String {
-    let magnitude = value.abs();
-    if magnitude == 0.0 {
-        return "0".to_owned();
-    }
-    if !(1e-4..1e6).contains(&magnitude) {
-        return format!("{value:.3e}");
-    }
-    let decimals = (5 - magnitude.log10().floor() as i32).max(0) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::brief;
-
-    #[test]
-    fn numbers_have_six_digits() {
-        let cases = [
-            (0.000_123_456_78, "0.000123457"),
-            (0.009_876_543_2, "0.00987654"),
-            (-0.07, "-0.07"),
-            (1.0, "1"),
-            (123_456.7, "123457"),
-            (1e6, "1.000e6"),
-            (-3e38, "-3.000e38"),
-            (0.0, "0"),
-        ];
-        for (value, text) in cases {
-            assert_eq!(brief(value), text);
-        }
-    }
 }

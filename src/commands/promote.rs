@@ -1,6 +1,6 @@
 //! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
 
-use super::folder::{self, Settings};
+use super::folder::{self, Measures, Settings};
 use super::{print, say_which, tell, threads};
 use crate::cli::PromoteArgs;
 use crate::container::checkpoint::{self, Checkpoint};
@@ -143,8 +143,8 @@ fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Resul
     let mut done = Vec::new();
     for ((destination, to, plan), input) in planned.into_iter().zip(inputs) {
         let file = destination.create()?;
-        let counts = engine::run(&plan, &input.shards, &file, threads(args.threads), &*progress)?;
-        let files = vec![FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(&counts))];
+        let outcomes = engine::run(&plan, &input.shards, &file, threads(args.threads), false, &*progress)?;
+        let files = vec![FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(&outcomes))];
         done.push((file, Output { from: input.path.clone(), to, bytes_in: input.bytes(), files }));
     }
     drop(progress);
@@ -169,7 +169,8 @@ fn write_folder(args: &PromoteArgs, input: &Checkpoint, to: &Path, decision: Dec
     if !args.quiet {
         folder.warn_of_left_out();
     }
-    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, threads: threads(args.threads) };
+    let threads = threads(args.threads);
+    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: Measures::default(), threads };
     let files = folder.write(input, &plans, None, &settings)?.files;
     Ok(Output { from: input.path.clone(), to: to.to_owned(), bytes_in: input.bytes(), files })
 }
@@ -185,8 +186,14 @@ fn plans(
     let selection = Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() };
     let from = args.from.filter(|_| plan::check_from(input.tensors().map(|(_, tensor)| tensor), args.from).is_ok());
     let attributes = cast::Attributes { saturate: args.saturate, ..cast::Attributes::default() };
-    let request =
-        Request { operator: Operator::Promote(attributes), selection: &selection, from, container, codes: None };
+    let request = Request {
+        operator: Operator::Promote(attributes),
+        selection: &selection,
+        from,
+        container,
+        codes: None,
+        fail_on: &[],
+    };
     plan::apply(&request, &input.shards, spread, &|_| {}).map_err(|error| error.in_file(&input.path))
 }
 

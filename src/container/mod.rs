@@ -424,6 +424,18 @@ pub fn position(mut index: u64, shape: &[u64], fortran_order: bool) -> String {
     format!("{indices:?}")
 }
 
+/// The place in row-major order of an element that has this one in column-major order.
+#[must_use]
+pub fn row_major(mut index: u64, shape: &[u64]) -> u64 {
+    let (mut place, mut stride) = (0, shape.iter().product::<u64>());
+    for length in shape {
+        stride /= length;
+        place += index % length * stride;
+        index /= length;
+    }
+    place
+}
+
 /// The refusal of a type that a format cannot hold, with those that can.
 fn cannot_hold(extension: &str, dtype: Dtype) -> Error {
     let able = CONTAINERS.iter().filter(|container| container.stores(dtype).is_some());

@@ -4,6 +4,7 @@
 //! there and flushed. Every temporary file is listed, so that an interrupt can remove it. Devices and pipes
 //! have no name to take and are written in place.
 
+use super::map::MappedFile;
 use crate::error::{Error, Result, quoted, size};
 use std::fs::{self, File};
 use std::io;
@@ -309,6 +310,18 @@ impl Output {
     #[must_use]
     pub fn is_seekable(&self) -> bool {
         self.is_seekable
+    }
+
+    /// What was written, to be read again.
+    ///
+    /// # Errors
+    /// When it is a device or a pipe, which keeps nothing.
+    pub fn read_again(&self) -> Result<MappedFile> {
+        if self.temporary.is_none() {
+            let error = Error::new("cannot be read again: it is no file").in_file(self.path());
+            return Err(error.remedy("name a file with -o"));
+        }
+        MappedFile::of(&self.file).map_err(|error| Error::io("cannot read", &error).in_file(self.path()))
     }
 
     /// Writes all of `bytes` at `offset`.

@@ -45,36 +45,45 @@ impl Loss {
     }
 }
 
-/// How many values met each [`Loss`]. Sums in any order are equal, so threads add theirs up.
+/// How many values met each [`Loss`], and how many were no finite numbers to begin with. Sums in any order are equal, so
+/// threads add theirs up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts([u64; Loss::ALL.len()]);
+pub struct Counts {
+    lost: [u64; Loss::ALL.len()],
+    /// NaNs of the source, of a cast of numbers; what they become is counted apart.
+    pub input_nan: u64,
+    /// Infinite values of the source, likewise.
+    pub input_infinite: u64,
+}
 
 impl Counts {
     /// Whether every value came through unchanged.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
-        self.0.iter().all(|&count| count == 0)
+        self.lost.iter().all(|&count| count == 0)
     }
 }
 
 impl Index<Loss> for Counts {
     type Output = u64;
     fn index(&self, loss: Loss) -> &u64 {
-        &self.0[loss as usize]
+        &self.lost[loss as usize]
     }
 }
 
 impl IndexMut<Loss> for Counts {
     fn index_mut(&mut self, loss: Loss) -> &mut u64 {
-        &mut self.0[loss as usize]
+        &mut self.lost[loss as usize]
     }
 }
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
-        for (sum, count) in self.0.iter_mut().zip(other.0) {
+        for (sum, count) in self.lost.iter_mut().zip(other.lost) {
             *sum += count;
         }
+        self.input_nan += other.input_nan;
+        self.input_infinite += other.input_infinite;
     }
 }
 
@@ -87,15 +96,22 @@ impl std::iter::Sum for Counts {
     }
 }
 
+const INPUT_NAN: &str = "input_nan";
+const INPUT_INFINITE: &str = "input_infinite";
+
 impl Serialize for Counts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(Loss::ALL.map(|loss| (loss.name(), self[loss])))
+        let lost = Loss::ALL.map(|loss| (loss.name(), self[loss]));
+        serializer
+            .collect_map(lost.into_iter().chain([(INPUT_NAN, self.input_nan), (INPUT_INFINITE, self.input_infinite)]))
     }
 }
 
 impl<'de> Deserialize<'de> for Counts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
-        Ok(Self(Loss::ALL.map(|loss| found.get(loss.name()).copied().unwrap_or(0))))
+        let count = |name| found.get(name).copied().unwrap_or(0);
+        let lost = Loss::ALL.map(|loss| count(loss.name()));
+        Ok(Self { lost, input_nan: count(INPUT_NAN), input_infinite: count(INPUT_INFINITE) })
     }
 }

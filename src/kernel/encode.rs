@@ -184,6 +184,9 @@ impl Encode {
     }
 }
 
+/// Off in builds that measure what counting costs (`benches/counts.py`), and in no other.
+pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
+
 /// Counts of one block, before the target's rules give them their names.
 #[derive(Default)]
 struct Tally {
@@ -215,9 +218,26 @@ impl Tally {
 fn store<const N: usize, T: Copy>(lane: &[T], bytes: &mut [u8], encode: impl Fn(T, &mut Tally) -> [u8; N]) -> Tally {
     let mut tally = Tally::default();
     for (value, bytes) in lane.iter().zip(bytes.as_chunks_mut::<N>().0) {
-        *bytes = encode(*value, &mut tally);
+        *bytes = if COUNTED { encode(*value, &mut tally) } else { encode(*value, &mut Tally::default()) };
     }
     tally
+}
+
+/// Counts the NaN and Inf of a lane of floats, whose bits are those of `infinity` or above without their sign. Most blocks
+/// have none, which one look at the largest tells.
+#[inline(always)]
+pub(super) fn count_specials<T: Copy + Ord + std::ops::BitAnd<Output = T>>(
+    lane: &[T],
+    without_sign: T,
+    infinity: T,
+    counts: &mut Counts,
+) {
+    let magnitude = |bits: &T| *bits & without_sign;
+    let is_special = COUNTED && lane.iter().fold(false, |any, bits| any | (magnitude(bits) >= infinity));
+    if is_special {
+        counts.input_nan += lane.iter().filter(|bits| magnitude(bits) > infinity).count() as u64;
+        counts.input_infinite += lane.iter().filter(|bits| magnitude(bits) == infinity).count() as u64;
+    }
 }
 
 #[inline(always)]

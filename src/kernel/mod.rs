@@ -43,7 +43,7 @@ pub use text_form::{MAX_TEXT, TextError, TextExtent, TextForm, varint};
 
 use crate::dtype::{Class, Dtype};
 use decode::Decode;
-use encode::Encode;
+use encode::{Encode, count_specials};
 
 /// Elements that pass through the lane at a time: the lane, its source and its result fit in 32 KiB.
 const BLOCK: usize = 1024;
@@ -300,11 +300,19 @@ impl Kernel {
             }
             Lane::Float32(decode, encode) => {
                 decode.to_float32(input, float32);
-                encode.encode_float32(float32, result)
+                let mut counts = encode.encode_float32(float32, result);
+                if !decode.is_integer() {
+                    count_specials(float32, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut counts);
+                }
+                counts
             }
             Lane::Float64(decode, encode) => {
                 decode.to_float64(input, wide);
-                encode.encode_float64(wide, result)
+                let mut counts = encode.encode_float64(wide, result);
+                if !decode.is_integer() {
+                    count_specials(wide, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
+                }
+                counts
             }
             Lane::Integer(decode, encode) => {
                 decode.to_integer(input, wide);

@@ -86,7 +86,10 @@ impl Parser {
             }
             let output = &mut output[self.target.offset(start)..self.target.offset(end)];
             let finished = self.finish.run(staged, output, end - start);
-            counts += finished.expect("neither float64 nor integers can be malformed");
+            let mut finished = finished.expect("neither float64 nor integers can be malformed");
+            // What is infinite there may be a finite number that was too large.
+            (finished.input_nan, finished.input_infinite) = (0, 0);
+            counts += finished;
         }
         Ok(counts)
     }
@@ -102,6 +105,8 @@ impl Parser {
 
     /// The staged bits of one number; counts what the kernel that follows cannot see.
     fn convert(&self, number: Literal, scratch: &mut Scratch, counts: &mut Counts) -> u64 {
+        counts.input_nan += u64::from(matches!(number.magnitude, Magnitude::Nan));
+        counts.input_infinite += u64::from(matches!(number.magnitude, Magnitude::Infinity));
         let magnitude = match (&self.staged, number.magnitude) {
             (Staged::Int(target), magnitude) => return integer(number.negative, magnitude, *target, counts),
             (_, Magnitude::Infinity) => f64::INFINITY,

@@ -6,10 +6,10 @@ mod source;
 pub use source::{check_from, source_form};
 
 use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Reader, Seal, Tensor};
-use crate::conversion::{self, Conversion};
+use crate::conversion::{self, Conversion, Forbidden};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
-use crate::kernel::{Form, Kernel, TextExtent};
+use crate::kernel::{Form, Kernel, Loss, TextExtent};
 use crate::operator::Operator;
 use crate::scaled::Codes;
 use crate::select::{Candidate, Rename, Selection};
@@ -29,6 +29,8 @@ pub struct Request<'a> {
     pub container: &'a dyn Container,
     /// The tensors that no cast may take for values.
     pub codes: Option<&'a Codes>,
+    /// Losses that end the conversion.
+    pub fail_on: &'a [Loss],
 }
 
 /// How tensors are spread over output files.
@@ -164,6 +166,12 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
                 }
                 _ => Conversion::copy(from, to),
             };
+            let forbidden = (target.is_some() && !request.fail_on.is_empty())
+                .then(|| Forbidden { losses: request.fail_on.to_vec(), tensor: tensor.name.clone() });
+            let conversion = conversion.map(|conversion| match forbidden {
+                Some(forbidden) => conversion.forbid(forbidden),
+                None => conversion,
+            });
             let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&new.name);
             Ok(PlannedTensor {
                 conversion: conversion.ok_or_else(refused)?,
@@ -193,7 +201,7 @@ struct Chosen<'a> {
 
 /// Decides for every tensor what becomes of it, and refuses what cannot be.
 fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>> {
-    let Request { operator, selection, from, container, codes } = *request;
+    let Request { operator, selection, from, container, codes, .. } = *request;
     let all = || inputs.iter().enumerate().flat_map(|(at, input)| input.contents.tensors.iter().map(move |t| (at, t)));
     check_from(all().map(|(_, tensor)| tensor), from)?;
     let is_alone = all().count() == 1;

@@ -183,7 +183,7 @@ impl Work<'_> {
         let mut tally = T::default();
         let mut share = Share::new(self.tensor);
         let parts = self.count / self.tensor.count.max(1);
-        let mut sink = |bytes: &[u8], elements: u64| {
+        let mut sink = |_: &[u8], bytes: &[u8], elements: u64| {
             tally.add(bytes);
             self.progress.advance(share.up_to(elements / parts));
             Ok(())

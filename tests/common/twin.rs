@@ -294,7 +294,10 @@ pub(crate) struct Outcome {
 pub(crate) struct Losses(u8);
 
 impl Losses {
-    pub(crate) const SETS: usize = 1 << Loss::ALL.len();
+    pub(crate) const SETS: usize = 1 << 8;
+    /// The bits behind those of [`Loss`]: what the source is.
+    const INPUT_NAN: u32 = 6;
+    const INPUT_INFINITE: u32 = 7;
 
     pub(crate) fn index(self) -> usize {
         self.0.into()
@@ -310,6 +313,8 @@ impl Losses {
         for loss in Loss::ALL {
             counts[loss] = if self.0 >> loss as u8 & 1 == 1 { times } else { 0 };
         }
+        counts.input_nan = if self.0 >> Self::INPUT_NAN & 1 == 1 { times } else { 0 };
+        counts.input_infinite = if self.0 >> Self::INPUT_INFINITE & 1 == 1 { times } else { 0 };
         counts
     }
 }
@@ -403,6 +408,8 @@ impl Twin {
         losses.add_if(!x.is_zero() && y.is_zero() && !is_beyond, Loss::Flushed);
         losses.add_if(is_beyond && is_integer && !saturates, Loss::Wrapped);
         losses.add_if(!x.equals(y), Loss::Inexact);
+        losses.0 |= u8::from(x.is_nan()) << Losses::INPUT_NAN;
+        losses.0 |= u8::from(x.number == Number::Infinite) << Losses::INPUT_INFINITE;
         losses
     }
 

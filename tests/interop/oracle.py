@@ -63,7 +63,7 @@ SOURCES = {
     "float8e4m3b11fnuz": _float(8, 4, 3, 11, 0x7F, "fnuz"),
 }
 FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
-COUNTS = ("saturated", "infinite", "nan", "flushed", "wrapped", "inexact")
+COUNTS = ("saturated", "infinite", "nan", "flushed", "wrapped", "inexact", "input_nan", "input_infinite")
 
 
 # ---------------------------------------------------------------------------------------- bytes
@@ -362,6 +362,9 @@ def losses(x, source, result, target, out_of_range="wrap"):
     elif t.kind != "bool":
         masks["saturated"] = beyond & (y.cls == FINITE)
         masks["flushed"] = ~infinite & nonzero & zero_now
+    # A copy does not look at its values; only float8 and bool are cast to themselves.
+    if source != target or (s.kind != "int" and s.bits == 8):
+        masks["input_nan"], masks["input_infinite"] = nan, infinite
     return {name: int(np.count_nonzero(mask)) for name, mask in masks.items()}
 
 

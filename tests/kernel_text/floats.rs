@@ -19,10 +19,14 @@ fn assert_as_cast(source: Dtype, codes: &[u64], texts: &[String], targets: &[Dty
             let kernel = Kernel::cast(Storage::packed(source), storage, rules).unwrap();
             let mut expected = vec![0xaa; storage.bytes(codes.len() as u64).unwrap() as usize];
             let expected_counts = kernel.run(&bytes, &mut expected, codes.len()).unwrap();
-            let (parsed, counts) = parse_bytes(storage, *rules, texts).unwrap();
+            let (parsed, mut counts) = parse_bytes(storage, *rules, texts).unwrap();
             for (index, text) in texts.iter().enumerate() {
                 let [left, right] = [&parsed, &expected].map(|bytes| twin::element(bytes, storage, index));
                 assert_eq!(left, right, "{text:?} -> {target}, {rules:?}");
+            }
+            // A copy of float64 does not look at its values.
+            if source == target {
+                (counts.input_nan, counts.input_infinite) = (0, 0);
             }
             assert_eq!(counts, expected_counts, "{target}, {rules:?}");
         }
@@ -174,9 +178,14 @@ fn known_witnesses_of_double_rounding_are_rounded_once() {
 fn float64_losses_are_counted_against_the_exact_decimal() {
     let texts = ["0.1", "0.5", "1e400", "-1e-400", "inf", "nan", "0e5", "9007199254740993", "1e23", "1e22"];
     let (_, counted) = parse(Dtype::Float64, RULES, &texts);
-    assert_eq!(counted, counts(&[(Loss::Infinite, 1), (Loss::Flushed, 1), (Loss::Inexact, 5)]));
+    let specials = |losses: &[(Loss, u64)]| {
+        let mut counts = counts(losses);
+        (counts.input_nan, counts.input_infinite) = (1, 1);
+        counts
+    };
+    assert_eq!(counted, specials(&[(Loss::Infinite, 1), (Loss::Flushed, 1), (Loss::Inexact, 5)]));
     // Beyond float64, and so close to one and to zero that float64 does not tell them apart.
     let texts = ["1e400", "1e-400", "1.00000000000000000000000001", "true", " FALSE ", "-0", "0.000e9", "inf", "nan"];
     let (codes, counted) = parse(Dtype::Bool, RULES, &texts);
-    assert_eq!((codes, counted), (vec![1, 1, 1, 1, 0, 0, 0, 1, 1], counts(&[(Loss::Inexact, 5)])));
+    assert_eq!((codes, counted), (vec![1, 1, 1, 1, 0, 0, 0, 1, 1], specials(&[(Loss::Inexact, 5)])));
 }
