@@ -9,7 +9,7 @@ const ROOMS: &[&[&str]] = &[
     &["commands"],
     &["cli"],
     &["report"],
-    &["engine", "stats"],
+    &["engine", "stats", "compare"],
     &["progress", "plan", "staging", "threads"],
     &["select", "scaled", "conversion", "bits", "figures"],
     &["container", "operator"],

@@ -313,7 +313,7 @@ fn table(rows: &[[String; 5]]) -> String {
 }
 
 /// Six significant digits.
-fn brief(value: f64) -> String {
+pub(super) fn brief(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {
         return "0".to_owned();
