@@ -22,6 +22,9 @@ _tcast() {
             tcast,cast)
                 cmd="tcast__subcmd__cast"
                 ;;
+            tcast,diff)
+                cmd="tcast__subcmd__diff"
+                ;;
             tcast,help)
                 cmd="tcast__subcmd__help"
                 ;;
@@ -36,6 +39,9 @@ _tcast() {
                 ;;
             tcast__subcmd__help,cast)
                 cmd="tcast__subcmd__help__subcmd__cast"
+                ;;
+            tcast__subcmd__help,diff)
+                cmd="tcast__subcmd__help__subcmd__diff"
                 ;;
             tcast__subcmd__help,help)
                 cmd="tcast__subcmd__help__subcmd__help"
@@ -53,7 +59,7 @@ _tcast() {
 
     case "${cmd}" in
         tcast)
-            opts="-h -V --help --version cast bitcast promote inspect help"
+            opts="-h -V --help --version cast bitcast promote inspect diff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -214,8 +220,46 @@ _tcast() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        tcast__subcmd__diff)
+            opts="-q -j -h --tolerance --from --include --exclude --json --quiet --threads --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --tolerance)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --include)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exclude)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -j)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         tcast__subcmd__help)
-            opts="cast bitcast promote inspect help"
+            opts="cast bitcast promote inspect diff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -243,6 +287,20 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__help__subcmd__cast)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        tcast__subcmd__help__subcmd__diff)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

@@ -30,6 +30,7 @@ complete -c tcast -n "__fish_tcast_needs_command" -f -a "cast" -d 'Convert the v
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "promote" -d 'Convert tensors to the type that they have in common'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "inspect" -d 'List what is in a file or a folder of shards'
+complete -c tcast -n "__fish_tcast_needs_command" -f -a "diff" -d 'Say how two files or folders of shards differ'
 complete -c tcast -n "__fish_tcast_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to convert to: float8e4m3fn, bf16, int8, string, ...' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l max-shard-size -d 'Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB' -r
@@ -111,8 +112,17 @@ complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l stats -d 'Figure
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l json -d 'Print JSON'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s q -l quiet -d 'No progress, no warnings'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "cast" -d 'Convert the values of a file to another type'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "promote" -d 'Convert tensors to the type that they have in common'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "inspect" -d 'List what is in a file or a folder of shards'
-complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -l tolerance -d 'Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same' -r
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -l from -d 'What the stored bytes mean, where a file cannot say (V1, u1, U8)' -r
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -l include -d 'Only tensors whose name matches; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -l exclude -d 'Not tensors whose name matches; repeatable' -r
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -s j -l threads -d 'Threads to use [default: the cores there are]' -r
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -l json -d 'Print JSON'
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -s q -l quiet -d 'Print nothing but what --json asks for; the exit code says it'
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect diff help" -f -a "cast" -d 'Convert the values of a file to another type'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect diff help" -f -a "bitcast" -d 'Reinterpret the bits of a file\'s elements, or print them'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect diff help" -f -a "promote" -d 'Convert tensors to the type that they have in common'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect diff help" -f -a "inspect" -d 'List what is in a file or a folder of shards'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect diff help" -f -a "diff" -d 'Say how two files or folders of shards differ'
+complete -c tcast -n "__fish_tcast_using_subcommand help; and not __fish_seen_subcommand_from cast bitcast promote inspect diff help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -147,6 +147,23 @@ _arguments "${_arguments_options[@]}" : \
 ':input -- The file to list\: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards:_files' \
 && ret=0
 ;;
+(diff)
+_arguments "${_arguments_options[@]}" : \
+'--tolerance=[Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same]:T:_default' \
+'--from=[What the stored bytes mean, where a file cannot say (V1, u1, U8)]:DTYPE:_default' \
+'*--include=[Only tensors whose name matches; repeatable]:GLOB:_default' \
+'*--exclude=[Not tensors whose name matches; repeatable]:GLOB:_default' \
+'-j+[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--threads=[Threads to use \[default\: the cores there are\]]:N:_default' \
+'--json[Print JSON]' \
+'-q[Print nothing but what --json asks for; the exit code says it]' \
+'--quiet[Print nothing but what --json asks for; the exit code says it]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':a -- What is compared\: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards:_files' \
+':b -- What it is compared with:_files' \
+&& ret=0
+;;
 (help)
 _arguments "${_arguments_options[@]}" : \
 ":: :_tcast__subcmd__help_commands" \
@@ -175,6 +192,10 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 && ret=0
 ;;
+(diff)
+_arguments "${_arguments_options[@]}" : \
+&& ret=0
+;;
 (help)
 _arguments "${_arguments_options[@]}" : \
 && ret=0
@@ -195,6 +216,7 @@ _tcast_commands() {
 'bitcast:Reinterpret the bits of a file'\''s elements, or print them' \
 'promote:Convert tensors to the type that they have in common' \
 'inspect:List what is in a file or a folder of shards' \
+'diff:Say how two files or folders of shards differ' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'tcast commands' commands "$@"
@@ -209,6 +231,11 @@ _tcast__subcmd__cast_commands() {
     local commands; commands=()
     _describe -t commands 'tcast cast commands' commands "$@"
 }
+(( $+functions[_tcast__subcmd__diff_commands] )) ||
+_tcast__subcmd__diff_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast diff commands' commands "$@"
+}
 (( $+functions[_tcast__subcmd__help_commands] )) ||
 _tcast__subcmd__help_commands() {
     local commands; commands=(
@@ -216,6 +243,7 @@ _tcast__subcmd__help_commands() {
 'bitcast:Reinterpret the bits of a file'\''s elements, or print them' \
 'promote:Convert tensors to the type that they have in common' \
 'inspect:List what is in a file or a folder of shards' \
+'diff:Say how two files or folders of shards differ' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'tcast help commands' commands "$@"
@@ -229,6 +257,11 @@ _tcast__subcmd__help__subcmd__bitcast_commands() {
 _tcast__subcmd__help__subcmd__cast_commands() {
     local commands; commands=()
     _describe -t commands 'tcast help cast commands' commands "$@"
+}
+(( $+functions[_tcast__subcmd__help__subcmd__diff_commands] )) ||
+_tcast__subcmd__help__subcmd__diff_commands() {
+    local commands; commands=()
+    _describe -t commands 'tcast help diff commands' commands "$@"
 }
 (( $+functions[_tcast__subcmd__help__subcmd__help_commands] )) ||
 _tcast__subcmd__help__subcmd__help_commands() {

@@ -20,6 +20,7 @@
 pub mod bits;
 pub mod cli;
 pub mod commands;
+pub mod compare;
 pub mod container;
 pub mod conversion;
 pub mod dtype;

@@ -468,9 +468,8 @@ fn an_interrupt_leaves_nothing_behind() {
 
 #[test]
 fn every_example_of_the_help_works() {
-    let help: String = ["--help", "cast --help", "bitcast --help", "promote --help", "inspect --help"]
-        .map(|line| Bench::new().run(line).stdout)
-        .concat();
+    let commands = ["--help", "cast --help", "bitcast --help", "promote --help", "inspect --help", "diff --help"];
+    let help: String = commands.map(|line| Bench::new().run(line).stdout).concat();
     let is_example = |line: &&str| line.starts_with("tcast ") && !line.contains("[OPTIONS]") && !line.contains('<');
     let examples: Vec<&str> = help.lines().map(str::trim).filter(is_example).collect();
     assert!(examples.len() >= 20, "{examples:?}");

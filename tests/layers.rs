@@ -9,7 +9,7 @@ const ROOMS: &[&[&str]] = &[
     &["commands"],
     &["cli"],
     &["report"],
-    &["engine", "hash", "stats"],
+    &["compare", "engine", "hash", "stats"],
     &["progress", "plan", "staging", "threads"],
     &["select", "scaled", "conversion", "bits", "figures"],
     &["container", "operator"],

@@ -2,11 +2,13 @@
 
 mod bitcast;
 mod cast;
+mod diff;
 mod inspect;
 mod promote;
 
 pub use bitcast::{BitcastArgs, ElementRange};
 pub use cast::{CastArgs, Part, ShardArgs, Size, ValueArgs};
+pub use diff::{DiffArgs, Tolerance};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
 
@@ -23,6 +25,7 @@ use std::path::PathBuf;
   tcast cast x.npy --to bf16 -o x.safetensors
   tcast bitcast x.npy --bits
   tcast inspect model.safetensors
+  tcast diff x.npy x.npy
   tcast cast --help")]
 pub struct Cli {
     /// What to do.
@@ -41,6 +44,8 @@ pub enum Command {
     Promote(PromoteArgs),
     /// List what is in a file or a folder of shards
     Inspect(InspectArgs),
+    /// Say how two files or folders of shards differ
+    Diff(DiffArgs),
 }
 
 /// Where a result goes and how the work is done; what `cast` and `bitcast` share.

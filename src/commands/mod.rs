@@ -4,6 +4,7 @@
 mod bitcast;
 mod cast;
 mod convert;
+mod diff;
 mod folder;
 mod inspect;
 mod promote;
@@ -23,14 +24,16 @@ const REMEDY: Style = AnsiColor::Cyan.on_default();
 /// Runs the command and tells what went wrong, if anything did.
 #[must_use]
 pub fn run(cli: &Cli) -> ExitCode {
+    let done = |()| ExitCode::SUCCESS;
     let result = match &cli.command {
-        Command::Cast(args) => cast::run(args),
-        Command::Bitcast(args) => bitcast::run(args),
-        Command::Promote(args) => promote::run(args),
-        Command::Inspect(args) => inspect::run(args),
+        Command::Cast(args) => cast::run(args).map(done),
+        Command::Bitcast(args) => bitcast::run(args).map(done),
+        Command::Promote(args) => promote::run(args).map(done),
+        Command::Inspect(args) => inspect::run(args).map(done),
+        Command::Diff(args) => diff::run(args),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
             if let Some(remedy) = error.remedy_text() {

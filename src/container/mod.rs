@@ -411,7 +411,13 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
 
 /// `[1, 2]` of an index into the elements as they lie in the file.
 #[must_use]
-pub fn position(mut index: u64, shape: &[u64], fortran_order: bool) -> String {
+pub fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
+    format!("{:?}", indices(index, shape, fortran_order))
+}
+
+/// The index in each dimension, of an index into the elements as they lie in the file.
+#[must_use]
+pub fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
     let mut indices = vec![0; shape.len()];
     let mut dimensions: Vec<usize> = (0..shape.len()).collect();
     if !fortran_order {
@@ -421,7 +427,7 @@ pub fn position(mut index: u64, shape: &[u64], fortran_order: bool) -> String {
         indices[dimension] = index % shape[dimension];
         index /= shape[dimension];
     }
-    format!("{indices:?}")
+    indices
 }
 
 /// The place in row-major order of an element that has this one in column-major order.

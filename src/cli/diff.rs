@@ -1,0 +1,98 @@
+//! The arguments of `tcast diff`.
+
+use crate::dtype::Dtype;
+use crate::select::Pattern;
+use clap::Args;
+use std::path::PathBuf;
+
+/// The arguments of `tcast diff`.
+#[derive(Args, Debug)]
+#[command(
+    long_about = "Say how the tensors of two files or folders of shards differ, in whatever formats, types and shards they \
+are.
+
+Tensors are matched by name; two files of one tensor each are compared whatever the names. Metadata is not compared, \
+nor how tensors are stored: byte order, row-major or column-major, packed or not.
+
+A tensor is equal where type, shape and bits are. Values of different types are compared exactly, as no rounding makes \
+equal what is not. NaN equals NaN, and 0 equals -0: such tensors have equal values and other bits, which is a difference, \
+unless there is a --tolerance. Where values differ, the errors are those of B against A: the largest absolute and \
+relative error, and the ratio of signal to noise (SQNR). The first difference is the first as the elements lie in the \
+files, or in rows, where one of them is column-major.",
+    after_help = "Example: tcast diff before.safetensors after.safetensors (--help has more)",
+    after_long_help = "Examples:
+  tcast diff x.npy x.npy
+      reads both, finds no difference, exits with 0
+  tcast diff model.safetensors model.safetensors --include '*norm*' --json
+      some of the tensors, as JSON
+  tcast diff llama llama --tolerance 1e-3
+      two folders of shards, and what counts as equal
+  tcast diff codes.npy codes.npy --from float8e4m3fn
+      says what opaque bytes mean
+
+JSON: schema 1, tcast (its version), a, b, tolerance (null if none), is_equal, counts (how many tensors have each
+  status), and tensors, each with name (in_b: its name there, if that is another), status, shape_a, shape_b, dtype_a,
+  dtype_b, differing (elements that differ by more than the tolerance; where none does, those whose bits differ),
+  first_difference (null, or index, a, b, bits_a, bits_b) and figures (null, or those of cast --stats, with B as the
+  result; places are counted as the elements lie). The status is equal, bits_differ, within_tolerance, values_differ,
+  types_differ (text and numbers), shapes_differ, only_in_a, only_in_b, or unreadable, with an error.
+
+Exit codes: 0 equal, or within the tolerance, 1 not so, 2 trouble or wrong usage, 130 interrupted."
+)]
+pub struct DiffArgs {
+    /// What is compared: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards
+    pub a: PathBuf,
+
+    /// What it is compared with
+    pub b: PathBuf,
+
+    /// Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub tolerance: Option<Tolerance>,
+
+    /// What the stored bytes mean, where a file cannot say (V1, u1, U8)
+    #[arg(long, value_name = "DTYPE")]
+    pub from: Option<Dtype>,
+
+    /// Only tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<Pattern>,
+
+    /// Not tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Pattern>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print nothing but what --json asks for; the exit code says it
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// Threads to use [default: the cores there are]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// How far values may be apart: finite, and not below 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance(pub f64);
+
+impl std::fmt::Display for Tolerance {
+    /// With an exponent where there would be many zeros.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(format!("{:?}", self.0).trim_end_matches(".0"))
+    }
+}
+
+impl std::str::FromStr for Tolerance {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no such number.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+        number.map(Self).ok_or_else(|| "a tolerance is a number, 0 or more: 1e-3".to_owned())
+    }
+}

@@ -1,0 +1,286 @@
+//! `tcast diff`: how two files or folders of shards differ.
+
+use super::{print, threads, warn};
+use crate::cli::DiffArgs;
+use crate::compare::{self, Difference, Found, Options, Outcome, Status};
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::{Elements, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, brief, shorten};
+use crate::kernel::Form;
+use crate::plan;
+use crate::progress;
+use crate::select::Selection;
+use serde_json::{Map, Value, json};
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// The version of the JSON document; it changes when a field changes its meaning or goes.
+const SCHEMA: u32 = 1;
+
+/// The exit code: 0 when all is equal, 1 when not.
+///
+/// # Errors
+/// All with exit code 2, for 1 says that both could be read and are not equal.
+pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
+    diff(args).map(|is_equal| ExitCode::from(u8::from(!is_equal))).map_err(Error::into_usage)
+}
+
+fn diff(args: &DiffArgs) -> Result<bool> {
+    let (a, b) = (checkpoint::open(&args.a)?, checkpoint::open(&args.b)?);
+    plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
+    let lines = matched(&a, &b, args)?;
+    let comparison = Comparison::new(args, lines);
+    if args.json {
+        print(&comparison.json().to_string())?;
+    } else if !args.quiet {
+        print(&comparison.text())?;
+    }
+    let is_equal = comparison.is_equal();
+    // All that could be read is shown first.
+    comparison.outcomes.into_iter().find_map(Result::err).map_or(Ok(is_equal), Err)
+}
+
+/// A tensor of A, of B, or of both.
+struct Line<'a> {
+    name: &'a str,
+    sides: [Option<Found<'a>>; 2],
+}
+
+/// The tensors that are chosen, in the order of A; then those that only B has.
+fn matched<'a>(a: &'a Checkpoint, b: &'a Checkpoint, args: &DiffArgs) -> Result<Vec<Line<'a>>> {
+    let (in_a, in_b): (Vec<Found>, Vec<Found>) = (a.tensors().collect(), b.tensors().collect());
+    let name = |(input, tensor): Found<'a>| input.name_of(tensor);
+    let lines = if let ([a], [b]) = (&in_a[..], &in_b[..]) {
+        vec![Line { name: name(*a), sides: [Some(*a), Some(*b)] }]
+    } else {
+        let mut others: HashMap<&str, VecDeque<usize>> = HashMap::new();
+        for (at, found) in in_b.iter().enumerate() {
+            others.entry(name(*found)).or_default().push_back(at);
+        }
+        let mut only_in_b: Vec<Option<Found>> = in_b.iter().copied().map(Some).collect();
+        let mut lines = Vec::new();
+        for found in in_a {
+            let other = others.get_mut(name(found)).and_then(VecDeque::pop_front).and_then(|at| only_in_b[at].take());
+            lines.push(Line { name: name(found), sides: [Some(found), other] });
+        }
+        let rest = only_in_b.into_iter().flatten();
+        lines.extend(rest.map(|found| Line { name: name(found), sides: [None, Some(found)] }));
+        lines
+    };
+    let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    let unmatched = selection.unmatched(&lines.iter().map(|line| line.name).collect::<Vec<_>>());
+    let (chosen, left): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| selection.selects(line.name));
+    if chosen.is_empty() && !left.is_empty() {
+        let what = unmatched.into_iter().next().unwrap_or("--include and --exclude leave no tensor".to_owned());
+        return Err(Error::usage(what).remedy("tcast inspect lists the names"));
+    }
+    if !args.quiet {
+        for message in &unmatched {
+            warn(message);
+        }
+    }
+    Ok(chosen)
+}
+
+/// What was found.
+struct Comparison<'a> {
+    args: &'a DiffArgs,
+    lines: Vec<Line<'a>>,
+    /// Of each line.
+    outcomes: Vec<Result<Outcome>>,
+}
+
+impl<'a> Comparison<'a> {
+    /// Reads all values.
+    fn new(args: &'a DiffArgs, lines: Vec<Line<'a>>) -> Self {
+        let bytes = lines.iter().filter_map(|line| match line.sides {
+            [Some((_, a)), Some((_, b))] if a.shape == b.shape => Some(a.data.stored_len() + b.data.stored_len()),
+            _ => None,
+        });
+        let progress = progress::shown("comparing", bytes.sum(), args.quiet);
+        let options = Options {
+            from: args.from,
+            tolerance: args.tolerance.map_or(0.0, |tolerance| tolerance.0),
+            threads: threads(args.threads),
+            progress: &*progress,
+        };
+        let outcomes = lines.iter().map(|line| match line.sides {
+            [Some(a), Some(b)] => compare::of([a, b], &options),
+            [_, None] => Ok(Outcome::of(Status::OnlyInA)),
+            [None, _] => Ok(Outcome::of(Status::OnlyInB)),
+        });
+        let outcomes = outcomes.collect();
+        Self { args, lines, outcomes }
+    }
+
+    /// Whether a status is no difference: with a tolerance, it is values that count.
+    fn accepts(&self, status: Status) -> bool {
+        match status {
+            Status::Equal | Status::WithinTolerance => true,
+            Status::BitsDiffer => self.args.tolerance.is_some(),
+            _ => false,
+        }
+    }
+
+    fn is_equal(&self) -> bool {
+        self.outcomes.iter().all(|outcome| outcome.as_ref().is_ok_and(|outcome| self.accepts(outcome.status)))
+    }
+
+    fn count(&self, wanted: impl Fn(Status) -> bool) -> usize {
+        self.outcomes.iter().flatten().filter(|outcome| wanted(outcome.status)).count()
+    }
+
+    fn json(&self) -> Value {
+        let counts =
+            Status::ALL.iter().map(|status| (status.name().to_owned(), json!(self.count(|one| one == *status))));
+        let mut counts: Map<String, Value> = counts.collect();
+        counts.insert("unreadable".to_owned(), json!(self.outcomes.iter().filter(|outcome| outcome.is_err()).count()));
+        let tensors = self.lines.iter().zip(&self.outcomes).map(|(line, outcome)| self.tensor_json(line, outcome));
+        json!({
+            "schema": SCHEMA,
+            "tcast": env!("CARGO_PKG_VERSION"),
+            "a": self.args.a.to_string_lossy(),
+            "b": self.args.b.to_string_lossy(),
+            "tolerance": self.args.tolerance.map(|tolerance| tolerance.0),
+            "is_equal": self.is_equal(),
+            "counts": counts,
+            "tensors": tensors.collect::<Vec<_>>(),
+        })
+    }
+
+    fn tensor_json(&self, line: &Line, outcome: &Result<Outcome>) -> Value {
+        let [a, b] = line.sides;
+        let dtype = |side: Option<Found>| side.and_then(|(_, tensor)| self.dtype(tensor)).map(Dtype::name);
+        let outcome_or_none = outcome.as_ref().ok();
+        let first = outcome_or_none.and_then(|outcome| outcome.first.as_ref()).map(|Difference { index, elements }| {
+            let [a, b] = elements;
+            json!({ "index": index, "a": a.value, "b": b.value, "bits_a": a.bits, "bits_b": b.bits })
+        });
+        let mut value = json!({
+            "name": line.name,
+            "status": outcome_or_none.map_or("unreadable", |outcome| outcome.status.name()),
+            "shape_a": a.map(|(_, tensor)| &tensor.shape),
+            "shape_b": b.map(|(_, tensor)| &tensor.shape),
+            "dtype_a": dtype(a),
+            "dtype_b": dtype(b),
+            "differing": outcome_or_none.map(|outcome| outcome.differing),
+            "first_difference": first,
+            "figures": outcome_or_none.and_then(|outcome| outcome.figures.as_ref()),
+        });
+        if let Some((input, tensor)) = b
+            && input.name_of(tensor) != line.name
+        {
+            value["in_b"] = json!(input.name_of(tensor));
+        }
+        if let Err(error) = outcome {
+            value["error"] = json!(error.to_string());
+        }
+        value
+    }
+
+    /// The type of a tensor, `--from` heeded; `None` where that is not known.
+    fn dtype(&self, tensor: &Tensor) -> Option<Dtype> {
+        plan::source_form(tensor, self.args.from).ok().map(Form::dtype)
+    }
+
+    /// As [`Self::dtype`], in words.
+    fn type_name(&self, tensor: &Tensor) -> String {
+        match (self.dtype(tensor), tensor.elements) {
+            (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
+            (dtype, _) => dtype.map_or("unknown", Dtype::name).to_owned(),
+        }
+    }
+
+    /// What differs, a line each, and a summary.
+    fn text(&self) -> String {
+        let rows = self.lines.iter().zip(&self.outcomes).filter_map(|(line, outcome)| {
+            let [word, more] = match outcome {
+                Ok(outcome) if self.accepts(outcome.status) => return None,
+                Ok(outcome) => self.row(line, outcome),
+                Err(error) => ["unreadable".to_owned(), error.to_string()],
+            };
+            Some([shorten(line.name), word, more])
+        });
+        let rows: Vec<[String; 3]> = rows.collect();
+        let [names, words] = [0, 1].map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));
+        let shown = rows.iter().map(|[name, word, more]| format!("  {name:names$}  {word:words$}  {more}\n"));
+        shown.collect::<String>() + &self.summary()
+    }
+
+    /// What differs in a word or two, and the rest of it.
+    fn row(&self, line: &Line, outcome: &Outcome) -> [String; 2] {
+        let [a, b] = line.sides.map(|side| side.map(|(_, tensor)| tensor));
+        let described = |tensor: Option<&Tensor>| {
+            tensor.map_or(String::new(), |tensor| format!("{} {:?}", self.type_name(tensor), tensor.shape))
+        };
+        let types = [a, b].map(|side| side.map_or(String::new(), |tensor| self.type_name(tensor)));
+        let both = types.join(", ");
+        let (what, more) = match outcome.status {
+            Status::BitsDiffer if types[0] != types[1] => ("values equal,", format!("types differ: {both}")),
+            Status::BitsDiffer => ("bits differ", told(outcome, line, true)),
+            Status::ValuesDiffer if types[0] == types[1] => ("values differ", told(outcome, line, false)),
+            Status::ValuesDiffer => ("values differ", format!("{} ({both})", told(outcome, line, false))),
+            Status::TypesDiffer => ("types differ", both),
+            Status::ShapesDiffer => ("shapes differ", format!("{}, {}", described(a), described(b))),
+            Status::OnlyInA => ("only in A", described(a)),
+            Status::OnlyInB => ("only in B", described(b)),
+            Status::Equal | Status::WithinTolerance => ("", String::new()),
+        };
+        [what.to_owned(), more]
+    }
+
+    fn summary(&self) -> String {
+        let all = self.lines.len();
+        let tensors = format!("{all} tensor{}", if all == 1 { "" } else { "s" });
+        let within = self.args.tolerance.map_or(String::new(), |tolerance| format!(" within {tolerance}"));
+        if self.is_equal() {
+            let is_exact = self.count(|status| status == Status::Equal) == all;
+            let within = if is_exact { String::new() } else { within };
+            return format!("{tensors} {} equal{within}", if all == 1 { "is" } else { "are" });
+        }
+        let equal = self.count(|status| self.accepts(status));
+        let only_in = [Status::OnlyInA, Status::OnlyInB].map(|side| self.count(|status| status == side));
+        let unreadable = self.outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        let differ = all - equal - only_in.iter().sum::<usize>() - unreadable;
+        let errors = self.lines.iter().zip(&self.outcomes).filter_map(|(line, outcome)| {
+            let outcome = outcome.as_ref().ok().filter(|outcome| outcome.status == Status::ValuesDiffer)?;
+            Some((outcome.figures.as_ref()?.max_abs_error, line.name))
+        });
+        let largest = errors.reduce(|largest, next| if next.0 > largest.0 { next } else { largest });
+        let largest = largest.filter(|(error, _)| *error > 0.0).map_or(String::new(), |(error, name)| {
+            format!(" (largest absolute error {} in '{}')", brief(error), shorten(name))
+        });
+        let unreadable = if unreadable > 0 { format!(", {unreadable} unreadable") } else { String::new() };
+        let [in_a, in_b] = only_in;
+        let verb = if differ == 1 { "differs" } else { "differ" };
+        format!(
+            "{tensors}: {equal} equal{within}, {differ} {verb}{largest}, {in_a} only in A, {in_b} only in B{unreadable}"
+        )
+    }
+}
+
+/// How much differs, where it begins, and how far it goes.
+fn told(outcome: &Outcome, line: &Line, with_bits: bool) -> String {
+    let count = line.sides[0].map_or(0, |(_, tensor)| tensor.count);
+    let mut text = format!("{} of {count}", outcome.differing);
+    if let Some(Difference { index, elements }) = &outcome.first {
+        let shown = elements.each_ref().map(|element| match &element.bits {
+            Some(bits) if with_bits => format!("{} ({bits})", element.value),
+            Some(_) => element.value.clone(),
+            None => format!("\"{}\"", shorten(&element.value)),
+        });
+        let _ = write!(text, ", first at {index:?}: {}", shown.join(", "));
+    }
+    if let (Some(figures), Some(at)) = (&outcome.figures, &outcome.largest_at)
+        && figures.max_abs_error > 0.0
+    {
+        let (absolute, relative) = (brief(figures.max_abs_error), brief(figures.max_rel_error));
+        let _ = write!(text, "; largest absolute error {absolute} at {at:?}, relative {relative}");
+        if let Some(sqnr) = figures.sqnr_db {
+            let _ = write!(text, ", SQNR {sqnr:.2} dB");
+        }
+    }
+    text
+}

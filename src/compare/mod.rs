@@ -1,0 +1,202 @@
+//! Two tensors side by side: whether bits and values are equal, where they first differ, and how far they are apart.
+//!
+//! Tensors of one type are compared byte by byte, at the speed of reading. Only where that finds a difference, or the types
+//! differ, are values looked at: widened to float64 block by block, and 64-bit integers exactly where float64 would round
+//! them. Pieces go to threads, and what is found in them is put together in the order of the elements: the result is equal
+//! to the bit for any number of threads.
+
+mod numbers;
+mod pieces;
+mod texts;
+mod values;
+
+use crate::container::{Elements, Input, Tensor};
+use crate::conversion::{self, Conversion, run_kernel};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::figures::Figures;
+use crate::kernel::{Counts, Form};
+use crate::plan;
+use crate::progress::Progress;
+use pieces::Pair;
+
+/// A tensor, and the file that it is in.
+pub type Found<'a> = (&'a Input, &'a Tensor);
+
+/// How tensors are compared.
+pub struct Options<'a> {
+    /// What untyped elements are.
+    pub from: Option<Dtype>,
+    /// Values that are no farther apart than this are no difference.
+    pub tolerance: f64,
+    /// Threads to use.
+    pub threads: usize,
+    /// Told of the bytes of both sides.
+    pub progress: &'a dyn Progress,
+}
+
+/// What was found of two tensors, or of one that has no counterpart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// Type, shape and bits are equal.
+    Equal,
+    /// All values are equal; bits or types are not.
+    BitsDiffer,
+    /// Values differ, and none by more than the tolerance.
+    WithinTolerance,
+    /// Values differ.
+    ValuesDiffer,
+    /// One holds text and the other numbers.
+    TypesDiffer,
+    /// The shapes differ.
+    ShapesDiffer,
+    /// Only A has it.
+    OnlyInA,
+    /// Only B has it.
+    OnlyInB,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Equal,
+        Self::BitsDiffer,
+        Self::WithinTolerance,
+        Self::ValuesDiffer,
+        Self::TypesDiffer,
+        Self::ShapesDiffer,
+        Self::OnlyInA,
+        Self::OnlyInB,
+    ];
+
+    /// The name in JSON reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Equal => "equal",
+            Self::BitsDiffer => "bits_differ",
+            Self::WithinTolerance => "within_tolerance",
+            Self::ValuesDiffer => "values_differ",
+            Self::TypesDiffer => "types_differ",
+            Self::ShapesDiffer => "shapes_differ",
+            Self::OnlyInA => "only_in_a",
+            Self::OnlyInB => "only_in_b",
+        }
+    }
+}
+
+/// What was found of two tensors.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// In a word.
+    pub status: Status,
+    /// Elements whose values differ by more than the tolerance; where none does, those whose bits differ.
+    pub differing: u64,
+    /// The first of them.
+    pub first: Option<Difference>,
+    /// How far B is from A, where numbers differ. Of 64-bit integers, all but the largest absolute error are figures of
+    /// the nearest float64.
+    pub figures: Option<Figures>,
+    /// The indices of the element with the largest absolute error.
+    pub largest_at: Option<Vec<u64>>,
+}
+
+impl Outcome {
+    /// Without more to say than that.
+    #[must_use]
+    pub fn of(status: Status) -> Self {
+        Self { status, differing: 0, first: None, figures: None, largest_at: None }
+    }
+}
+
+/// An element that differs.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// Where it is, an index for each dimension.
+    pub index: Vec<u64>,
+    /// What it is in A and in B.
+    pub elements: [Shown; 2],
+}
+
+/// An element as text.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Its value; of opaque bytes, these.
+    pub value: String,
+    /// Its bits in hexadecimal; a text has none.
+    pub bits: Option<String>,
+}
+
+/// One of two tensors that are compared.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    input: &'a Input,
+    tensor: &'a Tensor,
+    /// What its elements are, `--from` heeded.
+    elements: Elements,
+    /// Whether it is column-major and read in the order of rows, because the other is not.
+    is_transposed: bool,
+}
+
+impl Side<'_> {
+    /// An error of this tensor.
+    fn error(&self, error: Error) -> Error {
+        error.in_tensor(&self.tensor.name).in_file(self.input.path())
+    }
+
+    /// Bytes of so many elements, which must be of a fixed width.
+    fn bytes(&self, count: u64) -> usize {
+        self.elements.bytes(count).expect("a part of what is in the file") as usize
+    }
+
+    /// Whether its elements come in column-major order.
+    fn fortran_order(&self) -> bool {
+        self.tensor.fortran_order && !self.is_transposed
+    }
+
+    /// Converts `count` elements, of which `start` is the first.
+    fn run(&self, how: &Conversion, start: u64, input: &[u8], count: usize, output: &mut Vec<u8>) -> Result<Counts> {
+        let kernel = how.kernel().expect("numbers to numbers");
+        output.resize(how.to.bytes(count as u64).expect("as many as are read at a time") as usize, 0);
+        let Tensor { count: all, shape, .. } = self.tensor;
+        let elements = conversion::Elements { count: *all, shape, fortran_order: self.fortran_order() };
+        run_kernel(kernel, how, elements, start, input, output, count).map_err(|error| self.error(error))
+    }
+}
+
+/// Compares two tensors.
+///
+/// # Errors
+/// When one cannot be read or is damaged, or nobody has said what its elements are; where a damaged one differs from the
+/// other is told as well.
+///
+/// # Panics
+/// When a thread of it has panicked.
+pub fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
+    let [a, b] = tensors.map(|(_, tensor)| tensor);
+    if a.shape != b.shape {
+        return Ok(Outcome::of(Status::ShapesDiffer));
+    }
+    // Opaque bytes can be compared with their like.
+    let are_opaque = a.elements == b.elements && matches!(a.elements, Elements::Untyped(_));
+    let side = |(input, tensor): Found<'_>| -> Result<Elements> {
+        if are_opaque && options.from.is_none() {
+            return Ok(tensor.elements);
+        }
+        let form = plan::source_form(tensor, options.from);
+        form.map(Elements::Typed).map_err(|error| error.in_tensor(&tensor.name).in_file(input.path()))
+    };
+    let elements = [side(tensors[0])?, side(tensors[1])?];
+    let is_text = elements.map(|elements| matches!(elements, Elements::Typed(Form::Texts(_))));
+    let sides = [0, 1].map(|at| Side {
+        input: tensors[at].0,
+        tensor: tensors[at].1,
+        elements: elements[at],
+        is_transposed: tensors[at].1.fortran_order && !tensors[1 - at].1.fortran_order,
+    });
+    match is_text {
+        [true, true] => texts::compare(Pair::new(sides, options)),
+        [false, false] => numbers::compare(Pair::new(sides, options), options.tolerance),
+        _ => Ok(Outcome::of(Status::TypesDiffer)),
+    }
+}

@@ -1,0 +1,266 @@
+//! Numbers and opaque bytes: bits first; where they differ, values and figures.
+
+use super::pieces::{Pair, Piece};
+use super::values::{Values, storage};
+use super::{Difference, Outcome, Shown, Side, Status};
+use crate::bits::{codes, hex, meaning};
+use crate::conversion::Conversion;
+use crate::error::Result;
+use crate::figures::Tally;
+use crate::kernel::{Form, Kernel, Storage};
+
+/// Bytes of a side in a piece of which the bits are compared.
+const PIECE: u64 = 1 << 20;
+/// Elements of a piece of which the values are compared: as many of every type, so that figures do not depend on it.
+const VALUES: u64 = 1 << 17;
+
+pub(super) fn compare(mut pair: Pair, tolerance: f64) -> Result<Outcome> {
+    let sides = pair.sides;
+    let bits = Bits::new(&sides);
+    // Packed elements start on whole bytes, as 8 of them end on one.
+    let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
+    let piece = (PIECE / width.max(1)).max(1);
+    if let Some(bits) = &bits {
+        let mut are_equal = true;
+        let are_equal_so_far = |piece_is_equal| {
+            are_equal &= piece_is_equal;
+            are_equal
+        };
+        pair.read(piece, |piece| bits.are_equal(&sides, piece), are_equal_so_far)?;
+        if are_equal {
+            return Ok(Outcome::of(Status::Equal));
+        }
+    }
+    let values = Values::new(&sides);
+    let piece = if values.is_some() { VALUES } else { piece };
+    let look = Look { sides, bits, values, tolerance };
+    let mut seen = Seen::default();
+    let read = pair.read(
+        piece,
+        |piece| look.at(piece),
+        |next| {
+            seen.append(next);
+            true
+        },
+    );
+    // A file that is damaged is best mended where it is known to be.
+    let first = [&seen.beyond, &seen.unequal, &seen.bits].into_iter().find_map(|spots| spots.first.as_ref());
+    read.map_err(|error| match first {
+        Some((element, [a, b])) if error.remedy_text().is_none() => {
+            let index = pair.indices(*element);
+            error.remedy(format!("the first difference is at {index:?}: {}, {}", a.value, b.value))
+        }
+        _ => error,
+    })?;
+    Ok(look.outcome(seen, &pair))
+}
+
+/// How bits are compared: as they lie in the files where they lie alike, otherwise little endian and one element in a byte
+/// at the least.
+struct Bits {
+    are_alike: bool,
+    /// What brings the elements of each side to that; `None` where they are so, or are opaque.
+    ordered: Option<[Conversion; 2]>,
+    /// Bytes of an element then.
+    width: usize,
+}
+
+impl Bits {
+    /// `None` of different types.
+    fn new(sides: &[Side; 2]) -> Option<Self> {
+        let [a, b] = sides.each_ref().map(storage);
+        let (Some(a), Some(b)) = (a, b) else {
+            return Some(Self { are_alike: true, ordered: None, width: sides[0].bytes(1) });
+        };
+        if a.dtype != b.dtype {
+            return None;
+        }
+        let target = Storage::per_byte(a.dtype);
+        let width = target.bytes(1)? as usize;
+        let are_alike = a == b;
+        if are_alike && sides[0].bytes(8) == 8 * width {
+            return Some(Self { are_alike, ordered: None, width });
+        }
+        let order = |from| Conversion::copy(Form::Numbers(from), Form::Numbers(target));
+        Some(Self { are_alike, ordered: Some([order(a)?, order(b)?]), width })
+    }
+
+    fn are_equal(&self, sides: &[Side; 2], piece: &Piece) -> Result<bool> {
+        if self.are_alike {
+            return Ok(piece.bytes[0] == piece.bytes[1]);
+        }
+        let mut room = [Vec::new(), Vec::new()];
+        for block in piece.blocks(sides) {
+            let [a, b] = self.order(sides, &block, &mut room)?;
+            if a != b {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn order<'a>(&self, sides: &[Side; 2], block: &Piece<'a>, room: &'a mut [Vec<u8>; 2]) -> Result<[&'a [u8]; 2]> {
+        let Some(ordered) = &self.ordered else { return Ok(block.bytes) };
+        for at in 0..2 {
+            sides[at].run(&ordered[at], block.start, block.bytes[at], block.count, &mut room[at])?;
+        }
+        Ok(room.each_ref().map(Vec::as_slice))
+    }
+
+    /// Calls `differs` with each element whose bits differ, counted from the start of a block.
+    fn differences(&self, sides: &[Side; 2], block: &Piece, mut differs: impl FnMut(usize)) -> Result<()> {
+        let mut room = [Vec::new(), Vec::new()];
+        let [a, b] = self.order(sides, block, &mut room)?;
+        let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width));
+        let mut found = false;
+        for (at, _) in pairs.enumerate().filter(|(_, (a, b))| a != b) {
+            differs(at);
+            found = true;
+        }
+        // What fills up the last byte of packed elements belongs to no element: the last one stands for it.
+        if !found && self.are_alike {
+            differs(block.count - 1);
+        }
+        Ok(())
+    }
+}
+
+/// Elements of one sort: how many, and the first with what both sides have there.
+#[derive(Default)]
+struct Spots {
+    count: u64,
+    first: Option<(u64, [Shown; 2])>,
+}
+
+impl Spots {
+    fn add(&mut self, sides: &[Side; 2], block: &Piece, at: usize) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| {
+            (block.start + at as u64, [0, 1].map(|side| shown(&sides[side], block.bytes[side], at)))
+        });
+    }
+
+    fn append(&mut self, next: Self) {
+        self.count += next.count;
+        self.first = self.first.take().or(next.first);
+    }
+}
+
+/// An element as text.
+fn shown(side: &Side, bytes: &[u8], at: usize) -> Shown {
+    let Some(storage) = storage(side) else {
+        let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];
+        let digits = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let digits = digits(&opaque[..opaque.len().min(32)]);
+        return Shown { value: format!("bytes {digits}"), bits: Some(digits) };
+    };
+    // Packed elements are read from a whole byte on.
+    let (start, target) = (at / 8 * 8, Storage::per_byte(storage.dtype));
+    let count = at - start + 1;
+    let mut ordered = vec![0; target.bytes(count as u64).unwrap_or_default() as usize];
+    let kernel = Kernel::copy(storage, target);
+    // Bits that do not belong there are an error of those who want the value.
+    let _ = kernel.map(|kernel| kernel.run(&bytes[side.bytes(start as u64)..], &mut ordered, count));
+    let code = codes(storage.dtype, &ordered).last().unwrap_or_default();
+    Shown { value: meaning(storage.dtype, code).value, bits: Some(hex(storage.dtype, code)) }
+}
+
+/// What was seen in some elements.
+#[derive(Default)]
+struct Seen {
+    /// Elements whose bits differ.
+    bits: Spots,
+    /// Those whose values differ.
+    unequal: Spots,
+    /// Those whose values differ by more than the tolerance.
+    beyond: Spots,
+    tally: Tally,
+    /// The largest distance between two numbers, and the first element that has it.
+    largest: Option<(f64, u64)>,
+}
+
+impl Seen {
+    fn append(&mut self, next: Self) {
+        self.bits.append(next.bits);
+        self.unequal.append(next.unequal);
+        self.beyond.append(next.beyond);
+        self.tally.append(&next.tally);
+        next.largest.into_iter().for_each(|(distance, at)| self.add_distance(distance, at));
+    }
+
+    fn add_distance(&mut self, distance: f64, at: u64) {
+        if self.largest.is_none_or(|(largest, _)| distance > largest) {
+            self.largest = Some((distance, at));
+        }
+    }
+}
+
+/// What is looked for.
+struct Look<'a> {
+    sides: [Side<'a>; 2],
+    /// `None` of different types.
+    bits: Option<Bits>,
+    /// `None` of opaque bytes.
+    values: Option<Values>,
+    tolerance: f64,
+}
+
+impl Look<'_> {
+    fn at(&self, piece: &Piece) -> Result<Seen> {
+        let mut seen = Seen::default();
+        for block in piece.blocks(&self.sides) {
+            self.at_block(&block, &mut seen)?;
+        }
+        Ok(seen)
+    }
+
+    fn at_block(&self, block: &Piece, seen: &mut Seen) -> Result<()> {
+        let sides = &self.sides;
+        let are_alike = self.bits.as_ref().is_some_and(|bits| bits.are_alike) && block.bytes[0] == block.bytes[1];
+        if let (Some(bits), false) = (&self.bits, are_alike) {
+            bits.differences(sides, block, |at| seen.bits.add(sides, block, at))?;
+        }
+        let Some(values) = &self.values else { return Ok(()) };
+        let (start, floats) = values.floats(sides, block)?;
+        seen.tally.add(start, &floats.values[0], &floats.values[1]);
+        let distances = if are_alike { Vec::new() } else { values.distances(sides, block, &floats)? };
+        if distances.iter().all(|distance| *distance == 0.0) {
+            return Ok(());
+        }
+        for (at, numbers) in distances.chunks_exact(values.per_element).enumerate() {
+            let distance = numbers.iter().copied().fold(0.0, f64::max);
+            if distance > 0.0 {
+                seen.unequal.add(sides, block, at);
+                if distance > self.tolerance {
+                    seen.beyond.add(sides, block, at);
+                }
+                for finite in numbers.iter().copied().filter(|distance| distance.is_finite()) {
+                    seen.add_distance(finite, block.start + at as u64);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn outcome(&self, seen: Seen, pair: &Pair) -> Outcome {
+        let Seen { bits, unequal, beyond, tally, largest } = seen;
+        let (status, spots) = if self.values.is_none() || beyond.count > 0 {
+            (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
+        } else if unequal.count > 0 {
+            (Status::WithinTolerance, beyond)
+        } else {
+            (Status::BitsDiffer, bits)
+        };
+        let first = spots.first.map(|(element, elements)| Difference { index: pair.indices(element), elements });
+        let mut figures = tally.figures();
+        let values = self.values.as_ref().filter(|_| unequal.count > 0);
+        let per_element = values.map_or(1, |values| values.per_element as u64);
+        figures.max_abs_error_at = figures.max_abs_error_at.map(|at| at / per_element);
+        figures.max_rel_error_at = figures.max_rel_error_at.map(|at| at / per_element);
+        if let (Some((distance, at)), true) = (largest, values.is_some_and(Values::are_wide)) {
+            (figures.max_abs_error, figures.max_abs_error_at) = (distance, Some(at));
+        }
+        let largest_at = figures.max_abs_error_at.filter(|_| values.is_some()).map(|at| pair.indices(at));
+        Outcome { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
+    }
+}
