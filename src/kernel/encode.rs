@@ -78,6 +78,11 @@ impl Encode {
         })
     }
 
+    /// Whether NaN and Inf of a float lane are counted on the way.
+    pub(super) fn sees_specials(&self) -> bool {
+        matches!(self, Self::Narrow(..))
+    }
+
     /// Integer targets of up to 32 bits can come from the float32 lane, wider ones cannot.
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[u32], bytes: &mut [u8]) -> Counts {
@@ -247,16 +252,24 @@ fn narrow<const N: usize>(
     rounding: &Rounding,
     code: impl Fn(u32) -> [u8; N],
 ) -> Counts {
-    let tally = store(lane, bytes, |bits, tally| {
+    // What is beyond the range or no finite number is rare: one flag tells whether the block has any, to be counted then.
+    let mut tally = store(lane, bytes, |bits, tally| {
         let Rounded { code: result, over, was_infinite, was_nan, flushed, inexact } = rounding.round(bits);
-        tally.over += over;
-        tally.was_infinite += was_infinite;
-        tally.was_nan += was_nan;
+        tally.over |= over | was_infinite | was_nan;
         tally.flushed += flushed;
         tally.inexact += inexact;
         code(result)
     });
+    if std::mem::take(&mut tally.over) != 0 {
+        for bits in lane {
+            let Rounded { over, was_infinite, was_nan, .. } = rounding.round(*bits);
+            tally.over += over;
+            tally.was_infinite += was_infinite;
+            tally.was_nan += was_nan;
+        }
+    }
     let mut counts = tally.counts();
+    (counts.input_nan, counts.input_infinite) = (tally.was_nan.into(), tally.was_infinite.into());
     let loss = |overflow| match overflow {
         Overflow::Saturate => Loss::Saturated,
         Overflow::Infinity => Loss::Infinite,

@@ -301,7 +301,7 @@ impl Kernel {
             Lane::Float32(decode, encode) => {
                 decode.to_float32(input, float32);
                 let mut counts = encode.encode_float32(float32, result);
-                if !decode.is_integer() {
+                if !decode.is_integer() && !encode.sees_specials() {
                     count_specials(float32, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut counts);
                 }
                 counts
