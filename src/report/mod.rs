@@ -1,5 +1,9 @@
 //! What a conversion did: as a summary for people and as JSON for scripts.
 
+mod html;
+
+pub use html::{Spread, page};
+
 use crate::dtype::Dtype;
 use crate::error::{shorten, size, visible};
 use crate::figures::Figures;
