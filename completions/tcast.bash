@@ -135,7 +135,7 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__cast)
-            opts="-o -f -n -q -j -h --to --all --protect --force-codes --max-shard-size --resume --part --finish --stats --hash --saturate --no-saturate --round-mode --out-of-range --fail-on --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
+            opts="-o -f -n -q -j -h --to --all --protect --force-codes --max-shard-size --resume --part --finish --stats --report --hash --saturate --no-saturate --round-mode --out-of-range --fail-on --opset --include --exclude --rule --rename --output --force --from --dry-run --json --no-sync --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -154,6 +154,10 @@ _tcast() {
                     return 0
                     ;;
                 --finish)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --report)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -36,6 +36,7 @@ complete -c tcast -n "__fish_tcast_using_subcommand cast" -l to -d 'The type to 
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l max-shard-size -d 'Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l part -d 'Do the I-th of N parts, beside others that may run at once, also on other machines' -r
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l finish -d 'Put the folder together that all parts were written into' -r -F
+complete -c tcast -n "__fish_tcast_using_subcommand cast" -l report -d 'Write the report to a file as well, with the figures of --stats: .html for a page to look at, or .json' -r -F
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l saturate -d 'Clamp what is beyond a float8 type\'s range; false: make it infinite or NaN [default: true]' -r -f -a "true\t''
 false\t''"
 complete -c tcast -n "__fish_tcast_using_subcommand cast" -l round-mode -d 'Where float8e8m0 rounds to [default: up]' -r -f -a "up\t'the next power of two'

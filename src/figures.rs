@@ -28,8 +28,8 @@ pub struct Figures {
     pub max_rel_error_at: Option<u64>,
     /// The mean of y - x.
     pub mean_error: Option<f64>,
-    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2); `None` where there is no noise,
-    /// or nothing was compared.
+    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2); `None` where there is no noise
+    /// (the largest error is 0 then), or no signal.
     pub sqnr_db: Option<f64>,
     /// The cosine of the angle between all x and all y; `None` where one of them has no length.
     pub cosine: Option<f64>,
@@ -120,7 +120,7 @@ impl Tally {
             squared_source: sum(|sums| sums.squared_source),
             squared_result: sum(|sums| sums.squared_result),
             product: sum(|sums| sums.product),
-            max_abs: largest(self.max_abs, max_abs, |x, y| (y - x).abs()),
+            max_abs: largest(self.max_abs, max_abs, |x, y| (y - x).abs().min(f64::MAX)),
             max_rel: largest(self.max_rel, max_rel, relative),
         };
         self.append(&block);
@@ -148,9 +148,9 @@ impl Tally {
             max_abs_error_at: self.max_abs.at,
             max_rel_error: self.max_rel.value,
             max_rel_error_at: self.max_rel.at,
-            mean_error: (self.compared > 0).then(|| self.error / self.compared as f64),
-            sqnr_db: (self.squared_error > 0.0).then(|| 10.0 * (self.squared_source / self.squared_error).log10()),
-            cosine: (lengths > 0.0).then(|| (self.product / lengths).clamp(-1.0, 1.0)),
+            mean_error: Some(self.error / self.compared as f64).filter(|mean| mean.is_finite()),
+            sqnr_db: Some(10.0 * (self.squared_source / self.squared_error).log10()).filter(|sqnr| sqnr.is_finite()),
+            cosine: Some((self.product / lengths).clamp(-1.0, 1.0)).filter(|cosine| cosine.is_finite()),
         }
     }
 }
@@ -159,7 +159,7 @@ impl Sums {
     fn add(&mut self, x: f64, y: f64) {
         let is_counted = are_finite(x, y);
         let (x, y) = if is_counted { (x, y) } else { (0.0, 0.0) };
-        let error = y - x;
+        let error = (y - x).clamp(f64::MIN, f64::MAX);
         self.compared += if is_counted { 1.0 } else { 0.0 };
         self.error += error;
         self.squared_error += error * error;
@@ -176,7 +176,8 @@ fn are_finite(x: f64, y: f64) -> bool {
 }
 
 fn relative(x: f64, y: f64) -> f64 {
-    if x == 0.0 { 0.0 } else { ((y - x) / x).abs() }
+    // JSON has no infinity.
+    if x == 0.0 { 0.0 } else { ((y - x) / x).abs().min(f64::MAX) }
 }
 
 /// Widens elements to float64, which all types of at most 32 bits and all floats fit in; 64-bit integers are rounded.

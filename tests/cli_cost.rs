@@ -159,3 +159,32 @@ fn hashes_are_those_of_the_bytes_in_both_files() {
     assert!(outcome.code == Some(1) && outcome.stderr.contains("cannot be read again"), "{outcome:?}");
     assert_eq!(bench.run("cast d.npz --to f16 --hash").code, Some(2));
 }
+
+#[test]
+fn a_report_is_written_as_a_page_or_as_json() {
+    let bench = Bench::with("model.safetensors", "m.safetensors");
+    let told = report(&bench, "cast m.safetensors --to e4m3 --report r.json --hash --json -q");
+    let written: Value = serde_json::from_slice(&bench.read("r.json")).unwrap();
+    assert_eq!(written, told);
+    assert!(told["tensors"].as_array().unwrap().iter().any(|tensor| tensor["figures"]["sqnr_db"].is_number()));
+    bench.run("cast m.safetensors --to e4m3 --report r.html -o page.safetensors -q").expect(0, "", "");
+    let page = String::from_utf8(bench.read("r.html")).unwrap();
+    // The noisiest tensors with their exponents before and after.
+    for text in ["<!doctype html>", "down_proj", "<figure id=\"spread-3\"", "float8e4m3fn"] {
+        assert!(page.to_lowercase().contains(text), "{text}");
+    }
+    assert!(!page.contains("http://") && !page.contains("https://"));
+    // What is refused is refused before any work.
+    for (path, message) in [
+        ("r.txt", "r.txt: a report is a page or JSON\n  name it something.html or something.json"),
+        ("r.html", "r.html: the output exists already"),
+        ("no/r.html", "no/r.html: the output's directory does not exist"),
+    ] {
+        let outcome = bench.run(&format!("cast m.safetensors --to f16 -o new.safetensors --report {path}"));
+        assert!(outcome.code != Some(0) && outcome.stderr.contains(message), "{outcome:?}");
+        assert!(!bench.path("new.safetensors").exists());
+    }
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    bench.run("cast llama --to e5m2 --report r.html -q").expect(0, "", "");
+    assert!(String::from_utf8(bench.read("r.html")).unwrap().contains("<figure"));
+}

@@ -100,8 +100,12 @@ pub struct CastArgs {
     #[arg(long)]
     pub stats: bool,
 
+    /// Write the report to a file as well, with the figures of --stats: .html for a page to look at, or .json
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub report: Option<PathBuf>,
+
     /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
-    #[arg(long, requires = "json")]
+    #[arg(long)]
     pub hash: bool,
 
     /// How values are converted.

@@ -43,6 +43,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         force_codes: true,
         fail_on: Vec::new(),
         measures: Measures::default(),
+        report: None,
         options: json!({}),
     })
 }

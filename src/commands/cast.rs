@@ -15,6 +15,9 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         return folder::finish(folder, &args.file);
     }
     let Some(input) = &args.input else { return Err(Error::usage("name an input")) };
+    if args.hash && !args.file.json && args.report.is_none() {
+        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
+    }
     let attributes = attributes(args);
     attributes.check()?;
     convert(&Job {
@@ -28,7 +31,8 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         resume: args.shards.resume,
         force_codes: args.force_codes,
         fail_on: args.values.fail_on.clone(),
-        measures: Measures { figures: args.stats, hash: args.hash },
+        measures: Measures { figures: args.stats || args.report.is_some(), hash: args.hash },
+        report: args.report.as_deref(),
         options: options(args, attributes),
     })
 }

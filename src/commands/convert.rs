@@ -1,6 +1,7 @@
 //! What `cast` and `bitcast` share: a file or a folder of shards becomes another one.
 
 use super::folder::{self, Folder, Measures, Settings, Written};
+use super::report_file::ReportFile;
 use super::{print, tell, threads, warn};
 use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
@@ -42,6 +43,8 @@ pub(super) struct Job<'a> {
     /// Losses that must not happen.
     pub(super) fail_on: Vec<Loss>,
     pub(super) measures: Measures,
+    /// Where the report is written as well.
+    pub(super) report: Option<&'a Path>,
     /// Further options for the report.
     pub(super) options: Value,
 }
@@ -55,6 +58,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         source.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
     let output = output_path(job, &source)?;
+    let report_file = job.report.map(|path| ReportFile::new(path, args.force)).transpose()?;
     let is_folder = is_folder(job, &source, &output);
     let write = if is_folder { to_folder } else { to_file };
     let Written { files, before, finished, all } = write(job, &source, &output)?;
@@ -66,6 +70,9 @@ pub(super) fn run(job: &Job) -> Result<()> {
     };
     let report =
         Report { operator, input: job.input, output: &output, options: options(job), bytes_in, files, before, time };
+    if let Some(file) = report_file {
+        file.write(&report, &source, args.threads)?;
+    }
     if args.json {
         print(&report.json().to_string())?;
     } else if args.dry_run {

@@ -8,6 +8,7 @@ mod diff;
 mod folder;
 mod inspect;
 mod promote;
+mod report_file;
 
 use crate::cli::{Cli, Command};
 use crate::container::checkpoint::Checkpoint;

@@ -1,5 +1,9 @@
 //! What a conversion did: as a summary for people and as JSON for scripts.
 
+mod html;
+
+pub use html::{Spread, page};
+
 use crate::container::{position, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
@@ -145,7 +149,8 @@ impl TensorReport {
 }
 
 impl Report<'_> {
-    fn tensors(&self) -> impl Iterator<Item = &TensorReport> {
+    /// The tensors of all files.
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorReport> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
@@ -293,7 +298,11 @@ impl Report<'_> {
             let number = |number: Option<f64>| number.map_or("-".to_owned(), brief);
             [
                 shorten(&tensor.name),
-                figures.sqnr_db.map_or("exact".to_owned(), |sqnr| format!("{sqnr:.2} dB")),
+                match figures.sqnr_db {
+                    Some(sqnr) => format!("{sqnr:.2} dB"),
+                    None if figures.max_abs_error > 0.0 => "-".to_owned(),
+                    None => "exact".to_owned(),
+                },
                 format!("{} at {}", brief(figures.max_abs_error), at(figures.max_abs_error_at)),
                 format!("{} at {}", brief(figures.max_rel_error), at(figures.max_rel_error_at)),
                 number(figures.mean_error),

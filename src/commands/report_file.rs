@@ -1,0 +1,73 @@
+//! `--report FILE`: the report as a page or as JSON.
+
+use super::threads;
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::error::{Error, Result};
+use crate::io::output::Destination;
+use crate::plan::source_form;
+use crate::progress::Silent;
+use crate::report::{Report, Spread, TensorReport, page};
+use crate::stats::{self, Histogram};
+use std::path::Path;
+
+/// Tensors whose exponents are shown: those with the most noise.
+const WORST: usize = 4;
+
+/// Where a report is to go, and as what.
+pub(super) struct ReportFile {
+    destination: Destination,
+    is_page: bool,
+}
+
+impl ReportFile {
+    /// Checks that it can be written; `replace` allows an existing file.
+    ///
+    /// # Errors
+    /// When it is there, has another extension, or its folder is missing.
+    pub(super) fn new(path: &Path, replace: bool) -> Result<Self> {
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        let is_page = extension == "html";
+        if !is_page && extension != "json" {
+            let error = Error::usage("a report is a page or JSON").in_file(path);
+            return Err(error.remedy("name it something.html or something.json"));
+        }
+        Ok(Self { destination: Destination::new(path, replace, &[])?, is_page })
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// When it cannot be written, or the files that it is about cannot be read again.
+    pub(super) fn write(self, report: &Report, source: &Checkpoint, asked: Option<u16>) -> Result<()> {
+        let text = if self.is_page {
+            page(report, &spreads(report, source, threads(asked))?)
+        } else {
+            report.json().to_string() + "\n"
+        };
+        let file = self.destination.create()?;
+        file.write_at(0, text.as_bytes())?;
+        file.publish(false)
+    }
+}
+
+/// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
+fn spreads(report: &Report, source: &Checkpoint, threads: usize) -> Result<Vec<Spread>> {
+    let Ok(output) = checkpoint::survey(report.output) else { return Ok(Vec::new()) };
+    let noise = |tensor: &&TensorReport| tensor.figures.as_ref().and_then(|figures| figures.sqnr_db);
+    let mut worst: Vec<&TensorReport> = report.tensors().filter(|tensor| noise(tensor).is_some()).collect();
+    worst.sort_by(|left, right| noise(left).partial_cmp(&noise(right)).unwrap_or(std::cmp::Ordering::Equal));
+    worst.truncate(WORST);
+    let exponents = |checkpoint: &Checkpoint, name: &str| -> Result<Histogram> {
+        let found = checkpoint.tensors().find(|(file, tensor)| file.name_of(tensor) == name || tensor.name == name);
+        let Some((file, tensor)) = found else { return Ok(Histogram::default()) };
+        let Ok(form) = source_form(tensor, None) else { return Ok(Histogram::default()) };
+        let stats =
+            stats::of(tensor, form, &file.files, threads, &Silent).map_err(|error| error.in_file(file.path()))?;
+        Ok(stats.map(|stats| stats.exponents).unwrap_or_default())
+    };
+    let spread = |tensor: &TensorReport| {
+        let before = exponents(source, tensor.renamed_from.as_ref().unwrap_or(&tensor.name))?;
+        Ok(Spread { name: tensor.name.clone(), before, after: exponents(&output, &tensor.name)? })
+    };
+    worst.into_iter().map(spread).collect()
+}

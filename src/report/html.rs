@@ -1,0 +1,193 @@
+//! The report as a page: one file that opens anywhere, asks no network for anything, and prints.
+//!
+//! All that is shown is HTML written here; the script only puts rows in another order. Names come from files that
+//! anybody may have written, so they are escaped wherever they stand, and none stands in the script or the style.
+
+mod spread;
+mod table;
+mod words;
+
+pub use spread::Spread;
+
+use super::{Report, TensorReport, tensors};
+use crate::error::{shorten, visible};
+use crate::kernel::Loss;
+use crate::operator::Operator;
+use serde_json::Value;
+use std::fmt::Write as _;
+use words::{counted, escape, share};
+
+/// Nothing is loaded, and nothing runs but what the page itself holds.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// What options are when they are not given, where that is more than nothing: null, false or an empty list.
+const DEFAULTS: [(&str, &str); 3] = [("saturate", "true"), ("round_mode", "up"), ("out_of_range", "wrap")];
+
+/// The report as one HTML page that needs nothing else. The tensors of `spreads` are drawn below the table, in their
+/// order; what is not known of a tensor is a dash. Equal reports make equal pages.
+#[must_use]
+pub fn page(report: &Report, spreads: &[Spread]) -> String {
+    let title = report.output.file_name().unwrap_or(report.output.as_os_str()).to_string_lossy();
+    let title = escape(&visible(&format!("{}: {title}", report.operator)));
+    let (style, script) = (include_str!("page.css"), include_str!("page.js"));
+    let body = [head(report), lost(report), table::table(report, spreads), spread::spreads(report, spreads), legend()];
+    format!(
+        r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{}<script>
+{script}</script>
+</body>
+</html>
+"#,
+        body.concat()
+    )
+}
+
+/// What was done to what, and the figures of the whole.
+fn head(report: &Report) -> String {
+    let (all, converted) = (report.tensors().count(), report.converted().count());
+    let [size_in, size_out] = [report.bytes_in, report.bytes_out()].map(words::bytes);
+    let mut text = format!("<header>\n<h1>{} ", escape(report.operator));
+    let _ = match converted {
+        0 => write!(text, "no tensor"),
+        _ => write!(text, "{} to {}", tensors(converted), report.targets()),
+    };
+    let [input, output] = [report.input, report.output].map(|path| escape(&visible(&path.to_string_lossy())));
+    let _ = writeln!(
+        text,
+        r#"</h1>
+<p class="path"><span>{input}</span> <span class="to"><i aria-label="to">→</i> {output}</span></p>
+<dl class="tiles">"#
+    );
+    let mut tile = |name: &str, value: &str, note: &str| {
+        let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
+        let _ = writeln!(text, "<div><dt>{name}</dt><dd>{value}{note}</dd></div>");
+    };
+    let part = report.bytes_out() as f64 / report.bytes_in.max(1) as f64 * 100.0;
+    tile("Size", &format!("{size_in} → {size_out}"), &format!("{part:.1}% of what it was"));
+    match report.time.map(|time| time.as_secs_f64()) {
+        None => tile("Time", "dry run", "nothing was written"),
+        Some(seconds) => {
+            let rate = words::bytes((report.bytes_in as f64 / seconds.max(1e-9)) as u64);
+            let note = match report.before {
+                0 => format!("{rate}/s"),
+                before => format!("{before} shards were there before"),
+            };
+            tile("Time", &format!("{seconds:.2} s"), &note);
+        }
+    }
+    let shards = match report.files.len() {
+        0 | 1 => String::new(),
+        shards => format!(", in {shards} shards"),
+    };
+    tile(
+        "Tensors",
+        &format!("{} converted", counted(converted as u64)),
+        &match all - converted {
+            0 => format!("none copied{shards}"),
+            copied => format!("{} copied{shards}", counted(copied as u64)),
+        },
+    );
+    if let Some((tensor, decibels)) = worst(report) {
+        let name = format!(r#"<span class="name">{}</span>"#, words::name(tensor));
+        tile("Lowest SQNR", &format!("{decibels:.2} dB"), &name);
+    }
+    text.push_str("</dl>\n");
+    text.push_str(&options(&report.options));
+    text.push_str("</header>\n");
+    text
+}
+
+/// The tensor that has the most noise.
+fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport, f64)> {
+    let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_ref()?.sqnr_db?)));
+    known.filter(|(_, decibels)| !decibels.is_nan()).min_by(|(_, a), (_, b)| a.total_cmp(b))
+}
+
+/// The options that were given.
+fn options(options: &Value) -> String {
+    let shown = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned))
+            .collect::<Vec<_>>()
+            .join(", "),
+        Value::Number(number) => number.as_u64().map_or_else(|| number.to_string(), counted),
+        other => other.to_string(),
+    };
+    let mut rows = String::new();
+    for (name, value) in options.as_object().into_iter().flatten() {
+        let default = DEFAULTS.iter().find(|(option, _)| option == name).map_or("", |(_, default)| default);
+        let value = match value {
+            Value::Bool(false) if !default.is_empty() => "false".to_owned(),
+            value => shown(value),
+        };
+        if !value.is_empty() && value != default {
+            let _ = write!(
+                rows,
+                "<div><dt>{}</dt> <dd>{}</dd></div>",
+                escape(&name.replace('_', " ")),
+                escape(&shorten(&value))
+            );
+        }
+    }
+    if rows.is_empty() { rows } else { format!("<dl class=\"options\">{rows}</dl>\n") }
+}
+
+/// In words what happened to the values of all tensors.
+fn lost(report: &Report) -> String {
+    if report.operator == Operator::BitCast.name() || report.tensors().all(|tensor| tensor.counts.is_none()) {
+        return String::new();
+    }
+    let total = report.total();
+    let values: u64 = report.converted().map(TensorReport::elements).sum();
+    let mut text = String::from("<section>\n<h2>What was lost</h2>\n");
+    if total.is_lossless() {
+        text.push_str("<p>Every value came through unchanged.</p>\n");
+    } else {
+        let _ = writeln!(text, "<p>Of {} values that were converted</p>\n<ul class=\"lost\">", counted(values));
+        for loss in Loss::ALL.into_iter().filter(|loss| total[*loss] > 0) {
+            let class = if loss == Loss::Inexact { " class=\"mild\"" } else { "" };
+            let (count, share) = (counted(total[loss]), share(total[loss], values));
+            let _ = writeln!(text, "<li{class}><b>{share}</b> {} <small>{count}</small></li>", loss.describe());
+        }
+        text.push_str("</ul>\n");
+    }
+    text.push_str("</section>\n");
+    text
+}
+
+/// What the columns mean.
+fn legend() -> String {
+    format!(
+        r"<footer>
+<details><summary>What the figures mean</summary>
+<dl>
+<dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after: every 6 dB are
+one bit. “Exact” is a tensor without noise.</dd>
+<dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were flushed to zero, or wrapped; rounding alone is not
+counted here, but under “inexact”, as are all of these.</dd>
+<dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the first element that has it, counted as
+the elements lie.</dd>
+<dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
+</dl>
+<p>Values that are infinite or NaN before or after are left out of all figures but the counts.</p>
+</details>
+<p>tcast {}</p>
+</footer>
+",
+        env!("CARGO_PKG_VERSION")
+    )
+}

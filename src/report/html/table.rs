@@ -1,0 +1,291 @@
+//! The table of all tensors, a row each.
+
+use super::words::{self, counted, escape, share, significant};
+use super::{Report, Spread};
+use crate::error::shorten;
+use crate::figures::Figures;
+use crate::kernel::{Counts, Loss};
+use crate::report::{FileReport, TensorReport};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// The kinds of loss that are worse than rounding.
+const LOST: [Loss; 5] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::Flushed, Loss::Wrapped];
+
+/// One column: its head, and what stands in it.
+struct Column<'a> {
+    title: &'static str,
+    /// What stands below the title, smaller.
+    note: String,
+    order: Order,
+    cell: CellOf<'a>,
+}
+
+/// What a column says of a tensor.
+type CellOf<'a> = Box<dyn Fn(&FileReport, &TensorReport) -> Cell + 'a>;
+
+/// How rows are put in order by a column the first time that its head is pressed.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// As text, numbers in it as numbers.
+    Text,
+    /// Small numbers first.
+    Smallest,
+    /// Large numbers first.
+    Largest,
+}
+
+/// A cell without anything in it is a dash, and comes last in every order.
+#[derive(Default)]
+struct Cell {
+    html: String,
+    /// What is said of it on pointing at it.
+    title: String,
+    /// What a number is sorted by.
+    key: Option<f64>,
+    /// The length of its bar, from 0 to 1.
+    bar: Option<f64>,
+}
+
+impl Cell {
+    fn text(html: String) -> Self {
+        Self { html, ..Self::default() }
+    }
+
+    fn number(html: String, key: f64) -> Self {
+        Self { html, key: Some(key), ..Self::default() }
+    }
+
+    fn share(part: u64, whole: u64) -> Self {
+        if whole == 0 {
+            return Self::default();
+        }
+        let title = format!("{} of {}", counted(part), counted(whole));
+        Self { title, ..Self::number(share(part, whole), ratio((part, whole))) }
+    }
+
+    fn with_bar(self, bar: f64) -> Self {
+        Self { bar: Some(bar.clamp(0.0, 1.0)), ..self }
+    }
+}
+
+/// The section of the table.
+pub(super) fn table(report: &Report, spreads: &[Spread]) -> String {
+    let columns = columns(report, spreads);
+    let copied = report.tensors().count() - report.converted().count();
+    let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
+    if copied > 0 {
+        let noun = if copied == 1 { "the tensor that was" } else { "the tensors that were" };
+        let _ = writeln!(
+            text,
+            r#"<input type="checkbox" id="hide"> <label for="hide">Hide {noun} copied ({})</label>"#,
+            counted(copied as u64)
+        );
+    }
+    let _ = write!(
+        text,
+        r#"<div class="box" tabindex="0" role="region" aria-labelledby="tensors">
+<table class="tensors" style="--columns:{}">
+<thead><tr>"#,
+        widths(report, &columns)
+    );
+    for Column { title, note, order, .. } in &columns {
+        let class = match order {
+            Order::Text => r#" class="text""#,
+            Order::Smallest => "",
+            Order::Largest => r#" class="largest""#,
+        };
+        let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
+        let _ = write!(text, r#"<th scope="col"{class}>{title}{note}</th>"#);
+    }
+    text.push_str("</tr></thead>\n<tbody>\n");
+    for (file, tensor) in rows(report) {
+        text.push_str(if tensor.is_converted { "<tr>" } else { r#"<tr class="copied">"# });
+        for (at, column) in columns.iter().enumerate() {
+            write_cell(&mut text, at == 0, column.order, &(column.cell)(file, tensor));
+        }
+        text.push_str("</tr>\n");
+    }
+    text.push_str("</tbody>\n</table>\n</div>\n</section>\n");
+    text
+}
+
+fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport, &'a TensorReport)> {
+    report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
+}
+
+/// Widths of the columns, told to the browser: to find them itself it would lay out every row before it shows one.
+fn widths(report: &Report, columns: &[Column]) -> String {
+    let mut text = String::from("var(--name)");
+    for Column { title, note, cell, .. } in &columns[1..] {
+        let cells = || rows(report).map(|(file, tensor)| cell(file, tensor));
+        let wide = cells().map(|cell| cell.html.chars().count()).max().unwrap_or(0);
+        let bar = if cells().any(|cell| cell.bar.is_some()) { " + var(--bar)" } else { "" };
+        // The title has an arrow when it was pressed; the note is smaller.
+        let head = (title.chars().count() + 2).max(note.chars().count() * 4 / 5 + 1);
+        let _ = write!(text, " calc(max({wide}ch{bar}, {head}ch) + var(--gap))");
+    }
+    text
+}
+
+fn write_cell(text: &mut String, is_head: bool, order: Order, cell: &Cell) {
+    let tag = if is_head { "th" } else { "td" };
+    text.push('<');
+    text.push_str(tag);
+    if is_head {
+        text.push_str(r#" scope="row""#);
+    } else if order == Order::Text {
+        text.push_str(r#" class="text""#);
+    }
+    if let Some(key) = cell.key {
+        let _ = match key {
+            f64::INFINITY => write!(text, r#" data-key="Infinity""#),
+            f64::NEG_INFINITY => write!(text, r#" data-key="-Infinity""#),
+            key => write!(text, r#" data-key="{key}""#),
+        };
+    }
+    if !cell.title.is_empty() {
+        let _ = write!(text, r#" title="{}""#, cell.title);
+    }
+    if let Some(bar) = cell.bar {
+        let _ = write!(text, r#" style="--share:{bar:.3}""#);
+    }
+    let html = if cell.html.is_empty() { "–" } else { &cell.html };
+    let _ = write!(text, ">{html}</{tag}>");
+}
+
+/// From the left what matters most.
+fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
+    let total = report.total();
+    let figures = report.tensors().filter_map(|tensor| tensor.figures.as_ref());
+    let clearest = figures.filter_map(|figures| figures.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
+    let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
+    let worst = report.tensors().filter_map(lost).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
+    let worst = worst.filter(|(lost, _)| *lost > 0);
+    let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", share(lost, all)));
+    let drawn: HashMap<&str, usize> = spreads.iter().enumerate().map(|(at, spread)| (&*spread.name, at)).collect();
+    let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
+    let text = |title, cell| column(title, "", Order::Text, cell);
+    let mut columns = vec![
+        text("tensor", Box::new(move |_, tensor| name(tensor, drawn.get(&*tensor.name)))),
+        column("SQNR", &of_clearest, Order::Smallest, of_figures(move |figures| sqnr(figures, clearest))),
+        column(
+            "lost",
+            &of_worst,
+            Order::Largest,
+            Box::new(move |_, tensor| {
+                let Some((lost, all)) = lost(tensor) else { return Cell::default() };
+                // None is so short that it cannot be seen.
+                let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
+                Cell::share(lost, all).with_bar(bar.unwrap_or(0.0))
+            }),
+        ),
+    ];
+    for loss in LOST.into_iter().filter(|loss| total[*loss] > 0) {
+        let title = if loss == Loss::Nan { "NaN" } else { loss.name() };
+        columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[loss])));
+    }
+    columns.extend([
+        column("max error", "|y − x|", Order::Largest, of_figures(|figures| error(figures.max_abs_error))),
+        column(
+            "at",
+            "element",
+            Order::Largest,
+            of_figures(|figures| place(figures.max_abs_error, figures.max_abs_error_at)),
+        ),
+        column("max rel. error", "|y − x| / |x|", Order::Largest, of_figures(|figures| error(figures.max_rel_error))),
+        column(
+            "at",
+            "element",
+            Order::Largest,
+            of_figures(|figures| place(figures.max_rel_error, figures.max_rel_error_at)),
+        ),
+        column("cosine", "", Order::Smallest, of_figures(cosine)),
+        column("inexact", "of values", Order::Largest, of_counts(|counts| counts[Loss::Inexact])),
+        text("type", Box::new(|_, tensor| types(tensor))),
+        text("shape", Box::new(|_, tensor| Cell::text(shorten(&format!("{:?}", tensor.shape))))),
+        column(
+            "values",
+            "",
+            Order::Largest,
+            Box::new(|_, tensor| Cell::number(counted(tensor.elements()), tensor.elements() as f64)),
+        ),
+        column("before", "bytes", Order::Largest, Box::new(|_, tensor| bytes(tensor.bytes_in))),
+        column("after", "bytes", Order::Largest, Box::new(|_, tensor| bytes(tensor.bytes_out))),
+    ]);
+    if report.files.len() > 1 {
+        columns.push(text("file", Box::new(|file, _| Cell::text(escape(&shorten(&file.file))))));
+    }
+    columns
+}
+
+/// A cell that shows a figure, if there are figures of anything.
+fn of_figures<'a>(cell: impl Fn(&Figures) -> Cell + 'a) -> CellOf<'a> {
+    Box::new(move |_, tensor| {
+        let figures = tensor.figures.as_ref().filter(|figures| figures.compared > 0);
+        figures.map(&cell).unwrap_or_default()
+    })
+}
+
+/// A cell that shows a share of the elements.
+fn of_counts<'a>(count: impl Fn(&Counts) -> u64 + 'a) -> CellOf<'a> {
+    Box::new(move |_, tensor| {
+        tensor.counts.map(|counts| Cell::share(count(&counts), tensor.elements())).unwrap_or_default()
+    })
+}
+
+fn name(tensor: &TensorReport, spread: Option<&usize>) -> Cell {
+    let mut html = words::name(tensor);
+    if let Some(at) = spread {
+        html = format!(r##"<a href="#spread-{at}">{html}</a>"##);
+    }
+    if let Some(old) = &tensor.renamed_from {
+        let _ = write!(html, "<small>was {}</small>", words::broken(old));
+    }
+    Cell::text(html)
+}
+
+fn types(tensor: &TensorReport) -> Cell {
+    let from = escape(tensor.from.name());
+    Cell::text(if tensor.is_converted { format!("{from} → {}", tensor.to) } else { format!("{from}, copied") })
+}
+
+fn sqnr(figures: &Figures, clearest: f64) -> Cell {
+    match figures.sqnr_db {
+        Some(db) if db.is_nan() => Cell::default(),
+        Some(db) => Cell::number(if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) }, db)
+            .with_bar(if db > 0.0 { db / clearest } else { 0.0 }),
+        // Noise too small for its square is noise.
+        None if figures.max_abs_error > 0.0 => Cell::default(),
+        None => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
+    }
+}
+
+/// How many values were lost, and of how many; `None` where it is not known, or there are none.
+fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
+    let (counts, all) = (tensor.counts?, tensor.elements());
+    (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
+}
+
+fn ratio((part, whole): (u64, u64)) -> f64 {
+    part as f64 / whole as f64
+}
+
+fn error(error: f64) -> Cell {
+    if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
+}
+
+/// Where an error is, if there is one.
+fn place(error: f64, element: Option<u64>) -> Cell {
+    let element = element.filter(|_| error > 0.0);
+    element.map(|element| Cell::number(counted(element), element as f64)).unwrap_or_default()
+}
+
+fn cosine(figures: &Figures) -> Cell {
+    let shown = |cosine| Cell::number(format!("{cosine:.6}"), cosine);
+    figures.cosine.filter(|cosine| !cosine.is_nan()).map(shown).unwrap_or_default()
+}
+
+fn bytes(count: u64) -> Cell {
+    Cell::number(words::bytes(count), count as f64)
+}
