@@ -225,12 +225,16 @@ _tcast() {
             return 0
             ;;
         tcast__subcmd__diff)
-            opts="-q -j -h --tolerance --from --include --exclude --json --quiet --threads --help"
+            opts="-q -j -h --report --tolerance --from --include --exclude --json --quiet --threads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --report)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tolerance)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -113,6 +113,7 @@ complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l stats -d 'Figure
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -l json -d 'Print JSON'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s q -l quiet -d 'No progress, no warnings'
 complete -c tcast -n "__fish_tcast_using_subcommand inspect" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c tcast -n "__fish_tcast_using_subcommand diff" -l report -d 'Compare A with a JSON report made earlier with --hash: every tensor must be what was written then' -r -F
 complete -c tcast -n "__fish_tcast_using_subcommand diff" -l tolerance -d 'Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same' -r
 complete -c tcast -n "__fish_tcast_using_subcommand diff" -l from -d 'What the stored bytes mean, where a file cannot say (V1, u1, U8)' -r
 complete -c tcast -n "__fish_tcast_using_subcommand diff" -l include -d 'Only tensors whose name matches; repeatable' -r

@@ -150,6 +150,7 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (diff)
 _arguments "${_arguments_options[@]}" : \
+'(--tolerance --from --include --exclude)--report=[Compare A with a JSON report made earlier with --hash\: every tensor must be what was written then]:FILE:_files' \
 '--tolerance=[Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same]:T:_default' \
 '--from=[What the stored bytes mean, where a file cannot say (V1, u1, U8)]:DTYPE:_default' \
 '*--include=[Only tensors whose name matches; repeatable]:GLOB:_default' \
@@ -162,7 +163,7 @@ _arguments "${_arguments_options[@]}" : \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 ':a -- What is compared\: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards:_files' \
-':b -- What it is compared with:_files' \
+'::b -- What it is compared with:_files' \
 && ret=0
 ;;
 (help)

@@ -456,3 +456,39 @@ fn trouble_is_no_difference() {
         "tcast: warning: --exclude 'none' matches no tensor\n",
     );
 }
+
+#[test]
+fn a_report_made_earlier_is_checked_against_the_files() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    bench.run("cast llama --to e4m3 --protect -o out --hash --report r.json -q").expect(0, "", "");
+    bench.run("diff --report r.json out").expect(0, "38 tensors are as the report says\n", "");
+    // The same tensors in other shards are the same.
+    bench.run("cast out --rule *=keep --max-shard-size 100KB -o spread -q").expect(0, "", "");
+    bench.run("diff --report r.json spread -q").expect(0, "", "");
+    let path = bench.path("out/model-00002-of-00003.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let outcome = bench.run("diff --report r.json out");
+    let told = "has other bytes than were written\n38 tensors: 37 as the report says, 1 not\n";
+    assert!(outcome.code == Some(1) && outcome.stdout.ends_with(told), "{outcome:?}");
+    let report: serde_json::Value = serde_json::from_str(&bench.run("diff --report r.json out --json").stdout).unwrap();
+    assert_eq!(report["is_equal"], false);
+    let outcome = bench.run("diff --report r.json llama");
+    assert!(outcome.code == Some(1) && outcome.stdout.contains("is bfloat16, and was written as float8e4m3fn"));
+    bench.run("cast llama --to f16 -o half --report plain.json -q").expect(0, "", "");
+    bench.run("diff --report plain.json half").expect(
+        2,
+        "",
+        "tcast: error: plain.json: has no hashes of what was written\n  \
+         make the report with --hash, and without --dry-run\n",
+    );
+    fs::copy(fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
+    bench.run("cast x.npy --to bf16 -o y.npy --hash --report y.json -q").expect(0, "", "");
+    bench.run("diff --report y.json y.npy").expect(0, "1 tensor is as the report says\n", "");
+    let outcome = bench.run("diff --report out/config.json half");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("is no report of tcast"), "{outcome:?}");
+    assert_eq!(bench.run("diff half").code, Some(2));
+    assert_eq!(bench.run("diff half half --report r.json").code, Some(2));
+}

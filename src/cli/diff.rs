@@ -19,6 +19,8 @@ equal what is not. NaN equals NaN, and 0 equals -0: such tensors have equal valu
 unless there is a --tolerance. Where values differ, the errors are those of B against A: the largest absolute and \
 relative error, and the ratio of signal to noise (SQNR). The first difference is the first as the elements lie in the \
 files, or in rows, where one of them is column-major.",
+    override_usage = "tcast diff [OPTIONS] <A> <B>
+       tcast diff [OPTIONS] --report <FILE> <OUT>",
     after_help = "Example: tcast diff before.safetensors after.safetensors (--help has more)",
     after_long_help = "Examples:
   tcast diff x.npy x.npy
@@ -29,6 +31,10 @@ files, or in rows, where one of them is column-major.",
       two folders of shards, and what counts as equal
   tcast diff codes.npy codes.npy --from float8e4m3fn
       says what opaque bytes mean
+
+With --report: tcast cast model.safetensors --to f16 --hash --report r.json keeps what was written,
+  and tcast diff --report r.json model.float16.safetensors tells whether it is still that: names,
+  types, shapes, and the SHA-256 of every tensor.
 
 JSON: schema 1, tcast (its version), a, b, tolerance (null if none), is_equal, counts (how many tensors have each
   status), and tensors, each with name (in_b: its name there, if that is another), status, shape_a, shape_b, dtype_a,
@@ -44,7 +50,12 @@ pub struct DiffArgs {
     pub a: PathBuf,
 
     /// What it is compared with
-    pub b: PathBuf,
+    #[arg(required_unless_present = "report")]
+    pub b: Option<PathBuf>,
+
+    /// Compare A with a JSON report made earlier with --hash: every tensor must be what was written then
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "from", "include", "exclude"])]
+    pub report: Option<PathBuf>,
 
     /// Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same
     #[arg(long, value_name = "T", allow_negative_numbers = true)]

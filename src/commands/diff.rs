@@ -1,5 +1,6 @@
 //! `tcast diff`: how two files or folders of shards differ.
 
+use super::check::check;
 use super::{print, threads, warn};
 use crate::cli::DiffArgs;
 use crate::compare::{self, Difference, Found, Options, Outcome, Status};
@@ -28,7 +29,11 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
 }
 
 fn diff(args: &DiffArgs) -> Result<bool> {
-    let (a, b) = (checkpoint::open(&args.a)?, checkpoint::open(&args.b)?);
+    if let Some(report) = &args.report {
+        return check(report, args);
+    }
+    let Some(b) = &args.b else { return Err(Error::usage("name what to compare with")) };
+    let (a, b) = (checkpoint::open(&args.a)?, checkpoint::open(b)?);
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
     let lines = matched(&a, &b, args)?;
     let comparison = Comparison::new(args, lines);
@@ -142,7 +147,7 @@ impl<'a> Comparison<'a> {
             "schema": SCHEMA,
             "tcast": env!("CARGO_PKG_VERSION"),
             "a": self.args.a.to_string_lossy(),
-            "b": self.args.b.to_string_lossy(),
+            "b": self.args.b.as_ref().map(|b| b.to_string_lossy()),
             "tolerance": self.args.tolerance.map(|tolerance| tolerance.0),
             "is_equal": self.is_equal(),
             "counts": counts,

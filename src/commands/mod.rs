@@ -3,6 +3,7 @@
 
 mod bitcast;
 mod cast;
+mod check;
 mod convert;
 mod diff;
 mod folder;

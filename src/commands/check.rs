@@ -1,0 +1,134 @@
+//! `tcast diff --report`: whether files still hold what a report says was written.
+
+use super::{print, threads};
+use crate::cli::DiffArgs;
+use crate::container::Tensor;
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::error::{Error, Result, shorten};
+use crate::hash::of_tensor;
+use crate::io::map::MappedFile;
+use crate::plan::source_form;
+use crate::progress;
+use crate::report::TensorReport;
+use crate::threads::on_threads;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The version of the JSON document; it changes when a field changes its meaning or goes.
+const SCHEMA: u32 = 1;
+/// The version of reports that is known.
+const REPORT: u32 = 1;
+
+/// What counts of a report.
+#[derive(Deserialize)]
+struct Recorded {
+    schema: u32,
+    tensors: Vec<TensorReport>,
+}
+
+/// A tensor by its name, and what is wrong with it; `None` if nothing is.
+type Line = (String, Option<String>);
+
+/// Whether all tensors are what the report says.
+///
+/// # Errors
+/// When the report has no hashes or cannot be read, or a file cannot.
+pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
+    let recorded = read(report).map_err(|error| error.in_file(report))?;
+    let source = checkpoint::open(&args.a)?;
+    let lines = compare(&recorded, &source, args)?;
+    let wrong: Vec<(&String, &String)> =
+        lines.iter().filter_map(|(name, wrong)| Some((name, wrong.as_ref()?))).collect();
+    if args.json {
+        let tensors = lines.iter().map(|(name, wrong)| json!({ "name": name, "wrong": wrong }));
+        let document: Value = json!({
+            "schema": SCHEMA,
+            "tcast": env!("CARGO_PKG_VERSION"),
+            "report": report.to_string_lossy(),
+            "a": args.a.to_string_lossy(),
+            "is_equal": wrong.is_empty(),
+            "tensors": tensors.collect::<Vec<_>>(),
+        });
+        print(&document.to_string())?;
+    } else if !args.quiet {
+        let width = wrong.iter().map(|(name, _)| shorten(name).chars().count()).max().unwrap_or(0);
+        let rows = wrong.iter().map(|(name, wrong)| format!("  {:width$}  {wrong}\n", shorten(name)));
+        let all = lines.len();
+        let tensors = format!("{all} tensor{}", if all == 1 { "" } else { "s" });
+        let summary = match wrong.len() {
+            0 => format!("{tensors} {} as the report says", if all == 1 { "is" } else { "are" }),
+            count => format!("{tensors}: {} as the report says, {count} not", all - count),
+        };
+        print(&(rows.collect::<String>() + &summary))?;
+    }
+    Ok(wrong.is_empty())
+}
+
+fn read(path: &Path) -> Result<Recorded> {
+    let file = MappedFile::open(path)?;
+    let recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
+        let error = Error::new(format!("is no report of tcast: {}", shorten(&error.to_string())));
+        error.remedy("make one with tcast cast --hash --report FILE.json")
+    })?;
+    if recorded.schema != REPORT {
+        return Err(Error::new(format!("is a report of version {}; this tcast knows {REPORT}", recorded.schema)));
+    }
+    if recorded.tensors.iter().any(|tensor| tensor.sha256_out.is_none()) {
+        let error = Error::new("has no hashes of what was written");
+        return Err(error.remedy("make the report with --hash, and without --dry-run"));
+    }
+    Ok(recorded)
+}
+
+/// What is wrong with each tensor of the report; then what is there besides.
+fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<Line>> {
+    // One tensor is itself under any name: that of a .npy file is its file's.
+    let only = if let [only] = &recorded.tensors[..] { Some(only.name.as_str()) } else { None };
+    let only = only.filter(|_| source.tensors().count() == 1);
+    let name = |tensor: &'_ Tensor| only.map_or_else(|| tensor.name.clone(), str::to_owned);
+    let found: HashMap<String, _> = source.tensors().map(|(input, tensor)| (name(tensor), (input, tensor))).collect();
+    let bytes = found.values().map(|(_, tensor)| tensor.data.stored_len()).sum();
+    let progress = progress::shown("hashing", bytes, args.quiet);
+    let next = AtomicUsize::new(0);
+    let wrong = |tensor: &TensorReport| -> Result<Option<String>> {
+        let Some((input, there)) = found.get(&tensor.name) else { return Ok(Some("is missing".to_owned())) };
+        let what = type_of(there);
+        if what != tensor.to.name() {
+            return Ok(Some(format!("is {what}, and was written as {}", tensor.to)));
+        }
+        if there.shape != tensor.shape {
+            return Ok(Some(format!("has the shape {:?}, and was written with {:?}", there.shape, tensor.shape)));
+        }
+        let hash =
+            of_tensor(there, input, &*progress).map_err(|error| error.in_tensor(&there.name).in_file(input.path()))?;
+        Ok(match hash {
+            None => Some("is text, which is not hashed".to_owned()),
+            Some(_) if hash == tensor.sha256_out => None,
+            Some(_) => Some("has other bytes than were written".to_owned()),
+        })
+    };
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some((at, tensor)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            recorded.tensors.get(at).map(|tensor| (at, tensor))
+        } {
+            done.push((at, wrong(tensor).map(|wrong| (tensor.name.clone(), wrong))));
+        }
+        done
+    };
+    let mut lines: Vec<_> = on_threads(threads(args.threads) as u64, worker).into_iter().flatten().collect();
+    lines.sort_by_key(|(at, _)| *at);
+    let mut lines: Vec<Line> = lines.into_iter().map(|(_, line)| line).collect::<Result<_>>()?;
+    let known: HashSet<&str> = recorded.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let more = source.tensors().map(|(_, tensor)| name(tensor)).filter(|name| !known.contains(name.as_str()));
+    lines.extend(more.map(|name| (name, Some("is not in the report".to_owned()))));
+    Ok(lines)
+}
+
+fn type_of(tensor: &Tensor) -> String {
+    source_form(tensor, None).map_or("opaque".to_owned(), |form| form.dtype().to_string())
+}
