@@ -134,7 +134,8 @@ fn hashes_are_those_of_the_bytes_in_both_files() {
     let hashes = |file: &str| {
         let file = bench.read(file);
         let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
-        let hash = |data: &[u8]| Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let hash =
+            |data: &[u8]| Sha256::digest(data).iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         tensors
             .tensors()
             .into_iter()
