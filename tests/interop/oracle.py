@@ -363,7 +363,7 @@ def losses(x, source, result, target, out_of_range="wrap"):
         masks["saturated"] = beyond & (y.cls == FINITE)
         masks["flushed"] = ~infinite & nonzero & zero_now
     # A copy does not look at its values; only float8 and bool are cast to themselves.
-    if source != target or (s.kind != "int" and s.bits == 8):
+    if source != target or (s.kind in ("float", "bool") and s.bits == 8):
         masks["input_nan"], masks["input_infinite"] = nan, infinite
     return {name: int(np.count_nonzero(mask)) for name, mask in masks.items()}
 
