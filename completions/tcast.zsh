@@ -33,7 +33,7 @@ _arguments "${_arguments_options[@]}" : \
 '--to=[The type to convert to\: float8e4m3fn, bf16, int8, string, ...]:DTYPE:_default' \
 '--max-shard-size=[Write a folder of shards with at most so many bytes of tensors each\: 5GB, 500MB, 2GiB]:SIZE:_default' \
 '(-f --force)--part=[Do the I-th of N parts, beside others that may run at once, also on other machines]:I/N:_default' \
-'(--to --rule --part --resume --max-shard-size -o --output -f --force -n --dry-run)--finish=[Put the folder together that all parts were written into]:OUT:_files' \
+'(--to --rule --part --resume --max-shard-size -o --output -f --force -n --dry-run --report --hash --stats --fail-on)--finish=[Put the folder together that all parts were written into]:OUT:_files' \
 '(-n --dry-run)--report=[Write the report to a file as well, with the figures of --stats\: .html for a page to look at, or .json]:FILE:_files' \
 '--saturate=[Clamp what is beyond a float8 type'\''s range; false\: make it infinite or NaN \[default\: true\]]::BOOL:(true false)' \
 '--round-mode=[Where float8e8m0 rounds to \[default\: up\]]:MODE:((up\:"the next power of two"

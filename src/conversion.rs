@@ -38,8 +38,8 @@ pub struct Conversion {
 pub struct Forbidden {
     /// Which.
     pub losses: Vec<Loss>,
-    /// The tensor's name, for the flags that help.
-    pub tensor: String,
+    /// The rule that leaves the tensor as it is, as a shell takes it.
+    pub rule: String,
 }
 
 impl Forbidden {
@@ -49,7 +49,7 @@ impl Forbidden {
 
     /// What to do about a loss.
     fn remedy(&self, loss: Loss, to: Dtype) -> String {
-        let keep = format!("leave the tensor as it is with --rule '{}=keep', or choose a wider type", self.tensor);
+        let keep = format!("leave the tensor as it is with --rule {}, or choose a wider type", self.rule);
         match loss {
             Loss::Wrapped => format!("clamp such values with --out-of-range saturate, or {keep}"),
             Loss::Infinite | Loss::Nan if to.is_float8() => format!("clamp such values with --saturate, or {keep}"),
@@ -371,12 +371,15 @@ impl Conversion {
                 let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "no number" };
                 elements.error(start + index as u64, &format!("'{text}' is {what}"))
             })?;
-            let refused = parser.refuses().filter(|loss| lost[*loss] > 0);
-            let forbidden = || self.forbidden.as_ref().and_then(|forbidden| forbidden.found(&lost));
-            if let Some(loss) = refused.or_else(forbidden) {
-                let index = first_refused(parser, texts, loss, to, &mut output);
+            let refuse = |counts: &Counts| {
+                let refused = parser.refuses().filter(|loss| counts[*loss] > 0);
+                refused.or_else(|| self.forbidden.as_ref().and_then(|forbidden| forbidden.found(counts)))
+            };
+            if refuse(&lost).is_some()
+                && let Some((index, loss)) = first_refused(parser, texts, &refuse, to, &mut output)
+            {
                 let text = format!("'{}'", shorten(&String::from_utf8_lossy(texts.get(index))));
-                return Err(self.refusal(elements, start + index as u64, loss, refused, &text, ""));
+                return Err(self.refusal(elements, start + index as u64, loss, parser.refuses(), &text, ""));
             }
             counts += lost;
             sink(&[], &output, start + texts.len() as u64)?;
@@ -408,13 +411,19 @@ impl Conversion {
     }
 }
 
-/// Which of some texts the rules refuse.
-fn first_refused(parser: &Parser, texts: &Texts, loss: Loss, to: Form, output: &mut [u8]) -> usize {
-    let is_refused = |text: &[u8]| {
+/// The first of some texts that loses what it must not, and what that is.
+fn first_refused(
+    parser: &Parser,
+    texts: &Texts,
+    refuse: &dyn Fn(&Counts) -> Option<Loss>,
+    to: Form,
+    output: &mut [u8],
+) -> Option<(usize, Loss)> {
+    let bytes = to.bytes(1).unwrap_or_default() as usize;
+    let mut look_at = |text: &[u8]| {
         let mut one = Texts::default();
         one.push(text);
-        let bytes = to.bytes(1).unwrap_or_default() as usize;
-        parser.parse(&one, &mut output[..bytes]).is_ok_and(|lost| lost[loss] > 0)
+        parser.parse(&one, &mut output[..bytes]).ok().and_then(|counts| refuse(&counts))
     };
-    texts.iter().position(is_refused).unwrap_or(0)
+    texts.iter().enumerate().find_map(|(index, text)| Some((index, look_at(text)?)))
 }

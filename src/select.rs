@@ -1,6 +1,7 @@
 //! Which tensors are converted, and to what: globs, rules and what is left alone by default.
 
 use crate::dtype::Dtype;
+use crate::error::quoted;
 use globset::{Glob, GlobMatcher, GlobSet};
 use std::sync::LazyLock;
 
@@ -105,6 +106,12 @@ impl std::str::FromStr for Rule {
         };
         Ok(Self { pattern: pattern.parse()?, target })
     }
+}
+
+/// The rule that leaves one tensor as it is, as a shell takes it.
+#[must_use]
+pub fn rule_to_keep(name: &str) -> String {
+    quoted(format!("{}=keep", globset::escape(name)).as_ref())
 }
 
 /// `OLD=NEW`: another name for a tensor.

@@ -119,6 +119,27 @@ fn what_fail_on_forbids_publishes_nothing_and_names_the_first_element() {
     bench.run("cast m.safetensors --to e4m3 --fail-on nan,wrapped --fail-on infinite -q").expect(0, "", "");
     bench.run("cast m.safetensors --to e4m3 --fail-on saturated --rule b.weight=keep -f -q").expect(0, "", "");
     assert_eq!(bench.run("cast m.safetensors --to e4m3 --fail-on lost").code, Some(2));
+    // The way out works when it is pasted, whatever the name.
+    let header = r#"{"a[0] it's":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+    bench.write("odd.safetensors", &safetensors(header, &[1e9_f32, 1.0].map(f32::to_le_bytes).concat()));
+    let outcome = bench.run("cast odd.safetensors --to f16 --fail-on infinite");
+    assert!(outcome.stderr.contains(r"with --rule 'a[[]0[]] it'\''s=keep', or"), "{outcome:?}");
+    let rule =
+        ["cast", "odd.safetensors", "--to", "f16", "--fail-on", "infinite", "--rule", "a[[]0[]] it's=keep", "-q"];
+    bench.run_args(&rule).expect(0, "", "");
+    // Of text the first element too, whatever it lost.
+    bench.write(
+        "t.npy",
+        &common::npy(
+            "'<U3'",
+            "(2,)",
+            &["0.5", "999"]
+                .map(|text| text.chars().flat_map(|c| (c as u32).to_le_bytes()).collect::<Vec<_>>())
+                .concat(),
+        ),
+    );
+    let outcome = bench.run("cast t.npy --to int8 --fail-on wrapped,flushed");
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("element [0]: '0.5' flushed to zero"), "{outcome:?}");
     // Of text too, and before a shard of a folder is published.
     bench.run("cast m.safetensors --to string -o t.npz -q").expect(0, "", "");
     let outcome = bench.run("cast t.npz --to f16 --all --fail-on infinite -o t.safetensors");
@@ -180,12 +201,26 @@ fn a_report_is_written_as_a_page_or_as_json() {
         ("r.txt", "r.txt: a report is a page or JSON\n  name it something.html or something.json"),
         ("r.html", "r.html: the output exists already"),
         ("no/r.html", "no/r.html: the output's directory does not exist"),
+        ("new.safetensors", "new.safetensors: a report is a page or JSON"),
     ] {
         let outcome = bench.run(&format!("cast m.safetensors --to f16 -o new.safetensors --report {path}"));
         assert!(outcome.code != Some(0) && outcome.stderr.contains(message), "{outcome:?}");
         assert!(!bench.path("new.safetensors").exists());
     }
+    // It replaces nothing of the input, nor the output.
+    let bench = Bench::with("model.safetensors", "m.json");
+    let before = bench.read("m.json");
+    for report in ["m.json", "m.float16.json", "./m.float16.json"] {
+        let outcome = bench.run(&format!("cast m.json --to f16 --force --report {report}"));
+        assert!(outcome.code == Some(1) && outcome.stdout.is_empty(), "{report}: {outcome:?}");
+    }
+    assert_eq!((bench.files(), bench.read("m.json")), (vec!["m.json".to_owned()], before));
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    for report in ["llama/config.json", "out/r.json"] {
+        let outcome = bench.run(&format!("cast llama --to f16 -o out --force --report {report}"));
+        assert!(outcome.code == Some(1) && outcome.stderr.contains("the report is, or lies in, the "), "{outcome:?}");
+    }
+    assert!(!bench.path("out").exists());
     bench.run("cast llama --to e5m2 --report r.html -q").expect(0, "", "");
     assert!(String::from_utf8(bench.read("r.html")).unwrap().contains("<figure"));
 }

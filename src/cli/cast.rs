@@ -147,7 +147,7 @@ pub struct ShardArgs {
 
     /// Put the folder together that all parts were written into
     #[arg(long, value_name = "OUT", conflicts_with_all = ["input", "to", "rule", "part", "resume",
-          "max_shard_size", "output", "force", "dry_run"])]
+          "max_shard_size", "output", "force", "dry_run", "report", "hash", "stats", "fail_on"])]
     pub finish: Option<PathBuf>,
 }
 

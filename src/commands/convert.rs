@@ -58,7 +58,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         source.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
     let output = output_path(job, &source)?;
-    let report_file = job.report.map(|path| ReportFile::new(path, args.force)).transpose()?;
+    let report_file = job.report.map(|path| ReportFile::new(path, args.force, &source, &output)).transpose()?;
     let is_folder = is_folder(job, &source, &output);
     let write = if is_folder { to_folder } else { to_file };
     let Written { files, before, finished, all } = write(job, &source, &output)?;
@@ -71,7 +71,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
     let report =
         Report { operator, input: job.input, output: &output, options: options(job), bytes_in, files, before, time };
     if let Some(file) = report_file {
-        file.write(&report, &source, args.threads)?;
+        file.write(&report, &source, args)?;
     }
     if args.json {
         print(&report.json().to_string())?;
@@ -145,6 +145,10 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
     };
     let inputs: Vec<&Path> = source.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)).collect();
     let destination = Destination::new(output, args.force, &inputs)?;
+    if job.measures.hash && !destination.keeps() {
+        let error = Error::new("cannot be read again, to be hashed: it is no file").in_file(output);
+        return Err(error.remedy("leave --hash out, or name a file with -o"));
+    }
     let plans = plans(job, source, target, Spread::One)?;
     let plan = &plans[0];
     destination.check_room(plan.len)?;

@@ -173,7 +173,14 @@ struct Work<'a> {
 impl Work<'_> {
     /// The shards that were asked for, and how many of them were whole before.
     fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport>, usize)> {
-        let done: Vec<Option<FileReport>> = chosen.iter().map(|&at| self.staging.done(&self.shards[at])).collect();
+        // What was done without the measures that are asked for now is done again.
+        let Measures { figures, hash } = self.settings.measures;
+        let is_measured = |report: &FileReport| {
+            let mut tensors = report.tensors.iter();
+            tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!figures || tensor.is_measured()))
+        };
+        let done = chosen.iter().map(|&at| self.staging.done(&self.shards[at]).filter(is_measured));
+        let done: Vec<Option<FileReport>> = done.collect();
         let missing = || chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
         let folder = self.staging.folder().to_owned();
         check_room(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;

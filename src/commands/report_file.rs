@@ -1,8 +1,11 @@
 //! `--report FILE`: the report as a page or as JSON.
 
 use super::threads;
+use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
 use crate::io::output::Destination;
 use crate::plan::source_form;
 use crate::progress::Silent;
@@ -20,27 +23,37 @@ pub(super) struct ReportFile {
 }
 
 impl ReportFile {
-    /// Checks that it can be written; `replace` allows an existing file.
+    /// Checks that it can be written; `replace` allows an existing file, but for one of the input.
     ///
     /// # Errors
-    /// When it is there, has another extension, or its folder is missing.
-    pub(super) fn new(path: &Path, replace: bool) -> Result<Self> {
+    /// When it is there, is the output or in it, has another extension, or its folder is missing.
+    pub(super) fn new(path: &Path, replace: bool, source: &Checkpoint, output: &Path) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
         if !is_page && extension != "json" {
             let error = Error::usage("a report is a page or JSON").in_file(path);
             return Err(error.remedy("name it something.html or something.json"));
         }
-        Ok(Self { destination: Destination::new(path, replace, &[])?, is_page })
+        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let is_of_input =
+            path.exists() && source.folder.as_ref().is_some_and(|folder| whole(path).starts_with(whole(folder)));
+        if whole(path).starts_with(whole(output)) || is_of_input {
+            let what = if is_of_input { "input" } else { "output" };
+            let error = Error::new(format!("the report is, or lies in, the {what}")).in_file(path);
+            return Err(error.remedy("name it something else"));
+        }
+        let inputs: Vec<&Path> =
+            source.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)).collect();
+        Ok(Self { destination: Destination::new(path, replace, &inputs)?, is_page })
     }
 
     /// Writes it.
     ///
     /// # Errors
     /// When it cannot be written, or the files that it is about cannot be read again.
-    pub(super) fn write(self, report: &Report, source: &Checkpoint, asked: Option<u16>) -> Result<()> {
+    pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
         let text = if self.is_page {
-            page(report, &spreads(report, source, threads(asked))?)
+            page(report, &spreads(report, source, args.from, threads(args.threads))?)
         } else {
             report.json().to_string() + "\n"
         };
@@ -51,23 +64,25 @@ impl ReportFile {
 }
 
 /// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
-fn spreads(report: &Report, source: &Checkpoint, threads: usize) -> Result<Vec<Spread>> {
+fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<Spread>> {
     let Ok(output) = checkpoint::survey(report.output) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| tensor.figures.as_ref().and_then(|figures| figures.sqnr_db);
     let mut worst: Vec<&TensorReport> = report.tensors().filter(|tensor| noise(tensor).is_some()).collect();
     worst.sort_by(|left, right| noise(left).partial_cmp(&noise(right)).unwrap_or(std::cmp::Ordering::Equal));
     worst.truncate(WORST);
-    let exponents = |checkpoint: &Checkpoint, name: &str| -> Result<Histogram> {
-        let found = checkpoint.tensors().find(|(file, tensor)| file.name_of(tensor) == name || tensor.name == name);
+    let exponents = |checkpoint: &Checkpoint, name: &str, from: Option<Dtype>| -> Result<Histogram> {
+        // One tensor is itself under any name: that of a .npy file is its file's.
+        let is_only = checkpoint.tensors().count() == 1;
+        let found = checkpoint.tensors().find(|(_, tensor)| is_only || tensor.name == name);
         let Some((file, tensor)) = found else { return Ok(Histogram::default()) };
-        let Ok(form) = source_form(tensor, None) else { return Ok(Histogram::default()) };
+        let Ok(form) = source_form(tensor, from) else { return Ok(Histogram::default()) };
         let stats =
             stats::of(tensor, form, &file.files, threads, &Silent).map_err(|error| error.in_file(file.path()))?;
         Ok(stats.map(|stats| stats.exponents).unwrap_or_default())
     };
     let spread = |tensor: &TensorReport| {
-        let before = exponents(source, tensor.renamed_from.as_ref().unwrap_or(&tensor.name))?;
-        Ok(Spread { name: tensor.name.clone(), before, after: exponents(&output, &tensor.name)? })
+        let before = exponents(source, tensor.renamed_from.as_ref().unwrap_or(&tensor.name), from)?;
+        Ok(Spread { name: tensor.name.clone(), before, after: exponents(&output, &tensor.name, None)? })
     };
     worst.into_iter().map(spread).collect()
 }

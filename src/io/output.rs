@@ -172,6 +172,12 @@ impl Destination {
         &self.path
     }
 
+    /// Whether what is written stays there: a device or a pipe keeps nothing.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        !self.in_place
+    }
+
     /// A file in a folder of our own, which replaces what has its name, a link too.
     #[must_use]
     pub fn within(path: &Path) -> Self {
@@ -312,15 +318,11 @@ impl Output {
         self.is_seekable
     }
 
-    /// What was written, to be read again.
+    /// What was written, to be read again; of what [`Destination::keeps`].
     ///
     /// # Errors
-    /// When it is a device or a pipe, which keeps nothing.
+    /// When it cannot be read.
     pub fn read_again(&self) -> Result<MappedFile> {
-        if self.temporary.is_none() {
-            let error = Error::new("cannot be read again: it is no file").in_file(self.path());
-            return Err(error.remedy("name a file with -o"));
-        }
         MappedFile::of(&self.file).map_err(|error| Error::io("cannot read", &error).in_file(self.path()))
     }
 

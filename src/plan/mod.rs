@@ -12,7 +12,7 @@ use crate::error::{Error, Result, shorten};
 use crate::kernel::{Form, Kernel, Loss, TextExtent};
 use crate::operator::Operator;
 use crate::scaled::Codes;
-use crate::select::{Candidate, Rename, Selection};
+use crate::select::{Candidate, Rename, Selection, rule_to_keep};
 use source::known_dtype;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -166,8 +166,10 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
                 }
                 _ => Conversion::copy(from, to),
             };
-            let forbidden = (target.is_some() && !request.fail_on.is_empty())
-                .then(|| Forbidden { losses: request.fail_on.to_vec(), tensor: tensor.name.clone() });
+            let forbidden = (target.is_some() && !request.fail_on.is_empty()).then(|| Forbidden {
+                losses: request.fail_on.to_vec(),
+                rule: rule_to_keep(inputs[input].name_of(tensor)),
+            });
             let conversion = conversion.map(|conversion| match forbidden {
                 Some(forbidden) => conversion.forbid(forbidden),
                 None => conversion,

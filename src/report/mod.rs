@@ -103,7 +103,10 @@ impl FileReport {
     #[must_use]
     pub fn with_hashes(mut self, hashes: Vec<Hashes>) -> Self {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
-            (tensor.sha256_in, tensor.sha256_out) = (hashes.source, Some(hashes.target));
+            // Text lies in other ways in other formats, and is not hashed.
+            if ![tensor.from, tensor.to].contains(&Dtype::String) {
+                (tensor.sha256_in, tensor.sha256_out) = (hashes.source, Some(hashes.target));
+            }
         }
         self
     }
@@ -139,6 +142,13 @@ impl TensorReport {
             sha256_in: None,
             sha256_out: None,
         }
+    }
+
+    /// Whether it has figures, if it is of numbers and was converted.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        let can_be = self.is_converted && ![self.from, self.to].contains(&Dtype::String);
+        self.figures.is_some() || !can_be
     }
 
     /// Elements, which is the product of the shape.
@@ -300,7 +310,7 @@ impl Report<'_> {
                 shorten(&tensor.name),
                 match figures.sqnr_db {
                     Some(sqnr) => format!("{sqnr:.2} dB"),
-                    None if figures.max_abs_error > 0.0 => "-".to_owned(),
+                    None if figures.max_abs_error > 0.0 || figures.compared == 0 => "-".to_owned(),
                     None => "exact".to_owned(),
                 },
                 format!("{} at {}", brief(figures.max_abs_error), at(figures.max_abs_error_at)),
