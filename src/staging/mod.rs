@@ -70,6 +70,8 @@ pub struct Staging {
     folder: PathBuf,
     work: PathBuf,
     manifest: Manifest,
+    /// The hash of the manifest, which stands in every record.
+    hash: String,
     /// What was done with all shards, where everything is in its place.
     ended: Option<BTreeMap<String, Value>>,
     start: Start,
@@ -207,7 +209,7 @@ impl Staging {
         let manifest: Manifest = read(&path)?;
         manifest.check_names().map_err(|error| error.in_file(&path))?;
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
-        let mut staging = Self { manifest, ..begun };
+        let mut staging = Self { hash: hash(&manifest)?, manifest, ..begun };
         if start == Start::Resume {
             // Nobody else is at work.
             for folder in ["files", "done", ""] {
@@ -251,14 +253,16 @@ impl Staging {
         let lock = lock(&work, false)?;
         let manifest: Manifest = read(&path)?;
         manifest.check_names().map_err(|error| error.in_file(&path))?;
-        Ok(Self { _lock: lock, ..Self::begun(folder, manifest, None, sync) })
+        let hash = hash(&manifest)?;
+        Ok(Self { hash, _lock: lock, ..Self::begun(folder, manifest, None, sync) })
     }
 
     /// What others have begun.
     fn begun(folder: &Path, manifest: Manifest, ended: Option<BTreeMap<String, Value>>, sync: bool) -> Self {
         let work = folder.join(WORK);
         let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
-        Self { folder: folder.to_owned(), work, manifest, ended, start, sync, is_new, before, _lock: None, made }
+        let (folder, hash) = (folder.to_owned(), String::new());
+        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, _lock: None, made }
     }
 
     /// What is in its place already.
@@ -332,7 +336,7 @@ impl Staging {
         let record: Record<T> = serde_json::from_slice(&text).ok()?;
         let is_there = |path: PathBuf| fs::metadata(path).is_ok_and(|found| found.len() == shard.bytes);
         let is_whole = is_there(self.staged(&shard.file)) || is_there(self.folder.join(&shard.file));
-        (is_whole && record.of == self.hash()).then_some(record.done)
+        (is_whole && record.of == self.hash).then_some(record.done)
     }
 
     /// Records that a shard is whole: it stays whatever happens.
@@ -340,7 +344,7 @@ impl Staging {
     /// # Errors
     /// When the record cannot be written.
     pub fn record<T: Serialize>(&mut self, shard: &str, done: &T) -> Result<()> {
-        let record = Record { of: self.hash(), done };
+        let record = Record { of: self.hash.clone(), done };
         self.write(Destination::within(&self.record_of(shard)), &json(&record)?)?;
         if self.manifest.can_resume() {
             self.keep();
@@ -352,10 +356,6 @@ impl Staging {
     fn record_of(&self, shard: &str) -> PathBuf {
         let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
         self.work.join("done").join(format!("{number}.json"))
-    }
-
-    fn hash(&self) -> String {
-        json(&self.manifest).map(|text| sha256(&text)).unwrap_or_default()
     }
 
     /// How many shards are whole.
@@ -458,6 +458,11 @@ impl Staging {
     }
 }
 
+/// Of a manifest that is longer than all else: taken once.
+fn hash(manifest: &Manifest) -> Result<String> {
+    json(manifest).map(|text| sha256(&text))
+}
+
 /// Removes what was done, the manifest last: without it nobody knows what the rest is.
 fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join("done"));
@@ -469,8 +474,10 @@ fn clear(work: &Path) {
 fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
     let path = work.join("lock");
     // Read as well: on NFS a shared lock is one for reading.
-    let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
-    let file = file.map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
+    let mut options = File::options();
+    options.create(true).truncate(false).read(true).write(true);
+    let file =
+        uninterrupted(|| options.open(&path)).map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
     match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => {
