@@ -443,9 +443,12 @@ fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
 #[test]
 fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
     let (bench, line) = long_work();
+    let start = std::time::Instant::now();
+    bench.run("cast in --to f16 -o timed -q").expect(0, "", "");
+    let step = start.elapsed() / 40;
     let mut kept = 0;
     for wait in 0..60 {
-        let outcome = end(&bench, line, "INT", std::time::Duration::from_millis(wait * 2));
+        let outcome = end(&bench, line, "INT", step * wait);
         let said = String::from_utf8(outcome.stderr).unwrap();
         match outcome.status.code() {
             Some(130) if bench.path("out/config.json").exists() => {} // at its very end

@@ -166,8 +166,7 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
         let hashes = hash::of(plan, &source.shards, &file.read_again()?, threads(args.threads), &*progress)?;
         report = report.with_hashes(hashes);
     }
-    file.publish(!args.no_sync)?;
-    output::keep_at_interrupt("the output was complete".to_owned());
+    file.publish(!args.no_sync, Some("the output was complete"))?;
     Ok(Written { files: vec![report], before: 0, finished: 1, all: 1 })
 }
 

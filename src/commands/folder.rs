@@ -209,7 +209,7 @@ impl Work<'_> {
             let written = output.read_again()?;
             report = report.with_hashes(hash::of(plan, &self.source.shards, &written, threads, &Silent)?);
         }
-        output.publish(self.settings.sync)?;
+        output.publish(self.settings.sync, None)?;
         self.staging.record(name, &report)?;
         Ok(report)
     }

@@ -150,7 +150,7 @@ fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Resul
     drop(progress);
     let mut outputs = Vec::new();
     for (file, output) in done {
-        file.publish(!args.no_sync)?;
+        file.publish(!args.no_sync, Some("some outputs were complete"))?;
         outputs.push(output);
     }
     if let Some(made) = folder.made {

@@ -59,7 +59,7 @@ impl ReportFile {
         };
         let file = self.destination.create()?;
         file.write_at(0, text.as_bytes())?;
-        file.publish(false)
+        file.publish(false, None)
     }
 }
 

@@ -23,6 +23,14 @@ struct Temporaries {
     kept: Option<String>,
 }
 
+impl Temporaries {
+    /// Leaves a folder where it is.
+    fn forget(&mut self, folder: NewFolder) {
+        self.paths.retain(|listed| *listed != folder.0);
+        std::mem::forget(folder);
+    }
+}
+
 /// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end. Gives a
 /// sentence about what stays.
 #[must_use]
@@ -36,9 +44,20 @@ pub fn remove_temporaries() -> Option<String> {
     kept
 }
 
-/// Says what an interrupt leaves, in a sentence; before the first call that is nothing.
-pub fn keep_at_interrupt(what: String) {
-    lock().kept = Some(what);
+/// Says what an interrupt leaves, in a sentence; before the first call that is nothing. The folders are left with it, in
+/// the same moment.
+pub fn keep_at_interrupt(what: String, folders: impl IntoIterator<Item = NewFolder>) {
+    let mut temporaries = lock();
+    for folder in folders {
+        temporaries.forget(folder);
+    }
+    temporaries.kept = Some(what);
+}
+
+/// Makes something where an interrupt may be taking things away: before that, or never.
+pub fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
+    let _temporaries = lock();
+    make()
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Temporaries> {
@@ -56,8 +75,8 @@ fn remove(path: &Path) {
 /// # Errors
 /// When the system cannot.
 pub fn create_folders(path: &Path) -> Result<()> {
-    let _temporaries = lock();
-    fs::create_dir_all(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
+    uninterrupted(|| fs::create_dir_all(path))
+        .map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
 }
 
 /// What the names of temporary files begin and end with.
@@ -107,8 +126,7 @@ impl NewFolder {
 
     /// Leaves the folder where it is.
     pub fn keep(self) {
-        lock().paths.retain(|listed| *listed != self.0);
-        std::mem::forget(self);
+        lock().forget(self);
     }
 }
 
@@ -346,11 +364,12 @@ impl Output {
         })
     }
 
-    /// Gives the whole output its name; with `sync`, the data and the name are on the disk afterwards.
+    /// Gives the whole output its name; with `sync`, the data and the name are on the disk afterwards. An interrupt says
+    /// what is `kept` from the moment on when the output has its name.
     ///
     /// # Errors
     /// When flushing or renaming fails; nothing is left behind then.
-    pub fn publish(mut self, sync: bool) -> Result<()> {
+    pub fn publish(mut self, sync: bool, kept: Option<&str>) -> Result<()> {
         let path = self.destination.path.clone();
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&path);
         let Some(mut temporary) = self.temporary.take() else { return Ok(()) };
@@ -368,6 +387,9 @@ impl Output {
             temporary_path.persist_noclobber(file) // somebody else may have made one since the plan
         };
         renamed.map_err(|error| failed(error.error))?;
+        if let Some(kept) = kept {
+            temporaries.kept = Some(kept.to_owned());
+        }
         drop(temporaries);
         #[cfg(unix)]
         if sync {

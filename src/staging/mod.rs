@@ -19,7 +19,7 @@ pub use manifest::{Manifest, Shard, Source};
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::io::output::{
-    Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers,
+    Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers, uninterrupted,
 };
 use manifest::sha256;
 use serde::de::DeserializeOwned;
@@ -323,7 +323,7 @@ impl Staging {
         for (place, piece) in (0..).zip(content.chunks(PIECE)) {
             output.write_at(place * PIECE as u64, piece)?;
         }
-        output.publish(self.sync)
+        output.publish(self.sync, None)
     }
 
     /// What was recorded of a shard, if it is whole.
@@ -378,7 +378,7 @@ impl Staging {
             fs::remove_dir_all(&self.work).map_err(failed)?;
         }
         fs::remove_file(self.folder.join(END)).map_err(failed)?;
-        keep_at_interrupt("the output was complete".to_owned());
+        keep_at_interrupt("the output was complete".to_owned(), []);
         Ok(())
     }
 
@@ -429,9 +429,9 @@ impl Staging {
 
     /// From now on the work stays when the run fails or is interrupted.
     fn keep(&mut self) {
-        self.made.drain(..).for_each(NewFolder::keep);
-        let how = self.how_to_go_on();
-        keep_at_interrupt(format!("finished shards are kept in {}: {how} goes on", self.work.display()));
+        let (folder, how) = (self.work.display(), self.how_to_go_on());
+        let what = format!("finished shards are kept in {folder}: {how} goes on");
+        keep_at_interrupt(what, self.made.drain(..));
     }
 
     fn how_to_go_on(&self) -> &'static str {
