@@ -156,6 +156,18 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
+/// `1 tensor`, `2 tensors`.
+#[must_use]
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex_digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Six significant digits.
 #[must_use]
 pub fn brief(value: f64) -> String {

@@ -1,15 +1,13 @@
 //! SHA-256 of tensors: of their bytes as they lie in a file, unpacked where they are compressed.
 
 use crate::container::{Data, Input, Reader, Tensor};
-use crate::error::Result;
+use crate::error::{Result, hex_digits};
 use crate::io::map::MappedFile;
 use crate::kernel::Form;
 use crate::plan::{Plan, source_form};
 use crate::progress::Progress;
-use crate::threads::on_threads;
+use crate::threads::each;
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that are hashed at a time.
 const PIECE: usize = 1 << 20;
@@ -34,7 +32,6 @@ pub fn of(
     threads: usize,
     progress: &dyn Progress,
 ) -> Result<Vec<Hashes>> {
-    let next = AtomicUsize::new(0);
     let hashes = |at: usize| -> Result<Hashes> {
         let tensor = &plan.tensors[at];
         let input = &inputs[tensor.input];
@@ -43,19 +40,7 @@ pub fn of(
         let target = output.get(tensor.target.start as usize..tensor.target.end as usize).unwrap_or_default();
         Ok(Hashes { source, target: of_bytes(target, progress) })
     };
-    let worker = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= plan.tensors.len() {
-                return done;
-            }
-            done.push((at, hashes(at)));
-        }
-    };
-    let mut all: Vec<_> = on_threads(threads as u64, worker).into_iter().flatten().collect();
-    all.sort_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, hashes)| hashes).collect()
+    each(threads, plan.tensors.len(), hashes).into_iter().collect()
 }
 
 /// The hash of a tensor in a file; `None` of text.
@@ -79,7 +64,7 @@ pub fn of_tensor(tensor: &Tensor, input: &Input, progress: &dyn Progress) -> Res
     }
     reader.finish()?;
     progress.advance(tensor.data.stored_len());
-    Ok(Some(digits(hasher)))
+    Ok(Some(hex_digits(&hasher.finalize())))
 }
 
 fn of_bytes(bytes: &[u8], progress: &dyn Progress) -> String {
@@ -88,12 +73,5 @@ fn of_bytes(bytes: &[u8], progress: &dyn Progress) -> String {
         hasher.update(piece);
         progress.advance(piece.len() as u64);
     }
-    digits(hasher)
-}
-
-fn digits(hasher: Sha256) -> String {
-    hasher.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex_digits(&hasher.finalize())
 }

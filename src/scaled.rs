@@ -52,6 +52,13 @@ enum Sign {
     Config(String),
 }
 
+/// Whether a tensor of this type can hold codes. Weights of wider floats beside a scale are values: the scale is that of
+/// activations, or they were unpacked.
+#[must_use]
+pub fn can_be_codes(dtype: Option<Dtype>) -> bool {
+    !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
+}
+
 impl Codes {
     /// Finds them by their names and types. `beside` are the names of tensors in other files of the checkpoint,
     /// `quantization` is what its config says of the whole.
@@ -61,8 +68,7 @@ impl Codes {
             tensors.iter().map(|(name, _)| *name).chain(beside.iter().map(String::as_str)).collect();
         let mut found = Self::default();
         for &(name, dtype) in tensors {
-            // Weights of wider floats beside a scale are values: the scale is that of activations, or they were unpacked.
-            if dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating()) {
+            if !can_be_codes(dtype) {
                 continue;
             }
             let mut sign = quantization.map(|method| Sign::Config(method.to_owned()));

@@ -4,19 +4,17 @@ use super::{print, threads};
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, counted, shorten};
 use crate::hash::of_tensor;
 use crate::io::map::MappedFile;
 use crate::plan::source_form;
 use crate::progress;
 use crate::report::TensorReport;
-use crate::threads::on_threads;
+use crate::threads::each;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The version of the JSON document; it changes when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -58,7 +56,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
         let width = wrong.iter().map(|(name, _)| shorten(name).chars().count()).max().unwrap_or(0);
         let rows = wrong.iter().map(|(name, wrong)| format!("  {:width$}  {wrong}\n", shorten(name)));
         let all = lines.len();
-        let tensors = format!("{all} tensor{}", if all == 1 { "" } else { "s" });
+        let tensors = counted(all as u64, "tensor");
         let summary = match wrong.len() {
             0 => format!("{tensors} {} as the report says", if all == 1 { "is" } else { "are" }),
             count => format!("{tensors}: {} as the report says, {count} not", all - count),
@@ -77,8 +75,7 @@ fn read(path: &Path) -> Result<Recorded> {
     if recorded.schema != REPORT {
         return Err(Error::new(format!("is a report of version {}; this tcast knows {REPORT}", recorded.schema)));
     }
-    let lacks_hash =
-        |tensor: &TensorReport| tensor.sha256_out.is_none() && ![tensor.from, tensor.to].contains(&Dtype::String);
+    let lacks_hash = |tensor: &TensorReport| tensor.sha256_out.is_none() && !tensor.is_text();
     if recorded.tensors.iter().any(lacks_hash) {
         let error = Error::new("has no hashes of what was written");
         return Err(error.remedy("make the report with --hash, and without --dry-run"));
@@ -95,7 +92,6 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
     let found: HashMap<String, _> = source.tensors().map(|(input, tensor)| (name(tensor), (input, tensor))).collect();
     let bytes = found.values().map(|(_, tensor)| tensor.data.stored_len()).sum();
     let progress = progress::shown("hashing", bytes, args.quiet);
-    let next = AtomicUsize::new(0);
     let wrong = |tensor: &TensorReport| -> Result<Option<String>> {
         let Some((input, there)) = found.get(&tensor.name) else { return Ok(Some("is missing".to_owned())) };
         let what = type_of(there);
@@ -113,19 +109,12 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
             _ => Some("has other bytes than were written".to_owned()),
         })
     };
-    let worker = || {
-        let mut done = Vec::new();
-        while let Some((at, tensor)) = {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            recorded.tensors.get(at).map(|tensor| (at, tensor))
-        } {
-            done.push((at, wrong(tensor).map(|wrong| (tensor.name.clone(), wrong))));
-        }
-        done
+    let line = |at: usize| {
+        let tensor = &recorded.tensors[at];
+        wrong(tensor).map(|wrong| (tensor.name.clone(), wrong))
     };
-    let mut lines: Vec<_> = on_threads(threads(args.threads) as u64, worker).into_iter().flatten().collect();
-    lines.sort_by_key(|(at, _)| *at);
-    let mut lines: Vec<Line> = lines.into_iter().map(|(_, line)| line).collect::<Result<_>>()?;
+    let lines = each(threads(args.threads), recorded.tensors.len(), line);
+    let mut lines: Vec<Line> = lines.into_iter().collect::<Result<_>>()?;
     let known: HashSet<&str> = recorded.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
     let more = source.tensors().map(|(_, tensor)| name(tensor)).filter(|name| !known.contains(name.as_str()));
     lines.extend(more.map(|name| (name, Some("is not in the report".to_owned()))));

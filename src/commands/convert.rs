@@ -10,14 +10,13 @@ use crate::dtype::Dtype;
 use crate::engine::{self, Outcome};
 use crate::error::{Error, Result, shorten, size};
 use crate::hash;
-use crate::io::map::MappedFile;
 use crate::io::output::{self, Destination};
 use crate::kernel::{Form, Loss};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
 use crate::report::{FileReport, Report};
-use crate::scaled::Codes;
+use crate::scaled::{Codes, can_be_codes};
 use crate::select::Selection;
 use crate::staging::Start;
 use serde_json::{Value, json};
@@ -143,7 +142,7 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
             return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
         }
     };
-    let inputs: Vec<&Path> = source.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)).collect();
+    let inputs: Vec<&Path> = source.paths().collect();
     let destination = Destination::new(output, args.force, &inputs)?;
     if job.measures.hash && !destination.keeps() {
         let error = Error::new("cannot be read again, to be hashed: it is no file").in_file(output);
@@ -188,11 +187,12 @@ fn plans(job: &Job, source: &Checkpoint, container: &dyn Container, spread: Spre
     Ok(plans)
 }
 
-/// The tensors that are codes and no values.
+/// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.
 fn codes(source: &Checkpoint) -> Codes {
     let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
     let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
     let (beside, quantization) = match &source.folder {
+        _ if !tensors.iter().any(|(_, dtype)| can_be_codes(*dtype)) => (Vec::new(), None),
         Some(folder) => (Vec::new(), quantization(folder)),
         None => beside(&source.path),
     };

@@ -7,7 +7,7 @@ use crate::compare::{self, Difference, Found, Options, Outcome, Status};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, brief, shorten};
+use crate::error::{Error, Result, brief, counted, shorten};
 use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
@@ -238,7 +238,7 @@ impl<'a> Comparison<'a> {
 
     fn summary(&self) -> String {
         let all = self.lines.len();
-        let tensors = format!("{all} tensor{}", if all == 1 { "" } else { "s" });
+        let tensors = counted(all as u64, "tensor");
         let within = self.args.tolerance.map_or(String::new(), |tolerance| format!(" within {tolerance}"));
         if self.is_equal() {
             let is_exact = self.count(|status| status == Status::Equal) == all;

@@ -9,7 +9,6 @@ use crate::container::checkpoint::{
 use crate::engine;
 use crate::error::{Error, Result, quoted, shorten};
 use crate::hash;
-use crate::io::map::MappedFile;
 use crate::io::output::check_room;
 use crate::plan::{Plan, Spread};
 use crate::progress::{Shards, Silent};
@@ -326,9 +325,8 @@ fn fingerprint(shard: &Input) -> Result<Source> {
 
 /// Refuses an output in which a file of the input would be replaced, or removed, or is one by a link.
 fn check_inputs(folder: &Path, source: &Checkpoint, manifest: &Manifest) -> Result<()> {
-    let inputs = || source.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path);
     for path in manifest.files().chain(&manifest.replaced).map(|name| folder.join(name)).filter(|path| path.is_file()) {
-        if inputs().any(|input| same_file::is_same_file(input, &path).unwrap_or(false)) {
+        if source.paths().any(|input| same_file::is_same_file(input, &path).unwrap_or(false)) {
             let error = Error::new("is a file of the input, and would be replaced").in_file(&path);
             return Err(error.remedy("name another folder with -o"));
         }

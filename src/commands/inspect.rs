@@ -4,7 +4,7 @@ use super::{print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Input, Tensor};
-use crate::error::{Error, Result, brief, shorten, size, visible};
+use crate::error::{Error, Result, brief, counted, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
@@ -152,7 +152,7 @@ impl<'a> Listing<'a> {
         }
         if entries.len() > 1 {
             let rows = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
-                let tensors = format!("{tensors} tensor{}", if tensors == 1 { "" } else { "s" });
+                let tensors = counted(tensors, "tensor");
                 [dtype, tensors, format!("{elements} elements"), size(bytes), String::new()]
             });
             text += "totals\n";
@@ -207,7 +207,7 @@ impl<'a> Listing<'a> {
     /// What the whole is, and its shards.
     fn head(&self, count: usize) -> String {
         let path = visible(&self.args.input.to_string_lossy());
-        let tensors = format!("{count} tensor{}", if count == 1 { "" } else { "s" });
+        let tensors = counted(count as u64, "tensor");
         if self.folder.folder.is_none() {
             let input = &self.folder.shards[0];
             return format!("{path}: {}, {tensors}, {}\n", input.container.facts().extension, size(input.len()));

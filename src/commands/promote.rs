@@ -8,7 +8,6 @@ use crate::container::{self, Container, Tensor};
 use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, shorten, visible};
-use crate::io::map::MappedFile;
 use crate::io::output::{Destination, NewFolder};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
@@ -118,10 +117,7 @@ fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Resul
         }
     }
     let folder = Folder::new(output, args.inputs.len() == 1)?;
-    let all: Vec<&Path> = inputs
-        .iter()
-        .flat_map(|input| input.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)))
-        .collect();
+    let all: Vec<&Path> = inputs.iter().flat_map(Checkpoint::paths).collect();
     let mut planned = Vec::new();
     let mut names = HashSet::new();
     for input in inputs {

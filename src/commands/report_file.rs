@@ -5,7 +5,6 @@ use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::map::MappedFile;
 use crate::io::output::Destination;
 use crate::plan::source_form;
 use crate::progress::Silent;
@@ -42,8 +41,7 @@ impl ReportFile {
             let error = Error::new(format!("the report is, or lies in, the {what}")).in_file(path);
             return Err(error.remedy("name it something else"));
         }
-        let inputs: Vec<&Path> =
-            source.shards.iter().flat_map(|shard| shard.files.iter().map(MappedFile::path)).collect();
+        let inputs: Vec<&Path> = source.paths().collect();
         Ok(Self { destination: Destination::new(path, replace, &inputs)?, is_page })
     }
 

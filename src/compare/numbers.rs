@@ -5,7 +5,7 @@ use super::values::{Values, storage};
 use super::{Difference, Outcome, Shown, Side, Status};
 use crate::bits::{codes, hex, meaning};
 use crate::conversion::Conversion;
-use crate::error::Result;
+use crate::error::{Result, hex_digits};
 use crate::figures::Tally;
 use crate::kernel::{Form, Kernel, Storage};
 
@@ -150,8 +150,7 @@ impl Spots {
 fn shown(side: &Side, bytes: &[u8], at: usize) -> Shown {
     let Some(storage) = storage(side) else {
         let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];
-        let digits = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        let digits = digits(&opaque[..opaque.len().min(32)]);
+        let digits = hex_digits(&opaque[..opaque.len().min(32)]);
         return Shown { value: format!("bytes {digits}"), bits: Some(digits) };
     };
     // Packed elements are read from a whole byte on.

@@ -432,14 +432,8 @@ pub fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
 
 /// The place in row-major order of an element that has this one in column-major order.
 #[must_use]
-pub fn row_major(mut index: u64, shape: &[u64]) -> u64 {
-    let (mut place, mut stride) = (0, shape.iter().product::<u64>());
-    for length in shape {
-        stride /= length;
-        place += index % length * stride;
-        index /= length;
-    }
-    place
+pub fn row_major(index: u64, shape: &[u64]) -> u64 {
+    indices(index, shape, true).iter().zip(shape).fold(0, |place, (index, length)| place * length + index)
 }
 
 /// The refusal of a type that a format cannot hold, with those that can.

@@ -213,12 +213,6 @@ impl Destination {
         check_room(directory_of(&self.file), len).map_err(|error| error.in_file(&self.path))
     }
 
-    /// Bytes that are available where the output goes, if the file system says.
-    #[must_use]
-    pub fn available(&self) -> Option<u64> {
-        if self.in_place { None } else { available(directory_of(&self.file)) }
-    }
-
     /// Opens the output for writing.
     ///
     /// # Errors

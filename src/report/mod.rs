@@ -104,7 +104,7 @@ impl FileReport {
     pub fn with_hashes(mut self, hashes: Vec<Hashes>) -> Self {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
             // Text lies in other ways in other formats, and is not hashed.
-            if ![tensor.from, tensor.to].contains(&Dtype::String) {
+            if !tensor.is_text() {
                 (tensor.sha256_in, tensor.sha256_out) = (hashes.source, Some(hashes.target));
             }
         }
@@ -144,10 +144,16 @@ impl TensorReport {
         }
     }
 
+    /// Whether it is or was text, which has no elements of a known size.
+    #[must_use]
+    pub fn is_text(&self) -> bool {
+        [self.from, self.to].contains(&Dtype::String)
+    }
+
     /// Whether it has figures, if it is of numbers and was converted.
     #[must_use]
     pub fn is_measured(&self) -> bool {
-        let can_be = self.is_converted && ![self.from, self.to].contains(&Dtype::String);
+        let can_be = self.is_converted && !self.is_text();
         self.figures.is_some() || !can_be
     }
 

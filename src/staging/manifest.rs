@@ -2,13 +2,12 @@
 
 use super::Start;
 use crate::container::checkpoint::{is_inside, is_plain};
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, hex_digits, shorten};
 use crate::io::output::is_own;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -67,10 +66,7 @@ impl Source {
 
 /// The hash of some bytes, as hexadecimal digits.
 pub(super) fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex_digits(&Sha256::digest(bytes))
 }
 
 /// A file that is written.

@@ -12,6 +12,7 @@ pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dt
 
 use super::{Input, Tensor, survey as survey_file};
 use crate::error::{Error, Result, shorten};
+use crate::io::map::MappedFile;
 use crate::io::output::WORK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -65,6 +66,11 @@ impl Checkpoint {
     /// What all tensors are called.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors().map(|(shard, tensor)| shard.name_of(tensor))
+    }
+
+    /// All files that hold tensors, external data among them.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
     /// Length of all shards in bytes.
