@@ -10,6 +10,7 @@ use crate::kernel::{
     Counts, Form, Kernel, Loss, Malformed, NotANumber, Parser, Printer, Rules, Storage, TextError, TextExtent,
     TextForm, Texts,
 };
+use std::sync::Arc;
 
 /// Elements that are converted at a time where they come as a stream: enough rows of a matrix that is being transposed.
 const CHUNK: u64 = 1 << 20;
@@ -22,13 +23,14 @@ const PIECE: usize = 1 << 20;
 /// Takes a piece of a conversion: source, result, and elements so far.
 pub type Sink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
 
-/// What makes a tensor's new elements of its old ones.
+/// What makes a tensor's new elements of its old ones. Clones share the kernel and its tables.
+#[derive(Clone)]
 pub struct Conversion {
     /// How the source's elements are stored.
     pub from: Form,
     /// How the result's elements are stored.
     pub to: Form,
-    how: How,
+    how: Arc<How>,
     /// What must not happen to any value, and the way out of it.
     forbidden: Option<Forbidden>,
 }
@@ -108,7 +110,7 @@ impl Conversion {
             (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, rules)?),
             (_, Form::Texts(target)) => How::Print(TextSource::new(from)?, target),
         };
-        Some(Self { from, to, how, forbidden: None })
+        Some(Self { from, to, how: Arc::new(how), forbidden: None })
     }
 
     /// The same elements in another form. `None` for types of other widths, and for a big-endian target.
@@ -119,7 +121,7 @@ impl Conversion {
             (Form::Texts(source), Form::Texts(target)) => How::Print(TextSource::Texts(source), target),
             _ => return None,
         };
-        Some(Self { from, to, how, forbidden: None })
+        Some(Self { from, to, how: Arc::new(how), forbidden: None })
     }
 
     /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
@@ -132,7 +134,7 @@ impl Conversion {
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
         let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), rules)?;
-        Some(Self { from, to, how: How::Complex(kernel), forbidden: None })
+        Some(Self { from, to, how: Arc::new(How::Complex(kernel)), forbidden: None })
     }
 
     /// The same, ended by losses that must not happen.
@@ -144,7 +146,7 @@ impl Conversion {
     /// The kernel, where every element has its place and any part can be converted alone.
     #[must_use]
     pub fn kernel(&self) -> Option<&Kernel> {
-        if let How::Numbers(kernel) = &self.how { Some(kernel) } else { None }
+        if let How::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
     /// Converts everything that `reader` gives and hands it to `sink`, piece by piece: of numbers the source, the result,
@@ -153,7 +155,7 @@ impl Conversion {
     /// # Errors
     /// When an element cannot be converted, or `reader` or `sink` fails.
     pub fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Counts> {
-        let counts = match &self.how {
+        let counts = match &*self.how {
             How::Numbers(kernel) | How::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
             How::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
             How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
@@ -164,7 +166,7 @@ impl Conversion {
 
     fn numbers(&self, kernel: &Kernel, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Counts> {
         let (from, to) = (self.from.dtype(), self.to.dtype());
-        let is_complex = matches!(self.how, How::Complex(_));
+        let is_complex = matches!(*self.how, How::Complex(_));
         let is_real = is_complex && from.part() == from;
         let (mut input, mut output) = (Vec::new(), Vec::new());
         let mut counts = Counts::default();

@@ -165,7 +165,7 @@ pub fn counted(count: u64, thing: &str) -> String {
 /// Bytes as hexadecimal digits.
 #[must_use]
 pub fn hex_digits(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
 /// Six significant digits.

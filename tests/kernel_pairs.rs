@@ -554,8 +554,10 @@ fn complex_numbers_swap_their_parts_one_by_one() {
 #[ignore = "2^32 inputs, minutes"]
 fn every_float32_casts_as_the_twin_does() {
     const BLOCK: u64 = 1 << 16;
-    let targets = [Dtype::Float8E4M3FN, Dtype::Float16, Dtype::Bfloat16, Dtype::Float4E2M1, Dtype::Int8];
-    for target in targets {
+    // One of each way in which a kernel can go: by rounding, range, zeros and width.
+    let floats = [Dtype::Float8E4M3FN, Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2, Dtype::Float16, Dtype::Bfloat16];
+    let others = [Dtype::Float4E2M1, Dtype::Float8E8M0, Dtype::Int8, Dtype::Uint16, Dtype::Int32, Dtype::Int4];
+    for target in floats.into_iter().chain(others) {
         let next = AtomicU64::new(0);
         let check_blocks = || {
             let twin = Twin::new(Dtype::Float32, target, RULES);

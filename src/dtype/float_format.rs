@@ -61,6 +61,17 @@ impl FloatFormat {
         }
     }
 
+    /// Whether every number of this format is one of `other`.
+    #[must_use]
+    pub const fn is_within(&self, other: &Self) -> bool {
+        if self.mantissa_bits > other.mantissa_bits || self.min_subnormal_exponent() < other.min_subnormal_exponent() {
+            return false;
+        }
+        // The largest number by the other's bias and mantissa.
+        let max = (self.max_finite() as i64) << (other.mantissa_bits - self.mantissa_bits);
+        max + (((other.bias - self.bias) as i64) << other.mantissa_bits) <= other.max_finite() as i64
+    }
+
     /// The exponent of the smallest positive number, which is this power of two.
     #[must_use]
     pub const fn min_subnormal_exponent(&self) -> i32 {

@@ -4,6 +4,7 @@
 //! rounded to odd. The float64 lane is exact but for 64-bit integers, likewise rounded to odd. The integer
 //! lane takes integers only, extended by their own sign.
 
+use super::Bits;
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 
@@ -15,9 +16,11 @@ pub(super) enum Decode {
         bits: u32,
         signed: bool,
     },
-    /// Floats of 8 bits and fewer, as float32 bits.
-    Table(Box<[u32; 256]>),
-    Float16,
+    /// E8M0: each code as float32 bits.
+    Scale(Box<[u32; 256]>),
+    /// Floats of 8 bits and fewer: likewise, and how codes that are numbers get there without a table.
+    Narrow(Box<[u32; 256]>, Widening),
+    Float16(Widening),
     Bfloat16,
     Float32,
     Float64,
@@ -29,15 +32,16 @@ impl Decode {
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
             Class::Int { signed } => Self::Int { bits: dtype.bits(), signed },
-            Class::Scale => Self::Table(Box::new(std::array::from_fn(|code| decode_scale(code as u8)))),
+            Class::Scale => Self::Scale(Box::new(std::array::from_fn(|code| decode_scale(code as u8)))),
             Class::Float(format) => match dtype {
-                Dtype::Float16 => Self::Float16,
+                Dtype::Float16 => Self::Float16(Widening::new(&format)),
                 Dtype::Bfloat16 => Self::Bfloat16,
                 Dtype::Float32 => Self::Float32,
                 Dtype::Float64 => Self::Float64,
                 _ => {
                     let mask = (1 << dtype.bits()) - 1;
-                    Self::Table(Box::new(std::array::from_fn(|code| decode_narrow(code as u32 & mask, &format))))
+                    let table = Box::new(std::array::from_fn(|code| decode_narrow(code as u32 & mask, &format)));
+                    Self::Narrow(table, Widening::new(&format))
                 }
             },
             Class::Complex | Class::String => return None,
@@ -57,35 +61,49 @@ impl Decode {
         matches!(self, Self::Bool | Self::Int { .. })
     }
 
+    /// The lane is `scratch`, or the source itself where that is float32 already.
     #[inline(always)]
-    pub(super) fn to_float32(&self, bytes: &[u8], lane: &mut [u32]) {
+    pub(super) fn to_float32<'a>(&self, bytes: &'a [u8], scratch: &'a mut [[u8; 4]]) -> &'a [[u8; 4]] {
+        let lane = &mut *scratch;
         match self {
             Self::Bool => load(bytes, lane, |[byte]| f32::from(u8::from(byte != 0)).to_bits()),
             Self::Int { bits, signed } => load_integers(*bits, *signed, bytes, lane, &ToFloat32),
-            Self::Table(table) => load(bytes, lane, |[code]| table[usize::from(code)]),
-            Self::Float16 => load(bytes, lane, |bytes| decode_float16(u16::from_le_bytes(bytes))),
+            Self::Narrow(_, widening) if !widening.has_special(bytes, |[code]| code.into()) => {
+                load(bytes, lane, |[code]| widening.widen(code.into()));
+            }
+            Self::Scale(table) | Self::Narrow(table, _) => look_up(bytes, lane, |[code]| table[usize::from(code)]),
+            Self::Float16(widening) if !widening.has_special(bytes, u16::from_le_bytes) => {
+                load(bytes, lane, |bytes| widening.widen(u16::from_le_bytes(bytes).into()));
+            }
+            Self::Float16(_) => load(bytes, lane, |bytes| decode_float16(u16::from_le_bytes(bytes))),
             Self::Bfloat16 => load(bytes, lane, |bytes| decode_bfloat16(u16::from_le_bytes(bytes))),
-            Self::Float32 => load(bytes, lane, u32::from_le_bytes),
+            Self::Float32 => return bytes.as_chunks().0,
             Self::Float64 => load(bytes, lane, |bytes| narrow_to_odd(u64::from_le_bytes(bytes))),
         }
+        scratch
     }
 
+    /// Likewise.
     #[inline(always)]
-    pub(super) fn to_float64(&self, bytes: &[u8], lane: &mut [u64]) {
+    pub(super) fn to_float64<'a>(&self, bytes: &'a [u8], scratch: &'a mut [[u8; 8]]) -> &'a [[u8; 8]] {
+        let lane = &mut *scratch;
         match self {
             Self::Bool => load(bytes, lane, |[byte]| f64::from(u8::from(byte != 0)).to_bits()),
             Self::Int { bits, signed } => load_integers(*bits, *signed, bytes, lane, &ToFloat64),
-            Self::Table(table) => load(bytes, lane, |[code]| widen(table[usize::from(code)])),
-            Self::Float16 => load(bytes, lane, |bytes| widen(decode_float16(u16::from_le_bytes(bytes)))),
+            Self::Scale(table) | Self::Narrow(table, _) => {
+                look_up(bytes, lane, |[code]| widen(table[usize::from(code)]));
+            }
+            Self::Float16(_) => load(bytes, lane, |bytes| widen(decode_float16(u16::from_le_bytes(bytes)))),
             Self::Bfloat16 => load(bytes, lane, |bytes| widen(decode_bfloat16(u16::from_le_bytes(bytes)))),
             Self::Float32 => load(bytes, lane, |bytes| widen(u32::from_le_bytes(bytes))),
-            Self::Float64 => load(bytes, lane, u64::from_le_bytes),
+            Self::Float64 => return bytes.as_chunks().0,
         }
+        scratch
     }
 
     /// Integer sources only: there is no other way into this lane.
     #[inline(always)]
-    pub(super) fn to_integer(&self, bytes: &[u8], lane: &mut [u64]) {
+    pub(super) fn to_integer(&self, bytes: &[u8], lane: &mut [[u8; 8]]) {
         match self {
             Self::Int { bits, signed } => load_integers(*bits, *signed, bytes, lane, &ToInteger),
             _ => load(bytes, lane, |[byte]| u64::from(byte != 0)),
@@ -95,9 +113,78 @@ impl Decode {
 
 /// Reads elements of `N` bytes; the bytes need no alignment.
 #[inline(always)]
-fn load<const N: usize, T>(bytes: &[u8], lane: &mut [T], decode: impl Fn([u8; N]) -> T) {
+fn load<const N: usize, T: Bits>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; N]) -> T) {
     for (slot, bytes) in lane.iter_mut().zip(bytes.as_chunks::<N>().0) {
-        *slot = decode(*bytes);
+        *slot = decode(*bytes).to_bytes();
+    }
+}
+
+/// As [`load`], from a table: not compiled for the wider instruction sets, whose gathers are slower than one load after
+/// the other on many processors.
+#[inline(never)]
+fn look_up<T: Bits>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; 1]) -> T) {
+    load(bytes, lane, decode);
+}
+
+/// A source format of 16 bits or fewer, as the constants that [`Widening::widen`] needs.
+pub(super) struct Widening {
+    /// Mantissa bits of float32 that the source lacks.
+    shift: u32,
+    /// Difference of the exponent biases, at float32's exponent field.
+    rebias: u32,
+    /// The source's smallest normal number: as float32, and its code.
+    unit: f32,
+    min_normal: u32,
+    sign: u32,
+    /// How far left the target's sign bit lies of the source's.
+    sign_shift: u32,
+    /// Codes that are no numbers are at least `special`, less the bits that are not in `mask`.
+    mask: u16,
+    flip: u16,
+    special: u16,
+}
+
+impl Widening {
+    fn new(format: &FloatFormat) -> Self {
+        let shift = 23 - format.mantissa_bits;
+        let sign = format.sign() as u32;
+        let unit = ((format.min_normal_exponent() + 127) as u32) << 23;
+        let magnitude = sign as u16 - 1;
+        let (mask, flip, special) = match format.specials {
+            Specials::Ieee => (magnitude, 0, format.infinity() as u16),
+            Specials::Fn => (magnitude, 0, format.nan() as u16),
+            Specials::Fnuz => (magnitude << 1 | 1, magnitude, magnitude << 1 | 1), // the sign alone
+            Specials::Finite => (0, 0, u16::MAX),
+        };
+        Self {
+            shift,
+            rebias: ((127 - format.bias) as u32) << 23,
+            unit: f32::from_bits(unit),
+            min_normal: 1 << format.mantissa_bits,
+            sign,
+            sign_shift: 31 - sign.trailing_zeros(),
+            mask,
+            flip,
+            special,
+        }
+    }
+
+    /// Whether one of the codes is infinite or no number.
+    #[inline(always)]
+    fn has_special<const N: usize>(&self, bytes: &[u8], code: impl Fn([u8; N]) -> u16) -> bool {
+        let is_special = |bytes: &[u8; N]| (code(*bytes) ^ self.flip) & self.mask >= self.special;
+        bytes.as_chunks().0.iter().fold(false, |any, bytes| any | is_special(bytes))
+    }
+
+    /// The float32 of a code that is a number, as its bits.
+    #[inline(always)]
+    fn widen(&self, code: u32) -> u32 {
+        let magnitude = (code & (self.sign - 1)) << self.shift;
+        // A subnormal is its mantissa in the low bits of the smallest normal number, less that number.
+        let subnormal = (f32::from_bits(self.unit.to_bits() + magnitude) - self.unit).to_bits();
+        let is_subnormal = code & (self.sign - 1) < self.min_normal;
+        let value = if is_subnormal { subnormal } else { magnitude + self.rebias };
+        value | (code & self.sign) << self.sign_shift
     }
 }
 
@@ -159,7 +246,7 @@ impl FromInteger<u64> for ToInteger {
 }
 
 #[inline(always)]
-fn load_integers<T>(bits: u32, signed: bool, bytes: &[u8], lane: &mut [T], to: &impl FromInteger<T>) {
+fn load_integers<T: Bits>(bits: u32, signed: bool, bytes: &[u8], lane: &mut [T::Bytes], to: &impl FromInteger<T>) {
     match (bits, signed) {
         (64, true) => load(bytes, lane, |b| to.signed(i64::from_le_bytes(b))),
         (64, false) => load(bytes, lane, |b| to.unsigned(u64::from_le_bytes(b))),
@@ -192,8 +279,8 @@ fn decode_float16(half: u16) -> u32 {
 /// bfloat16 bits -> float32 bits.
 #[inline(always)]
 fn decode_bfloat16(brain: u16) -> u32 {
-    let quiet = if brain & 0x7fff > 0x7f80 { 0x0040_0000 } else { 0 };
-    u32::from(brain) << 16 | quiet
+    let bits = u32::from(brain) << 16;
+    if bits & 0x7fff_ffff > 0x7f80_0000 { bits | 0x0040_0000 } else { bits }
 }
 
 /// E8M0 code -> float32 bits: 2^(code - 127), of which the first is a float32 subnormal.

@@ -3,8 +3,9 @@
 //! Targets of 2, 4 and 6 bits come out one in a byte; [`super::pack`] joins them.
 
 use super::counts::{Counts, Loss};
+use super::integer::IntTarget;
 use super::round::{Overflow, Rounded, Rounding, narrow_nan};
-use super::{OutOfRange, RoundMode, Rules};
+use super::{Bits, OutOfRange, RoundMode, Rules};
 use crate::dtype::{Class, Dtype, Specials};
 
 /// How a number becomes the bytes of a target element.
@@ -19,20 +20,6 @@ pub(super) enum Encode {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct IntTarget {
-    bits: u32,
-    signed: bool,
-    pub(super) saturate: bool,
-    /// 4 and 2 bits: round to nearest even (ONNX's notes on int4 and int2); otherwise truncate.
-    pub(super) to_nearest: bool,
-    /// All bits of an element.
-    pub(super) mask: u64,
-    /// The largest magnitudes of a negative and of another number.
-    pub(super) negative_limit: u64,
-    pub(super) positive_limit: u64,
-}
-
-#[derive(Clone, Copy)]
 pub(super) struct ScaleTarget {
     saturate: bool,
     /// What is added below the exponent before it is cut off: the whole of rounding up and to nearest.
@@ -40,8 +27,8 @@ pub(super) struct ScaleTarget {
 }
 
 impl Encode {
-    /// `None` for complex and string, and for types that ONNX lacks: it has no rules for them.
-    pub(super) fn new(dtype: Dtype, rules: Rules) -> Option<Self> {
+    /// From `source` to `dtype`. `None` for complex and string, and for types that ONNX lacks: it has no rules for them.
+    pub(super) fn new(source: Dtype, dtype: Dtype, rules: Rules) -> Option<Self> {
         dtype.onnx_number()?;
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
@@ -71,82 +58,61 @@ impl Encode {
                         Specials::Fnuz if !rules.infinity_saturates_fnuz => Overflow::Nan,
                         _ => beyond,
                     };
-                    Self::Narrow(Rounding::new(&format, beyond, on_infinity), dtype.bits() == 16)
+                    let is_exact = matches!(source.class(), Class::Float(source) if source.is_within(&format));
+                    Self::Narrow(Rounding::new(&format, beyond, on_infinity, is_exact), dtype.bits() == 16)
                 }
             },
             Class::Complex | Class::String => return None,
         })
     }
 
-    /// Whether NaN and Inf of a float lane are counted on the way.
-    pub(super) fn sees_specials(&self) -> bool {
-        matches!(self, Self::Narrow(..))
-    }
-
     /// Integer targets of up to 32 bits can come from the float32 lane, wider ones cannot.
     #[inline(always)]
-    pub(super) fn encode_float32(&self, lane: &[u32], bytes: &mut [u8]) -> Counts {
-        match self {
-            Self::Narrow(rounding, false) => narrow(lane, bytes, rounding, |code| [code as u8]),
-            Self::Narrow(rounding, true) => narrow(lane, bytes, rounding, |code| (code as u16).to_le_bytes()),
+    pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
+        let mut counts = match self {
+            Self::Narrow(rounding, false) => return narrow(lane, bytes, rounding, |code| [code as u8]),
+            Self::Narrow(rounding, true) => return narrow(lane, bytes, rounding, |code| (code as u16).to_le_bytes()),
             Self::Scale(target) => scale(lane, bytes, *target),
-            Self::Bool => store(lane, bytes, |bits, tally| {
+            Self::Bool => store(lane, bytes, |bits: u32, tally| {
                 let is_true = bits & 0x7fff_ffff != 0;
                 tally.inexact += u32::from(is_true & (bits != 1.0_f32.to_bits()));
                 [u8::from(is_true)]
             })
             .counts(),
-            Self::Int(target) => match target.bits {
-                32 => store(lane, bytes, |bits, tally| int_from_float32(bits, target, tally).to_le_bytes()),
-                16 => store(lane, bytes, |bits, tally| (int_from_float32(bits, target, tally) as u16).to_le_bytes()),
-                _ => store(lane, bytes, |bits, tally| [int_from_float32(bits, target, tally) as u8]),
-            }
-            .int_counts(target),
+            Self::Int(target) => return target.encode_float32(lane, bytes),
             // Only sources that are exact in float32 come this way.
-            Self::Float32 => store(lane, bytes, |bits, _| bits.to_le_bytes()).counts(),
+            Self::Float32 => store(lane, bytes, |bits: u32, _| bits.to_le_bytes()).counts(),
             Self::Float64 => unreachable!("float64 has its own lane"),
-        }
+        };
+        count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut counts);
+        counts
     }
 
     #[inline(always)]
-    pub(super) fn encode_float64(&self, lane: &[u64], bytes: &mut [u8]) -> Counts {
+    pub(super) fn encode_float64(&self, lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
         match self {
-            Self::Float32 => {
-                let tally = store(lane, bytes, |bits, tally| {
-                    let value = f64::from_bits(bits);
-                    let nearest = value as f32; // to nearest even, IEEE 754-2019, 5.4.2
-                    tally.over += u32::from(nearest.is_infinite() & value.is_finite());
-                    tally.flushed += u32::from((nearest == 0.0) & (value != 0.0));
-                    tally.inexact += u32::from(!value.is_nan() & (f64::from(nearest) != value));
-                    (if value.is_nan() { narrow_nan(bits) } else { nearest.to_bits() }).to_le_bytes()
-                });
-                let mut counts = tally.counts();
-                counts[Loss::Infinite] = tally.over.into();
+            Self::Float32 => float32_from_float64(lane, bytes),
+            // Only sources that are exact in float64 come this way.
+            Self::Float64 => {
+                let mut counts = store(lane, bytes, |bits: u64, _| bits.to_le_bytes()).counts();
+                count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
                 counts
             }
-            // Only sources that are exact in float64 come this way.
-            Self::Float64 => store(lane, bytes, |bits, _| bits.to_le_bytes()).counts(),
-            Self::Int(target) => match target.bits {
-                64 => store(lane, bytes, |bits, tally| int_from_float64(bits, target, tally).to_le_bytes()),
-                32 => store(lane, bytes, |bits, tally| (int_from_float64(bits, target, tally) as u32).to_le_bytes()),
-                16 => store(lane, bytes, |bits, tally| (int_from_float64(bits, target, tally) as u16).to_le_bytes()),
-                _ => store(lane, bytes, |bits, tally| [int_from_float64(bits, target, tally) as u8]),
-            }
-            .int_counts(target),
+            Self::Int(target) => target.encode_float64(lane, bytes),
             Self::Bool | Self::Narrow(..) | Self::Scale(_) => unreachable!("these come from the float32 lane"),
         }
     }
 
     /// From integers, `signed` or not: to integers, which keep the low bits, to bool and to float64.
     #[inline(always)]
-    pub(super) fn encode_integer(&self, lane: &[u64], signed: bool, bytes: &mut [u8]) -> Counts {
+    pub(super) fn encode_integer(&self, lane: &[[u8; 8]], signed: bool, bytes: &mut [u8]) -> Counts {
         match self {
-            Self::Bool => store(lane, bytes, |value, tally| {
+            Self::Bool => store(lane, bytes, |value: u64, tally| {
                 tally.inexact += u32::from(value > 1);
                 [u8::from(value != 0)]
             })
             .counts(),
-            Self::Float64 => store(lane, bytes, |value, tally| {
+            Self::Float64 => store(lane, bytes, |value: u64, tally| {
                 let (nearest, exact) = if signed {
                     let nearest = value as i64 as f64;
                     (nearest, (nearest as i64 == value as i64) & (nearest < 9_223_372_036_854_775_808.0))
@@ -194,50 +160,77 @@ pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
 
 /// Counts of one block, before the target's rules give them their names.
 #[derive(Default)]
-struct Tally {
-    over: u32,
+pub(super) struct Tally {
+    pub(super) over: u32,
     was_infinite: u32,
     was_nan: u32,
-    flushed: u32,
-    inexact: u32,
+    pub(super) flushed: u32,
+    pub(super) inexact: u32,
 }
 
 impl Tally {
     /// What needs no rule: flushed and inexact.
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         counts[Loss::Flushed] = self.flushed.into();
         counts[Loss::Inexact] = self.inexact.into();
-        counts
-    }
-
-    fn int_counts(&self, target: &IntTarget) -> Counts {
-        let mut counts = self.counts();
-        counts[if target.saturate { Loss::Saturated } else { Loss::Wrapped }] = self.over.into();
         counts
     }
 }
 
 /// Writes elements of `N` bytes; the bytes need no alignment.
 #[inline(always)]
-fn store<const N: usize, T: Copy>(lane: &[T], bytes: &mut [u8], encode: impl Fn(T, &mut Tally) -> [u8; N]) -> Tally {
+pub(super) fn store<const N: usize, T: Bits>(
+    lane: &[T::Bytes],
+    bytes: &mut [u8],
+    mut encode: impl FnMut(T, &mut Tally) -> [u8; N],
+) -> Tally {
     let mut tally = Tally::default();
     for (value, bytes) in lane.iter().zip(bytes.as_chunks_mut::<N>().0) {
-        *bytes = if COUNTED { encode(*value, &mut tally) } else { encode(*value, &mut Tally::default()) };
+        let value = T::from_bytes(*value);
+        *bytes = if COUNTED { encode(value, &mut tally) } else { encode(value, &mut Tally::default()) };
     }
     tally
+}
+
+/// The smallest and the largest magnitude of some float32, as their bits: what tells whether all of them are in range.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) smallest: u32,
+    pub(super) largest: u32,
+}
+
+impl Span {
+    pub(super) const EMPTY: Self = Self { smallest: u32::MAX, largest: 0 };
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, bits: u32) {
+        let magnitude = bits & (u32::MAX >> 1);
+        self.smallest = self.smallest.min(magnitude);
+        self.largest = self.largest.max(magnitude);
+    }
+
+    /// How many numbers of the lane are not zero and become it, for their magnitude is at most `zero`.
+    #[inline(always)]
+    pub(super) fn count_zeros(self, lane: &[[u8; 4]], zero: u32) -> u32 {
+        if !COUNTED || self.smallest > zero {
+            return 0;
+        }
+        let magnitude = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & (u32::MAX >> 1);
+        lane.iter().fold(0, |count, bytes| count + u32::from(magnitude(bytes).wrapping_sub(1) < zero))
+    }
 }
 
 /// Counts the NaN and Inf of a lane of floats, whose bits are those of `infinity` or above without their sign. Most blocks
 /// have none, which one look at the largest tells.
 #[inline(always)]
-pub(super) fn count_specials<T: Copy + Ord + std::ops::BitAnd<Output = T>>(
-    lane: &[T],
+pub(super) fn count_specials<T: Bits + Ord + std::ops::BitAnd<Output = T>>(
+    lane: &[T::Bytes],
     without_sign: T,
     infinity: T,
     counts: &mut Counts,
 ) {
-    let magnitude = |bits: &T| *bits & without_sign;
+    let magnitude = |bytes: &T::Bytes| T::from_bytes(*bytes) & without_sign;
     let is_special = COUNTED && lane.iter().fold(false, |any, bits| any | (magnitude(bits) >= infinity));
     if is_special {
         counts.input_nan += lane.iter().filter(|bits| magnitude(bits) > infinity).count() as u64;
@@ -245,29 +238,56 @@ pub(super) fn count_specials<T: Copy + Ord + std::ops::BitAnd<Output = T>>(
     }
 }
 
+/// float32 -> a float of 16 bits or fewer. Nearly all blocks are in range as a whole, and take half the time.
 #[inline(always)]
 fn narrow<const N: usize>(
-    lane: &[u32],
+    lane: &[[u8; 4]],
     bytes: &mut [u8],
     rounding: &Rounding,
     code: impl Fn(u32) -> [u8; N],
 ) -> Counts {
-    // What is beyond the range or no finite number is rare: one flag tells whether the block has any, to be counted then.
-    let mut tally = store(lane, bytes, |bits, tally| {
+    let mut span = Span::EMPTY;
+    let mut tally = if rounding.is_exact {
+        store(lane, bytes, |bits: u32, _| {
+            span.add(bits);
+            code(rounding.round_in_range(bits).0)
+        })
+    } else {
+        store(lane, bytes, |bits: u32, tally| {
+            span.add(bits);
+            let (result, is_exact) = rounding.round_in_range(bits);
+            tally.inexact += u32::from(!is_exact);
+            code(result)
+        })
+    };
+    if span.largest > rounding.limit {
+        return narrow_any(lane, bytes, rounding, code);
+    }
+    if span.smallest <= rounding.zero {
+        tally.flushed = span.count_zeros(lane, rounding.zero);
+        if let Some(negative_zero) = rounding.lacks {
+            bytes.iter_mut().filter(|byte| **byte == negative_zero).for_each(|byte| *byte = 0);
+        }
+    }
+    tally.counts()
+}
+
+#[inline(always)]
+fn narrow_any<const N: usize>(
+    lane: &[[u8; 4]],
+    bytes: &mut [u8],
+    rounding: &Rounding,
+    code: impl Fn(u32) -> [u8; N],
+) -> Counts {
+    let tally = store(lane, bytes, |bits, tally| {
         let Rounded { code: result, over, was_infinite, was_nan, flushed, inexact } = rounding.round(bits);
-        tally.over |= over | was_infinite | was_nan;
+        tally.over += over;
+        tally.was_infinite += was_infinite;
+        tally.was_nan += was_nan;
         tally.flushed += flushed;
         tally.inexact += inexact;
         code(result)
     });
-    if std::mem::take(&mut tally.over) != 0 {
-        for bits in lane {
-            let Rounded { over, was_infinite, was_nan, .. } = rounding.round(*bits);
-            tally.over += over;
-            tally.was_infinite += was_infinite;
-            tally.was_nan += was_nan;
-        }
-    }
     let mut counts = tally.counts();
     (counts.input_nan, counts.input_infinite) = (tally.was_nan.into(), tally.was_infinite.into());
     let loss = |overflow| match overflow {
@@ -287,13 +307,42 @@ fn narrow<const N: usize>(
     counts
 }
 
+/// float64 -> float32, to nearest even (IEEE 754-2019, 5.4.2).
+#[inline(always)]
+fn float32_from_float64(lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
+    let mut largest = 0;
+    let mut tally = store(lane, bytes, |bits: u64, tally| {
+        let value = f64::from_bits(bits);
+        let nearest = value as f32;
+        largest = nearest.abs().to_bits().max(largest);
+        tally.flushed += u32::from((nearest == 0.0) & (value != 0.0));
+        tally.inexact += u32::from(f64::from(nearest) != value);
+        nearest.to_bits().to_le_bytes()
+    });
+    if largest < f32::INFINITY.to_bits() {
+        return tally.counts();
+    }
+    tally = store(lane, bytes, |bits: u64, tally| {
+        let value = f64::from_bits(bits);
+        let nearest = value as f32;
+        tally.over += u32::from(nearest.is_infinite() & value.is_finite());
+        tally.flushed += u32::from((nearest == 0.0) & (value != 0.0));
+        tally.inexact += u32::from(!value.is_nan() & (f64::from(nearest) != value));
+        (if value.is_nan() { narrow_nan(bits) } else { nearest.to_bits() }).to_le_bytes()
+    });
+    let mut counts = tally.counts();
+    counts[Loss::Infinite] = tally.over.into();
+    count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
+    counts
+}
+
 /// float32 -> E8M0 (ONNX Cast-24's table): the exponent, rounded by the mantissa; a negative number is NaN.
 #[inline(always)]
-fn scale(lane: &[u32], bytes: &mut [u8], target: ScaleTarget) -> Counts {
+fn scale(lane: &[[u8; 4]], bytes: &mut [u8], target: ScaleTarget) -> Counts {
     const MAX: u32 = 254 << 23; // 2^127
     const MIN: u32 = 1 << 22; // 2^-127, a float32 subnormal
     let beyond = |end| if target.saturate { end } else { 255 };
-    let tally = store(lane, bytes, |bits, tally| {
+    let tally = store(lane, bytes, |bits: u32, tally| {
         let magnitude = bits & 0x7fff_ffff;
         let is_nan = magnitude > 0x7f80_0000;
         let is_negative = (bits >> 31 != 0) & (magnitude != 0);
@@ -318,53 +367,3 @@ fn scale(lane: &[u32], bytes: &mut [u8], target: ScaleTarget) -> Counts {
     counts[if target.saturate { Loss::Saturated } else { Loss::Nan }] += u64::from(tally.over);
     counts
 }
-
-impl IntTarget {
-    pub(super) fn new(bits: u32, signed: bool, saturate: bool) -> Self {
-        let mask = u64::MAX >> (64 - bits);
-        let (negative_limit, positive_limit) = if signed { (1 << (bits - 1), mask >> 1) } else { (0, mask) };
-        Self { bits, signed, saturate, to_nearest: bits < 8, mask, negative_limit, positive_limit }
-    }
-}
-
-/// A float of one lane -> an integer, in arithmetic as wide as the lane.
-macro_rules! int_from_float {
-    ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
-        #[inline(always)]
-        fn $name(bits: $bits, target: &IntTarget, tally: &mut Tally) -> $bits {
-            const HIDDEN: $bits = 1 << $mantissa_bits;
-            const INFINITY: $bits = (2 * $bias + 1) << $mantissa_bits;
-            const UNIT: u32 = $bias + $mantissa_bits; // the exponent field at which the mantissa counts ones
-            let negative = bits >> ($width - 1) != 0;
-            let magnitude = bits & (<$bits>::MAX >> 1);
-            let exponent = (magnitude >> $mantissa_bits) as u32;
-            let fraction = magnitude & (HIDDEN - 1);
-            let mantissa = if exponent == 0 { 0 } else { fraction | HIDDEN }; // a subnormal is next to 0
-            // The value is mantissa * 2^left or mantissa * 2^-right, of which one is 0. Cutting `right` short
-            // changes nothing: the mantissa, and half of the last place, are gone before that.
-            let left = exponent.saturating_sub(UNIT);
-            let right = UNIT.saturating_sub(exponent).min($width - 1);
-            let whole = mantissa >> right;
-            let rest = mantissa - (whole << right);
-            let half = ((1 as $bits) << right) >> 1;
-            let is_up = target.to_nearest & ((rest > half) | ((rest == half) & (right != 0) & (whole & 1 == 1)));
-            let whole = whole + <$bits>::from(is_up);
-            let is_finite = magnitude < INFINITY;
-            let is_lost = left >= $width; // no bit is left of it in the lane: 0 modulo the lane's width
-            let low = if is_lost | !is_finite { 0 } else { whole << (left & ($width - 1)) };
-            let is_wide = left > $width - 1 - $mantissa_bits; // the shift may have cut bits off
-            let limit = if negative { target.negative_limit } else { target.positive_limit } as $bits;
-            let is_over = !is_finite | is_wide | (low > limit);
-            tally.over += u32::from(is_over);
-            tally.flushed += u32::from(!is_over & (low == 0) & (magnitude != 0));
-            tally.inexact += u32::from(is_over | (rest != 0) | ((exponent == 0) & (fraction != 0)));
-            let wrapped = if negative { low.wrapping_neg() } else { low };
-            let end = if negative { limit.wrapping_neg() } else { limit };
-            let end = if magnitude > INFINITY { 0 } else { end };
-            (if target.saturate & is_over { end } else { wrapped }) & target.mask as $bits
-        }
-    };
-}
-
-int_from_float!(int_from_float32, u32, 32, 23, 127);
-int_from_float!(int_from_float64, u64, 64, 52, 1023);

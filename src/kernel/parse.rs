@@ -1,7 +1,7 @@
 //! Text to numbers: the exact decimal, rounded once by the rule of the target.
 
 use super::decimal::{Literal, Magnitude};
-use super::encode::IntTarget;
+use super::integer::IntTarget;
 use super::nearest::{Nearest, Scratch};
 use super::{BLOCK, Counts, Kernel, Loss, OutOfRange, Rules, Storage, Texts};
 use crate::dtype::{Class, Dtype};

@@ -50,6 +50,14 @@ pub(super) struct Rounding {
     min_normal: u32,
     /// A power of two whose last mantissa bit, in float32, is worth the target's smallest subnormal.
     aligner: f32,
+    /// The same exponent field as an addend: see [`Rounding::round_in_range`].
+    raise: u32,
+    /// The magnitudes that [`Rounding::round_in_range`] takes.
+    pub(super) limit: u32,
+    /// The largest magnitude that rounds to zero: half of the smallest subnormal.
+    pub(super) zero: u32,
+    /// The code of -0, in formats that have none.
+    pub(super) lacks: Option<u8>,
     max_finite: u32,
     overflow_code: u32,
     infinity_code: u32,
@@ -64,6 +72,8 @@ pub(super) struct Rounding {
     pub(super) overflow: Overflow,
     pub(super) on_infinity: Overflow,
     pub(super) has_nan: bool,
+    /// Whether all numbers of the source are numbers of the target.
+    pub(super) is_exact: bool,
 }
 
 /// A rounded value and what happened to it; the flags are 0 or 1.
@@ -81,19 +91,29 @@ pub(super) struct Rounded {
 
 impl Rounding {
     /// `overflow` is what finite values beyond the range become, `on_infinity` what Inf becomes.
-    pub(super) fn new(format: &FloatFormat, overflow: Overflow, on_infinity: Overflow) -> Self {
+    pub(super) fn new(format: &FloatFormat, overflow: Overflow, on_infinity: Overflow, is_exact: bool) -> Self {
         let shift = MANTISSA_BITS - format.mantissa_bits;
         let sign = format.sign() as u32;
+        let rebias = ((BIAS - format.bias) as u32) << format.mantissa_bits;
+        let half_less_one = (1 << (shift - 1)) - 1;
+        let min_normal = ((1 - format.bias + BIAS) as u32) << MANTISSA_BITS;
+        let aligner =
+            f32::from_bits(((format.min_subnormal_exponent() + MANTISSA_BITS as i32 + BIAS) as u32) << MANTISSA_BITS);
+        let max_finite = format.max_finite() as u32;
+        // The last magnitude that rounds to the largest number: a tie does where that number is even.
+        let last = ((max_finite + rebias) << shift) + half_less_one + (1 - (max_finite & 1));
         Self {
             shift,
             dropped: (1 << shift) - 1,
-            half_less_one: (1 << (shift - 1)) - 1,
-            rebias: ((BIAS - format.bias) as u32) << format.mantissa_bits,
-            min_normal: ((1 - format.bias + BIAS) as u32) << MANTISSA_BITS,
-            aligner: f32::from_bits(
-                ((format.min_subnormal_exponent() + MANTISSA_BITS as i32 + BIAS) as u32) << MANTISSA_BITS,
-            ),
-            max_finite: format.max_finite() as u32,
+            half_less_one,
+            rebias,
+            min_normal,
+            aligner,
+            raise: (shift << MANTISSA_BITS) + ((min_normal >> shift).wrapping_neg() & 0xffff),
+            limit: last.min(INFINITY - (shift << MANTISSA_BITS) - 1),
+            zero: (aligner / (1_u32 << (MANTISSA_BITS + 1)) as f32).to_bits(),
+            lacks: (format.specials == Specials::Fnuz).then_some(sign as u8),
+            max_finite,
             overflow_code: overflow.code(format),
             infinity_code: on_infinity.code(format),
             nan_code: format.nan() as u32,
@@ -104,7 +124,29 @@ impl Rounding {
             overflow,
             on_infinity,
             has_nan: format.specials != Specials::Finite,
+            is_exact,
         }
+    }
+
+    /// Rounds one float32 whose magnitude is at most `limit`, given as its bits, in half the steps of
+    /// [`Rounding::round`], and gives the same; of the code the lower 16 bits count. The sign of a zero is the source's.
+    /// Whether it is exact comes second. Its range is found out afterwards, for a block of elements: see `Span`.
+    #[inline(always)]
+    pub(super) fn round_in_range(&self, bits: u32) -> (u32, bool) {
+        let magnitude = bits & MAGNITUDE;
+        // 1. The power of two whose last mantissa bit, in float32, is worth the target's last bit at this magnitude;
+        //    below the smallest normal number, the bit of the subnormals. It is added, so the adder rounds to nearest
+        //    even, and the low bits of the sum are the mantissa with its hidden bit.
+        let exponent = (bits & INFINITY).max(self.min_normal);
+        let raised = f32::from_bits(exponent + self.raise);
+        let sum = f32::from_bits(magnitude) + raised;
+        // 2. The exponent goes above the mantissa: for the smallest normal numbers 0, for their hidden bit stands for 1.
+        //    What is to be subtracted for that is in the low bits of `raise` already. It is even, as the mantissa has
+        //    a bit at least, so that ties are what they were.
+        let code = sum.to_bits().wrapping_add(exponent >> self.shift);
+        // 3. The subtraction is exact: both are multiples of the same bit.
+        let is_exact = (sum - raised).to_bits() == magnitude;
+        (code | (bits >> self.sign_shift) & self.sign, is_exact)
     }
 
     /// Rounds one float32, given as its bits.

@@ -146,6 +146,7 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
     let mut chosen = choose(request, inputs)?;
     measure_texts(inputs, &mut chosen, measured)?;
     let mut plans = Vec::new();
+    let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
     for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
         let new: Vec<NewTensor> = group.iter().map(|chosen| chosen.new.clone()).collect();
         let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
@@ -158,14 +159,7 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
         let places = layout.places.into_iter();
         let tensors = group.into_iter().zip(places).map(|(Chosen { input, tensor, from, target, new }, place)| {
             let to = place.form;
-            let conversion = match request.operator {
-                Operator::Cast(attributes) if target.is_some() => Conversion::cast(from, to, &attributes.rules()),
-                Operator::Promote(attributes) if target.is_some() => {
-                    let rules = attributes.rules();
-                    Conversion::to_complex(from, to, &rules).or_else(|| Conversion::cast(from, to, &rules))
-                }
-                _ => Conversion::copy(from, to),
-            };
+            let conversion = conversions.get(from, to, target.is_some());
             let forbidden = (target.is_some() && !request.fail_on.is_empty()).then(|| Forbidden {
                 losses: request.fail_on.to_vec(),
                 rule: rule_to_keep(inputs[input].name_of(tensor)),
@@ -189,6 +183,32 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
         plans.push(Plan { tensors: tensors.collect::<Result<_>>()?, literals: layout.literals, len: layout.len });
     }
     Ok(plans)
+}
+
+/// The conversions of a plan: one of each kind, shared by all of its tensors.
+struct Conversions {
+    operator: Operator,
+    known: Vec<(bool, Conversion)>,
+}
+
+impl Conversions {
+    /// `None` where there is none.
+    fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Option<Conversion> {
+        let is_it = |known: &&(bool, Conversion)| known.0 == is_converted && known.1.from == from && known.1.to == to;
+        if let Some((_, known)) = self.known.iter().find(is_it) {
+            return Some(known.clone());
+        }
+        let conversion = match self.operator {
+            Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, &attributes.rules()),
+            Operator::Promote(attributes) if is_converted => {
+                let rules = attributes.rules();
+                Conversion::to_complex(from, to, &rules).or_else(|| Conversion::cast(from, to, &rules))
+            }
+            _ => Conversion::copy(from, to),
+        }?;
+        self.known.push((is_converted, conversion.clone()));
+        Some(conversion)
+    }
 }
 
 /// A tensor of the input, and what is to become of it.

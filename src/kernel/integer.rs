@@ -1,0 +1,146 @@
+//! Integers of floats: truncated, or rounded to nearest even where they have 4 bits and fewer.
+
+use super::counts::{Counts, Loss};
+use super::encode::{Span, Tally, count_specials, store};
+
+/// An integer type of a target, and what becomes of floats beyond it.
+#[derive(Clone, Copy)]
+pub(super) struct IntTarget {
+    pub(super) bits: u32,
+    pub(super) signed: bool,
+    pub(super) saturate: bool,
+    /// 4 and 2 bits: round to nearest even (ONNX's notes on int4 and int2); otherwise truncate.
+    pub(super) to_nearest: bool,
+    /// All bits of an element.
+    pub(super) mask: u64,
+    /// The largest magnitudes of a negative and of another number.
+    pub(super) negative_limit: u64,
+    pub(super) positive_limit: u64,
+}
+
+impl IntTarget {
+    pub(super) fn new(bits: u32, signed: bool, saturate: bool) -> Self {
+        let mask = u64::MAX >> (64 - bits);
+        let (negative_limit, positive_limit) = if signed { (1 << (bits - 1), mask >> 1) } else { (0, mask) };
+        Self { bits, signed, saturate, to_nearest: bits < 8, mask, negative_limit, positive_limit }
+    }
+
+    /// Targets of up to 32 bits. Nearly all blocks are in range as a whole, and take a fraction of the time.
+    #[inline(always)]
+    pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
+        let in_range = match self.bits {
+            32 => self.in_range(lane, bytes, false, i32::to_le_bytes),
+            16 => self.in_range(lane, bytes, false, |whole| (whole as u16).to_le_bytes()),
+            8 => self.in_range(lane, bytes, false, |whole| [whole as u8]),
+            _ => self.in_range(lane, bytes, true, |whole| [whole as u8 & self.mask as u8]),
+        };
+        if let Some(counts) = in_range {
+            return counts;
+        }
+        let tally = match self.bits {
+            32 => store(lane, bytes, |bits, tally| int_from_float32(bits, self, tally).to_le_bytes()),
+            16 => store(lane, bytes, |bits, tally| (int_from_float32(bits, self, tally) as u16).to_le_bytes()),
+            _ => store(lane, bytes, |bits, tally| [int_from_float32(bits, self, tally) as u8]),
+        };
+        let mut counts = self.counts(&tally);
+        count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut counts);
+        counts
+    }
+
+    /// The counts, if all numbers are below 2^23 and fit in the target.
+    #[inline(always)]
+    fn in_range<const N: usize>(
+        &self,
+        lane: &[[u8; 4]],
+        bytes: &mut [u8],
+        to_nearest: bool,
+        code: impl Fn(i32) -> [u8; N],
+    ) -> Option<Counts> {
+        /// From here on the last bit of a float32 is worth 1, so adding it rounds to the nearest integer, to even.
+        const ONES: f32 = 8_388_608.0;
+        // What is below 1, or not nearer to it than to 0, becomes 0.
+        let zero = if to_nearest { 0.5_f32.to_bits() } else { 1.0_f32.to_bits() - 1 };
+        let (lowest, highest) = (-(self.negative_limit as i64), self.positive_limit as i64);
+        let mut span = Span::EMPTY;
+        let (mut least, mut most) = (0, 0);
+        let mut tally = store(lane, bytes, |bits: u32, tally| {
+            span.add(bits);
+            let value = f32::from_bits(bits).abs();
+            let sum = value + ONES;
+            let nearest = sum - ONES; // exact, as both are integers
+            tally.inexact += u32::from(nearest != value);
+            let is_up = !to_nearest & (nearest > value);
+            let magnitude = sum.to_bits().wrapping_sub(ONES.to_bits()) as i32 - i32::from(is_up);
+            let whole = if bits >> 31 == 0 { magnitude } else { magnitude.wrapping_neg() };
+            least = whole.min(least);
+            most = whole.max(most);
+            code(whole)
+        });
+        if span.largest >= ONES.to_bits() || i64::from(least) < lowest || i64::from(most) > highest {
+            return None;
+        }
+        tally.flushed = span.count_zeros(lane, zero);
+        Some(tally.counts())
+    }
+
+    #[inline(always)]
+    pub(super) fn encode_float64(&self, lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
+        let tally = match self.bits {
+            64 => store(lane, bytes, |bits, tally| int_from_float64(bits, self, tally).to_le_bytes()),
+            32 => store(lane, bytes, |bits, tally| (int_from_float64(bits, self, tally) as u32).to_le_bytes()),
+            16 => store(lane, bytes, |bits, tally| (int_from_float64(bits, self, tally) as u16).to_le_bytes()),
+            _ => store(lane, bytes, |bits, tally| [int_from_float64(bits, self, tally) as u8]),
+        };
+        let mut counts = self.counts(&tally);
+        count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
+        counts
+    }
+
+    fn counts(&self, tally: &Tally) -> Counts {
+        let mut counts = tally.counts();
+        counts[if self.saturate { Loss::Saturated } else { Loss::Wrapped }] = tally.over.into();
+        counts
+    }
+}
+
+/// A float of one lane -> an integer, in arithmetic as wide as the lane.
+macro_rules! int_from_float {
+    ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
+        #[inline(always)]
+        fn $name(bits: $bits, target: &IntTarget, tally: &mut Tally) -> $bits {
+            const HIDDEN: $bits = 1 << $mantissa_bits;
+            const INFINITY: $bits = (2 * $bias + 1) << $mantissa_bits;
+            const UNIT: u32 = $bias + $mantissa_bits; // the exponent field at which the mantissa counts ones
+            let negative = bits >> ($width - 1) != 0;
+            let magnitude = bits & (<$bits>::MAX >> 1);
+            let exponent = (magnitude >> $mantissa_bits) as u32;
+            let fraction = magnitude & (HIDDEN - 1);
+            let mantissa = if exponent == 0 { 0 } else { fraction | HIDDEN }; // a subnormal is next to 0
+            // The value is mantissa * 2^left or mantissa * 2^-right, of which one is 0. Cutting `right` short
+            // changes nothing: the mantissa, and half of the last place, are gone before that.
+            let left = exponent.saturating_sub(UNIT);
+            let right = UNIT.saturating_sub(exponent).min($width - 1);
+            let whole = mantissa >> right;
+            let rest = mantissa - (whole << right);
+            let half = ((1 as $bits) << right) >> 1;
+            let is_up = target.to_nearest & ((rest > half) | ((rest == half) & (right != 0) & (whole & 1 == 1)));
+            let whole = whole + <$bits>::from(is_up);
+            let is_finite = magnitude < INFINITY;
+            let is_lost = left >= $width; // no bit is left of it in the lane: 0 modulo the lane's width
+            let low = if is_lost | !is_finite { 0 } else { whole << (left & ($width - 1)) };
+            let is_wide = left > $width - 1 - $mantissa_bits; // the shift may have cut bits off
+            let limit = if negative { target.negative_limit } else { target.positive_limit } as $bits;
+            let is_over = !is_finite | is_wide | (low > limit);
+            tally.over += u32::from(is_over);
+            tally.flushed += u32::from(!is_over & (low == 0) & (magnitude != 0));
+            tally.inexact += u32::from(is_over | (rest != 0) | ((exponent == 0) & (fraction != 0)));
+            let wrapped = if negative { low.wrapping_neg() } else { low };
+            let end = if negative { limit.wrapping_neg() } else { limit };
+            let end = if magnitude > INFINITY { 0 } else { end };
+            (if target.saturate & is_over { end } else { wrapped }) & target.mask as $bits
+        }
+    };
+}
+
+int_from_float!(int_from_float32, u32, 32, 23, 127);
+int_from_float!(int_from_float64, u64, 64, 52, 1023);
