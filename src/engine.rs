@@ -62,8 +62,8 @@ pub fn run(
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let figures: Vec<Mutex<InOrder>> = plan.tensors.iter().filter(|_| figures).map(|_| Mutex::default()).collect();
     let worker = || -> Result<Done, Failure> {
-        let (buffer, done) = (Vec::new(), Done::new(plan));
-        let mut worker = Worker { plan, inputs, output, progress, figures: &figures, buffer, done };
+        let (buffer, ahead, done) = (Vec::new(), ((0, 0), 0..0), Done::new(plan));
+        let mut worker = Worker { plan, inputs, output, progress, figures: &figures, buffer, ahead, done };
         let mut parts = Vec::new();
         while lock(&cursor).take(&mut parts) {
             let outcome = match parts[..] {
@@ -299,6 +299,10 @@ fn source_checksum(tensor: &PlannedTensor) -> Option<&Checksum> {
     }
 }
 
+fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
 struct Worker<'a> {
     plan: &'a Plan,
     inputs: &'a [Input],
@@ -307,6 +311,8 @@ struct Worker<'a> {
     /// Of each tensor; empty if they are not wanted.
     figures: &'a [Mutex<InOrder>],
     buffer: Vec<u8>,
+    /// An input, a file of it, and which of its bytes are there.
+    ahead: ((usize, usize), Range<usize>),
     done: Done,
 }
 
@@ -332,11 +338,16 @@ impl Worker<'_> {
                 Item::Tensor(tensor) => tensor,
             };
             let planned = &self.plan.tensors[tensor];
-            let (kernel, file, range) = planned.direct().expect("others are streamed");
+            let (kernel, index, range) = planned.direct().expect("others are streamed");
             let source = part.source(planned, range);
             read += source.len() as u64;
-            let file = &self.inputs[planned.input].files[file];
-            file.prefetch(source.clone()).map_err(|error| Failure::new((part, error)))?;
+            let file = &self.inputs[planned.input].files[index];
+            // A piece at a time: tiny tensors, which lie side by side in the source too, need no call each.
+            let ahead = source.start..source.end.max(source.start + PIECE as usize).min(file.len());
+            if self.ahead.0 != (planned.input, index) || !contains(&self.ahead.1, &source) {
+                file.prefetch(ahead.clone()).map_err(|error| Failure::new((part, error)))?;
+                self.ahead = ((planned.input, index), ahead);
+            }
             let source = &file[source];
             if source_checksum(planned).is_some() {
                 self.done.sources.push(Sum { tensor, start: part.start, hasher: sum_of(source) });

@@ -4,8 +4,8 @@
 //! rounded to odd. The float64 lane is exact but for 64-bit integers, likewise rounded to odd. The integer
 //! lane takes integers only, extended by their own sign.
 
-use super::Bits;
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
+use super::{Bits, room};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 
 /// How the bytes of a source element become a number.
@@ -63,8 +63,11 @@ impl Decode {
 
     /// The lane is `scratch`, or the source itself where that is float32 already.
     #[inline(always)]
-    pub(super) fn to_float32<'a>(&self, bytes: &'a [u8], scratch: &'a mut [[u8; 4]]) -> &'a [[u8; 4]] {
-        let lane = &mut *scratch;
+    pub(super) fn to_float32<'a>(&self, bytes: &'a [u8], count: usize, scratch: &'a mut Vec<u8>) -> &'a [[u8; 4]] {
+        if let Self::Float32 = self {
+            return bytes.as_chunks().0;
+        }
+        let lane = room(scratch, 4 * count).as_chunks_mut().0;
         match self {
             Self::Bool => load(bytes, lane, |[byte]| f32::from(u8::from(byte != 0)).to_bits()),
             Self::Int { bits, signed } => load_integers(*bits, *signed, bytes, lane, &ToFloat32),
@@ -77,16 +80,19 @@ impl Decode {
             }
             Self::Float16(_) => load(bytes, lane, |bytes| decode_float16(u16::from_le_bytes(bytes))),
             Self::Bfloat16 => load(bytes, lane, |bytes| decode_bfloat16(u16::from_le_bytes(bytes))),
-            Self::Float32 => return bytes.as_chunks().0,
+            Self::Float32 => {} // is the lane
             Self::Float64 => load(bytes, lane, |bytes| narrow_to_odd(u64::from_le_bytes(bytes))),
         }
-        scratch
+        lane
     }
 
     /// Likewise.
     #[inline(always)]
-    pub(super) fn to_float64<'a>(&self, bytes: &'a [u8], scratch: &'a mut [[u8; 8]]) -> &'a [[u8; 8]] {
-        let lane = &mut *scratch;
+    pub(super) fn to_float64<'a>(&self, bytes: &'a [u8], count: usize, scratch: &'a mut Vec<u8>) -> &'a [[u8; 8]] {
+        if let Self::Float64 = self {
+            return bytes.as_chunks().0;
+        }
+        let lane = room(scratch, 8 * count).as_chunks_mut().0;
         match self {
             Self::Bool => load(bytes, lane, |[byte]| f64::from(u8::from(byte != 0)).to_bits()),
             Self::Int { bits, signed } => load_integers(*bits, *signed, bytes, lane, &ToFloat64),
@@ -96,9 +102,9 @@ impl Decode {
             Self::Float16(_) => load(bytes, lane, |bytes| widen(decode_float16(u16::from_le_bytes(bytes)))),
             Self::Bfloat16 => load(bytes, lane, |bytes| widen(decode_bfloat16(u16::from_le_bytes(bytes)))),
             Self::Float32 => load(bytes, lane, |bytes| widen(u32::from_le_bytes(bytes))),
-            Self::Float64 => return bytes.as_chunks().0,
+            Self::Float64 => {} // is the lane
         }
-        scratch
+        lane
     }
 
     /// Integer sources only: there is no other way into this lane.

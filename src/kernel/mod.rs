@@ -313,7 +313,7 @@ impl Kernel {
     /// The loop that [`isa`] compiles for each instruction set.
     #[inline(always)]
     fn run_blocks(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
-        let mut scratch = Scratch::new();
+        let mut scratch = Scratch::default();
         let mut counts = Counts::default();
         for start in (0..count).step_by(BLOCK) {
             let end = count.min(start + BLOCK);
@@ -332,19 +332,19 @@ impl Kernel {
         count: usize,
         scratch: &mut Scratch,
     ) -> Result<Counts, Malformed> {
-        let Scratch { float32, wide, bytes, codes } = scratch;
-        let (float32, wide) = (&mut float32[..count], &mut wide[..count]);
+        let Scratch { lane, bytes, codes } = scratch;
         let input = load(&self.source, input, bytes, count)?;
         let bits = self.target.dtype.bits();
-        let result = if bits < 8 { &mut codes[..count] } else { &mut *output };
+        let result = if bits < 8 { room(codes, count) } else { &mut *output };
         let counts = match &self.lane {
             Lane::Codes => {
                 result.copy_from_slice(input);
                 Counts::default()
             }
-            Lane::Float32(decode, encode) => encode.encode_float32(decode.to_float32(input, float32), result),
-            Lane::Float64(decode, encode) => encode.encode_float64(decode.to_float64(input, wide), result),
+            Lane::Float32(decode, encode) => encode.encode_float32(decode.to_float32(input, count, lane), result),
+            Lane::Float64(decode, encode) => encode.encode_float64(decode.to_float64(input, count, lane), result),
             Lane::Integer(decode, encode) => {
+                let wide = room(lane, 8 * count).as_chunks_mut().0;
                 decode.to_integer(input, wide);
                 let signed = self.source.dtype.class() == Class::Int { signed: true };
                 encode.encode_integer(wide, signed, result)
@@ -366,27 +366,29 @@ impl Kernel {
     }
 }
 
-/// Room for one block in every form that it takes.
+/// Room for one block in every form that it takes; what is not needed stays empty, for tensors can be tiny.
+#[derive(Default)]
 struct Scratch {
-    float32: [[u8; 4]; BLOCK],
-    wide: [[u8; 8]; BLOCK],
-    /// Source bytes put in order; complex128 is the widest element.
-    bytes: [u8; BLOCK * 16],
-    codes: [u8; BLOCK],
+    lane: Vec<u8>,
+    /// Source bytes put in order.
+    bytes: Vec<u8>,
+    codes: Vec<u8>,
 }
 
-impl Scratch {
-    fn new() -> Self {
-        Self { float32: [[0; 4]; BLOCK], wide: [[0; 8]; BLOCK], bytes: [0; BLOCK * 16], codes: [0; BLOCK] }
+/// So many bytes of a buffer, which grows where it must.
+fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
     }
+    &mut buffer[..len]
 }
 
 /// A block's source bytes as little endian elements of whole bytes, in `scratch` where they are not so already.
 #[inline(always)]
-fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut [u8], count: usize) -> Result<&'a [u8], Malformed> {
+fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: usize) -> Result<&'a [u8], Malformed> {
     let bits = source.dtype.bits();
     if bits < 8 {
-        let codes = &mut scratch[..count];
+        let codes = room(scratch, count);
         if source.layout == Layout::Packed {
             pack::unpack(input, codes, bits);
             return Ok(codes);
@@ -402,7 +404,7 @@ fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut [u8], count: usi
         return if is_float && seen & !mask != 0 { Err(Malformed) } else { Ok(codes) };
     }
     let Some(width) = source.swapped_bytes() else { return Ok(input) };
-    let swapped = &mut scratch[..input.len()];
+    let swapped = room(scratch, input.len());
     for (swapped, bytes) in swapped.chunks_exact_mut(width).zip(input.chunks_exact(width)) {
         swapped.copy_from_slice(bytes);
         swapped.reverse();

@@ -313,6 +313,9 @@ fn new_names(inputs: &[Input], container: &dyn Container, renames: &[Rename]) ->
         if stays { tensor.name.clone() } else { input.name_of(tensor).to_owned() }
     };
     let mut names: Vec<String> = all().map(name).collect();
+    if renames.is_empty() {
+        return Ok(names); // a container refuses two of a name
+    }
     let places: HashMap<&str, usize> = all().map(|(input, tensor)| input.name_of(tensor)).zip(0..).collect();
     let mut done = HashSet::new();
     for Rename { old, new } in renames {
@@ -325,8 +328,8 @@ fn new_names(inputs: &[Input], container: &dyn Container, renames: &[Rename]) ->
     }
     let mut seen = HashSet::new();
     match names.iter().find(|name| !seen.insert(name.as_str())) {
-        Some(clash) if !renames.is_empty() => Err(Error::new("two tensors would have this name").in_tensor(clash)),
-        _ => Ok(names),
+        Some(clash) => Err(Error::new("two tensors would have this name").in_tensor(clash)),
+        None => Ok(names),
     }
 }
 
