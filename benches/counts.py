@@ -32,7 +32,7 @@ def main():
     print("| job | threads | with counts, s | without, s | ratio |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         source, output = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
-        make_checkpoint(source, args.gib, 16)
+        make_checkpoint(source, args.gib << 10, 16)
         for job in JOBS:
             for threads in (1, os.cpu_count()):
                 seconds = {name: [] for name in programs}

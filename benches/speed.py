@@ -1,102 +1,216 @@
 #!/usr/bin/env python3
-"""Whole runs side by side: tcast, the floor, and the usual Python script, on the same file in turn.
+"""Whole runs side by side: tcast, the floor, and the usual Python scripts, on the same files in turn.
 
-    python3 benches/speed.py [--gib 4] [--rounds 5] [--dir DIR] [--python PYTHON_WITH_TORCH]
+    python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--readme]
 
-The job is a float32 checkpoint to float8e4m3fn. The floor is what any converter must do: read the input once
-(`cat in > /dev/null`) and write as many bytes as the output has (`dd` of zeros). Each round runs every contender
-once, so that a slow moment of the machine meets all of them; what is printed are medians, and ratios to the floor.
-The input is read once before, so the page cache is warm; outputs are removed after each run. With --sync the floor
-and tcast flush to the disk, otherwise neither does.
+The floor of a job is what any program must do: read the input once (`cat in > /dev/null`) and write as many bytes as
+the output has (`dd` of zeros). Each round runs every contender once, every other round in the opposite order, so that
+a slow moment of the machine meets all of them; what is printed are medians, and ratios to the floor. The inputs are
+read once before, so the page cache is warm; outputs are removed after each run. With --sync the floor (`dd
+conv=fsync`), cp (`cp` and `sync`) and tcast flush to the disk, otherwise none of them does.
+
+--gib is the size of the float32 input; inputs of other types have as many elements. --python names a Python whose
+torch, numpy with ml_dtypes, and onnxruntime are contenders as far as they are installed, in the job that they all
+can do, float32 -> float8e4m3fn. --readme writes the table of the README.
 """
-import argparse, json, os, statistics, struct, subprocess, sys, tempfile, time
+import argparse, os, re, shlex, statistics, struct, subprocess, sys, tempfile, threading, time
 
-TORCH = """
+CASTS = [
+    ("float32", "float8e4m3fn"), ("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float8e4m3fn"),
+    ("float16", "float32"), ("float8e4m3fn", "bfloat16"), ("float64", "float32"), ("float32", "int8"),
+    ("float32", "float4e2m1"), ("bfloat16", "float4e2m1"),
+]
+OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "start-up"]
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TCAST = os.path.join(ROOT, "target", "release", "tcast")
+
+PEERS = {
+    "torch": """
 import sys, torch
 from safetensors.torch import load_file, save_file
 tensors = load_file(sys.argv[1])
 save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()}, sys.argv[2])
-"""
+""",
+    "numpy + ml_dtypes": """
+import sys, numpy, ml_dtypes
+from safetensors.numpy import load_file, save_file
+tensors = load_file(sys.argv[1])
+save_file({name: tensor.astype(ml_dtypes.float8_e4m3fn).view(numpy.uint8) for name, tensor in tensors.items()}, sys.argv[2])
+""",
+    "ONNX Runtime": """
+import sys, numpy, onnxruntime
+from onnx import TensorProto, helper
+from safetensors.numpy import load_file, save_file
+node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E4M3FN)
+x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None])
+y = helper.make_tensor_value_info("y", TensorProto.FLOAT8E4M3FN, [None, None])
+model = helper.make_model(helper.make_graph([node], "cast", [x], [y]), opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+def cast(tensor):
+    return session.run_with_ort_values(["y"], {"x": onnxruntime.OrtValue.ortvalue_from_numpy(tensor)})[0].numpy().view(numpy.uint8)
+save_file({name: cast(tensor) for name, tensor in load_file(sys.argv[1]).items()}, sys.argv[2])
+""",
+}
 
 
-def make_checkpoint(path, gib, tensors):
+def make_checkpoint(path, mib, tensors):
     """float32 weights, normal with deviation 0.02, drawn once and repeated."""
-    import array, random
+    import array, json, random
     random.seed(1)
-    block = array.array("f", (random.gauss(0, 0.02) for _ in range(1 << 20))).tobytes()
-    blocks = max(1, gib * 256 // tensors)
-    entries, offset = {}, 0
-    for index in range(tensors):
-        end = offset + blocks * len(block)
-        entries[f"layers.{index}.weight"] = {"dtype": "F32", "shape": [blocks * 1024, 1024], "data_offsets": [offset, end]}
-        offset = end
+    block = array.array("f", (random.gauss(0, 0.02) for _ in range(1 << 18))).tobytes()
+    size = (mib << 20) // tensors // 4 * 4
+    entries = {
+        f"layers.{index}.weight": {"dtype": "F32", "shape": [1, size // 4], "data_offsets": [index * size, (index + 1) * size]}
+        for index in range(tensors)
+    }
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
-        for _ in range(tensors * blocks):
-            file.write(block)
+        left = size * tensors
+        while left > 0:
+            left -= file.write(block[:left])
 
 
-def run(command, env=None):
+def run(command):
     """Seconds, and the peak of anonymous memory in MiB as /proc tells it."""
     start = time.perf_counter()
-    process = subprocess.Popen(command, shell=isinstance(command, str), env=env)
-    peak = 0
-    while process.poll() is None:
-        try:
-            with open(f"/proc/{process.pid}/status") as status:
-                anonymous = next((line for line in status if line.startswith("RssAnon")), "RssAnon 0 kB")
-            peak = max(peak, int(anonymous.split()[1]))
-        except (OSError, ValueError):
-            pass
-        time.sleep(0.005)
-    if process.returncode:
+    process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.DEVNULL)
+    peak, is_over = 0, threading.Event()
+
+    def watch():
+        nonlocal peak
+        while not is_over.wait(0.005):
+            try:
+                with open(f"/proc/{process.pid}/status") as status:
+                    anonymous = next((line for line in status if line.startswith("RssAnon")), "RssAnon 0 kB")
+                peak = max(peak, int(anonymous.split()[1]))
+            except (OSError, ValueError):
+                pass
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    code, seconds = process.wait(), time.perf_counter() - start
+    is_over.set()
+    watcher.join()
+    if code:
         sys.exit(f"failed: {command}")
-    return time.perf_counter() - start, peak / 1024
+    return seconds, peak / 1024
+
+
+class Bench:
+    def __init__(self, args, folder):
+        self.args, self.folder, self.rows = args, folder, []
+        self.output = os.path.join(folder, "out.safetensors")
+        self.sync = [] if args.sync else ["--no-sync"]
+
+    def source(self, dtype, tensors=16, mib=None):
+        path = os.path.join(self.folder, f"{dtype}-{tensors}.safetensors")
+        if not os.path.exists(path):
+            if dtype == "float32":
+                make_checkpoint(path, mib or self.args.gib << 10, tensors)
+            else:
+                cast = [TCAST, "cast", self.source("float32", tensors), "--to", dtype, "-o", path, "-q", "--all"]
+                subprocess.run(cast, check=True)
+        return path
+
+    def floor(self, inputs, size):
+        """Reading the inputs and writing so many bytes."""
+        read = f"cat {' '.join(map(shlex.quote, inputs))} > /dev/null"
+        flush = " conv=fsync" if self.args.sync else ""
+        write = f"dd if=/dev/zero of={shlex.quote(self.output)} bs=1M count={size} iflag=count_bytes status=none{flush}"
+        return f"{read} && {write}" if size else read
+
+    def compare(self, job, contenders):
+        """Runs all in turn; the first contender is what the others are compared with."""
+        results = {name: [] for name in contenders}
+        for attempt in range(self.args.rounds + 1):
+            for name in list(contenders)[:: 1 if attempt % 2 else -1]:
+                result = run(contenders[name])
+                if os.path.exists(self.output):
+                    os.remove(self.output)
+                if attempt > 0:  # the first round warms the page cache
+                    results[name].append(result)
+        seconds = {name: statistics.median(seconds for seconds, _ in runs) for name, runs in results.items()}
+        peaks = {name: max(peak for _, peak in runs) for name, runs in results.items()}
+        first, *others = contenders
+        ratio = lambda name: f"{name} {seconds[name] / seconds[first]:.2f}"
+        memory = max(peak for name, peak in peaks.items() if name.startswith("tcast"))
+        row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), f"{memory:.0f}"]
+        self.rows.append(f"| {' | '.join(row)} |")
+        print(self.rows[-1], flush=True)
+
+    def cast(self, source, dtype, peers=()):
+        command = [TCAST, "cast", source, "--to", dtype, "-o", self.output, "-q", "--all"] + self.sync
+        subprocess.run(command, check=True)
+        size = os.path.getsize(self.output)
+        os.remove(self.output)
+        contenders = {"floor": self.floor([source], size), "tcast": command, "tcast -j1": command + ["-j1"]}
+        contenders.update({name: [self.args.python, "-c", PEERS[name], source, self.output] for name in peers})
+        return contenders
+
+    def peers(self):
+        modules = {"torch": "torch", "numpy + ml_dtypes": "ml_dtypes", "ONNX Runtime": "onnxruntime"}
+        has = lambda module: subprocess.run([self.args.python, "-c", f"import {module}, safetensors"], stderr=subprocess.DEVNULL).returncode == 0
+        return [name for name, module in modules.items() if self.args.python and has(module)]
+
+    def run(self, job):
+        if "->" in job:
+            source, target = job.split(" -> ")
+            peers = self.peers() if (source, target) == CASTS[0] else ()
+            self.compare(job, self.cast(self.source(source), target, peers))
+        elif job == "bitcast":
+            source = self.source("float32")
+            flush = " && sync" if self.args.sync else ""
+            command = [TCAST, "bitcast", source, "--to", "int32", "-o", self.output, "-q"] + self.sync
+            self.compare(job, {"cp": f"cp {shlex.quote(source)} {shlex.quote(self.output)}{flush}", "tcast": command})
+        elif job == "inspect --stats":
+            source = self.source("float32")
+            self.compare(job, {"floor": self.floor([source], 0), "tcast": [TCAST, "inspect", source, "--stats", "-q"]})
+        elif job == "diff":
+            source = self.source("float32")
+            self.compare(job, {"floor": self.floor([source, source], 0), "tcast": [TCAST, "diff", source, source, "-q"]})
+        elif job == "tiny tensors":
+            tiny, giant = self.source("float32", 100_000, 1000), self.source("float32", 1, 1000)
+            self.compare(job, {"tcast, one giant": self.cast(giant, "float8e4m3fn")["tcast"],
+                               "tcast, 100,000 of 10 KB": self.cast(tiny, "float8e4m3fn")["tcast"]})
+        else:
+            small = os.path.join(self.folder, "small.safetensors")
+            with open(small, "wb") as file:
+                header = b'{"x":{"dtype":"F32","shape":[16,16],"data_offsets":[0,1024]}}   '
+                file.write(struct.pack("<Q", len(header)) + header + bytes(1024))
+            self.compare(job, {"true": ["true"], "tcast": self.cast(small, "float8e4m3fn")["tcast"]})
 
 
 def main():
+    jobs = [f"{source} -> {target}" for source, target in CASTS] + OTHERS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tensors", type=int, default=64)
+    parser.add_argument("--jobs", nargs="+", choices=jobs, default=jobs, metavar="NAME", help=f"some of {', '.join(jobs)}")
     parser.add_argument("--dir", help="a folder for the files (default: a temporary one)")
-    parser.add_argument("--python", help="a Python that has torch and safetensors; without it that contender is left out")
-    parser.add_argument("--sync", action="store_true", help="flush outputs to the disk, tcast's and the floor's")
+    parser.add_argument("--python", help="a Python with the peers; without it they are left out")
+    parser.add_argument("--sync", action="store_true", help="flush outputs to the disk")
+    parser.add_argument("--readme", action="store_true", help="write the table of the README")
     args = parser.parse_args()
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=root, check=True)
-    tcast = os.path.join(root, "target", "release", "tcast")
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    head = (f"{args.gib} GiB of float32 and as many elements of other types, {os.cpu_count()} cores, page cache warm, "
+            f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
+            "| job | compared with | times that | MiB of memory |\n|---|---|---|---|\n")
+    print(head, end="")
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
-        source, output = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
-        make_checkpoint(source, args.gib, args.tensors)
-        size = os.path.getsize(source)
-        cast = [tcast, "cast", source, "--to", "float8e4m3fn", "-o", output, "-q"] + ([] if args.sync else ["--no-sync"])
-        flush = " conv=fsync" if args.sync else ""
-        contenders = {
-            "floor": f"cat '{source}' > /dev/null && dd if=/dev/zero of='{output}' bs=1M count={size // 4 >> 20} status=none{flush}",
-            "tcast": cast,
-            "tcast -j1": cast + ["-j1"],
-        }
-        if args.python:
-            contenders["torch script"] = [args.python, "-c", TORCH, source, output]
-        results = {name: [] for name in contenders}
-        for attempt in range(args.rounds + 1):
-            for name, command in contenders.items():
-                result = run(command)
-                os.remove(output)
-                if attempt > 0:  # the first round warms the page cache
-                    results[name].append(result)
-        floor = statistics.median(seconds for seconds, _ in results["floor"])
-        print(f"{size / 2**30:.1f} GiB float32 -> float8e4m3fn, {args.tensors} tensors, {os.cpu_count()} cores, "
-              f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}\n")
-        print("| | seconds | ratio to the floor | GB/s of input | anonymous memory, MiB |")
-        print("|---|---|---|---|---|")
-        for name, runs in results.items():
-            seconds, peak = statistics.median(seconds for seconds, _ in runs), max(peak for _, peak in runs)
-            memory = "" if name == "floor" else f"{peak:.0f}"
-            print(f"| {name} | {seconds:.2f} | {seconds / floor:.2f} | {size / seconds / 1e9:.1f} | {memory} |")
+        bench = Bench(args, folder)
+        for job in args.jobs:
+            bench.run(job)
+    if args.readme:
+        path = os.path.join(ROOT, "README.md")
+        with open(path) as file:
+            text = file.read()
+        table = head + "\n".join(bench.rows) + "\n"
+        text, count = re.subn(r"(?s)(## Speed\n\n).*?(\n`python3 benches/speed.py)", lambda found: found[1] + table + found[2], text)
+        assert count == 1, "the README has no such table"
+        with open(path, "w") as file:
+            file.write(text)
 
 
 if __name__ == "__main__":
