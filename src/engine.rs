@@ -31,7 +31,7 @@ pub struct Outcome {
     /// What happened to its values.
     pub counts: Counts,
     /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
-    pub figures: Option<Figures>,
+    pub figures: Option<Box<Figures>>,
 }
 
 /// Converts everything and writes it to `output`; gives, in the order of the plan's tensors, what became of each. With
@@ -90,7 +90,7 @@ pub fn run(
     total.settle_checksums(plan, inputs, output)?;
     let comparers = plan.tensors.iter().map(|tensor| comparer(tensor, !figures.is_empty()).is_some());
     let outcomes = total.counts.into_iter().zip(comparers).enumerate().map(|(tensor, (counts, is_compared))| {
-        let figures = is_compared.then(|| lock(&figures[tensor]).figures());
+        let figures = is_compared.then(|| Box::new(lock(&figures[tensor]).figures()));
         Outcome { counts, figures }
     });
     Ok(outcomes.collect())

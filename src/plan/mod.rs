@@ -180,7 +180,11 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
                 seal: place.seal,
             })
         });
-        plans.push(Plan { tensors: tensors.collect::<Result<_>>()?, literals: layout.literals, len: layout.len });
+        let mut planned = Vec::with_capacity(new.len());
+        for tensor in tensors {
+            planned.push(tensor?);
+        }
+        plans.push(Plan { tensors: planned, literals: layout.literals, len: layout.len });
     }
     Ok(plans)
 }

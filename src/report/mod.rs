@@ -81,7 +81,7 @@ pub struct TensorReport {
     pub counts: Option<Counts>,
     /// How far its values are from those before, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub figures: Option<Figures>,
+    pub figures: Option<Box<Figures>>,
     /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<String>,
@@ -306,7 +306,7 @@ impl Report<'_> {
     /// How far values are from those before, the noisiest tensors first.
     fn figures(&self) -> String {
         let mut found: Vec<(&TensorReport, &Figures)> =
-            self.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_ref()?))).collect();
+            self.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_deref()?))).collect();
         let sqnr = |figures: &Figures| figures.sqnr_db.unwrap_or(f64::INFINITY);
         found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
         let row = |(tensor, figures): &(&TensorReport, &Figures)| {

@@ -222,7 +222,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
 /// A cell that shows a figure, if there are figures of anything.
 fn of_figures<'a>(cell: impl Fn(&Figures) -> Cell + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
-        let figures = tensor.figures.as_ref().filter(|figures| figures.compared > 0);
+        let figures = tensor.figures.as_deref().filter(|figures| figures.compared > 0);
         figures.map(&cell).unwrap_or_default()
     })
 }
