@@ -342,8 +342,9 @@ impl Worker<'_> {
             let source = part.source(planned, range);
             read += source.len() as u64;
             let file = &self.inputs[planned.input].files[index];
-            // A piece at a time: tiny tensors, which lie side by side in the source too, need no call each.
-            let ahead = source.start..source.end.max(source.start + PIECE as usize).min(file.len());
+            // Tiny tensors, which lie side by side in the source too, need no call each.
+            let len = if parts.len() > 1 { source.len().max(PIECE as usize) } else { source.len() };
+            let ahead = source.start..file.len().min(source.start + len);
             if self.ahead.0 != (planned.input, index) || !contains(&self.ahead.1, &source) {
                 file.prefetch(ahead.clone()).map_err(|error| Failure::new((part, error)))?;
                 self.ahead = ((planned.input, index), ahead);
