@@ -78,7 +78,7 @@ impl Decode {
             Self::Float16(widening) if !widening.has_special(bytes, u16::from_le_bytes) => {
                 load(bytes, lane, |bytes| widening.widen(u16::from_le_bytes(bytes).into()));
             }
-            Self::Float16(_) => load(bytes, lane, |bytes| decode_float16(u16::from_le_bytes(bytes))),
+            Self::Float16(widening) => load(bytes, lane, |bytes| decode_float16(u16::from_le_bytes(bytes), widening)),
             Self::Bfloat16 => load(bytes, lane, |bytes| decode_bfloat16(u16::from_le_bytes(bytes))),
             Self::Float32 => {} // is the lane
             Self::Float64 => load(bytes, lane, |bytes| narrow_to_odd(u64::from_le_bytes(bytes))),
@@ -99,7 +99,9 @@ impl Decode {
             Self::Scale(table) | Self::Narrow(table, _) => {
                 look_up(bytes, lane, |[code]| widen(table[usize::from(code)]));
             }
-            Self::Float16(_) => load(bytes, lane, |bytes| widen(decode_float16(u16::from_le_bytes(bytes)))),
+            Self::Float16(widening) => {
+                load(bytes, lane, |bytes| widen(decode_float16(u16::from_le_bytes(bytes), widening)));
+            }
             Self::Bfloat16 => load(bytes, lane, |bytes| widen(decode_bfloat16(u16::from_le_bytes(bytes)))),
             Self::Float32 => load(bytes, lane, |bytes| widen(u32::from_le_bytes(bytes))),
             Self::Float64 => {} // is the lane
@@ -144,7 +146,8 @@ pub(super) struct Widening {
     sign: u32,
     /// How far left the target's sign bit lies of the source's.
     sign_shift: u32,
-    /// Codes that are no numbers are at least `special`, less the bits that are not in `mask`.
+    /// Codes that are no numbers are at least `special`, once the bits of `flip` are turned over and those that are not in
+    /// `mask` are left out.
     mask: u16,
     flip: u16,
     special: u16,
@@ -265,21 +268,15 @@ fn load_integers<T: Bits>(bits: u32, signed: bool, bytes: &[u8], lane: &mut [T::
     }
 }
 
-/// float16 bits -> float32 bits.
+/// float16 bits -> float32 bits, Inf and NaN too.
 #[inline(always)]
-fn decode_float16(half: u16) -> u32 {
-    let magnitude = u32::from(half & 0x7fff);
-    let sign = u32::from(half & 0x8000) << 16;
-    let is_nan = magnitude > 0x7c00;
-    let is_special = magnitude >= 0x7c00;
-    // A normal number only needs the other bias; Inf and NaN the top exponent instead.
-    let rebias = if is_special { (255 - 31) << 23 } else { (127 - 15) << 23 };
-    let normal = (magnitude << 13) + rebias;
-    // A subnormal is its mantissa in units of 2^-24: 2^-14 with it in the low bits, less 2^-14.
-    let unit = f32::from_bits((127 - 14) << 23);
-    let subnormal = (f32::from_bits(unit.to_bits() + (magnitude << 13)) - unit).to_bits();
-    let value = if magnitude < 0x0400 { subnormal } else { normal };
-    value | sign | if is_nan { 0x0040_0000 } else { 0 }
+fn decode_float16(half: u16, widening: &Widening) -> u32 {
+    let magnitude = half & 0x7fff;
+    let value = widening.widen(half.into());
+    // What has the top exponent there has it here.
+    let special = value + ((255 - 31 - (127 - 15)) << 23);
+    let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
+    if magnitude < 0x7c00 { value } else { special | quiet }
 }
 
 /// bfloat16 bits -> float32 bits.
