@@ -32,7 +32,7 @@ pub struct Conversion {
     pub to: Form,
     how: Arc<How>,
     /// What must not happen to any value, and the way out of it.
-    forbidden: Option<Forbidden>,
+    forbidden: Option<Box<Forbidden>>,
 }
 
 /// Losses that end the conversion of a tensor.
@@ -140,7 +140,7 @@ impl Conversion {
     /// The same, ended by losses that must not happen.
     #[must_use]
     pub fn forbid(self, forbidden: Forbidden) -> Self {
-        Self { forbidden: Some(forbidden), ..self }
+        Self { forbidden: Some(Box::new(forbidden)), ..self }
     }
 
     /// The kernel, where every element has its place and any part can be converted alone.

@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::threads::on_threads;
 use crc32fast::Hasher;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of input or output, whichever are more, that a thread takes at a time: enough to make a system call
 /// for each of them cheap, few enough to stay in the second-level cache.
@@ -29,7 +29,7 @@ const STEP: u64 = 1024;
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What happened to its values.
-    pub counts: Counts,
+    pub counts: Box<Counts>,
     /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
     pub figures: Option<Box<Figures>>,
 }
@@ -60,10 +60,10 @@ pub fn run(
     let work_len = plan.len + plan.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum::<u64>();
     // Only a file takes its pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
-    let figures: Vec<Mutex<InOrder>> = plan.tensors.iter().filter(|_| figures).map(|_| Mutex::default()).collect();
-    let worker = || -> Result<Done, Failure> {
-        let (buffer, ahead, done) = (Vec::new(), ((0, 0), 0..0), Done::new(plan));
-        let mut worker = Worker { plan, inputs, output, progress, figures: &figures, buffer, ahead, done };
+    let found: Vec<Mutex<Found>> = plan.tensors.iter().map(|_| Mutex::default()).collect();
+    let worker = || -> Result<Sums, Failure> {
+        let (buffer, ahead, sums) = (Vec::new(), ((0, 0), 0..0), Sums::default());
+        let mut worker = Worker { plan, inputs, output, progress, found: &found, figures, buffer, ahead, sums };
         let mut parts = Vec::new();
         while lock(&cursor).take(&mut parts) {
             let outcome = match parts[..] {
@@ -74,24 +74,24 @@ pub fn run(
             };
             outcome.inspect_err(|_| lock(&cursor).stop())?;
         }
-        Ok(worker.done)
+        Ok(worker.sums)
     };
-    let mut total = Done::new(plan);
+    let mut sums = Sums::default();
     let mut failures = Vec::new();
     for result in on_threads(threads, worker) {
         match result {
-            Ok(done) => total.add(done),
+            Ok(done) => sums.add(done),
             Err(failure) => failures.push(failure),
         }
     }
     // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
     let first = failures.into_iter().min_by_key(|failure| (failure.0.item.offset(plan), failure.0.start));
     first.map_or(Ok(()), |failure| Err(failure.1))?;
-    total.settle_checksums(plan, inputs, output)?;
-    let comparers = plan.tensors.iter().map(|tensor| comparer(tensor, !figures.is_empty()).is_some());
-    let outcomes = total.counts.into_iter().zip(comparers).enumerate().map(|(tensor, (counts, is_compared))| {
-        let figures = is_compared.then(|| Box::new(lock(&figures[tensor]).figures()));
-        Outcome { counts, figures }
+    sums.settle(plan, inputs, output)?;
+    let outcomes = plan.tensors.iter().zip(found).map(|(tensor, found)| {
+        let Found { counts, figures: values } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let figures = comparer(tensor, figures).map(|_| Box::new(values.unwrap_or_default().figures()));
+        Outcome { counts: counts.unwrap_or_default(), figures }
     });
     Ok(outcomes.collect())
 }
@@ -103,7 +103,7 @@ fn comparer(tensor: &PlannedTensor, is_wanted: bool) -> Option<Comparer> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Where it failed, and why.
@@ -164,7 +164,7 @@ fn bytes_before(tensor: &PlannedTensor, element: u64, in_target: bool) -> u64 {
 
 /// What is still to be done.
 struct Cursor<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     /// Everything in the order of its place.
     order: Vec<Item>,
     next: usize,
@@ -172,7 +172,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a Plan<'a>) -> Self {
         let literals = (0..plan.literals.len()).map(Item::Literal);
         let mut order: Vec<Item> = literals.chain((0..plan.tensors.len()).map(Item::Tensor)).collect();
         order.retain(|item| item.count(plan) > 0);
@@ -227,11 +227,16 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What a thread has done.
-struct Done {
-    /// Of each tensor.
-    counts: Vec<Counts>,
-    /// Sums over parts of tensors that have a checksum.
+/// What is known of a tensor's values so far.
+#[derive(Default)]
+struct Found {
+    counts: Option<Box<Counts>>,
+    figures: Option<Box<InOrder>>,
+}
+
+/// Sums over parts of tensors that have a checksum.
+#[derive(Default)]
+struct Sums {
     sources: Vec<Sum>,
     targets: Vec<Sum>,
 }
@@ -243,23 +248,19 @@ struct Sum {
     hasher: Hasher,
 }
 
-impl Done {
-    fn new(plan: &Plan) -> Self {
-        Self { counts: vec![Counts::default(); plan.tensors.len()], sources: Vec::new(), targets: Vec::new() }
-    }
-
+impl Sums {
     fn add(&mut self, other: Self) {
-        for (sum, counts) in self.counts.iter_mut().zip(other.counts) {
-            *sum += counts;
-        }
         self.sources.extend(other.sources);
         self.targets.extend(other.targets);
     }
 
     /// Compares the sources' checksums with theirs, and writes those of the results.
-    fn settle_checksums(&mut self, plan: &Plan, inputs: &[Input], output: &Output) -> Result<()> {
-        let sources = combine(std::mem::take(&mut self.sources), plan.tensors.len());
-        let mut targets = combine(std::mem::take(&mut self.targets), plan.tensors.len());
+    fn settle(self, plan: &Plan, inputs: &[Input], output: &Output) -> Result<()> {
+        if self.sources.is_empty() && self.targets.is_empty() {
+            return Ok(());
+        }
+        let sources = combine(self.sources, plan.tensors.len());
+        let mut targets = combine(self.targets, plan.tensors.len());
         for ((tensor, source), target) in plan.tensors.iter().zip(&sources).zip(&mut targets) {
             if let (Some(checksum), Some(_)) = (source_checksum(tensor), tensor.direct()) {
                 checksum.check(source).map_err(|error| in_source(error, tensor, inputs))?;
@@ -292,9 +293,9 @@ fn in_source(error: Error, tensor: &PlannedTensor, inputs: &[Input]) -> Error {
     error.in_tensor(&tensor.name).in_file(inputs[tensor.input].path())
 }
 
-fn source_checksum(tensor: &PlannedTensor) -> Option<&Checksum> {
+fn source_checksum<'a>(tensor: &PlannedTensor<'a>) -> Option<&'a Checksum> {
     match &tensor.source.data {
-        Data::Mapped { checksum, .. } => checksum.as_ref(),
+        Data::Mapped { checksum, .. } => checksum.as_deref(),
         Data::Streamed(_) => None,
     }
 }
@@ -304,16 +305,18 @@ fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 }
 
 struct Worker<'a> {
-    plan: &'a Plan,
+    plan: &'a Plan<'a>,
     inputs: &'a [Input],
     output: &'a Output,
     progress: &'a dyn Progress,
-    /// Of each tensor; empty if they are not wanted.
-    figures: &'a [Mutex<InOrder>],
+    /// Of each tensor.
+    found: &'a [Mutex<Found>],
+    /// Whether results are compared with their sources.
+    figures: bool,
     buffer: Vec<u8>,
     /// An input, a file of it, and which of its bytes are there.
     ahead: ((usize, usize), Range<usize>),
-    done: Done,
+    sums: Sums,
 }
 
 impl Worker<'_> {
@@ -351,23 +354,24 @@ impl Worker<'_> {
             }
             let source = &file[source];
             if source_checksum(planned).is_some() {
-                self.done.sources.push(Sum { tensor, start: part.start, hasher: sum_of(source) });
+                self.sums.sources.push(Sum { tensor, start: part.start, hasher: sum_of(source) });
             }
             let is_plain = kernel.is_plain_copy() && parts.len() == 1;
             if !is_plain {
                 let (elements, count) = (planned.elements(), (part.end - part.start) as usize);
                 let lost = run_kernel(kernel, &planned.conversion, elements, part.start, source, result, count)
                     .map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
-                self.done.counts[tensor] += lost;
+                **lock(&self.found[tensor]).counts.get_or_insert_default() += lost;
             }
-            if let Some(mut comparer) = comparer(planned, !self.figures.is_empty()) {
+            if let Some(mut comparer) = comparer(planned, self.figures) {
                 let result = if is_plain { source } else { &*result };
                 let tally = comparer.tally(part.start, source, result, (part.end - part.start) as usize);
-                lock(&self.figures[tensor]).add(part.start, part.end, tally);
+                let mut found = lock(&self.found[tensor]);
+                found.figures.get_or_insert_default().add(part.start, part.end, tally);
             }
             if planned.seal.is_some() {
                 let hasher = sum_of(if is_plain { source } else { result });
-                self.done.targets.push(Sum { tensor, start: part.start, hasher });
+                self.sums.targets.push(Sum { tensor, start: part.start, hasher });
             }
             if is_plain {
                 // Straight from the page cache of one file to that of the other.
@@ -390,12 +394,12 @@ impl Worker<'_> {
         let planned = &self.plan.tensors[tensor];
         let mut offset = planned.target.start;
         let mut hasher = Hasher::new();
-        let mut share = Share::new(&planned.source);
-        let (mut comparer, mut done) = (comparer(planned, !self.figures.is_empty()), 0);
+        let mut share = Share::new(planned.source);
+        let (mut comparer, mut done) = (comparer(planned, self.figures), 0);
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
             if let Some(comparer) = &mut comparer {
                 let tally = comparer.tally(done, source, bytes, (elements - done) as usize);
-                lock(&self.figures[tensor]).add(done, elements, tally);
+                lock(&self.found[tensor]).figures.get_or_insert_default().add(done, elements, tally);
             }
             done = elements;
             self.output.write_at(offset, bytes)?;
@@ -406,11 +410,11 @@ impl Worker<'_> {
             self.progress.advance(share.up_to(elements));
             Ok(())
         };
-        let reader = Reader::open(&planned.source, &self.inputs[planned.input].files, planned.is_transposed());
+        let reader = Reader::open(planned.source, &self.inputs[planned.input].files, planned.is_transposed());
         let counts = reader.and_then(|reader| planned.conversion.run(planned.elements(), reader, &mut sink));
-        self.done.counts[tensor] +=
-            counts.map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
-        self.done.targets.push(Sum { tensor, start: 0, hasher });
+        let counts = counts.map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
+        **lock(&self.found[tensor]).counts.get_or_insert_default() += counts;
+        self.sums.targets.push(Sum { tensor, start: 0, hasher });
         Ok(())
     }
 }

@@ -35,7 +35,7 @@ pub fn of(
     let hashes = |at: usize| -> Result<Hashes> {
         let tensor = &plan.tensors[at];
         let input = &inputs[tensor.input];
-        let source = of_tensor(&tensor.source, input, progress)
+        let source = of_tensor(tensor.source, input, progress)
             .map_err(|error| error.in_tensor(&tensor.source.name).in_file(input.path()))?;
         let target = output.get(tensor.target.start as usize..tensor.target.end as usize).unwrap_or_default();
         Ok(Hashes { source, target: of_bytes(target, progress) })

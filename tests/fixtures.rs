@@ -8,7 +8,7 @@ use std::fs;
 use tcast::container::{self, Elements, Reader, Tensor};
 use tcast::dtype::Dtype;
 use tcast::io::map::MappedFile;
-use tcast::kernel::{Form, Kernel, Storage, TextExtent, Texts};
+use tcast::kernel::{Form, Kernel, Storage, Texts};
 
 fn table(path: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(fixture(path)).unwrap();
@@ -116,14 +116,14 @@ fn npy_headers_are_numpys_byte_for_byte() {
         let shape: Vec<u64> =
             if shape == "scalar" { vec![] } else { shape.split('x').map(|length| length.parse().unwrap()).collect() };
         let tensor = container::NewTensor {
-            name: String::new(),
+            name: "".into(),
             dtype: dtype.parse().unwrap_or_else(|error| panic!("{error}")),
             count: 0, // the header does not depend on it, and some of these have more elements than disks
-            shape,
+            shape: &shape,
             fortran_order: fortran_order == "true",
-            text: TextExtent::default(),
+            text: None,
         };
-        let layout = npy.lay_out(&[tensor], None).unwrap();
+        let layout = npy.lay_out(&[&tensor], None).unwrap();
         let written = hex(&layout.literals[0].1);
         assert_eq!(written, *header, "{row:?}");
         checked += 1;

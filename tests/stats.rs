@@ -26,7 +26,7 @@ fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Stats {
         elements: Elements::Typed(form),
         fortran_order: false,
         data: Data::Mapped { file: 0, range: 0..bytes.len(), checksum: None },
-        stored: String::new(),
+        stored: "".into(),
     };
     let of = |threads| stats::of(&tensor, form, &files, threads, &Silent).unwrap().unwrap();
     let stats = of(1);
@@ -257,13 +257,13 @@ fn damage_and_malformed_elements_are_told_as_a_cast_tells_them() {
             elements,
             fortran_order: false,
             data,
-            stored: String::new(),
+            stored: "".into(),
         };
         stats::of(&tensor, form, &files, 3, &Silent).map_err(|error| error.to_string())
     };
     let malformed = "tensor 'x': element [2000000]: a byte that holds one float4e2m1 has bits above it";
     assert_eq!(error(Dtype::Float4E2M1, None), Err(malformed.to_owned()));
-    let checksum = |expected| Some(Checksum { before: crc32fast::Hasher::new(), expected });
+    let checksum = |expected| Some(Box::new(Checksum { before: crc32fast::Hasher::new(), expected }));
     assert!(error(Dtype::Int8, checksum(crc32fast::hash(&bytes))).is_ok());
     assert_eq!(error(Dtype::Int8, checksum(0)), Err("tensor 'x': is damaged: its checksum is wrong".to_owned()));
 }
@@ -280,7 +280,7 @@ fn text_has_no_figures() {
         elements,
         fortran_order: false,
         data,
-        stored: String::new(),
+        stored: "".into(),
     };
     assert_eq!(stats::of(&tensor, form, &[], 1, &Silent).unwrap(), None);
 }

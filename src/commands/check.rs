@@ -25,7 +25,7 @@ const REPORT: u32 = 1;
 #[derive(Deserialize)]
 struct Recorded {
     schema: u32,
-    tensors: Vec<TensorReport>,
+    tensors: Vec<TensorReport<'static>>,
 }
 
 /// A tensor by its name, and what is wrong with it; `None` if nothing is.
@@ -86,36 +86,36 @@ fn read(path: &Path) -> Result<Recorded> {
 /// What is wrong with each tensor of the report; then what is there besides.
 fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<Line>> {
     // One tensor is itself under any name: that of a .npy file is its file's.
-    let only = if let [only] = &recorded.tensors[..] { Some(only.name.as_str()) } else { None };
+    let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };
     let only = only.filter(|_| source.tensors().count() == 1);
     let name = |tensor: &'_ Tensor| only.map_or_else(|| tensor.name.clone(), str::to_owned);
     let found: HashMap<String, _> = source.tensors().map(|(input, tensor)| (name(tensor), (input, tensor))).collect();
     let bytes = found.values().map(|(_, tensor)| tensor.data.stored_len()).sum();
     let progress = progress::shown("hashing", bytes, args.quiet);
     let wrong = |tensor: &TensorReport| -> Result<Option<String>> {
-        let Some((input, there)) = found.get(&tensor.name) else { return Ok(Some("is missing".to_owned())) };
+        let Some((input, there)) = found.get(&*tensor.name) else { return Ok(Some("is missing".to_owned())) };
         let what = type_of(there);
         if what != tensor.to.name() {
             return Ok(Some(format!("is {what}, and was written as {}", tensor.to)));
         }
-        if there.shape != tensor.shape {
+        if there.shape != *tensor.shape {
             return Ok(Some(format!("has the shape {:?}, and was written with {:?}", there.shape, tensor.shape)));
         }
         let hash =
             of_tensor(there, input, &*progress).map_err(|error| error.in_tensor(&there.name).in_file(input.path()))?;
         Ok(match hash {
             _ if tensor.sha256_out.is_none() => None, // of text, type and shape are all that is known
-            _ if hash == tensor.sha256_out => None,
+            _ if hash.as_deref() == tensor.sha256_out.as_deref() => None,
             _ => Some("has other bytes than were written".to_owned()),
         })
     };
     let line = |at: usize| {
         let tensor = &recorded.tensors[at];
-        wrong(tensor).map(|wrong| (tensor.name.clone(), wrong))
+        wrong(tensor).map(|wrong| (tensor.name.to_string(), wrong))
     };
     let lines = each(threads(args.threads), recorded.tensors.len(), line);
     let mut lines: Vec<Line> = lines.into_iter().collect::<Result<_>>()?;
-    let known: HashSet<&str> = recorded.tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let known: HashSet<&str> = recorded.tensors.iter().map(|tensor| &*tensor.name).collect();
     let more = source.tensors().map(|(_, tensor)| name(tensor)).filter(|name| !known.contains(name.as_str()));
     lines.extend(more.map(|name| (name, Some("is not in the report".to_owned()))));
     Ok(lines)

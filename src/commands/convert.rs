@@ -7,7 +7,7 @@ use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
-use crate::engine::{self, Outcome};
+use crate::engine;
 use crate::error::{Error, Result, shorten, size};
 use crate::hash;
 use crate::io::output::{self, Destination};
@@ -99,7 +99,7 @@ fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> bool {
         || source.folder.is_some() && (output.is_dir() || container::by_extension(output).is_none())
 }
 
-fn to_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
+fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Written<'a>> {
     let args = job.file;
     if container::by_extension(output).is_some() && !output.is_dir() {
         let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
@@ -122,10 +122,10 @@ fn to_folder(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
     }
     let threads = threads(args.threads);
     let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: job.measures, threads };
-    folder.write(source, &plans, job.part, &settings)
+    folder.write(source, plans, job.part, &settings)
 }
 
-fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
+fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Written<'a>> {
     let args = job.file;
     if let Some(flag) = job.part.map(|_| "--part").or(job.resume.then_some("--resume")) {
         let error =
@@ -148,21 +148,21 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
         let error = Error::new("cannot be read again, to be hashed: it is no file").in_file(output);
         return Err(error.remedy("leave --hash out, or name a file with -o"));
     }
-    let plans = plans(job, source, target, Spread::One)?;
-    let plan = &plans[0];
+    let mut plan = plans(job, source, target, Spread::One)?.swap_remove(0);
     destination.check_room(plan.len)?;
-    let report = |outcomes: Option<&[Outcome]>| FileReport::new(output.to_string_lossy().into_owned(), plan, outcomes);
+    let name = output.to_string_lossy().into_owned();
     if args.dry_run {
-        return Ok(Written { files: vec![report(None)], before: 0, finished: 0, all: 1 });
+        return Ok(Written { files: vec![FileReport::new(name, &plan, None)], before: 0, finished: 0, all: 1 });
     }
     let file = destination.create()?;
     let progress = progress::shown("", plan.source_bytes(), args.quiet);
-    let outcomes = engine::run(plan, &source.shards, &file, threads(args.threads), job.measures.figures, &*progress)?;
+    let outcomes = engine::run(&plan, &source.shards, &file, threads(args.threads), job.measures.figures, &*progress)?;
     drop(progress);
-    let mut report = report(Some(&outcomes));
+    plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+    let mut report = FileReport::new(name, &plan, Some(outcomes));
     if job.measures.hash {
         let progress = progress::shown("hashing", plan.source_bytes() + plan.tensor_bytes(), args.quiet);
-        let hashes = hash::of(plan, &source.shards, &file.read_again()?, threads(args.threads), &*progress)?;
+        let hashes = hash::of(&plan, &source.shards, &file.read_again()?, threads(args.threads), &*progress)?;
         report = report.with_hashes(hashes);
     }
     file.publish(!args.no_sync, Some("the output was complete"))?;
@@ -170,7 +170,7 @@ fn to_file(job: &Job, source: &Checkpoint, output: &Path) -> Result<Written> {
 }
 
 /// Plans, with a bar where texts have to be read for it, and warns of what will be lost.
-fn plans(job: &Job, source: &Checkpoint, container: &dyn Container, spread: Spread) -> Result<Vec<Plan>> {
+fn plans<'a>(job: &Job, source: &'a Checkpoint, container: &dyn Container, spread: Spread) -> Result<Vec<Plan<'a>>> {
     let measuring = progress::shown("measuring the texts", source.bytes(), job.file.quiet);
     let is_cast = matches!(job.operator, Operator::Cast(_));
     let codes = (is_cast && !job.force_codes).then(|| codes(source));

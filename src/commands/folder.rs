@@ -112,7 +112,7 @@ impl Folder {
     }
 
     /// What would be written, or by one part.
-    pub(super) fn dry_run(&self, plans: &[Plan], part: Option<Part>) -> Vec<FileReport> {
+    pub(super) fn dry_run<'a>(&self, plans: &[Plan<'a>], part: Option<Part>) -> Vec<FileReport<'a>> {
         let report = |at: usize| FileReport::new(self.manifest.shards[at].file.clone(), &plans[at], None);
         chosen(plans, part).into_iter().map(report).collect()
     }
@@ -122,14 +122,14 @@ impl Folder {
     ///
     /// # Errors
     /// When the disk has no room, or a shard cannot be read, converted or written: what is whole is kept then.
-    pub(super) fn write(
+    pub(super) fn write<'a>(
         self,
-        source: &Checkpoint,
-        plans: &[Plan],
+        source: &'a Checkpoint,
+        plans: Vec<Plan<'a>>,
         part: Option<Part>,
         settings: &Settings,
-    ) -> Result<Written> {
-        let chosen = chosen(plans, part);
+    ) -> Result<Written<'a>> {
+        let chosen = chosen(&plans, part);
         let shards = self.manifest.shards.clone();
         let folder = self.source.as_deref();
         let staging = Staging::open(&self.path, self.manifest, self.start, settings.sync, folder)?;
@@ -141,18 +141,18 @@ impl Folder {
                 return Err(error);
             }
         };
-        let finished = work.staging.finished();
+        let (finished, all) = (work.staging.finished(), work.plans.len());
         if part.is_none() {
             work.staging.finish()?;
         }
-        Ok(Written { files, before, finished, all: plans.len() })
+        Ok(Written { files, before, finished, all })
     }
 }
 
 /// What is in the folder now.
-pub(super) struct Written {
+pub(super) struct Written<'a> {
     /// The shards that were asked for.
-    pub(super) files: Vec<FileReport>,
+    pub(super) files: Vec<FileReport<'a>>,
     /// How many of them were whole before.
     pub(super) before: usize,
     /// How many shards of the folder are whole now, and how many there are to be.
@@ -161,17 +161,17 @@ pub(super) struct Written {
 }
 
 /// A conversion under way.
-struct Work<'a> {
+struct Work<'a, 'b> {
     staging: Staging,
     source: &'a Checkpoint,
-    plans: &'a [Plan],
+    plans: Vec<Plan<'a>>,
     shards: Vec<Shard>,
-    settings: &'a Settings,
+    settings: &'b Settings,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a, '_> {
     /// The shards that were asked for, and how many of them were whole before.
-    fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport>, usize)> {
+    fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport<'a>>, usize)> {
         // What was done without the measures that are asked for now is done again.
         let Measures { figures, hash } = self.settings.measures;
         let is_measured = |report: &FileReport| {
@@ -196,14 +196,16 @@ impl Work<'_> {
         Ok((files, before))
     }
 
-    fn convert_shard(&mut self, at: usize, progress: &Shards) -> Result<FileReport> {
-        let (plan, name) = (&self.plans[at], &self.shards[at].file);
+    fn convert_shard(&mut self, at: usize, progress: &Shards) -> Result<FileReport<'a>> {
+        let (all, name) = (self.plans.len(), &self.shards[at].file);
+        let plan = &mut self.plans[at];
         let output = self.staging.place(name).create()?;
-        let what = format!("{}/{} {}", at + 1, self.plans.len(), shorten(name));
+        let what = format!("{}/{all} {}", at + 1, shorten(name));
         let progress = progress.shard(what, plan.source_bytes());
         let Settings { threads, measures, .. } = *self.settings;
         let outcomes = engine::run(plan, &self.source.shards, &output, threads, measures.figures, &*progress)?;
-        let mut report = FileReport::new(name.clone(), plan, Some(&outcomes));
+        plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+        let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
         if measures.hash {
             let written = output.read_again()?;
             report = report.with_hashes(hash::of(plan, &self.source.shards, &written, threads, &Silent)?);
@@ -299,7 +301,7 @@ fn shares(plans: &[Plan], parts: usize) -> Vec<Vec<usize>> {
 fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
     let mut weight_map = BTreeMap::new();
     for (plan, shard) in plans.iter().zip(shards) {
-        weight_map.extend(plan.tensors.iter().map(|tensor| (tensor.name.as_str(), shard.file.as_str())));
+        weight_map.extend(plan.tensors.iter().map(|tensor| (&*tensor.name, shard.file.as_str())));
     }
     let metadata = source.index.as_ref().map(|index| index.metadata.clone()).unwrap_or_default();
     let bytes = plans.iter().map(Plan::tensor_bytes).sum();

@@ -96,16 +96,16 @@ fn parts<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Part<'a
 }
 
 /// What became of one input.
-struct Output {
+struct Output<'a> {
     from: PathBuf,
     to: PathBuf,
     bytes_in: u64,
     /// One, or the shards of a folder.
-    files: Vec<FileReport>,
+    files: Vec<FileReport<'a>>,
 }
 
 /// Plans all outputs, writes all, and then gives them their names.
-fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Result<Vec<Output>> {
+fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Output<'a>>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
     if let Some(folder) = inputs.iter().find(|input| input.folder.is_some()) {
         if inputs.len() > 1 {
@@ -137,10 +137,11 @@ fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Resul
     let bytes = planned.iter().map(|(.., plan)| plan.source_bytes()).sum();
     let progress = progress::shown("", bytes, args.quiet);
     let mut done = Vec::new();
-    for ((destination, to, plan), input) in planned.into_iter().zip(inputs) {
+    for ((destination, to, mut plan), input) in planned.into_iter().zip(inputs) {
         let file = destination.create()?;
         let outcomes = engine::run(&plan, &input.shards, &file, threads(args.threads), false, &*progress)?;
-        let files = vec![FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(&outcomes))];
+        plan.literals = Vec::new();
+        let files = vec![FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(outcomes))];
         done.push((file, Output { from: input.path.clone(), to, bytes_in: input.bytes(), files }));
     }
     drop(progress);
@@ -156,7 +157,7 @@ fn write(args: &PromoteArgs, inputs: &[Checkpoint], decision: Decision) -> Resul
 }
 
 /// A whole checkpoint, of which some tensors get another type.
-fn write_folder(args: &PromoteArgs, input: &Checkpoint, to: &Path, decision: Decision) -> Result<Output> {
+fn write_folder<'a>(args: &PromoteArgs, input: &'a Checkpoint, to: &Path, decision: Decision) -> Result<Output<'a>> {
     let spread = Spread::AsInputs;
     let plans = plans(args, input, decision, container::SHARDS, spread)?;
     let options = json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate });
@@ -167,17 +168,17 @@ fn write_folder(args: &PromoteArgs, input: &Checkpoint, to: &Path, decision: Dec
     }
     let threads = threads(args.threads);
     let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: Measures::default(), threads };
-    let files = folder.write(input, &plans, None, &settings)?.files;
+    let files = folder.write(input, plans, None, &settings)?.files;
     Ok(Output { from: input.path.clone(), to: to.to_owned(), bytes_in: input.bytes(), files })
 }
 
-fn plans(
+fn plans<'a>(
     args: &PromoteArgs,
-    input: &Checkpoint,
+    input: &'a Checkpoint,
     decision: Decision,
     container: &dyn Container,
     spread: Spread,
-) -> Result<Vec<Plan>> {
+) -> Result<Vec<Plan<'a>>> {
     let only = only(args, input);
     let selection = Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() };
     let from = args.from.filter(|_| plan::check_from(input.tensors().map(|(_, tensor)| tensor), args.from).is_ok());
@@ -272,7 +273,7 @@ fn summary(decision: Decision, outputs: &[Output], time: Duration) -> String {
         let (from, to) = (output.from.to_string_lossy(), output.to.to_string_lossy());
         let _ = write!(text, "\n{} -> {}", visible(&from), visible(&to));
         for tensor in output.files.iter().flat_map(|file| &file.tensors) {
-            let counts = tensor.counts.unwrap_or_default();
+            let counts = tensor.counts.as_deref().copied().unwrap_or_default();
             for loss in Loss::ALL.into_iter().filter(|loss| counts[*loss] > 0) {
                 let (count, all) = (counts[loss], tensor.elements());
                 let _ = write!(text, "\n  {}: {count} of {all} values {}", shorten(&tensor.name), loss.describe());

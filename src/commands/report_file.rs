@@ -80,7 +80,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     };
     let spread = |tensor: &TensorReport| {
         let before = exponents(source, tensor.renamed_from.as_ref().unwrap_or(&tensor.name), from)?;
-        Ok(Spread { name: tensor.name.clone(), before, after: exponents(&output, &tensor.name, None)? })
+        Ok(Spread { name: tensor.name.to_string(), before, after: exponents(&output, &tensor.name, None)? })
     };
     worst.into_iter().map(spread).collect()
 }

@@ -205,7 +205,7 @@ impl<'a> Mapping<'a> {
         (!side.is_transposed).then(|| Self {
             file: &side.input.files[*file],
             start: range.start,
-            checksum: checksum.as_ref(),
+            checksum: checksum.as_deref(),
         })
     }
 }

@@ -19,6 +19,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::{Form, TextExtent};
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub trait Container: Sync {
     ///
     /// # Errors
     /// When the format cannot hold them.
-    fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
+    fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
 }
 
 /// What can be said of every file of a format.
@@ -165,7 +166,7 @@ pub struct Tensor {
     /// Where its bytes are.
     pub data: Data,
     /// How the file says what it holds, in the words of the format.
-    pub stored: String,
+    pub stored: Cow<'static, str>,
 }
 
 /// What the elements of a stored tensor are.
@@ -198,7 +199,7 @@ pub enum Data {
         /// Where in it.
         range: Range<usize>,
         /// What they must sum up to.
-        checksum: Option<Checksum>,
+        checksum: Option<Box<Checksum>>,
     },
     /// Behind a compression or an encoding: they come one after the other only.
     Streamed(Arc<dyn Streamed>),
@@ -245,20 +246,20 @@ pub fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
 }
 
 /// A tensor of a file that is to be written.
-#[derive(Clone, Debug)]
-pub struct NewTensor {
+#[derive(Debug)]
+pub struct NewTensor<'a> {
     /// Its name; a format without names drops it.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// The type of its elements.
     pub dtype: Dtype,
     /// Lengths of the dimensions, the outermost first.
-    pub shape: Vec<u64>,
+    pub shape: &'a [u64],
     /// Elements, which is the product of the shape.
     pub count: u64,
     /// Whether its elements will come in column-major order.
     pub fortran_order: bool,
     /// Of text, how long the texts are.
-    pub text: TextExtent,
+    pub text: Option<Box<TextExtent>>,
 }
 
 /// Where everything goes in a new file: literal bytes and tensors without gaps.
@@ -280,7 +281,7 @@ pub struct Place {
     /// Where its bytes lie.
     pub range: Range<u64>,
     /// A checksum of them that is to be written as well.
-    pub seal: Option<Seal>,
+    pub seal: Option<Box<Seal>>,
 }
 
 /// A CRC-32 that is known when a tensor is written, and belongs into the file.

@@ -48,7 +48,7 @@ impl Container for Npy {
         stores(dtype)
     }
 
-    fn lay_out(&self, tensors: &[NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
         let [tensor] = tensors else {
             return Err(Error::new(format!("a .npy file holds one tensor, there are {}", tensors.len()))
                 .remedy("name an output that ends in .npz or .safetensors"));
@@ -107,7 +107,7 @@ impl Array {
 
     pub(super) fn tensor(self, name: String, data: Data) -> Tensor {
         let Self { elements, shape, count, fortran_order, descr, .. } = self;
-        Tensor { name, shape, count, elements, fortran_order, data, stored: descr }
+        Tensor { name, shape, count, elements, fortran_order, data, stored: descr.into() }
     }
 }
 
@@ -124,14 +124,14 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
         let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(cannot_hold("npy", tensor.dtype)))?;
         (descr, Form::Numbers(Storage::per_byte(tensor.dtype)))
     };
-    Ok((write_header(&descr, tensor.fortran_order, &tensor.shape), form))
+    Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))
 }
 
 /// Text is as wide as its longest element, and numpy has no width of 0.
 fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
-    let text = &tensor.text;
+    let text = tensor.text.as_deref().copied().unwrap_or_default();
     if let Some(index) = text.first_with_final_nul {
-        let place = position(index, &tensor.shape, tensor.fortran_order);
+        let place = position(index, tensor.shape, tensor.fortran_order);
         return Err(Error::new(format!("element {place} ends in a NUL, which numpy's texts cannot"))
             .remedy("name an output that ends in .pb"));
     }

@@ -62,7 +62,7 @@ impl Container for Npz {
         npy::stores(dtype)
     }
 
-    fn lay_out(&self, tensors: &[NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
         let mut literals = Vec::with_capacity(tensors.len() + 1);
         let mut places = Vec::with_capacity(tensors.len());
         let mut directory = Vec::new();
@@ -91,7 +91,7 @@ impl Container for Npz {
             end = start.checked_add(data).ok_or_else(too_long)?;
             // The checksum stands in the directory too, but where that begins is not known yet.
             let offsets = [entry.start + CRC_IN_LOCAL, directory.len() as u64 + CRC_IN_CENTRAL];
-            places.push(Place { form, range: start..end, seal: Some(Seal { before, offsets }) });
+            places.push(Place { form, range: start..end, seal: Some(Box::new(Seal { before, offsets })) });
             directory.extend_from_slice(&entry.central_header());
         }
         for seal in places.iter_mut().filter_map(|place| place.seal.as_mut()) {
@@ -130,7 +130,11 @@ fn array_in(member: &Member, file: &MappedFile) -> Result<Option<Tensor>> {
         Data::Streamed(Arc::new(Deflated { member: member.clone(), header_len: array.header_len }))
     } else {
         let range = member.range.start + array.header_len..member.range.end;
-        Data::Mapped { file: 0, range, checksum: Some(Checksum { before: bytes.sum, expected: member.crc32 }) }
+        Data::Mapped {
+            file: 0,
+            range,
+            checksum: Some(Box::new(Checksum { before: bytes.sum, expected: member.crc32 })),
+        }
     };
     Ok(Some(array.tensor(name.unwrap_or(&member.name).to_owned(), data)))
 }

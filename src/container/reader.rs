@@ -184,7 +184,7 @@ impl BufRead for Window<'_> {
 
 struct Mapped<'a> {
     window: Window<'a>,
-    sum: Option<(Checksum, crc32fast::Hasher)>,
+    sum: Option<(Box<Checksum>, crc32fast::Hasher)>,
 }
 
 impl Stream for Mapped<'_> {
@@ -219,7 +219,7 @@ struct Gathered<'a> {
     gather: Gather,
     /// Bytes so far.
     next: u64,
-    checksum: Option<Checksum>,
+    checksum: Option<Box<Checksum>>,
 }
 
 enum Bytes<'a> {

@@ -12,11 +12,13 @@ use super::{
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Storage, TextExtent};
+use crate::kernel::{Form, Storage};
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::io::Write;
 use std::ops::Range;
 
 /// The longest header, by the format's own rule.
@@ -52,21 +54,19 @@ impl Container for Safetensors {
         check_depth(&bytes[8..data_start])?;
         let header: Header = serde_json::from_slice(&bytes[8..data_start])
             .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))?;
-        check_coverage(&header.tensors, (bytes.len() - data_start) as u64)?;
-        let mut metadata = header.metadata;
+        let Header { mut metadata, mut tensors, offsets, wrong } = header;
+        wrong.map_or(Ok(()), Err)?;
+        check_names(&tensors)?;
+        check_coverage(&tensors, &offsets, (bytes.len() - data_start) as u64)?;
         let notes = take_notes(&mut metadata)?;
-        let tensors = header.tensors.into_iter().map(|(name, entry)| {
-            let range = data_start + entry.data_offsets.0 as usize..data_start + entry.data_offsets.1 as usize;
-            let (tensor, stored) = match notes.get(&name) {
-                Some(note) => (note.apply(&entry), format!("{}, noted as {}", entry.dtype, note.dtype)),
-                None => (entry.plain(), entry.dtype.clone()),
-            };
-            let (dtype, shape, count) = tensor.map_err(|error| error.in_tensor(&name))?;
-            let elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
-            let data = Data::Mapped { file: 0, range, checksum: None };
-            Ok(Tensor { name, shape, count, elements, fortran_order: false, data, stored })
-        });
-        Ok(Contents { tensors: tensors.collect::<Result<_>>()?, metadata, ..Contents::default() })
+        for (tensor, (start, end)) in tensors.iter_mut().zip(offsets) {
+            if let Some(note) = notes.get(&tensor.name) {
+                note.apply(tensor, end - start).map_err(|error| error.in_tensor(&tensor.name))?;
+            }
+            let range = data_start + start as usize..data_start + end as usize;
+            tensor.data = Data::Mapped { file: 0, range, checksum: None };
+        }
+        Ok(Contents { tensors, metadata, ..Contents::default() })
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -82,10 +82,10 @@ impl Container for Safetensors {
         }
     }
 
-    fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
         let mut stored = Vec::with_capacity(tensors.len());
-        let mut names = HashSet::new();
+        let mut names = HashSet::with_capacity(tensors.len());
         for tensor in tensors {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             if tensor.name == METADATA {
@@ -95,7 +95,7 @@ impl Container for Safetensors {
                 return refuse("two tensors have this name");
             }
             let (entry, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
-            notes.tensors.extend(note.map(|note| (tensor.name.clone(), note)));
+            notes.tensors.extend(note.map(|note| (tensor.name.to_string(), note)));
             stored.push(entry);
         }
         let offsets = place(&stored)?;
@@ -147,15 +147,22 @@ fn check_depth(json: &[u8]) -> Result<()> {
 }
 
 /// The header as the file has it.
+#[derive(Default)]
 struct Header {
     metadata: Option<Vec<(String, String)>>,
-    tensors: Vec<(String, Entry)>,
+    /// As stored, at no place yet: there may be thousands, and they are not held twice.
+    tensors: Vec<Tensor>,
+    /// Where the bytes of each start and end, counted from the end of the header.
+    offsets: Vec<(u64, u64)>,
+    /// What is wrong with the first tensor that contradicts itself.
+    wrong: Option<Error>,
 }
 
 /// A tensor as the header has it.
 #[derive(Deserialize)]
-struct Entry {
-    dtype: String,
+struct Entry<'a> {
+    #[serde(borrow)]
+    dtype: Cow<'a, str>,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
@@ -169,17 +176,21 @@ impl<'de> Deserialize<'de> for Header {
                 f.write_str("an object that names tensors")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut header = Header { metadata: None, tensors: Vec::new() };
-                let mut seen = HashSet::new();
+                let mut header = Header::default();
+                let mut has_metadata = false;
                 while let Some(name) = map.next_key::<String>()? {
-                    if !seen.insert(name.clone()) {
-                        return Err(de::Error::custom(format!("'{}' stands twice", shorten(&name))));
-                    }
                     if name == METADATA {
+                        if std::mem::replace(&mut has_metadata, true) {
+                            return Err(de::Error::custom(format!("'{METADATA}' stands twice")));
+                        }
                         header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
                     } else {
-                        let MapOnly(entry) = map.next_value()?;
-                        header.tensors.push((name, entry));
+                        let MapOnly(entry) = map.next_value::<MapOnly<Entry>>()?;
+                        header.offsets.push(entry.data_offsets);
+                        match entry.tensor(name) {
+                            Ok(tensor) => header.tensors.push(tensor),
+                            Err(error) => header.wrong = header.wrong.or(Some(error)),
+                        }
                     }
                 }
                 Ok(header)
@@ -189,11 +200,20 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-impl Entry {
-    /// The type that the header names, with the number of elements; checked against the size.
-    fn plain(&self) -> Result<(Dtype, Vec<u64>, u64)> {
-        let dtype = Dtype::all().find(|dtype| dtype.safetensors_name() == Some(&self.dtype));
-        let dtype = dtype.ok_or_else(|| {
+impl Entry<'_> {
+    /// The tensor that is stored, whose type and shape are checked against its size.
+    fn tensor(self, name: String) -> Result<Tensor> {
+        let stored = self.stored().map_err(|error| error.in_tensor(&name));
+        let (dtype, stored, count) = stored?;
+        let elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
+        let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
+        Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored: stored.into() })
+    }
+
+    /// The type, its name in the format, and the number of elements.
+    fn stored(&self) -> Result<(Dtype, &'static str, u64)> {
+        let mut named = Dtype::all().filter_map(|dtype| Some((dtype, dtype.safetensors_name()?)));
+        let (dtype, name) = named.find(|(_, name)| *name == self.dtype).ok_or_else(|| {
             let known: Vec<&str> = Dtype::all().filter_map(Dtype::safetensors_name).collect();
             let unknown = shorten(&self.dtype);
             Error::new(format!("unknown dtype '{unknown}'; safetensors has {}", known.join(", ")))
@@ -209,26 +229,38 @@ impl Entry {
                 dtype.bits()
             )));
         }
-        let held = self.data_offsets.1 - self.data_offsets.0;
-        if bits / 8 != held {
-            let wanted = bits / 8;
+        let (start, end) = self.data_offsets;
+        let Some(held) = end.checked_sub(start) else {
+            return Err(Error::new(format!("its data ends before it starts (data_offsets [{start}, {end}])")));
+        };
+        let wanted = bits / 8;
+        if wanted != held {
             return Err(Error::new(format!("the shape asks for {wanted} bytes, data_offsets give {held}")));
         }
-        Ok((dtype, self.shape.clone(), count))
+        Ok((dtype, name, count))
+    }
+}
+
+/// Checks that every name stands once.
+fn check_names(tensors: &[Tensor]) -> Result<()> {
+    let mut names = HashSet::with_capacity(tensors.len());
+    match tensors.iter().find(|tensor| !names.insert(&*tensor.name)) {
+        Some(tensor) => Err(Error::new(format!("malformed header: '{}' stands twice", shorten(&tensor.name)))),
+        None => Ok(()),
     }
 }
 
 /// Checks that the tensors lie one behind the other and fill `held` bytes of data.
-fn check_coverage(tensors: &[(String, Entry)], held: u64) -> Result<()> {
-    let mut order: Vec<&(String, Entry)> = tensors.iter().collect();
-    order.sort_by_key(|(_, entry)| entry.data_offsets);
+fn check_coverage(tensors: &[Tensor], offsets: &[(u64, u64)], held: u64) -> Result<()> {
+    let mut order: Vec<usize> = (0..offsets.len()).collect();
+    order.sort_by_key(|&at| offsets[at]);
     let mut end = 0;
-    for (name, entry) in order {
-        let (start, next) = entry.data_offsets;
-        if start != end || next < start {
+    for at in order {
+        let (start, next) = offsets[at];
+        if start != end {
             let what = if start > end { "a gap lies before its data" } else { "its data overlaps another tensor's" };
-            let what = if next < start { "its data ends before it starts" } else { what };
-            return Err(Error::new(format!("{what} (data_offsets [{start}, {next}])")).in_tensor(name));
+            let error = Error::new(format!("{what} (data_offsets [{start}, {next}])"));
+            return Err(error.in_tensor(&tensors[at].name));
         }
         end = next;
     }
@@ -300,41 +332,47 @@ fn with_notes(metadata: Option<&[(String, String)]>, notes: &Notes) -> Result<Op
 }
 
 impl Note {
-    /// The tensor as the note has it. Tools that rewrite tensors keep old notes: one that does not fit what is
-    /// stored is refused.
-    fn apply(&self, entry: &Entry) -> Result<(Dtype, Vec<u64>, u64)> {
+    /// Makes of a stored tensor of so many bytes what the note says. Tools that rewrite tensors keep old notes: one that
+    /// does not fit what is stored is refused.
+    fn apply(&self, tensor: &mut Tensor, bytes: u64) -> Result<()> {
         let stale = || {
             Error::new(format!("metadata '{KEY}' does not fit the stored tensor, which was changed since"))
-                .remedy(format!("remove the metadata key '{KEY}' to read the tensor as {}", entry.dtype))
+                .remedy(format!("remove the metadata key '{KEY}' to read the tensor as {}", tensor.stored))
         };
         let dtype: Dtype = self.dtype.parse().map_err(|_| stale())?;
         let count = element_count(&self.shape).ok_or_else(stale)?;
-        let (name, shape, text) = (String::new(), self.shape.clone(), TextExtent::default());
-        let tensor = NewTensor { name, dtype, shape, count, fortran_order: false, text };
-        let (expected, note) = store(&tensor).map_err(|_| stale())?;
+        let (name, shape) = (Cow::default(), &self.shape[..]);
+        let new = NewTensor { name, dtype, shape, count, fortran_order: false, text: None };
+        let (expected, note) = store(&new).map_err(|_| stale())?;
         let fits = note.is_some_and(|note| note.store == self.store)
-            && expected.dtype == entry.dtype
-            && expected.shape == entry.shape
-            && expected.bytes == entry.data_offsets.1 - entry.data_offsets.0;
-        if fits { Ok((dtype, self.shape.clone(), count)) } else { Err(stale()) }
+            && expected.dtype == tensor.stored
+            && *expected.shape == tensor.shape
+            && expected.bytes == bytes;
+        if !fits {
+            return Err(stale());
+        }
+        tensor.elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
+        (tensor.shape, tensor.count) = (self.shape.clone(), count);
+        tensor.stored = format!("{}, noted as {}", tensor.stored, self.dtype).into();
+        Ok(())
     }
 }
 
 /// A tensor as it is stored.
-struct Stored {
+struct Stored<'a> {
     dtype: &'static str,
-    shape: Vec<u64>,
+    shape: Cow<'a, [u64]>,
     bytes: u64,
     /// What its offset should be a multiple of, for readers that view the bytes in place.
     alignment: u64,
 }
 
 /// How a tensor is stored, with a note where that hides its type.
-fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
-    let (dtype, shape) = (tensor.dtype, &tensor.shape);
+fn store<'a>(tensor: &NewTensor<'a>) -> Result<(Stored<'a>, Option<Note>)> {
+    let (dtype, shape) = (tensor.dtype, tensor.shape);
     let bytes = dtype.packed_bytes(tensor.count).ok_or_else(too_long)?;
     let bits = u64::from(dtype.bits());
-    let note = |store| Some(Note { dtype: dtype.name().to_owned(), shape: shape.clone(), store });
+    let note = |store| Some(Note { dtype: dtype.name().to_owned(), shape: shape.to_vec(), store });
     let last = shape.last().copied();
     // torch reads FP4 in pairs of the last dimension; the format itself asks for whole bytes in all.
     let fills_bytes = match dtype {
@@ -342,26 +380,26 @@ fn store(tensor: &NewTensor) -> Result<(Stored, Option<Note>)> {
         _ => (tensor.count * bits).is_multiple_of(8),
     };
     if let Some(name) = dtype.safetensors_name().filter(|_| fills_bytes) {
-        let stored = Stored { dtype: name, shape: shape.clone(), bytes, alignment: (bits / 8).max(1) };
+        let stored = Stored { dtype: name, shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
         return Ok((stored, None));
     }
     let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype))?;
-    let stored = |shape, alignment| Stored { dtype, shape, bytes, alignment };
+    let stored = |shape: Cow<'a, [u64]>, alignment| Stored { dtype, shape, bytes, alignment };
     match store {
-        Store::RealImag => return Ok((stored([shape.as_slice(), &[2]].concat(), 8), note(store))),
-        Store::Raw8 => return Ok((stored(shape.clone(), 1), note(store))),
+        Store::RealImag => return Ok((stored([shape, &[2]].concat().into(), 8), note(store))),
+        Store::Raw8 => return Ok((stored(shape.into(), 1), note(store))),
         Store::PackedLsb => {}
     }
     let packed = match last {
         Some(last) if last.checked_mul(bits).is_some_and(|bits| bits.is_multiple_of(8)) => {
-            let mut packed = shape.clone();
+            let mut packed = shape.to_vec();
             packed.pop();
             packed.push(last * bits / 8);
             packed
         }
         _ => vec![bytes],
     };
-    Ok((stored(packed, 1), note(store)))
+    Ok((stored(packed.into(), 1), note(store)))
 }
 
 /// How a type is stored as another one: always, or where its elements do not fill bytes.
@@ -398,24 +436,28 @@ fn place(stored: &[Stored]) -> Result<Vec<Range<u64>>> {
 
 /// The length and the JSON, padded with spaces to a multiple of 8.
 fn write_header(
-    tensors: &[NewTensor],
+    tensors: &[&NewTensor],
     stored: &[Stored],
     offsets: &[Range<u64>],
     metadata: Option<&[(String, String)]>,
 ) -> Vec<u8> {
-    let mut parts = Vec::with_capacity(tensors.len() + 1);
+    let mut header = vec![0; 8];
+    header.push(b'{');
     if let Some(pairs) = metadata {
         let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
-        parts.push(format!("{}:{{{}}}", json(METADATA), pairs.join(",")));
+        header.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
     }
-    for ((tensor, stored), at) in tensors.iter().zip(stored).zip(offsets) {
-        let (name, shape) = (json(&tensor.name), json(&stored.shape));
-        let Stored { dtype, .. } = stored;
-        parts.push(format!(r#"{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{},{}]}}"#, at.start, at.end));
+    for ((tensor, Stored { dtype, shape, .. }), at) in tensors.iter().zip(stored).zip(offsets) {
+        let (name, shape, Range { start, end }) = (json(&tensor.name), json(shape), at);
+        let entry = write!(header, r#"{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}},"#);
+        entry.expect("memory takes all");
     }
-    let mut text = format!("{{{}}}", parts.join(","));
-    text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
-    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+    header.pop_if(|last| *last == b',');
+    header.push(b'}');
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let length = header.len() as u64 - 8;
+    header[..8].copy_from_slice(&length.to_le_bytes());
+    header
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {

@@ -9,11 +9,12 @@ use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Re
 use crate::conversion::{self, Conversion, Forbidden};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
-use crate::kernel::{Form, Kernel, Loss, TextExtent};
+use crate::kernel::{Form, Kernel, Loss};
 use crate::operator::Operator;
 use crate::scaled::Codes;
 use crate::select::{Candidate, Rename, Selection, rule_to_keep};
 use source::known_dtype;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -45,19 +46,19 @@ pub enum Spread {
 }
 
 /// One output file: its tensors, each with its source, and the bytes around them.
-pub struct Plan {
+pub struct Plan<'a> {
     /// Headers and the like, with their offsets in the file, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
     /// In the order of the input.
-    pub tensors: Vec<PlannedTensor>,
+    pub tensors: Vec<PlannedTensor<'a>>,
     /// Length of the file in bytes.
     pub len: u64,
 }
 
 /// One tensor of the output.
-pub struct PlannedTensor {
+pub struct PlannedTensor<'a> {
     /// Its name; empty in a format without names.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// Whether the elements will lie in column-major order.
     pub fortran_order: bool,
     /// What makes the result's elements of the source's.
@@ -67,14 +68,14 @@ pub struct PlannedTensor {
     /// Which of the inputs the elements come from.
     pub input: usize,
     /// Where in it.
-    pub source: Tensor,
+    pub source: &'a Tensor,
     /// The result's bytes in the output file.
     pub target: Range<u64>,
     /// A checksum of the result that is to be written as well.
-    pub seal: Option<Seal>,
+    pub seal: Option<Box<Seal>>,
 }
 
-impl Plan {
+impl Plan<'_> {
     /// Bytes of all tensors, without what is around them.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
@@ -88,11 +89,11 @@ impl Plan {
     }
 }
 
-impl PlannedTensor {
+impl PlannedTensor<'_> {
     /// The elements, as messages name them.
     #[must_use]
     pub fn elements(&self) -> conversion::Elements<'_> {
-        elements(&self.source, self.fortran_order)
+        elements(self.source, self.fortran_order)
     }
 
     /// Whether a column-major source becomes row-major.
@@ -142,13 +143,18 @@ fn elements(tensor: &Tensor, fortran_order: bool) -> conversion::Elements<'_> {
 /// # Errors
 /// When the operator lacks a pair of types, a tensor's type is not known, an output cannot hold a result, or a cast would
 /// take codes for values.
-pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan>> {
+pub fn apply<'a>(
+    request: &Request,
+    inputs: &'a [Input],
+    spread: Spread,
+    measured: &dyn Fn(u64),
+) -> Result<Vec<Plan<'a>>> {
     let mut chosen = choose(request, inputs)?;
     measure_texts(inputs, &mut chosen, measured)?;
     let mut plans = Vec::new();
     let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
     for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
-        let new: Vec<NewTensor> = group.iter().map(|chosen| chosen.new.clone()).collect();
+        let new: Vec<&NewTensor> = group.iter().map(|chosen| &chosen.new).collect();
         let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
         sources.dedup();
         if spread == Spread::AsInputs {
@@ -156,8 +162,8 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
         }
         let metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
         let layout = request.container.lay_out(&new, metadata.as_deref())?;
-        let places = layout.places.into_iter();
-        let tensors = group.into_iter().zip(places).map(|(Chosen { input, tensor, from, target, new }, place)| {
+        let mut tensors = Vec::with_capacity(group.len());
+        for (Chosen { input, tensor, from, target, new }, place) in group.into_iter().zip(layout.places) {
             let to = place.form;
             let conversion = conversions.get(from, to, target.is_some());
             let forbidden = (target.is_some() && !request.fail_on.is_empty()).then(|| Forbidden {
@@ -169,22 +175,18 @@ pub fn apply(request: &Request, inputs: &[Input], spread: Spread, measured: &dyn
                 None => conversion,
             });
             let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&new.name);
-            Ok(PlannedTensor {
+            tensors.push(PlannedTensor {
                 conversion: conversion.ok_or_else(refused)?,
                 name: new.name,
                 fortran_order: new.fortran_order,
                 is_converted: target.is_some(),
                 input,
-                source: tensor.clone(),
+                source: tensor,
                 target: place.range,
                 seal: place.seal,
-            })
-        });
-        let mut planned = Vec::with_capacity(new.len());
-        for tensor in tensors {
-            planned.push(tensor?);
+            });
         }
-        plans.push(Plan { tensors: planned, literals: layout.literals, len: layout.len });
+        plans.push(Plan { tensors, literals: layout.literals, len: layout.len });
     }
     Ok(plans)
 }
@@ -222,7 +224,7 @@ struct Chosen<'a> {
     from: Form,
     /// The type to convert to; `None` where the tensor is copied.
     target: Option<Dtype>,
-    new: NewTensor,
+    new: NewTensor<'a>,
 }
 
 /// Decides for every tensor what becomes of it, and refuses what cannot be.
@@ -253,15 +255,17 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
         if container.stores(dtype).is_none() {
             return Err(container.refusal(dtype));
         }
-        let (shape, count) = (tensor.shape.clone(), tensor.count);
+        let (shape, count) = (&tensor.shape[..], tensor.count);
         let fortran_order = tensor.fortran_order && container.facts().has_fortran_order;
-        let new = NewTensor { name: new_name, dtype, shape, count, fortran_order, text: TextExtent::default() };
+        let new = NewTensor { name: new_name, dtype, shape, count, fortran_order, text: None };
         Ok(Chosen { input, tensor, from: source, target, new })
     };
-    let chosen = all().zip(names).map(|((input, tensor), name)| {
-        choose(input, tensor, name).map_err(|error| error.in_tensor(&tensor.name).in_file(inputs[input].path()))
-    });
-    chosen.collect()
+    let mut chosen = Vec::with_capacity(names.len());
+    for ((input, tensor), name) in all().zip(names) {
+        let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
+        chosen.push(choose(input, tensor, name).map_err(in_place)?);
+    }
+    Ok(chosen)
 }
 
 /// Finds out how long the texts are that will be written: no file can be laid out without.
@@ -270,12 +274,13 @@ fn measure_texts(inputs: &[Input], chosen: &mut [Chosen], measured: &dyn Fn(u64)
     {
         let transposed = tensor.fortran_order != new.fortran_order;
         let mut share = Share::new(tensor);
-        new.text = Reader::open(tensor, &inputs[*input].files, transposed)
+        let extent = Reader::open(tensor, &inputs[*input].files, transposed)
             .and_then(|reader| {
                 let progress = &mut |elements| measured(share.up_to(elements));
                 conversion::measure(*from, elements(tensor, new.fortran_order), reader, progress)
             })
             .map_err(|error| error.in_tensor(&tensor.name).in_file(inputs[*input].path()))?;
+        new.text = Some(Box::new(extent));
     }
     Ok(())
 }
@@ -309,14 +314,14 @@ fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<Vec<Chosen>
 }
 
 /// The tensors' names in the output.
-fn new_names(inputs: &[Input], container: &dyn Container, renames: &[Rename]) -> Result<Vec<String>> {
+fn new_names<'a>(inputs: &'a [Input], container: &dyn Container, renames: &[Rename]) -> Result<Vec<Cow<'a, str>>> {
     let all = || inputs.iter().flat_map(|input| input.contents.tensors.iter().map(move |tensor| (input, tensor)));
     // A nameless tensor of a format with names stays one where there is only it.
-    let name = |(input, tensor): (&Input, &Tensor)| {
+    let name = |(input, tensor): (&'a Input, &'a Tensor)| {
         let stays = input.container.facts().has_names && container.facts().holds_one;
-        if stays { tensor.name.clone() } else { input.name_of(tensor).to_owned() }
+        Cow::Borrowed(if stays { &*tensor.name } else { input.name_of(tensor) })
     };
-    let mut names: Vec<String> = all().map(name).collect();
+    let mut names: Vec<Cow<str>> = all().map(name).collect();
     if renames.is_empty() {
         return Ok(names); // a container refuses two of a name
     }
@@ -328,10 +333,10 @@ fn new_names(inputs: &[Input], container: &dyn Container, renames: &[Rename]) ->
         if !done.insert(place) {
             return Err(Error::new("--rename names it twice").in_tensor(old));
         }
-        names[place].clone_from(new);
+        names[place] = Cow::Owned(new.clone());
     }
     let mut seen = HashSet::new();
-    match names.iter().find(|name| !seen.insert(name.as_str())) {
+    match names.iter().find(|name| !seen.insert(&***name)) {
         Some(clash) => Err(Error::new("two tensors would have this name").in_tensor(clash)),
         None => Ok(names),
     }

@@ -109,7 +109,7 @@ fn head(report: &Report) -> String {
 }
 
 /// The tensor that has the most noise.
-fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport, f64)> {
+fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
     let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_ref()?.sqnr_db?)));
     known.filter(|(_, decibels)| !decibels.is_nan()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }

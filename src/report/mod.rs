@@ -15,7 +15,9 @@ use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -37,7 +39,7 @@ pub struct Report<'a> {
     /// Length of the input in bytes.
     pub bytes_in: u64,
     /// The output, or the shards of it.
-    pub files: Vec<FileReport>,
+    pub files: Vec<FileReport<'a>>,
     /// How many of the files were there before this run.
     pub before: usize,
     /// How long it took; `None` for a dry run.
@@ -46,25 +48,25 @@ pub struct Report<'a> {
 
 /// One output file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FileReport {
+pub struct FileReport<'a> {
     /// Its name; in a folder, the name there.
     pub file: String,
     /// Its length.
     pub bytes: u64,
     /// What is in it, in its order.
-    pub tensors: Vec<TensorReport>,
+    pub tensors: Vec<TensorReport<'a>>,
 }
 
 /// One tensor of an output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TensorReport {
+pub struct TensorReport<'a> {
     /// What it is called there; empty in a format without names.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// What it was called before, where that is something else.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub renamed_from: Option<String>,
+    pub renamed_from: Option<Cow<'a, str>>,
     /// Lengths of its dimensions.
-    pub shape: Vec<u64>,
+    pub shape: Cow<'a, [u64]>,
     /// Its type in the input.
     pub from: Dtype,
     /// Its type in the output.
@@ -78,24 +80,24 @@ pub struct TensorReport {
     pub bytes_out: u64,
     /// What happened to its values; `None` where nothing has happened yet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub counts: Option<Counts>,
+    pub counts: Option<Box<Counts>>,
     /// How far its values are from those before, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub figures: Option<Box<Figures>>,
     /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sha256_in: Option<String>,
+    pub sha256_in: Option<Box<str>>,
     /// SHA-256 of its bytes in the output, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sha256_out: Option<String>,
+    pub sha256_out: Option<Box<str>>,
 }
 
-impl FileReport {
+impl<'a> FileReport<'a> {
     /// What is to be done, and with `outcomes` what was.
     #[must_use]
-    pub fn new(file: String, plan: &Plan, outcomes: Option<&[Outcome]>) -> Self {
-        let tensors = plan.tensors.iter().enumerate();
-        let tensors = tensors.map(|(at, tensor)| TensorReport::new(tensor, outcomes.map(|outcomes| &outcomes[at])));
+    pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
+        let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
+        let tensors = plan.tensors.iter().zip(outcomes).map(|(tensor, outcome)| TensorReport::new(tensor, outcome));
         Self { file, bytes: plan.len, tensors: tensors.collect() }
     }
 
@@ -105,7 +107,7 @@ impl FileReport {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
             // Text lies in other ways in other formats, and is not hashed.
             if !tensor.is_text() {
-                (tensor.sha256_in, tensor.sha256_out) = (hashes.source, Some(hashes.target));
+                (tensor.sha256_in, tensor.sha256_out) = (hashes.source.map(Into::into), Some(hashes.target.into()));
             }
         }
         self
@@ -114,24 +116,25 @@ impl FileReport {
     /// The losses of all tensors.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.tensors.iter().filter_map(|tensor| tensor.counts).sum()
+        self.tensors.iter().filter_map(|tensor| tensor.counts.as_deref().copied()).sum()
     }
 }
 
-impl TensorReport {
-    fn new(tensor: &PlannedTensor, outcome: Option<&Outcome>) -> Self {
-        let old = &tensor.source.name;
+impl<'a> TensorReport<'a> {
+    fn new(tensor: &PlannedTensor<'a>, outcome: Option<Outcome>) -> Self {
+        let (counts, figures) = outcome.map(|Outcome { counts, figures }| (counts, figures)).unzip();
+        let old = &*tensor.source.name;
         Self {
             name: tensor.name.clone(),
-            renamed_from: (!old.is_empty() && *old != tensor.name).then(|| old.clone()),
-            shape: tensor.source.shape.clone(),
+            renamed_from: (!old.is_empty() && old != tensor.name).then_some(Cow::Borrowed(old)),
+            shape: Cow::Borrowed(&tensor.source.shape),
             from: tensor.conversion.from.dtype(),
             to: tensor.conversion.to.dtype(),
             is_converted: tensor.is_converted,
             bytes_in: tensor.source.data.stored_len(),
             bytes_out: tensor.target.end - tensor.target.start,
-            counts: outcome.map(|outcome| outcome.counts),
-            figures: outcome.and_then(|outcome| outcome.figures.clone()).map(|mut figures| {
+            counts,
+            figures: figures.flatten().map(|mut figures| {
                 if tensor.fortran_order {
                     for index in [&mut figures.max_abs_error_at, &mut figures.max_rel_error_at].into_iter().flatten() {
                         *index = row_major(*index, &tensor.source.shape);
@@ -166,11 +169,11 @@ impl TensorReport {
 
 impl Report<'_> {
     /// The tensors of all files.
-    pub fn tensors(&self) -> impl Iterator<Item = &TensorReport> {
+    pub fn tensors(&self) -> impl Iterator<Item = &TensorReport<'_>> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    fn converted(&self) -> impl Iterator<Item = &TensorReport> {
+    fn converted(&self) -> impl Iterator<Item = &TensorReport<'_>> {
         self.tensors().filter(|tensor| tensor.is_converted)
     }
 
@@ -290,9 +293,9 @@ impl Report<'_> {
             let first = group[0];
             let is_same = group.iter().all(|tensor| tensor.shape == first.shape);
             let (name, count) = if group.len() == 1 {
-                (&first.name, String::new())
+                (&*first.name, String::new())
             } else {
-                (pattern, format!("{} tensors", group.len()))
+                (pattern.as_str(), format!("{} tensors", group.len()))
             };
             let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
             let to = if first.is_converted { format!("-> {}", first.to) } else { "kept".to_owned() };

@@ -168,7 +168,7 @@ impl Work<'_> {
             Conversion::cast(from, to, &Attributes::default().rules()).expect("every real number can be widened");
         let tally = match &self.tensor.data {
             Data::Mapped { file, range, checksum } => {
-                self.mapped::<T>(&conversion, &self.files[*file], range, checksum.as_ref())
+                self.mapped::<T>(&conversion, &self.files[*file], range, checksum.as_deref())
             }
             Data::Streamed(_) => self.streamed(&conversion),
         }?;

@@ -72,7 +72,7 @@ impl Container for Onnx {
             _ => "raw_data",
         };
         let Message { name, metadata, .. } = message;
-        let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default());
+        let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default()).into();
         let tensor = Tensor { name, shape, count, elements, fortran_order: false, data, stored };
         let metadata = (!metadata.is_empty()).then_some(metadata);
         Ok(Contents { tensors: vec![tensor], metadata, beside, ..Contents::default() })
@@ -82,13 +82,13 @@ impl Container for Onnx {
         dtype.onnx_name().map(str::to_owned)
     }
 
-    fn lay_out(&self, tensors: &[NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
         let [tensor] = tensors else {
             return Err(Error::new(format!("a .pb file holds one tensor, there are {}", tensors.len()))
                 .remedy("name an output that ends in .npz or .safetensors"));
         };
         let mut head = Vec::new();
-        for &length in &tensor.shape {
+        for &length in tensor.shape {
             if i64::try_from(length).is_err() {
                 return Err(Error::new(format!("a dimension of {length}; ONNX counts to 2^63")).in_tensor(&tensor.name));
             }
@@ -103,7 +103,7 @@ impl Container for Onnx {
         let mut tail = Vec::new();
         let (form, data) = if tensor.dtype == Dtype::String {
             tail = name; // fields are written in the order of their numbers
-            (Form::Texts(TextForm::Fields { tag: TEXT_TAG }), tensor.text.field_bytes)
+            (Form::Texts(TextForm::Fields { tag: TEXT_TAG }), tensor.text.as_ref().map_or(0, |text| text.field_bytes))
         } else {
             let storage = Storage::packed(tensor.dtype);
             let data = storage.bytes(tensor.count).ok_or_else(too_long)?;

@@ -110,7 +110,7 @@ pub(super) fn table(report: &Report, spreads: &[Spread]) -> String {
     text
 }
 
-fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport, &'a TensorReport)> {
+fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport<'a>, &'a TensorReport<'a>)> {
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
@@ -230,7 +230,7 @@ fn of_figures<'a>(cell: impl Fn(&Figures) -> Cell + 'a) -> CellOf<'a> {
 /// A cell that shows a share of the elements.
 fn of_counts<'a>(count: impl Fn(&Counts) -> u64 + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
-        tensor.counts.map(|counts| Cell::share(count(&counts), tensor.elements())).unwrap_or_default()
+        tensor.counts.as_ref().map(|counts| Cell::share(count(counts), tensor.elements())).unwrap_or_default()
     })
 }
 
@@ -263,7 +263,7 @@ fn sqnr(figures: &Figures, clearest: f64) -> Cell {
 
 /// How many values were lost, and of how many; `None` where it is not known, or there are none.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
-    let (counts, all) = (tensor.counts?, tensor.elements());
+    let (counts, all) = (tensor.counts.as_ref()?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
 }
 
