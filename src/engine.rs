@@ -38,7 +38,7 @@ pub struct Outcome {
 /// `figures`, every result is compared with its source while both are at hand.
 ///
 /// # Errors
-/// When the output cannot be written, a source is damaged, an element is malformed, or a value breaks a rule of the
+/// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value breaks a rule of the
 /// cast. Of several such errors the first in the output is given, whatever the number of threads.
 ///
 /// # Panics
@@ -88,6 +88,7 @@ pub fn run(
     let first = failures.into_iter().min_by_key(|failure| (failure.0.item.offset(plan), failure.0.start));
     first.map_or(Ok(()), |failure| Err(failure.1))?;
     sums.settle(plan, inputs, output)?;
+    plan.check_unchanged(inputs)?;
     let outcomes = plan.tensors.iter().zip(found).map(|(tensor, found)| {
         let Found { counts, figures: values } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         let figures = comparer(tensor, figures).map(|_| Box::new(values.unwrap_or_default().figures()));
@@ -328,6 +329,9 @@ impl Worker<'_> {
             let target = part.target(self.plan);
             let len = (target.end - target.start) as usize;
             if self.buffer.len() < filled + len {
+                let more = filled + len - self.buffer.len();
+                let failed = |_| Failure::new((part, Error::new("out of memory").into_io()));
+                self.buffer.try_reserve(more).map_err(failed)?;
                 self.buffer.resize(filled + len, 0);
             }
             let result = &mut self.buffer[filled..filled + len];
@@ -386,7 +390,11 @@ impl Worker<'_> {
     }
 
     fn write(&self, part: Part, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
-        self.output.write_at(offset, bytes).map_err(|error| Failure::new((part, error)))
+        let in_source = |error: Error| match part.item {
+            Item::Literal(_) => error,
+            Item::Tensor(index) => error.in_file(self.inputs[self.plan.tensors[index].input].path()),
+        };
+        self.output.write_at(offset, bytes).map_err(|error| Failure::new((part, in_source(error))))
     }
 
     /// Converts a tensor whose elements come one after the other.

@@ -24,7 +24,7 @@ pub struct Hashes {
 /// The hashes of all tensors of a plan, whose output is written; a thread takes a tensor at a time.
 ///
 /// # Errors
-/// When a source is damaged.
+/// When a source is damaged, or changes meanwhile.
 pub fn of(
     plan: &Plan,
     inputs: &[Input],
@@ -40,7 +40,9 @@ pub fn of(
         let target = output.get(tensor.target.start as usize..tensor.target.end as usize).unwrap_or_default();
         Ok(Hashes { source, target: of_bytes(target, progress) })
     };
-    each(threads, plan.tensors.len(), hashes).into_iter().collect()
+    let hashes = each(threads, plan.tensors.len(), hashes).into_iter().collect::<Result<_>>()?;
+    plan.check_unchanged(inputs)?;
+    Ok(hashes)
 }
 
 /// The hash of a tensor in a file; `None` of text.

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use tcast::{cli::Cli, commands};
 
 fn main() -> ExitCode {
-    commands::remove_temporaries_on_interrupt();
+    if let Err(error) = commands::remove_temporaries_on_interrupt() {
+        return commands::fail(&error);
+    }
     match Cli::try_parse() {
         Ok(cli) => commands::run(&cli),
         Err(error) => commands::usage(&error),

@@ -39,6 +39,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     let recorded = read(report).map_err(|error| error.in_file(report))?;
     let source = checkpoint::open(&args.a)?;
     let lines = compare(&recorded, &source, args)?;
+    source.check_unchanged()?;
     let wrong: Vec<(&String, &String)> =
         lines.iter().filter_map(|(name, wrong)| Some((name, wrong.as_ref()?))).collect();
     if args.json {

@@ -29,6 +29,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         plan::check_from(folder.tensors().map(|(_, tensor)| tensor), args.from)
             .map_err(|error| error.in_file(&args.input))?;
         listing.stats = listing.measure();
+        folder.check_unchanged()?;
     }
     print(&if args.json { listing.json().to_string() } else { listing.text().trim_end().to_owned() })?;
     // All that could be read is shown first.

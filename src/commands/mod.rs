@@ -18,6 +18,10 @@ use crate::io::output;
 use anstyle::{AnsiColor, Style};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The exit code where an input that is cut short ends the process.
+static CUT_SHORT: AtomicU8 = AtomicU8::new(1);
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -34,15 +38,22 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Inspect(args) => inspect::run(args).map(done),
         Command::Diff(args) => diff::run(args),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
-            if let Some(remedy) = error.remedy_text() {
-                tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
-            }
-            ExitCode::from(error.exit_code())
-        }
+    let code = result.unwrap_or_else(|error| fail(&error));
+    output::end_interrupts();
+    code
+}
+
+/// Tells what went wrong, and gives the exit code for it.
+#[must_use]
+pub fn fail(error: &Error) -> ExitCode {
+    tell_error(error);
+    ExitCode::from(error.exit_code())
+}
+
+fn tell_error(error: &Error) {
+    tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
+    if let Some(remedy) = error.remedy_text() {
+        tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
     }
 }
 
@@ -106,23 +117,42 @@ fn print(text: &str) -> Result<(), Error> {
 }
 
 /// Makes SIGINT, SIGTERM and, when a terminal closes, SIGHUP remove what is half written and end the process with exit
-/// code 130.
-pub fn remove_temporaries_on_interrupt() {
+/// code 130; likewise SIGXCPU, the limit of computing time. A SIGBUS, by which an input ends that was cut short, is
+/// an error as any other. A file beyond the limit of sizes is an error of writing then, and no SIGXFSZ.
+///
+/// # Errors
+/// When the system gives no thread for it.
+#[cfg_attr(not(unix), expect(clippy::unnecessary_wraps, reason = "nothing is done there"))]
+pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    #[cfg(unix)]
-    let heeded = [SIGINT, SIGTERM].into_iter().chain((!is_ignored(SIGHUP)).then_some(SIGHUP));
-    #[cfg(unix)]
-    if let Ok(mut signals) = signal_hook::iterator::Signals::new(heeded) {
-        std::thread::spawn(move || {
-            if signals.forever().next().is_some() {
-                let kept = output::remove_temporaries().unwrap_or_else(|| "no output was written".to_owned());
+    {
+        use crate::io::map;
+        use signal_hook::consts::{SIGBUS, SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ};
+        let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
+        map::note_faults().map_err(failed)?;
+        signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
+        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        let heeded = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(hang_up);
+        let mut signals = signal_hook::iterator::Signals::new(heeded).map_err(failed)?;
+        let listen = move || {
+            if let Some(signal) = signals.forever().next() {
+                let kept = output::remove_temporaries();
+                if signal == SIGBUS {
+                    tell_error(&map::fault());
+                    if let Some(kept) = kept {
+                        tell(&format!("tcast: {kept}"));
+                    }
+                    std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
+                }
+                let kept = kept.unwrap_or_else(|| "no output was written".to_owned());
                 let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
                 tell(&format!("{line_end}tcast: interrupted, {kept}"));
                 std::process::exit(130);
             }
-        });
+        };
+        std::thread::Builder::new().spawn(listen).map_err(failed)?;
     }
+    Ok(())
 }
 
 /// Whether the process was started to outlive its terminal, as by nohup. Only Linux tells without unsafe code;

@@ -116,6 +116,14 @@ impl Input {
         self.len() == 0
     }
 
+    /// Refuses what was read if a file is not any more what it was.
+    ///
+    /// # Errors
+    /// As [`MappedFile::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(MappedFile::check_unchanged)
+    }
+
     /// The bytes before the first tensor's; of a file whose tensors are no plain bytes, the first few.
     #[must_use]
     pub fn header(&self) -> &[u8] {

@@ -1,11 +1,21 @@
 //! Inputs, memory-mapped: the file's pages are the buffer, so a tensor is never copied into memory of ours.
+//!
+//! Another process can change a file while it is mapped. Each way to do so has its guard:
+//! * cut short, and the pages are asked for first: [`MappedFile::prefetch`] fails;
+//! * cut short after that, or a disk that fails: the system sends a SIGBUS, and [`note_faults`] lets it be told;
+//! * written to, or cut short within its last page, which reads as zeros then: [`MappedFile::check_unchanged`].
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
 use crate::error::{Error, Result};
 use memmap2::Mmap;
-use std::fs::File;
-use std::ops::Deref;
+use std::fs::{File, Metadata};
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+/// Where files are mapped now, and the paths they were opened by.
+static MAPPED: Mutex<Vec<(Range<usize>, PathBuf)>> = Mutex::new(Vec::new());
 
 /// A file mapped read-only.
 #[derive(Debug)]
@@ -13,6 +23,27 @@ pub struct MappedFile {
     path: PathBuf,
     /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
+    stamp: Stamp,
+}
+
+/// What a file was when it was mapped: a change of its bytes changes this.
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    len: u64,
+    modified: Option<SystemTime>,
+    #[cfg(unix)]
+    identity: (u64, u64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            len: metadata.len(),
+            modified: metadata.modified().ok(),
+            #[cfg(unix)]
+            identity: (std::os::unix::fs::MetadataExt::dev(metadata), std::os::unix::fs::MetadataExt::ino(metadata)),
+        }
+    }
 }
 
 impl MappedFile {
@@ -30,7 +61,7 @@ impl MappedFile {
         if !metadata.is_file() {
             return Err(Error::new("is not a regular file: an input must be a file that can be mapped").in_file(path));
         }
-        Ok(Self { path: path.to_owned(), ..Self::of(&File::open(path).map_err(failed)?).map_err(failed)? })
+        Self::map(&File::open(path).map_err(failed)?, path).map_err(failed)
     }
 
     /// Maps an open file, which keeps its bytes even where it has no name any more.
@@ -38,17 +69,22 @@ impl MappedFile {
     /// # Errors
     /// When it cannot be mapped.
     pub fn of(file: &File) -> std::io::Result<Self> {
-        let path = PathBuf::new();
-        if file.metadata()?.len() == 0 {
-            return Ok(Self { path, map: None });
+        Self::map(file, Path::new(""))
+    }
+
+    fn map(file: &File, path: &Path) -> std::io::Result<Self> {
+        let (path, stamp) = (path.to_owned(), Stamp::of(&file.metadata()?));
+        if stamp.len == 0 {
+            return Ok(Self { path, map: None, stamp });
         }
         // SAFETY: the bytes are only ever read as plain bytes, so a change by another process can give wrong
-        // values but no invalid ones. A file cut short while it is mapped is noticed by `prefetch`, or ends the
-        // process with SIGBUS; the output is a temporary file then, never a half-written one under its own name.
+        // values but no invalid ones; see above for how it is noticed. The output is a temporary file until then.
         let map = unsafe { Mmap::map(file) }?;
         #[cfg(unix)]
         let _ = map.advise(memmap2::Advice::Sequential); // only a hint: a refusal changes nothing
-        Ok(Self { path, map: Some(map) })
+        let start = map.as_ptr().addr();
+        mapped().push((start..start + map.len(), path.clone()));
+        Ok(Self { path, map: Some(map), stamp })
     }
 
     /// The path it was opened by.
@@ -61,22 +97,97 @@ impl MappedFile {
     ///
     /// # Errors
     /// When the file no longer has these bytes, as far as the system can tell (Linux 5.14 and newer).
-    pub fn prefetch(&self, range: std::ops::Range<usize>) -> Result<()> {
-        /// What Linux answers where reading the page would end in a SIGBUS.
-        #[cfg(target_os = "linux")]
-        const EFAULT: i32 = 14;
+    pub fn prefetch(&self, range: Range<usize>) -> Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(map) = &self.map
             && let Err(error) = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len())
-            && error.raw_os_error() == Some(EFAULT)
+            && is_fault(&error)
         {
-            return Err(Error::new("the file was cut short, or could not be read, during the work")
-                .into_io()
-                .in_file(&self.path));
+            return Err(cut_short().in_file(&self.path));
         }
         #[cfg(not(target_os = "linux"))]
         let _ = range;
         Ok(())
+    }
+
+    /// Refuses a file that is not any more what it was when it was mapped: what was read of it may be of either. One
+    /// that is removed keeps its bytes.
+    ///
+    /// # Errors
+    /// When its length or its time has changed, or another one has its name.
+    pub fn check_unchanged(&self) -> Result<()> {
+        match std::fs::metadata(&self.path) {
+            Ok(now) if Stamp::of(&now) != self.stamp => {
+                let error = Error::new("the file was changed, or another took its name, during the work");
+                Err(error.in_file(&self.path).remedy("start again when nothing writes to it"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        if let Some(map) = &self.map {
+            let start = map.as_ptr().addr();
+            mapped().retain(|(range, _)| range.start != start);
+        }
+    }
+}
+
+fn mapped() -> std::sync::MutexGuard<'static, Vec<(Range<usize>, PathBuf)>> {
+    MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Whether the system answered so to a page whose reading would end in a SIGBUS.
+pub(super) fn is_fault(error: &std::io::Error) -> bool {
+    /// The number everywhere but on Windows, where a mapped file cannot be cut short.
+    const EFAULT: i32 = 14;
+    cfg!(unix) && error.raw_os_error() == Some(EFAULT)
+}
+
+/// Bytes that were there when the file was opened cannot be had.
+#[must_use]
+pub fn cut_short() -> Error {
+    Error::new("the file was cut short, or could not be read, during the work").into_io()
+}
+
+/// The address whose access the system answered with a SIGBUS.
+#[cfg(unix)]
+static FAULT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+/// Has a SIGBUS note its address and do nothing else: the thread meets it again and again, until whoever listens to the
+/// signal ends the process. To be called before anybody does; it takes the place of the standard library's own handler,
+/// which would end the process by the second of them.
+///
+/// # Errors
+/// When the system refuses.
+#[cfg(unix)]
+pub fn note_faults() -> std::io::Result<()> {
+    extern "C" fn note(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        // SAFETY: the system hands a valid siginfo to a handler installed with SA_SIGINFO; of a SIGBUS it has an
+        // address. An atomic store is all that happens, and that is allowed in a handler.
+        let address = unsafe { (*info).si_addr() };
+        FAULT.store(address.addr(), std::sync::atomic::Ordering::Release);
+    }
+    // SAFETY: all zeros are a valid sigaction (no flags, an empty mask), and `note` has the type that SA_SIGINFO asks for.
+    let done = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut())
+    };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// What a SIGBUS was about.
+#[cfg(unix)]
+#[must_use]
+pub fn fault() -> Error {
+    let address = FAULT.load(std::sync::atomic::Ordering::Acquire);
+    match mapped().iter().find(|(range, _)| range.contains(&address)) {
+        Some((_, path)) if path != Path::new("") => cut_short().in_file(path),
+        _ => Error::new("memory could not be read (SIGBUS)"),
     }
 }
 

@@ -4,7 +4,7 @@
 //! there and flushed. Every temporary file is listed, so that an interrupt can remove it. Devices and pipes
 //! have no name to take and are written in place.
 
-use super::map::MappedFile;
+use super::map::{MappedFile, cut_short, is_fault};
 use crate::error::{Error, Result, quoted, size};
 use std::fs::{self, File};
 use std::io;
@@ -52,6 +52,11 @@ pub fn keep_at_interrupt(what: String, folders: impl IntoIterator<Item = NewFold
         temporaries.forget(folder);
     }
     temporaries.kept = Some(what);
+}
+
+/// The process ends by itself: an interrupt would come too late, and is not heeded any more.
+pub fn end_interrupts() {
+    std::mem::forget(lock());
 }
 
 /// Makes something where an interrupt may be taking things away: before that, or never.
@@ -341,7 +346,7 @@ impl Output {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// When the system cannot write them.
+    /// When the system cannot write them; or, without the name of the file, cannot read them from where they are mapped.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = if self.is_seekable {
             write_all_at(&self.file, offset, bytes)
@@ -349,8 +354,11 @@ impl Output {
             io::Write::write_all(&mut &self.file, bytes)
         };
         written.map_err(|error| {
+            if is_fault(&error) {
+                return cut_short();
+            }
             let failure = Error::io("cannot write", &error).in_file(self.path());
-            if error.kind() == io::ErrorKind::StorageFull {
+            if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
                 failure.remedy("free some space, or name a file on another disk with -o")
             } else {
                 failure
@@ -385,11 +393,29 @@ impl Output {
             temporaries.kept = Some(kept.to_owned());
         }
         drop(temporaries);
-        #[cfg(unix)]
         if sync {
-            File::open(directory_of(file)).and_then(|directory| directory.sync_all()).map_err(failed)?;
+            sync_folder(directory_of(file)).map_err(failed)?;
         }
         Ok(())
+    }
+}
+
+/// Flushes a folder: what has got a name in it keeps it, whatever happens. One that may not be read, and one on a file
+/// system that does not know of this, is left to the system.
+///
+/// # Errors
+/// When the disk fails.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(windows) {
+        return Ok(()); // folders cannot be opened there
+    }
+    let folder = if folder == Path::new("") { Path::new(".") } else { folder };
+    let is_impossible = |kind| {
+        matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+    };
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error) if is_impossible(error.kind()) => Ok(()),
+        flushed => flushed,
     }
 }
 

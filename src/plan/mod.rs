@@ -87,6 +87,17 @@ impl Plan<'_> {
     pub fn source_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum()
     }
+
+    /// Refuses what was read of files that somebody has written to meanwhile.
+    ///
+    /// # Errors
+    /// When one that a tensor comes from is not what it was.
+    pub fn check_unchanged(&self, inputs: &[Input]) -> Result<()> {
+        let mut used: Vec<usize> = self.tensors.iter().map(|tensor| tensor.input).collect();
+        used.sort_unstable();
+        used.dedup();
+        used.into_iter().try_for_each(|input| inputs[input].check_unchanged())
+    }
 }
 
 impl PlannedTensor<'_> {

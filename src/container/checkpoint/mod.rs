@@ -79,6 +79,14 @@ impl Checkpoint {
         self.shards.iter().map(Input::len).sum()
     }
 
+    /// Refuses what was read if a file is not any more what it was.
+    ///
+    /// # Errors
+    /// As [`MappedFile::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.shards.iter().try_for_each(Input::check_unchanged)
+    }
+
     /// The name of a shard in its folder; of a single file, as it was named.
     #[must_use]
     pub fn shard_name(&self, shard: &Input) -> String {
