@@ -58,8 +58,11 @@ impl Source {
     pub fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         let metadata = fs::metadata(path).map_err(failed)?;
-        let modified = metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let modified = format!("{}.{:09}", modified.as_secs(), modified.subsec_nanos());
+        let (sign, modified) = match metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH) {
+            Ok(since) => ("", since),
+            Err(before) => ("-", before.duration()),
+        };
+        let modified = format!("{sign}{}.{:09}", modified.as_secs(), modified.subsec_nanos());
         Ok(Self { file: name, bytes: metadata.len(), modified, header: header.map(sha256) })
     }
 }

@@ -12,6 +12,7 @@
 //! The last step moves `files/` up, the index at the end. Then all that was done is written into [`END`], the work
 //! folder goes, and that file last: at no moment could a resume not tell how far it was.
 
+mod lock;
 mod manifest;
 
 pub use manifest::{Manifest, Shard, Source};
@@ -19,14 +20,15 @@ pub use manifest::{Manifest, Shard, Source};
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::io::output::{
-    Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers, uninterrupted,
+    Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
 };
+use lock::{lock, remove_work};
 use manifest::sha256;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -169,9 +171,7 @@ impl Staging {
     /// As [`check`]; when another run is at work, what it has begun differs from `manifest`, or the system refuses.
     pub fn open(folder: &Path, manifest: Manifest, start: Start, sync: bool, source: Option<&Path>) -> Result<Self> {
         check(folder, start, &manifest)?;
-        if start == Start::Replace {
-            let _ = fs::remove_file(folder.join(END));
-        } else if folder.join(END).exists() {
+        if start != Start::Replace && folder.join(END).exists() {
             let staging = Self::at_end(folder, sync)?;
             staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
             return Ok(staging);
@@ -198,11 +198,17 @@ impl Staging {
                 return Err(error);
             }
         };
+        // Between the look at the folder and the lock, another run may have done all its work.
+        check(folder, start, &manifest)?;
         if start == Start::Replace {
+            let _ = fs::remove_file(folder.join(END));
             clear(&work);
         }
         create_folders(&work.join("files"))?;
         create_folders(&work.join("done"))?;
+        if sync {
+            folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
+        }
         let path = work.join(MANIFEST);
         let begun = Self { is_new, start, _lock: lock, made, ..Self::begun(folder, manifest, None, sync) };
         begun.decide(&path)?;
@@ -304,7 +310,9 @@ impl Staging {
         };
         for Source { file, .. } in self.manifest.side_files.iter().filter(missing) {
             if let Some(source) = source {
-                self.add(file, &MappedFile::open(&source.join(file))?)?;
+                let content = MappedFile::open(&source.join(file))?;
+                self.add(file, &content).map_err(|error| error.in_file(content.path()))?;
+                content.check_unchanged()?;
             }
         }
         Ok(())
@@ -374,10 +382,12 @@ impl Staging {
             self.move_up()?;
         }
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
-        if self.work.exists() {
-            fs::remove_dir_all(&self.work).map_err(failed)?;
+        remove_work(&self.work).map_err(failed)?;
+        match fs::remove_file(self.folder.join(END)) {
+            // A run that is to replace all this has begun.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.map_err(failed)?,
         }
-        fs::remove_file(self.folder.join(END)).map_err(failed)?;
         keep_at_interrupt("the output was complete".to_owned(), []);
         Ok(())
     }
@@ -414,17 +424,35 @@ impl Staging {
             if let Some(folder) = to.parent() {
                 create_folders(folder)?;
             }
+            if self.manifest.index.as_ref() == Some(file) {
+                self.sync_names()?; // with the index all the rest counts
+            }
             fs::rename(self.staged(file), &to).map_err(failed)?;
         }
+        self.sync_names()?;
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
-        #[cfg(unix)]
-        if self.sync {
-            File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
-        }
         let end = serde_json::json!({ "manifest": self.manifest, "done": records });
         let path = self.work.join("end.json");
         self.write(Destination::within(&path), &json(&end)?)?;
-        fs::rename(path, self.folder.join(END)).map_err(failed)
+        fs::rename(path, self.folder.join(END)).map_err(failed)?;
+        // Before that is on the disk, the work folder is what tells how far this was.
+        if self.sync { sync_folder(&self.folder).map_err(failed) } else { Ok(()) }
+    }
+
+    /// Flushes the folders that files have got their places in, and those that these are in.
+    fn sync_names(&self) -> Result<()> {
+        if !self.sync {
+            return Ok(());
+        }
+        let mut folders: Vec<PathBuf> = vec![self.folder.clone()];
+        folders.extend(self.folder.parent().map(Path::to_owned));
+        for file in self.manifest.files() {
+            let above = Path::new(file).ancestors().skip(1).filter(|above| *above != Path::new(""));
+            folders.extend(above.map(|above| self.folder.join(above)));
+        }
+        folders.sort_unstable();
+        folders.dedup();
+        folders.iter().try_for_each(|path| sync_name(path))
     }
 
     /// From now on the work stays when the run fails or is interrupted.
@@ -458,6 +486,10 @@ impl Staging {
     }
 }
 
+fn sync_name(folder: &Path) -> Result<()> {
+    sync_folder(folder).map_err(|error| Error::io("cannot write", &error).in_file(folder))
+}
+
 /// Of a manifest that is longer than all else: taken once.
 fn hash(manifest: &Manifest) -> Result<String> {
     json(manifest).map(|text| sha256(&text))
@@ -468,25 +500,6 @@ fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join("done"));
     let _ = fs::remove_dir_all(work.join("files"));
     let _ = fs::remove_file(work.join(MANIFEST));
-}
-
-/// Keeps others out, or those who work alone. A file system without locks lets everybody in.
-fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
-    let path = work.join("lock");
-    // Read as well: on NFS a shared lock is one for reading.
-    let mut options = File::options();
-    options.create(true).truncate(false).read(true).write(true);
-    let file =
-        uninterrupted(|| options.open(&path)).map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
-    match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => {
-            let folder = work.parent().unwrap_or(work);
-            let error = Error::new("another tcast is at work in it").in_file(folder);
-            Err(error.remedy("wait until it is done, or name another folder with -o"))
-        }
-        Err(TryLockError::Error(_)) => Ok(None),
-    }
 }
 
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {

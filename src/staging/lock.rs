@@ -1,0 +1,59 @@
+//! Who may work in a folder, and how the work folder goes when the work is done.
+
+use crate::error::{Error, Result};
+use crate::io::output::uninterrupted;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::Path;
+
+/// The name of the file in the work folder that is locked.
+const LOCK: &str = "lock";
+
+/// Removes the work folder, the lock last: until then nobody else begins, and one who has begun a moment later has a
+/// folder of that name again.
+pub(super) fn remove_work(work: &Path) -> io::Result<()> {
+    let unless_gone = |removed: io::Result<()>| match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    let entries = match fs::read_dir(work) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
+    for entry in entries.iter().filter(|entry| entry.file_name() != LOCK) {
+        let path = entry.path();
+        let is_folder = entry.file_type()?.is_dir();
+        unless_gone(if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) })?;
+    }
+    unless_gone(fs::remove_file(work.join(LOCK)))?;
+    match fs::remove_dir(work) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => unless_gone(removed),
+    }
+}
+
+/// Keeps others out, or those who work alone. A file system without locks lets everybody in.
+pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
+    let path = work.join(LOCK);
+    // Read as well: on NFS a shared lock is one for reading.
+    let mut options = File::options();
+    options.create(true).truncate(false).read(true).write(true);
+    let file =
+        uninterrupted(|| options.open(&path)).map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
+    match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
+        // Whoever held it until now may have removed it, and a third one may hold another one of its name.
+        Ok(()) if is_at(&file, &path) => Ok(Some(file)),
+        Ok(()) | Err(TryLockError::WouldBlock) => {
+            let folder = work.parent().unwrap_or(work);
+            let error = Error::new("another tcast is at work in it").in_file(folder);
+            Err(error.remedy("wait until it is done, or name another folder with -o"))
+        }
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
+}
+
+/// Whether a path still leads to an open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let open = file.try_clone().and_then(same_file::Handle::from_file);
+    open.is_ok_and(|open| same_file::Handle::from_path(path).is_ok_and(|there| there == open))
+}
