@@ -2,52 +2,13 @@
 
 mod common;
 
-use common::{Bench, fixture, npy_f32, safetensors};
+use common::{Bench, fixture, long_work, npy_f32, safetensors, same, shard, tree};
 use safetensors::SafeTensors;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 const LLAMA: &str = "llama-tiny-bf16";
-
-/// Every file below a folder with its content, by its path in it.
-fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        if entry.path().is_dir() {
-            found.extend(tree(&entry.path()).into_iter().map(|(inner, content)| (format!("{name}/{inner}"), content)));
-        } else {
-            found.insert(name, fs::read(entry.path()).unwrap());
-        }
-    }
-    found
-}
-
-#[track_caller]
-fn same(left: &BTreeMap<String, Vec<u8>>, right: &BTreeMap<String, Vec<u8>>) {
-    assert_eq!(left.keys().collect::<Vec<_>>(), right.keys().collect::<Vec<_>>());
-    for (name, content) in left {
-        assert!(*content == right[name], "{name} differs");
-    }
-}
-
-/// A shard of float32 tensors, each of some copies of a value.
-fn shard(tensors: &[(&str, f32, usize)]) -> Vec<u8> {
-    let (mut entries, mut data) = (Vec::new(), Vec::new());
-    for (name, value, count) in tensors {
-        let start = data.len();
-        data.extend(std::iter::repeat_n(value.to_le_bytes(), *count).flatten());
-        let shape = if *count == 1 { "[1]".to_owned() } else { format!("[{},2]", count / 2) };
-        entries.push(format!(
-            "\"{name}\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{start},{}]}}",
-            data.len()
-        ));
-    }
-    safetensors(&format!("{{\"__metadata__\":{{\"format\":\"pt\"}},{}}}", entries.join(",")), &data)
-}
 
 fn json(file: &[u8]) -> Value {
     serde_json::from_slice(file).unwrap()
@@ -373,114 +334,6 @@ fn parts_may_run_at_once() {
     }
     bench.run("cast --finish out -q").expect(0, "", "");
     same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
-}
-
-/// A checkpoint with many shards, which takes a while, and the line that converts it.
-fn long_work() -> (Bench, &'static str) {
-    let bench = Bench::new();
-    fs::create_dir(bench.path("in")).unwrap();
-    for number in 0..12 {
-        let name = format!("w{number}");
-        bench.write(&format!("in/s{number:02}.safetensors"), &shard(&[(&name, number as f32 / 3.0, 200_000)]));
-    }
-    bench.write("in/config.json", b"{\"torch_dtype\": \"float32\"}");
-    bench.run("cast in --to f16 -o whole -q").expect(0, "", "");
-    (bench, "cast in --to f16 -o out -q")
-}
-
-/// Ends a run after some time.
-#[cfg(unix)]
-fn end(bench: &Bench, line: &str, signal: &str, after: std::time::Duration) -> std::process::Output {
-    let mut command = bench.command();
-    command.args(line.split(' ')).stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
-    let child = command.spawn().unwrap();
-    std::thread::sleep(after);
-    let _ = std::process::Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
-    child.wait_with_output().unwrap()
-}
-
-/// `TCAST_KILLS=200` for more of them.
-#[cfg(unix)]
-#[test]
-fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
-    let kills: usize = std::env::var("TCAST_KILLS").map_or(20, |kills| kills.parse().unwrap());
-    let (bench, line) = long_work();
-    let whole = tree(&bench.path("whole"));
-    let start = std::time::Instant::now();
-    bench.run("cast in --to f16 -o timed -q").expect(0, "", "");
-    let takes = start.elapsed();
-    let (mut killed, mut random) = (0, 88172645463325252_u64);
-    while killed < kills {
-        // As long as it is killed, each time at another moment.
-        let mut resume = "";
-        loop {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let after = takes.mul_f64(random as f64 / u64::MAX as f64 * 1.1);
-            let outcome = end(&bench, &format!("{line}{resume}"), "KILL", after);
-            if outcome.status.code().is_some() {
-                let error = String::from_utf8(outcome.stderr).unwrap();
-                // The run before may have been killed between its last deed and its end.
-                let is_done = outcome.status.success() || error.contains("the output exists already");
-                assert!(is_done, "{killed}: {error}");
-                break;
-            }
-            killed += 1;
-            let there = if bench.path("out").exists() { tree(&bench.path("out")) } else { BTreeMap::new() };
-            let visible = there.keys().filter(|name| !name.starts_with(".tcast"));
-            // What a loader would begin with comes last.
-            assert!(!there.contains_key("model.safetensors.index.json") || visible.count() == whole.len());
-            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
-            resume = if is_begun { " --resume" } else { "" };
-        }
-        same(&tree(&bench.path("out")), &whole);
-        fs::remove_dir_all(bench.path("out")).unwrap();
-    }
-}
-
-#[cfg(unix)]
-#[test]
-fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
-    let (bench, line) = long_work();
-    let start = std::time::Instant::now();
-    bench.run("cast in --to f16 -o timed -q").expect(0, "", "");
-    let step = start.elapsed() / 40;
-    let mut kept = 0;
-    for wait in 0..60 {
-        let outcome = end(&bench, line, "INT", step * wait);
-        let said = String::from_utf8(outcome.stderr).unwrap();
-        match outcome.status.code() {
-            Some(130) if bench.path("out/config.json").exists() => {} // at its very end
-            Some(130) if bench.path("out").exists() => {
-                assert_eq!(
-                    said,
-                    "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume goes on\n"
-                );
-                let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
-                assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
-                let shards = left.iter().filter(|name| name.ends_with(".safetensors"));
-                assert!(shards.count() > 0);
-                kept += 1;
-                bench.run(line).expect(
-                    1,
-                    "",
-                    "tcast: error: out: an unfinished conversion is in it\n  \
-                     add --resume to go on with it, or --force to start anew\n",
-                );
-                bench.run(&format!("{line} --resume")).expect(0, "", "");
-                same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
-            }
-            Some(130) => assert_eq!(said, "tcast: interrupted, no output was written\n"),
-            Some(0) | None => {} // too late, or before it could listen
-            Some(code) => panic!("{code}: {said}"),
-        }
-        let _ = fs::remove_dir_all(bench.path("out"));
-        if kept == 3 {
-            return;
-        }
-    }
-    panic!("no interrupt came in time");
 }
 
 #[cfg(unix)]

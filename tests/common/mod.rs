@@ -1,6 +1,9 @@
 //! What the tests of the program share: a folder of its own for each, and runs that keep all that was printed.
 #![allow(dead_code, unreachable_pub, reason = "each test file is a crate of its own and uses some of this")]
 
+pub mod promises;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -153,4 +156,55 @@ pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
         // A second is the aim; the machine may be doing other things.
         assert!(time.as_secs() < 5, "{what}: {time:?}");
     }
+}
+
+/// Every file below a folder with its content, by its path in it.
+pub fn tree(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            found.extend(tree(&entry.path()).into_iter().map(|(inner, content)| (format!("{name}/{inner}"), content)));
+        } else {
+            found.insert(name, fs::read(entry.path()).unwrap());
+        }
+    }
+    found
+}
+
+#[track_caller]
+pub fn same(left: &BTreeMap<String, Vec<u8>>, right: &BTreeMap<String, Vec<u8>>) {
+    assert_eq!(left.keys().collect::<Vec<_>>(), right.keys().collect::<Vec<_>>());
+    for (name, content) in left {
+        assert!(*content == right[name], "{name} differs");
+    }
+}
+
+/// A shard of float32 tensors, each of some copies of a value.
+pub fn shard(tensors: &[(&str, f32, usize)]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, value, count) in tensors {
+        let start = data.len();
+        data.extend(std::iter::repeat_n(value.to_le_bytes(), *count).flatten());
+        let shape = if *count == 1 { "[1]".to_owned() } else { format!("[{},2]", count / 2) };
+        entries.push(format!(
+            "\"{name}\":{{\"dtype\":\"F32\",\"shape\":{shape},\"data_offsets\":[{start},{}]}}",
+            data.len()
+        ));
+    }
+    safetensors(&format!("{{\"__metadata__\":{{\"format\":\"pt\"}},{}}}", entries.join(",")), &data)
+}
+
+/// A checkpoint with many shards, which takes a while, and the line that converts it.
+pub fn long_work() -> (Bench, &'static str) {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    for number in 0..12 {
+        let name = format!("w{number}");
+        bench.write(&format!("in/s{number:02}.safetensors"), &shard(&[(&name, number as f32 / 3.0, 200_000)]));
+    }
+    bench.write("in/config.json", b"{\"torch_dtype\": \"float32\"}");
+    bench.run("cast in --to f16 -o whole -q").expect(0, "", "");
+    (bench, "cast in --to f16 -o out -q")
 }

@@ -1,0 +1,184 @@
+//! What SECURITY.md promises, which test holds each promise, and what that test has tried so far.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// A promise, and the tests that hold it: the file and the name, or the name alone of a fuzz target.
+pub struct Promise {
+    pub text: &'static str,
+    pub tests: &'static [(&'static str, &'static str)],
+}
+
+/// In the order of SECURITY.md.
+pub const PROMISES: &[Promise] = &[
+    Promise {
+        text: "No code of an input is run: headers, names and numbers are data, whatever they say",
+        tests: &[
+            ("tests/fixtures.rs", "every_malformed_file_is_refused_with_one_error_and_nothing_is_left"),
+            ("tests/hostile.rs", "nesting_is_bounded"),
+            ("tests/layers.rs", "unsafe_code_stands_in_two_files_only"),
+        ],
+    },
+    Promise {
+        text: "Nothing is written but the output: no name in an input leads out of its folder",
+        tests: &[
+            ("tests/faults/names.rs", "names_in_a_file_never_become_paths"),
+            ("tests/faults/names.rs", "any_name_that_a_file_can_have_is_read_and_written"),
+            ("tests/faults/names.rs", "a_link_beside_the_output_is_not_followed"),
+            ("tests/cli_folders.rs", "no_output_replaces_a_file_of_the_input"),
+        ],
+    },
+    Promise {
+        text: "Memory and time are bounded by what the file holds, not by what it says",
+        tests: &[
+            ("tests/hostile.rs", "a_small_archive_that_unpacks_to_much_is_streamed_or_refused"),
+            ("tests/hostile.rs", "many_of_anything_take_time_in_proportion"),
+            ("tests/hostile.rs", "one_long_text_does_not_make_all_of_them_long"),
+            ("tests/cli_folders.rs", "a_hundred_shards_take_the_memory_of_one"),
+        ],
+    },
+    Promise {
+        text: "An output is whole or not there, and one that was there is whole until then: disks",
+        tests: &[
+            ("tests/faults/disk.rs", "a_disk_that_fills_up_at_any_byte_leaves_the_old_output_or_the_new_one"),
+            ("tests/faults/disk.rs", "a_folder_on_a_full_disk_is_resumed_when_there_is_room"),
+            ("tests/faults/disk.rs", "a_folder_that_may_not_be_written_to_is_told"),
+            ("tests/faults/disk.rs", "a_folder_that_goes_away_is_told_and_what_took_its_place_is_left_alone"),
+        ],
+    },
+    Promise {
+        text: "The same: signals, SIGKILL among them",
+        tests: &[
+            ("tests/faults/signals.rs", "an_output_is_old_or_new_whenever_the_run_is_killed"),
+            ("tests/faults/signals.rs", "a_run_that_is_killed_at_any_moment_can_be_resumed"),
+            (
+                "tests/faults/signals.rs",
+                "a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it",
+            ),
+            ("tests/faults/signals.rs", "whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one"),
+        ],
+    },
+    Promise {
+        text: "The same: a system that refuses",
+        tests: &[
+            ("tests/faults/refused.rs", "whatever_the_system_refuses_an_output_is_old_or_new"),
+            ("tests/faults/refused.rs", "whatever_the_system_refuses_a_folder_can_be_finished"),
+            ("tests/faults/limits.rs", "with_too_little_memory_the_output_is_old_or_new"),
+            ("tests/faults/limits.rs", "a_thousand_shards_need_no_thousand_open_files"),
+        ],
+    },
+    Promise {
+        text: "The same: other runs at the same place",
+        tests: &[
+            ("tests/faults/races.rs", "of_two_runs_to_one_output_one_is_heard"),
+            ("tests/faults/races.rs", "of_two_runs_to_one_folder_one_is_heard"),
+        ],
+    },
+    Promise {
+        text: "Data are on the disk before they have their name, and the name before the run ends",
+        tests: &[
+            ("tests/faults/sync.rs", "data_are_flushed_before_the_name_and_the_name_before_the_end"),
+            ("tests/faults/sync.rs", "of_a_folder_every_file_is_flushed_before_it_counts"),
+        ],
+    },
+    Promise {
+        text: "An input that is cut short, written to or replaced meanwhile is an error, and no output",
+        tests: &[
+            ("tests/faults/inputs.rs", "whatever_happens_to_an_input_is_told_and_nothing_is_left"),
+            ("tests/faults/inputs.rs", "an_input_cut_short_at_any_moment_is_an_error_or_came_too_late"),
+            ("tests/faults/inputs.rs", "an_input_cut_short_within_a_piece_is_the_same_error_and_no_death_by_a_signal"),
+        ],
+    },
+    Promise {
+        text: "Inputs are never written to",
+        tests: &[
+            ("tests/faults/inputs.rs", "inputs_are_left_as_they_are"),
+            ("tests/faults/names.rs", "extended_attributes_of_inputs_and_of_what_is_not_replaced_stay"),
+            ("tests/faults/names.rs", "the_mode_of_an_output_is_that_of_a_new_file_whatever_was_there"),
+        ],
+    },
+    Promise {
+        text: "Clock, locale and environment change no byte",
+        tests: &[
+            ("tests/faults/surroundings.rs", "the_bytes_are_the_same_in_any_locale_and_time_zone"),
+            ("tests/faults/surroundings.rs", "a_clock_that_stands_still_runs_back_or_is_before_1970_does_no_harm"),
+            ("tests/faults/surroundings.rs", "closed_streams_and_a_folder_that_is_gone_do_no_harm"),
+        ],
+    },
+];
+
+/// Where the figures stand: a line for each test, a tab between its name and what it has tried.
+const FIGURES: &str = "tests/faults/figures.tsv";
+/// Those of the fuzz targets: target, minutes, executions, findings; a head line first.
+const FUZZED: &str = "fuzz/figures.tsv";
+const BEGIN: &str = "<!-- promises x tests -->\n\n";
+const END: &str = "\n<!-- end -->";
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Notes what a test has tried, in figures; with `TCAST_REFRESH=1` it stands in SECURITY.md then.
+pub fn record(test: &str, figure: &str) {
+    let known = PROMISES.iter().flat_map(|promise| promise.tests).any(|(_, name)| *name == test);
+    assert!(known, "{test} holds no promise");
+    if std::env::var_os("TCAST_REFRESH").is_none() {
+        return;
+    }
+    let _writing = writing();
+    let mut lines = figures();
+    lines.retain(|(name, _)| name != test);
+    lines.push((test.to_owned(), figure.to_owned()));
+    lines.sort();
+    let lines: Vec<String> = lines.iter().map(|(test, figure)| format!("{test}\t{figure}\n")).collect();
+    fs::write(path(FIGURES), lines.concat()).unwrap();
+    fs::write(path("SECURITY.md"), refreshed()).unwrap();
+}
+
+fn writing() -> std::sync::MutexGuard<'static, ()> {
+    static WRITING: Mutex<()> = Mutex::new(());
+    WRITING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn figures() -> Vec<(String, String)> {
+    let text = fs::read_to_string(path(FIGURES)).unwrap_or_default();
+    text.lines().filter_map(|line| line.split_once('\t')).map(|(test, figure)| (test.into(), figure.into())).collect()
+}
+
+/// Whether SECURITY.md has the table as it should be; with `TCAST_REFRESH=1` it has.
+pub fn is_fresh() -> bool {
+    let _writing = writing();
+    let refreshed = refreshed();
+    if std::env::var_os("TCAST_REFRESH").is_some() {
+        fs::write(path("SECURITY.md"), &refreshed).unwrap();
+    }
+    fs::read_to_string(path("SECURITY.md")).unwrap() == refreshed
+}
+
+fn refreshed() -> String {
+    let figures = figures();
+    let figure = |test: &str| figures.iter().find(|(name, _)| name == test).map_or("", |(_, figure)| figure);
+    let mut table = "| promise | held by | tried |\n|---|---|---|\n".to_owned();
+    for Promise { text, tests } in PROMISES {
+        for (at, (file, test)) in tests.iter().enumerate() {
+            let text = if at == 0 { text } else { "" };
+            writeln!(table, "| {text} | `{test}` in [{file}]({file}) | {} |", figure(test)).unwrap();
+        }
+    }
+    let fuzzed = fs::read_to_string(path(FUZZED)).unwrap_or_default();
+    for (at, line) in fuzzed.lines().skip(1).enumerate() {
+        let text =
+            if at == 0 { "Any bytes as a header, an archive, a number, a whole file: no panic, no hang" } else { "" };
+        let [target, minutes, executions, findings] = line.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("{FUZZED}: {line:?} has no four columns");
+        };
+        let tried = format!("{executions} executions in {minutes} minutes, {findings} findings");
+        writeln!(table, "| {text} | fuzz target `{target}` | {tried} |").unwrap();
+    }
+    let security = fs::read_to_string(path("SECURITY.md")).unwrap();
+    let (before, rest) = security.split_once(BEGIN).expect("SECURITY.md has the table");
+    let (_, after) = rest.split_once(END).expect("the table has an end");
+    format!("{before}{BEGIN}{table}{END}{after}")
+}

@@ -1,0 +1,129 @@
+//! Faults, one after the other, made on purpose: disks that are full, inputs that change, signals, limits, strange names,
+//! systems that refuse. Whatever happens, an output is whole or not there, what was there before is whole, and nothing
+//! else is left behind.
+//!
+//! `TCAST_KILLS=500` kills more often, `TCAST_FAULTS=1000` fails every single system call. `TCAST_REFRESH=1` writes the
+//! figures into SECURITY.md. What needs strace or a mount is skipped where that is not to be had, with a line about it on
+//! standard error; with `TCAST_NO_SKIP=1` a skip is a failure.
+#![cfg(target_os = "linux")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod disk;
+mod inputs;
+mod limits;
+mod names;
+mod promises;
+mod races;
+mod refused;
+mod signals;
+mod surroundings;
+mod sync;
+
+use common::{Bench, Outcome};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// A number from the environment, or the one for every day.
+fn number(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |number| number.parse().unwrap())
+}
+
+/// Says aloud, past the capture of the test harness, that something was not tested.
+fn skip(what: &str, why: &str) {
+    assert!(std::env::var_os("TCAST_NO_SKIP").is_none(), "{what} cannot be skipped: {why}");
+    // `eprintln` would be captured.
+    std::io::stderr().write_all(format!("SKIPPED: {what}: {why}\n").as_bytes()).unwrap();
+}
+
+/// Whether strace is there and may trace; if not, that is told.
+fn has_strace(what: &str) -> bool {
+    let run = Command::new("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=none", "true"]).output();
+    match run {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            skip(what, &format!("strace may not trace: {}", String::from_utf8_lossy(&output.stderr).trim()));
+            false
+        }
+        Err(error) => {
+            skip(what, &format!("strace: {error}"));
+            false
+        }
+    }
+}
+
+/// The program under strace, in the folder of a bench; the trace goes to `trace` there.
+fn traced(bench: &Bench, flags: &[&str], line: &str) -> Command {
+    let mut command = Command::new("strace");
+    command.current_dir(bench.path("")).args(["-f", "-qq", "-o", "trace"]).args(flags);
+    command.arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
+    command
+}
+
+/// The program behind a line of shell, which ends in `exec "$@"`.
+fn in_shell(bench: &Bench, shell: &str, line: &str) -> Outcome {
+    let mut command = Command::new("sh");
+    command.args(["-c", shell, "sh"]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
+    outcome(command.current_dir(bench.path("")).output().unwrap())
+}
+
+/// What a run printed, and its exit code.
+fn outcome(output: Output) -> Outcome {
+    Outcome {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// What a file holds, if it is there.
+fn content(path: &Path) -> Option<Vec<u8>> {
+    std::fs::read(path).ok()
+}
+
+/// The temporary files that are left; they are removed.
+fn leftovers(bench: &Bench) -> Vec<String> {
+    let mut left = bench.files();
+    left.retain(|name| name.starts_with(".tcast-"));
+    for name in &left {
+        std::fs::remove_file(bench.path(name)).unwrap();
+    }
+    left
+}
+
+/// Numbers that look random, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Self {
+        Self(88172645463325252)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// From 0 to 1.
+    fn share(&mut self) -> f64 {
+        self.next() as f64 / u64::MAX as f64
+    }
+}
+
+/// A file of float32 numbers, `count` of them, of which the disk holds nothing; gives its length.
+fn sparse(path: &Path, count: u64) -> u64 {
+    let header = common::npy("'<f4'", &format!("({count},)"), &[]);
+    let len = header.len() as u64 + count * 4;
+    std::fs::write(path, header).unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+    len
+}
+
+/// A file of float32 numbers that differ.
+fn numbers(count: u32) -> Vec<u8> {
+    common::npy_f32(&(0..count).map(|number| number as f32 / 7.0).collect::<Vec<_>>())
+}

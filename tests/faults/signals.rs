@@ -1,0 +1,233 @@
+//! Signals: SIGKILL at any moment, and those that ask the program to end.
+
+use super::{Random, leftovers, number, numbers, outcome, sparse};
+use crate::common::promises::record;
+use crate::common::{Bench, long_work, same, shard, tree};
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Ends a run after some time.
+fn end(bench: &Bench, line: &str, signal: &str, after: Duration) -> Output {
+    let mut command = bench.command();
+    command.args(line.split(' ')).stderr(Stdio::piped()).stdout(Stdio::null());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(after);
+    let _ = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
+    let kills = number("TCAST_KILLS", 20);
+    let (bench, line) = long_work();
+    let line = format!("{line} --no-sync");
+    let whole = tree(&bench.path("whole"));
+    let start = Instant::now();
+    bench.run("cast in --to f16 -o timed -q --no-sync").expect(0, "", "");
+    let takes = start.elapsed();
+    let (mut killed, mut random) = (0, Random::new());
+    while killed < kills {
+        // As long as it is killed, each time at another moment.
+        let mut resume = "";
+        loop {
+            let after = takes.mul_f64(random.share() * 1.1);
+            let outcome = end(&bench, &format!("{line}{resume}"), "KILL", after);
+            if outcome.status.code().is_some() {
+                let error = String::from_utf8(outcome.stderr).unwrap();
+                // The run before may have been killed between its last deed and its end.
+                let is_done = outcome.status.success() || error.contains("the output exists already");
+                assert!(is_done, "{killed}: {error}");
+                break;
+            }
+            killed += 1;
+            let there = if bench.path("out").exists() { tree(&bench.path("out")) } else { BTreeMap::new() };
+            let visible = there.keys().filter(|name| !name.starts_with(".tcast"));
+            // What a loader would begin with comes last.
+            assert!(!there.contains_key("model.safetensors.index.json") || visible.count() == whole.len());
+            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
+            resume = if is_begun { " --resume" } else { "" };
+        }
+        same(&tree(&bench.path("out")), &whole);
+        fs::remove_dir_all(bench.path("out")).unwrap();
+    }
+    record("a_run_that_is_killed_at_any_moment_can_be_resumed", &format!("{killed} kills"));
+}
+
+#[test]
+fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
+    let (bench, line) = long_work();
+    let start = Instant::now();
+    bench.run("cast in --to f16 -o timed -q").expect(0, "", "");
+    let step = start.elapsed() / 40;
+    let mut kept = 0;
+    for wait in 0..60 {
+        let outcome = end(&bench, line, "INT", step * wait);
+        let said = String::from_utf8(outcome.stderr).unwrap();
+        match outcome.status.code() {
+            Some(130) if bench.path("out/config.json").exists() => {} // at its very end
+            Some(130) if bench.path("out").exists() => {
+                assert_eq!(
+                    said,
+                    "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume goes on\n"
+                );
+                let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
+                assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
+                let shards = left.iter().filter(|name| name.ends_with(".safetensors"));
+                assert!(shards.count() > 0);
+                kept += 1;
+                bench.run(line).expect(
+                    1,
+                    "",
+                    "tcast: error: out: an unfinished conversion is in it\n  \
+                     add --resume to go on with it, or --force to start anew\n",
+                );
+                bench.run(&format!("{line} --resume")).expect(0, "", "");
+                same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+            }
+            Some(130) => assert_eq!(said, "tcast: interrupted, no output was written\n"),
+            Some(0) | None => {} // too late, or before it could listen
+            Some(code) => panic!("{code}: {said}"),
+        }
+        let _ = fs::remove_dir_all(bench.path("out"));
+        if kept == 3 {
+            return;
+        }
+    }
+    panic!("no interrupt came in time");
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let bench = Bench::new();
+    sparse(&bench.path("big.npy"), 1 << 29);
+    for signal in ["INT", "TERM", "HUP"] {
+        // The program could be done before the signal comes; then it is tried again.
+        let interrupted = (0..20).any(|_| {
+            let _ = fs::remove_file(bench.path("big.int8.npy"));
+            let mut child = bench
+                .command()
+                .args(["cast", "big.npy", "--to", "int8", "-j1"])
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            while bench.files().len() == 1 && child.try_wait().unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            let _ = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+            let said = outcome(child.wait_with_output().unwrap());
+            if said.code == Some(130) {
+                said.expect(130, "", "tcast: interrupted, no output was written\n");
+            }
+            said.code == Some(130)
+        });
+        assert!(interrupted, "SIG{signal} never came in time");
+        assert_eq!(bench.files(), ["big.npy"], "SIG{signal}");
+    }
+}
+
+#[test]
+fn an_output_is_old_or_new_whenever_the_run_is_killed() {
+    let kills = number("TCAST_KILLS", 40);
+    let bench = Bench::new();
+    bench.write("x.npy", &numbers(400_000));
+    let line = "cast x.npy --to f16 -o out.npz -f -q";
+    let start = Instant::now();
+    bench.run(line).expect(0, "", "");
+    let takes = start.elapsed();
+    let (old, new) = (numbers(1000), bench.read("out.npz"));
+    let (mut killed, mut random, mut replaced) = (0, Random::new(), 0);
+    while killed < kills {
+        bench.write("out.npz", &old);
+        let outcome = end(&bench, line, "KILL", takes.mul_f64(random.share() * 1.1));
+        let there = bench.read("out.npz");
+        assert!(there == old || there == new, "killed {killed} times: the output is neither old nor new");
+        let left = leftovers(&bench);
+        if outcome.status.code().is_some() {
+            assert!(outcome.status.success() && there == new && left.is_empty(), "{outcome:?}");
+            continue;
+        }
+        killed += 1;
+        replaced += usize::from(there == new);
+        assert!(left.len() <= 1, "{left:?}");
+    }
+    let figure = format!("{killed} kills: {} old, {replaced} new", killed - replaced);
+    record("an_output_is_old_or_new_whenever_the_run_is_killed", &figure);
+}
+
+/// File by file: see the README's limits.
+#[test]
+fn a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it() {
+    let kills = number("TCAST_KILLS", 20);
+    let bench = Bench::new();
+    for (folder, value) in [("first", 1.5), ("second", 2.5)] {
+        fs::create_dir(bench.path(folder)).unwrap();
+        for number in 0..4 {
+            let content = shard(&[(&format!("w{number}"), value, 20_000)]);
+            bench.write(&format!("{folder}/s{number}.safetensors"), &content);
+        }
+        bench.run(&format!("cast {folder} --to f16 -o {folder}16 -q")).expect(0, "", "");
+    }
+    let wholes = ["first16", "second16"].map(|folder| tree(&bench.path(folder)));
+    let start = Instant::now();
+    bench.run("cast second --to f16 -o first16 -q -f --no-sync").expect(0, "", "");
+    let takes = start.elapsed();
+    let (mut killed, mut random) = (0, Random::new());
+    while killed < kills {
+        let _ = fs::remove_dir_all(bench.path("out"));
+        bench.run("cast first --to f16 -o out -q --no-sync").expect(0, "", "");
+        let mut line = "cast second --to f16 -o out -q -f --no-sync".to_owned();
+        loop {
+            let outcome = end(&bench, &line, "KILL", takes.mul_f64(random.share() * 1.1));
+            let there = tree(&bench.path("out"));
+            for (name, content) in there.iter().filter(|(name, _)| !name.starts_with(".tcast")) {
+                assert!(wholes.iter().any(|whole| whole[name] == *content), "{name} is neither old nor new");
+            }
+            if outcome.status.code().is_some() {
+                let said = String::from_utf8(outcome.stderr).unwrap();
+                assert!(outcome.status.success() || said.contains("the output exists already"), "{said}");
+                break;
+            }
+            killed += 1;
+            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
+            line = format!("cast second --to f16 -o out -q --no-sync{}", if is_begun { " --resume" } else { " -f" });
+        }
+        same(&tree(&bench.path("out")), &wholes[1]);
+    }
+    let test = "a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it";
+    record(test, &format!("{killed} kills"));
+}
+
+#[test]
+fn whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one() {
+    let times = number("TCAST_KILLS", 30);
+    let bench = Bench::new();
+    bench.write("x.npy", &numbers(400_000));
+    let line = "cast x.npy --to f16 -o out.npy -f -q";
+    let start = Instant::now();
+    bench.run(line).expect(0, "", "");
+    let takes = start.elapsed();
+    let (old, new) = (b"old".to_vec(), bench.read("out.npy"));
+    let (mut random, mut asked) = (Random::new(), 0);
+    while asked < times {
+        let signal = ["INT", "TERM", "HUP", "XCPU"][asked % 4];
+        bench.write("out.npy", &old);
+        let said = outcome(end(&bench, line, signal, takes.mul_f64(random.share() * 1.1)));
+        let there = bench.read("out.npy");
+        assert_eq!(bench.files(), ["out.npy", "x.npy"], "{signal}: {said:?}");
+        match (said.code, said.stderr.as_str()) {
+            (Some(130), "tcast: interrupted, no output was written\n") => assert!(there == old, "{signal}"),
+            (Some(130), "tcast: interrupted, the output was complete\n") | (Some(0), "") => {
+                assert!(there == new, "{signal}");
+            }
+            (None, "") => {
+                assert!(there == old, "{signal}"); // before it could listen
+                continue;
+            }
+            _ => panic!("{signal}: {said:?}"),
+        }
+        asked += 1;
+    }
+    record("whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one", &format!("{asked} signals"));
+}

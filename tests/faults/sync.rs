@@ -1,0 +1,102 @@
+//! What is flushed to the disk, and when: data before a name counts, the name before the run is over.
+
+use super::{has_strace, numbers, traced};
+use crate::common::promises::record;
+use crate::common::{Bench, shard};
+use std::fs;
+
+/// The calls that matter, in their order: flushes with the name of what is flushed, and renames as `FROM -> TO`.
+fn calls_of(bench: &Bench, line: &str) -> Vec<String> {
+    let flags = ["-y", "-s", "4096", "-e", "trace=fsync,fdatasync,rename,renameat,renameat2,link,linkat"];
+    let output = traced(bench, &flags, line).output().unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    let trace = String::from_utf8(bench.read("trace")).unwrap();
+    let folder = fs::canonicalize(bench.path("")).unwrap();
+    let folder = folder.to_str().unwrap();
+    let relative = |path: &str| path.trim_start_matches(folder).trim_matches('/').trim_start_matches("./").to_owned();
+    let call = |text: &str| {
+        let text = text.split_once(' ').unwrap().1.trim_start();
+        let (name, arguments) = text.split_once('(').unwrap();
+        assert!(arguments.contains(" = 0"), "{text}");
+        if name.ends_with("sync") {
+            let path = arguments.split_once('<').unwrap().1.rsplit_once('>').unwrap().0;
+            return format!("sync {}", relative(path));
+        }
+        let mut paths = arguments.split('"').skip(1).step_by(2).map(relative);
+        format!("{} -> {}", paths.next().unwrap(), paths.next().unwrap())
+    };
+    trace.lines().filter(|line| !line.contains("exited with") && !line.contains("---")).map(call).collect()
+}
+
+/// Random names are all called `*`.
+fn without_names(calls: Vec<String>) -> Vec<String> {
+    let plain = |call: String| match call.find(".tcast-") {
+        Some(at) => format!("{}*{}", &call[..at], &call[call.find(".tmp").unwrap() + ".tmp".len()..]),
+        None => call,
+    };
+    calls.into_iter().map(plain).collect()
+}
+
+#[test]
+fn data_are_flushed_before_the_name_and_the_name_before_the_end() {
+    if !has_strace("the order of flushes") {
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("x.npy", &numbers(100));
+    fs::create_dir(bench.path("sub")).unwrap();
+    let calls = |line: &str| without_names(calls_of(&bench, line));
+    assert_eq!(calls("cast x.npy --to f16 -o sub/y.npy -q"), ["sync sub/*", "sub/* -> sub/y.npy", "sync sub"]);
+    assert_eq!(calls("cast x.npy --to f16 -o y.npy -q"), ["sync *", "* -> y.npy", "sync "]);
+    let replaced = calls("cast x.npy --to f16 -o sub/y.npy -f -q");
+    assert_eq!(replaced, ["sync sub/*", "sub/* -> sub/y.npy", "sync sub"]);
+    assert_eq!(calls("bitcast x.npy --to int32 -o z.npy -q"), ["sync *", "* -> z.npy", "sync "]);
+    for line in ["cast x.npy --to f16 -o sub/y.npy -f -q", "bitcast x.npy --to int32 -o z.npy -q -f"] {
+        let unsynced = calls(&format!("{line} --no-sync"));
+        assert!(unsynced.len() == 1 && unsynced[0].contains(" -> "), "{unsynced:?}");
+    }
+    record("data_are_flushed_before_the_name_and_the_name_before_the_end", "every flush and rename of 4 runs");
+}
+
+/// No rename without a flush of what is renamed before it, and of the folder after it.
+#[test]
+fn of_a_folder_every_file_is_flushed_before_it_counts() {
+    if !has_strace("the order of flushes in a folder") {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("in/sub")).unwrap();
+    for number in 0..3 {
+        let content = shard(&[(&format!("w{number}"), number as f32, 20)]);
+        bench.write(&format!("in/s{number}.safetensors"), &content);
+    }
+    bench.write("in/config.json", b"{}");
+    bench.write("in/sub/chat.jinja", b"{{ x }}");
+    let calls = calls_of(&bench, "cast in --to f16 -o out -q");
+    let folder = |path: &str| path.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_owned());
+    let mut synced: Vec<&str> = Vec::new();
+    let mut renames = 0;
+    for (at, call) in calls.iter().enumerate() {
+        if let Some(path) = call.strip_prefix("sync ") {
+            synced.push(path);
+            continue;
+        }
+        let (from, to) = call.split_once(" -> ").unwrap();
+        assert!(synced.contains(&from), "{from} becomes {to} and was not flushed: {calls:#?}");
+        synced.push(to);
+        let later = |wanted: &str| calls[at..].iter().any(|call| call.strip_prefix("sync ") == Some(wanted));
+        assert!(later(&folder(to)), "the folder of {to} is not flushed: {calls:#?}");
+        renames += 1;
+    }
+    // Manifest, index, two side files; three shards with their records: each first under its name in the work folder.
+    assert!(renames >= 10, "{calls:#?}");
+    // What a loader begins with comes when all else is flushed, with the folder.
+    let position = |wanted: &str| calls.iter().position(|call| call.ends_with(wanted)).unwrap();
+    let index = position("-> out/model.safetensors.index.json");
+    let last =
+        ["s0", "s1", "s2"].map(|name| position(&format!("-> out/{name}.safetensors"))).into_iter().max().unwrap();
+    assert!(calls[last..index].contains(&"sync out".to_owned()), "{calls:#?}");
+    let unsynced = calls_of(&bench, "cast in --to f16 -o out2 -q --no-sync");
+    assert!(!unsynced.iter().any(|call| call.starts_with("sync")), "{unsynced:?}");
+    record("of_a_folder_every_file_is_flushed_before_it_counts", &format!("{renames} renames"));
+}
