@@ -217,6 +217,15 @@ fn floats_of_a_typed_field_are_read_in_any_mixture_of_forms() {
 }
 
 #[test]
+fn a_file_without_tensors_keeps_its_metadata() {
+    let bench = Bench::new();
+    let file = common::safetensors(r#"{"__metadata__":{"format":"pt","epoch":"3"}}    "#, &[]);
+    bench.write("none.safetensors", &file);
+    bench.run("cast none.safetensors --to float16 -q").expect(0, "", "");
+    assert_eq!(bench.read("none.float16.safetensors"), file);
+}
+
+#[test]
 fn metadata_that_cannot_go_along_is_refused() {
     // INT8, raw_data 12, metadata_props
     let file = |pairs: &[(&str, &str)]| {

@@ -170,6 +170,8 @@ pub fn apply<'a>(
         sources.dedup();
         if spread == Spread::AsInputs {
             sources = vec![at]; // one without tensors too
+        } else if sources.is_empty() {
+            sources = (0..inputs.len()).collect(); // there are no tensors at all
         }
         let metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
         let layout = request.container.lay_out(&new, metadata.as_deref())?;
