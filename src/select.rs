@@ -111,7 +111,8 @@ impl std::str::FromStr for Rule {
 /// The rule that leaves one tensor as it is, as a shell takes it.
 #[must_use]
 pub fn rule_to_keep(name: &str) -> String {
-    quoted(format!("{}=keep", globset::escape(name)).as_ref())
+    let escaped = globset::escape(name).replace('\\', r"[\]"); // which it leaves out
+    quoted(format!("{escaped}=keep").as_ref())
 }
 
 /// `OLD=NEW`: another name for a tensor.
@@ -306,6 +307,18 @@ mod tests {
             assert!(!kept(name, 2) && kept(name, 1), "{name}");
         }
         assert_eq!(target(&selection, "lm_head.weight", Dtype::Float32), Some(Dtype::Bfloat16));
+    }
+
+    #[test]
+    fn the_rule_to_keep_a_tensor_names_it_whatever_it_is_called() {
+        for name in ["a.weight", "a*", "[!b-c]{d,e}?", r"back\slash\", r"\[\]", "a=b"] {
+            let rule = rule_to_keep(name);
+            let rule: Rule = rule.trim_matches('\'').parse().unwrap();
+            let selection = Selection { rules: vec![rule], ..Selection::default() };
+            assert!(selection.rule(name).is_some(), "{name}");
+            assert!(selection.rule("another").is_none(), "{name}");
+        }
+        assert_eq!(rule_to_keep("it's"), r"'it'\''s=keep'");
     }
 
     #[test]
