@@ -104,6 +104,25 @@ fn many_of_anything_take_time_in_proportion() {
     check("name.safetensors", &safetensors(&header, &[0; 4]), &[0, 1]);
     let tail = b"\x10\x01\x4a\x04\0\0\0\0"; // FLOAT, raw_data
     check("dimensions.pb", &[[0x08, 0x01].repeat(10_000), tail.to_vec()].concat(), &[0, 1]);
+    let (pair, doc) = ([0x82, 0x01, 0], [0x62, 1, b'd']);
+    let head = [0x08, 0x01];
+    check("docs.pb", &[&head[..], &pair.repeat(60_000), &doc.repeat(1_000_000), tail].concat(), &[0, 1]);
+}
+
+#[test]
+fn what_is_short_in_a_file_and_long_in_memory_is_bounded() {
+    // Numbers of two bytes in a header of a MiB, which is compressed to a KiB.
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}\n", "0,".repeat(520_000));
+    let file = [b"\x93NUMPY\x02\x00", &(header.len() as u32).to_le_bytes()[..], header.as_bytes()].concat();
+    assert!(header.len() < 1 << 20);
+    let (deflated, sum) = deflate(&[&file], 0);
+    let bench = Bench::new();
+    bench.write("shape.npz", &zip("a.npy", &deflated, sum, file.len() as u32));
+    let outcome = bench.run("cast shape.npz --to float16");
+    outcome.expect(1, "", "tcast: error: shape.npz: tensor 'a': malformed header: more than 16384 values\n");
+    // Pairs that say nothing, of external data and of metadata.
+    check("external.pb", &[0x6a, 0].repeat(5_000_000), &[1]);
+    check("metadata.pb", &[0x82, 0x01, 0].repeat(5_000_000), &[1]);
 }
 
 #[test]

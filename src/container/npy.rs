@@ -18,6 +18,9 @@ pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 const MAX_RANK: usize = 64;
 /// The longest header that is read; numpy itself stops at 10,000 characters unless told otherwise.
 const MAX_HEADER: usize = 1 << 20;
+/// The most literals in a header; each takes 16 times as much memory as it takes there, and an array in an archive can
+/// have a header of a MiB that is compressed to nothing.
+const MAX_LITERALS: usize = 1 << 14;
 
 /// The `.npy` format.
 pub(super) struct Npy;
@@ -214,7 +217,7 @@ struct Header {
 impl Header {
     fn parse(text: &str) -> Result<Self> {
         let malformed = |what: &str| Error::new(format!("malformed header: {what}"));
-        let mut parser = Parser { rest: text };
+        let mut parser = Parser { rest: text, left: MAX_LITERALS };
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
         parser.expect('{')?;
         while !parser.accept('}') {
@@ -277,6 +280,8 @@ impl Literal {
 
 struct Parser<'a> {
     rest: &'a str,
+    /// How many more literals are read.
+    left: usize,
 }
 
 impl Parser<'_> {
@@ -302,6 +307,10 @@ impl Parser<'_> {
         if depth > MAX_DEPTH {
             return Err(Error::new("malformed header: brackets are nested too deep"));
         }
+        let Some(left) = self.left.checked_sub(1) else {
+            return Err(Error::new(format!("malformed header: more than {MAX_LITERALS} values")));
+        };
+        self.left = left;
         if self.accept('(') {
             return self.items(')', depth).map(Literal::Tuple);
         }

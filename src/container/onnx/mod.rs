@@ -41,6 +41,8 @@ const TEXT_TAG: u8 = (STRING_DATA << 3) as u8 | 2;
 const DOC_NAME: &str = "doc_string";
 /// More dimensions than anybody has; a message of them alone is refused before it takes memory.
 const MAX_RANK: usize = 1024;
+/// As [`MAX_RANK`], of pairs of metadata and of external data: two bytes are enough for one.
+const MAX_PAIRS: usize = 1 << 16;
 /// No protobuf message may be longer.
 const MAX_MESSAGE: u64 = i32::MAX as u64;
 
@@ -151,9 +153,13 @@ struct Message {
 impl Message {
     fn read(file: &[u8]) -> Result<Self> {
         let mut message = Self::default();
+        let mut doc = None; // of several the last one counts
         for field in Fields::new(file, 0..file.len()) {
             if message.dims.len() > MAX_RANK {
                 return Err(Error::new(format!("more than {MAX_RANK} dimensions")));
+            }
+            if message.metadata.len().max(message.external.len()) > MAX_PAIRS {
+                return Err(Error::new(format!("more than {MAX_PAIRS} pairs of metadata")));
             }
             match field? {
                 (DIMS, Value::Varint(length)) => message.dims.push(length),
@@ -173,8 +179,7 @@ impl Message {
                 (RAW_DATA, Value::Bytes(range)) => message.raw_data = Some(range),
                 (NAME, Value::Bytes(range)) => message.name = text(file, range, "its name")?,
                 (DOC_STRING, Value::Bytes(range)) if !range.is_empty() => {
-                    message.metadata.retain(|(key, _)| key != DOC_NAME);
-                    message.metadata.push((DOC_NAME.to_owned(), text(file, range, "its doc_string")?));
+                    doc = Some(text(file, range, "its doc_string")?);
                 }
                 (DATA_LOCATION, Value::Varint(location)) => message.is_external = location == 1,
                 (EXTERNAL_DATA, Value::Bytes(range)) => message.external.push(pair(file, range)?),
@@ -197,6 +202,9 @@ impl Message {
                 }
                 _ => {} // a field of a later version
             }
+        }
+        if let Some(doc) = doc {
+            message.metadata.insert(0, (DOC_NAME.to_owned(), doc));
         }
         Ok(message)
     }
