@@ -1,0 +1,161 @@
+//! Any file, any options: the whole way from the bytes to the output, as `tcast cast` goes it.
+
+use super::elements::{MOST, check_places, check_plan, write};
+use super::trial::{MIB, check_error, survey, within};
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+use tcast::container::{CONTAINERS, Elements, Input, SHARDS};
+use tcast::dtype::Dtype;
+use tcast::kernel::{Form, Loss, OutOfRange, RoundMode};
+use tcast::operator::Operator;
+use tcast::operator::cast::{Attributes, Opset};
+use tcast::plan::{self, Request, Spread};
+use tcast::progress::Silent;
+use tcast::report::{FileReport, Report, page};
+use tcast::scaled::Codes;
+use tcast::select::{Pattern, Rule, Selection};
+use tcast::stats;
+
+/// Bytes at the end of the input that choose the options; before them stands the file.
+const OPTIONS: usize = 16;
+
+/// Bytes that choose.
+struct Choices<'a>(std::slice::Iter<'a, u8>);
+
+impl Choices<'_> {
+    /// A number below `count`.
+    fn below(&mut self, count: usize) -> usize {
+        usize::from(*self.0.next().expect("there are as many as choices")) % count
+    }
+
+    fn one_of<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    /// A type, or none.
+    fn dtype(&mut self) -> Option<Dtype> {
+        let all: Vec<Dtype> = Dtype::all().collect();
+        let place = self.below(all.len() + 1);
+        all.get(place).copied()
+    }
+}
+
+/// What is written is as long as planned and is read again as what it is; what is refused says so, and leaves nothing.
+pub fn cast_any(bytes: &[u8]) {
+    let Some((file, choices)) = bytes.split_last_chunk::<OPTIONS>() else { return };
+    let mut choices = Choices(choices.iter());
+    let extension = match choices.below(8) {
+        choice @ 0..4 => {
+            let known = CONTAINERS.iter().find(|container| container.recognises(file));
+            let onnx = if choice == 0 { "onnx" } else { "pb" };
+            known.map_or(onnx, |container| container.facts().extension)
+        }
+        other => CONTAINERS[other % 4].facts().extension,
+    };
+    let Some(mut input) = survey(extension, file, 8 * MIB + 128 * file.len()) else { return };
+    check_places(&input);
+    within(64 * MIB + 256 * bytes.len(), || inspect(&input));
+    if let Some(error) = input.contents.unreadable.pop() {
+        return check_error(&error);
+    }
+    within(64 * MIB + 256 * bytes.len(), || convert(&input, &mut choices));
+}
+
+/// What `inspect --stats` does.
+fn inspect(input: &Input) {
+    for tensor in &input.contents.tensors {
+        let is_small = tensor.elements.bytes(tensor.count).is_some_and(|bytes| bytes <= MOST);
+        let Ok(form) = plan::source_form(tensor, None) else { continue };
+        if !is_small {
+            continue;
+        }
+        match stats::of(tensor, form, &input.files, 1, &Silent) {
+            Ok(Some(_)) => assert!(matches!(form, Form::Numbers(_))),
+            Ok(None) => assert!(matches!(form, Form::Texts(_))),
+            Err(error) => check_error(&error),
+        }
+    }
+}
+
+fn convert(input: &Input, choices: &mut Choices) {
+    let container = CONTAINERS[choices.below(CONTAINERS.len())];
+    let attributes = Attributes {
+        saturate: choices.one_of(&[None, Some(true), Some(false)]),
+        round_mode: choices.one_of(&[None, Some(RoundMode::Up), Some(RoundMode::Down), Some(RoundMode::Nearest)]),
+        out_of_range: choices.one_of(&[OutOfRange::Wrap, OutOfRange::Saturate, OutOfRange::Error]),
+        opset: choices.below(2 * Opset::NEWEST as usize).to_string().parse().ok(),
+    };
+    if let Err(error) = attributes.check() {
+        return check_error(&error);
+    }
+    let operator = if choices.below(5) == 0 { Operator::BitCast } else { Operator::Cast(attributes) };
+    let rules = ["", "*=keep", "*w*=int8", "?=float8e4m3fn", "[a-m]*=bfloat16", "{a,b}*=string", "*=float32"];
+    let patterns = ["", "", "*norm*", "*", "?"];
+    let rules: Vec<Rule> = choices.one_of(&rules).parse().into_iter().collect();
+    let pattern = |text: &str| -> Vec<Pattern> { text.parse().into_iter().filter(|_| !text.is_empty()).collect() };
+    let flags = choices.below(256);
+    let flag = |bit: usize| flags >> bit & 1 == 1;
+    let selection = Selection {
+        to: choices.dtype(),
+        include: pattern(choices.one_of(&patterns)),
+        exclude: pattern(choices.one_of(&patterns)),
+        rules,
+        all: flag(0),
+        protect: flag(1),
+        ..Selection::default()
+    };
+    let from = choices.dtype().filter(|_| flag(2));
+    let losses: Vec<Loss> = choices.one_of(&[&[][..], &[], &Loss::ALL[..], &Loss::ALL[..3], &Loss::ALL[4..5]]).to_vec();
+    let limit = 1 << choices.below(16);
+    let (spread, container) = if flag(3) { (Spread::UpTo(limit), SHARDS) } else { (Spread::One, container) };
+    let threads = 1 + choices.below(3);
+
+    let inputs = std::slice::from_ref(input);
+    let dtypes = input.contents.tensors.iter().map(|tensor| {
+        let form = plan::source_form(tensor, None).ok();
+        (input.name_of(tensor), form.map(Form::dtype))
+    });
+    let codes = flag(4).then(|| Codes::find(&dtypes.collect::<Vec<_>>(), &[], None));
+    let request = Request { operator, selection: &selection, from, container, codes: codes.as_ref(), fail_on: &losses };
+    let plans = match plan::apply(&request, inputs, spread, &|_| ()) {
+        Ok(plans) => plans,
+        Err(error) => return check_error(&error),
+    };
+    let planned: usize = plans.iter().map(|plan| plan.tensors.len()).sum();
+    assert_eq!(planned, input.contents.tensors.len(), "a tensor was dropped");
+    for plan in &plans {
+        check_plan(plan);
+        if plan.len > MOST {
+            continue;
+        }
+        let extension = container.facts().extension;
+        let Ok((output, outcomes)) = write(plan, inputs, threads, extension) else { return };
+        check_places(&output);
+        assert_eq!((outcomes.len(), output.contents.tensors.len()), (plan.tensors.len(), plan.tensors.len()));
+        for ((tensor, outcome), written) in plan.tensors.iter().zip(&outcomes).zip(&output.contents.tensors) {
+            let Elements::Typed(form) = written.elements else { panic!("the type of {} was lost", tensor.name) };
+            assert_eq!(form.dtype(), tensor.conversion.to.dtype(), "{}", tensor.name);
+            assert_eq!((&written.shape, written.count), (&tensor.source.shape, tensor.source.count));
+            assert!(!container.facts().has_names || written.name == tensor.name, "{}", tensor.name);
+            // Complex numbers have two parts each.
+            assert!(Loss::ALL.iter().all(|loss| outcome.counts[*loss] <= 2 * tensor.source.count));
+        }
+        let report = FileReport::new("out".to_owned(), plan, Some(&outcomes));
+        show(report, input.path(), input.len());
+    }
+}
+
+/// Reports can be made, and shown: no name in a file reaches a terminal as a command.
+fn show(file: FileReport, path: &Path, bytes_in: u64) {
+    let files = vec![file];
+    let time = Some(Duration::from_millis(5));
+    let report =
+        Report { operator: "cast", input: path, output: path, options: json!({}), bytes_in, files, before: 0, time };
+    for text in [report.summary(), report.table()] {
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
+    assert!(report.json().is_object());
+    let page = page(&report, &[]);
+    assert!(page.ends_with("</html>\n"));
+}

@@ -1,0 +1,54 @@
+//! What must hold for any bytes at all. The fuzz targets look for bytes for which it does not; `cargo test` runs the
+//! same checks on all that were found.
+
+mod cast_any;
+mod elements;
+mod strings;
+mod trial;
+
+pub use cast_any::cast_any;
+pub use strings::string_parsing;
+
+use trial::{MIB, survey};
+
+/// Panics where something does not hold.
+pub type Check = fn(&[u8]);
+
+/// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
+pub static TARGETS: [(&str, Check); 6] = [
+    ("npy_header", npy_header),
+    ("safetensors_header", safetensors_header),
+    ("onnx_walk", onnx_walk),
+    ("zip_members", zip_members),
+    ("string_parsing", string_parsing),
+    ("cast_any", cast_any),
+];
+
+/// A `.npy` file: read or refused in little memory; what is read is written again as the same.
+pub fn npy_header(bytes: &[u8]) {
+    read_and_write("npy", bytes);
+}
+
+/// A `.safetensors` file, as [`npy_header`].
+pub fn safetensors_header(bytes: &[u8]) {
+    read_and_write("safetensors", bytes);
+}
+
+/// An ONNX tensor, as [`npy_header`].
+pub fn onnx_walk(bytes: &[u8]) {
+    read_and_write("pb", bytes);
+}
+
+/// A `.npz` archive, as [`npy_header`]; its members may be damaged, which is found when they are read.
+pub fn zip_members(bytes: &[u8]) {
+    read_and_write("npz", bytes);
+}
+
+fn read_and_write(extension: &str, bytes: &[u8]) {
+    // A record of a few bytes in the file is a tensor, a name or a pair of metadata in memory; a header of an array in
+    // an archive can be a MiB, whatever it is compressed to.
+    if let Some(input) = survey(extension, bytes, 8 * MIB + 128 * bytes.len()) {
+        elements::check_places(&input);
+        elements::check_written_again(&input);
+    }
+}

@@ -1,0 +1,51 @@
+//! One trial: a folder for its files, a limit for its memory, and what is asked of every error.
+
+use peak_alloc::PeakAlloc;
+use std::fs;
+use std::path::Path;
+use tcast::container::{self, Input};
+use tcast::error::Error;
+use tempfile::TempDir;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+pub(crate) const MIB: usize = 1 << 20;
+
+thread_local! {
+    static FOLDER: TempDir = tempfile::tempdir().expect("a temporary folder");
+}
+
+/// Does `work` with a folder that is kept from trial to trial.
+pub(crate) fn in_folder<T>(work: impl FnOnce(&Path) -> T) -> T {
+    FOLDER.with(|folder| work(folder.path()))
+}
+
+/// Does `work`, which may hold so many bytes of memory at a time.
+pub(crate) fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
+    let before = ALLOCATOR.current_usage();
+    ALLOCATOR.reset_peak_usage();
+    let result = work();
+    let held = ALLOCATOR.peak_usage().saturating_sub(before);
+    assert!(held <= limit, "{held} bytes of memory; {limit} should be enough");
+    result
+}
+
+/// Opens bytes as a file of some name; `None` where it is refused.
+pub(crate) fn survey(extension: &str, bytes: &[u8], limit: usize) -> Option<Input> {
+    in_folder(|folder| {
+        let path = folder.join(format!("in.{extension}"));
+        fs::write(&path, bytes).expect("the folder can be written to");
+        within(limit, || container::survey(&path)).inspect_err(check_error).ok()
+    })
+}
+
+/// What is said is a line that can be shown, whatever stands in the file.
+pub(crate) fn check_error(error: &Error) {
+    const LONGEST: usize = 16 << 10;
+    let text = error.to_string();
+    assert!(!text.contains(char::is_control), "{text:?}");
+    assert!(text.len() < LONGEST, "a message of {} bytes", text.len());
+    assert!(error.remedy_text().is_none_or(|remedy| remedy.len() < LONGEST), "a long remedy");
+    assert!((1..=3).contains(&error.exit_code()));
+}
