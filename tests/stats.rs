@@ -52,18 +52,7 @@ fn check(dtype: Dtype, codes: &[u64]) {
     let stats = stats_of(dtype, codes);
     let (width, kind) = kind(dtype);
     let is_integer = matches!(kind, Kind::Bool | Kind::Signed | Kind::Unsigned);
-    let normal = match dtype {
-        Dtype::Float32 | Dtype::Bfloat16 => -126,
-        Dtype::Float64 => -1022,
-        Dtype::Float16 | Dtype::Float8E5M2 => -14,
-        Dtype::Float8E5M2FNUZ => -15,
-        Dtype::Float8E4M3FN | Dtype::Float8E4M3 => -6,
-        Dtype::Float8E4M3FNUZ => -7,
-        Dtype::Float8E4M3B11FNUZ => -10,
-        Dtype::Float8E3M4 | Dtype::Float6E3M2 => -2,
-        Dtype::Float4E2M1 | Dtype::Float6E2M3 => 0,
-        _ => i32::MIN,
-    };
+    let normal = if let Kind::Float(format) = kind { format.smallest_normal() } else { i32::MIN };
     let (mut integers, mut floats, mut exponents) = (Vec::new(), Vec::new(), Vec::new());
     let (mut zeros, mut subnormals, mut nan, mut infinite) = (0, 0, 0, [0, 0]);
     for value in codes.iter().map(|&code| decode(dtype, code)) {

@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn every_name_of_the_table_is_read_in_any_case() {
-        for row in &TABLE {
+        for row in TABLE {
             for name in row_spellings(row).chain([row.name.to_uppercase(), format!("torch.{}", row.name)]) {
                 assert_eq!(name.parse(), Ok(row.dtype), "{name}");
             }
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn no_spelling_has_two_meanings() {
         let mut seen = std::collections::HashMap::new();
-        for row in &TABLE {
+        for row in TABLE {
             for spelling in row_spellings(row) {
                 let other = seen.insert(spelling.clone(), row.dtype);
                 assert!(other.is_none_or(|other| other == row.dtype), "{spelling}: {other:?} and {}", row.name);

@@ -161,13 +161,19 @@ pub fn check(source: Dtype, target: Dtype, attributes: &Attributes) -> Result<()
     Ok(())
 }
 
-/// ONNX's type that is most like one that it lacks.
+/// ONNX's type that is most like one that it lacks: of the same kind, and nearest to its width, exponents and specials.
 fn near(dtype: Dtype) -> Option<Dtype> {
-    Some(match dtype {
-        Dtype::Int1 => Dtype::Int2,
-        Dtype::Uint1 => Dtype::Uint2,
-        Dtype::Float8E3M4 | Dtype::Float8E4M3 => Dtype::Float8E4M3FN,
-        Dtype::Float8E4M3B11FNUZ => Dtype::Float8E4M3FNUZ,
-        _ => return None,
-    })
+    let distance = |other: Dtype| {
+        let width = dtype.bits().abs_diff(other.bits());
+        match (dtype.class(), other.class()) {
+            (Class::Int { signed }, Class::Int { signed: other }) if signed == other => Some((width, 0, false)),
+            (Class::Float(format), Class::Float(other)) => {
+                let exponents = format.exponent_bits.abs_diff(other.exponent_bits);
+                Some((width, exponents, format.specials != other.specials))
+            }
+            _ => None,
+        }
+    };
+    let others = Dtype::all().filter(|other| other.onnx_number().is_some());
+    others.filter_map(|other| Some((distance(other)?, other))).min().map(|(_, other)| other)
 }
