@@ -21,11 +21,11 @@ const BATCH_BYTES: usize = 1 << 20;
 const PIECE: usize = 1 << 20;
 
 /// Takes a piece of a conversion: source, result, and elements so far.
-pub type Sink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
+pub(crate) type Sink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
 
 /// What makes a tensor's new elements of its old ones. Clones share the kernel and its tables.
 #[derive(Clone)]
-pub struct Conversion {
+pub(crate) struct Conversion {
     /// How the source's elements are stored.
     pub from: Form,
     /// How the result's elements are stored.
@@ -37,7 +37,7 @@ pub struct Conversion {
 
 /// Losses that end the conversion of a tensor.
 #[derive(Clone, Debug)]
-pub struct Forbidden {
+pub(crate) struct Forbidden {
     /// Which.
     pub losses: Vec<Loss>,
     /// The rule that leaves the tensor as it is, as a shell takes it.
@@ -86,7 +86,7 @@ impl TextSource {
 
 /// The elements of a tensor as messages name them.
 #[derive(Clone, Copy)]
-pub struct Elements<'a> {
+pub(crate) struct Elements<'a> {
     /// How many there are.
     pub count: u64,
     /// Lengths of the dimensions.
@@ -104,7 +104,7 @@ impl Elements<'_> {
 impl Conversion {
     /// The cast of values. `None` where ONNX Cast has no such pair, or the target is big-endian.
     #[must_use]
-    pub fn cast(from: Form, to: Form, rules: &Rules) -> Option<Self> {
+    pub(crate) fn cast(from: Form, to: Form, rules: &Rules) -> Option<Self> {
         let how = match (from, to) {
             (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::cast(source, target, rules)?),
             (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, rules)?),
@@ -115,7 +115,7 @@ impl Conversion {
 
     /// The same elements in another form. `None` for types of other widths, and for a big-endian target.
     #[must_use]
-    pub fn copy(from: Form, to: Form) -> Option<Self> {
+    pub(crate) fn copy(from: Form, to: Form) -> Option<Self> {
         let how = match (from, to) {
             (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::copy(source, target)?),
             (Form::Texts(source), Form::Texts(target)) => How::Print(TextSource::Texts(source), target),
@@ -127,7 +127,7 @@ impl Conversion {
     /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
     /// of a cast. `None` where the target is not complex or the source is text.
     #[must_use]
-    pub fn to_complex(from: Form, to: Form, rules: &Rules) -> Option<Self> {
+    pub(crate) fn to_complex(from: Form, to: Form, rules: &Rules) -> Option<Self> {
         let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
         if target.dtype.part() == target.dtype {
             return None;
@@ -139,13 +139,13 @@ impl Conversion {
 
     /// The same, ended by losses that must not happen.
     #[must_use]
-    pub fn forbid(self, forbidden: Forbidden) -> Self {
+    pub(crate) fn forbid(self, forbidden: Forbidden) -> Self {
         Self { forbidden: Some(Box::new(forbidden)), ..self }
     }
 
     /// The kernel, where every element has its place and any part can be converted alone.
     #[must_use]
-    pub fn kernel(&self) -> Option<&Kernel> {
+    pub(crate) fn kernel(&self) -> Option<&Kernel> {
         if let How::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
@@ -154,7 +154,7 @@ impl Conversion {
     ///
     /// # Errors
     /// When an element cannot be converted, or `reader` or `sink` fails.
-    pub fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Counts> {
+    pub(crate) fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Counts> {
         let counts = match &*self.how {
             How::Numbers(kernel) | How::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
             How::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
@@ -197,7 +197,7 @@ impl Conversion {
 ///
 /// # Errors
 /// When an element is malformed or breaks a rule; the first such element is named.
-pub fn run_kernel(
+pub(crate) fn run_kernel(
     kernel: &Kernel,
     conversion: &Conversion,
     elements: Elements,
@@ -299,7 +299,7 @@ fn dirty(dtype: Dtype) -> String {
 ///
 /// # Errors
 /// When an element has no text, or `reader` fails.
-pub fn measure(
+pub(crate) fn measure(
     from: Form,
     elements: Elements,
     mut reader: Reader,

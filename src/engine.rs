@@ -8,7 +8,7 @@
 use crate::container::{Checksum, Data, Input, Reader, sum_of};
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
-use crate::figures::{Comparer, Figures, InOrder};
+use crate::figures::{Comparer, InOrder};
 use crate::io::output::Output;
 use crate::kernel::Counts;
 use crate::plan::{Plan, PlannedTensor, Share};
@@ -17,6 +17,8 @@ use crate::threads::on_threads;
 use crc32fast::Hasher;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
+
+pub use crate::figures::Figures;
 
 /// Bytes of input or output, whichever are more, that a thread takes at a time: enough to make a system call
 /// for each of them cheap, few enough to stay in the second-level cache.

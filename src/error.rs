@@ -114,20 +114,20 @@ impl std::error::Error for Error {}
 
 /// Text with control characters escaped: what files and arguments hold never reaches a terminal as a command.
 #[must_use]
-pub fn visible(text: &str) -> String {
+pub(crate) fn visible(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }
 
 /// A path as a shell takes it.
 #[must_use]
-pub fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
 /// A name as it can be shown: control characters escaped, the middle of a very long one left out.
 #[must_use]
-pub fn shorten(name: &str) -> String {
+pub(crate) fn shorten(name: &str) -> String {
     const KEPT: usize = 100;
     let count = name.chars().count();
     // Quotes stay as they are: names are not read back from messages.
@@ -142,7 +142,7 @@ pub fn shorten(name: &str) -> String {
 
 /// A number of bytes in the unit that fits it.
 #[must_use]
-pub fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -158,19 +158,19 @@ pub fn size(bytes: u64) -> String {
 
 /// `1 tensor`, `2 tensors`.
 #[must_use]
-pub fn counted(count: u64, thing: &str) -> String {
+pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Bytes as hexadecimal digits.
 #[must_use]
-pub fn hex_digits(bytes: &[u8]) -> String {
+pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
 /// Six significant digits.
 #[must_use]
-pub fn brief(value: f64) -> String {
+pub(crate) fn brief(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {
         return "0".to_owned();

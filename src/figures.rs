@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Elements that are looked at together: few enough to stay in the first-level cache as float64.
-pub const BLOCK: usize = 1 << 10;
+pub(crate) const BLOCK: usize = 1 << 10;
 /// Sums that are kept side by side, as vectors keep them.
 const LANES: usize = 8;
 
@@ -53,7 +53,7 @@ impl Largest {
 
 /// What some elements of a tensor add up to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub(crate) struct Tally {
     compared: u64,
     error: f64,
     squared_error: f64,
@@ -82,7 +82,7 @@ impl Tally {
     ///
     /// # Panics
     /// When there are not as many results as sources.
-    pub fn add(&mut self, start: u64, sources: &[f64], results: &[f64]) {
+    pub(crate) fn add(&mut self, start: u64, sources: &[f64], results: &[f64]) {
         assert_eq!(sources.len(), results.len(), "every element has a result");
         let blocks = sources.chunks(BLOCK).zip(results.chunks(BLOCK));
         for (block, (sources, results)) in (0..).zip(blocks) {
@@ -127,7 +127,7 @@ impl Tally {
     }
 
     /// Takes what elements behind these add up to.
-    pub fn append(&mut self, next: &Self) {
+    pub(crate) fn append(&mut self, next: &Self) {
         self.compared += next.compared;
         self.error += next.error;
         self.squared_error += next.squared_error;
@@ -140,7 +140,7 @@ impl Tally {
 
     /// The figures of all that was taken.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         let lengths = self.squared_source.sqrt() * self.squared_result.sqrt();
         Figures {
             compared: self.compared,
@@ -181,7 +181,7 @@ fn relative(x: f64, y: f64) -> f64 {
 }
 
 /// Widens elements to float64, which all types of at most 32 bits and all floats fit in; 64-bit integers are rounded.
-pub struct Widener {
+pub(crate) struct Widener {
     kernel: Kernel,
     storage: Storage,
     bytes: Vec<u8>,
@@ -190,7 +190,7 @@ pub struct Widener {
 impl Widener {
     /// `None` for complex numbers and text.
     #[must_use]
-    pub fn new(storage: Storage) -> Option<Self> {
+    pub(crate) fn new(storage: Storage) -> Option<Self> {
         // None of these matters on the way to float64.
         let rules = Rules {
             saturate: false,
@@ -203,7 +203,7 @@ impl Widener {
     }
 
     /// Adds `count` elements to `values`. Malformed ones are no number.
-    pub fn widen(&mut self, input: &[u8], count: usize, values: &mut Vec<f64>) {
+    pub(crate) fn widen(&mut self, input: &[u8], count: usize, values: &mut Vec<f64>) {
         self.bytes.resize(count * 8, 0);
         let is_sound = self.kernel.run(input, &mut self.bytes, count).is_ok();
         let widened = self.bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
@@ -212,13 +212,13 @@ impl Widener {
 
     /// Bytes that so many elements take.
     #[must_use]
-    pub fn bytes(&self, count: u64) -> u64 {
+    pub(crate) fn bytes(&self, count: u64) -> u64 {
         self.storage.bytes(count).unwrap_or_default()
     }
 }
 
 /// Looks at the elements of a conversion from one storage to another.
-pub struct Comparer {
+pub(crate) struct Comparer {
     from: Widener,
     to: Widener,
     sources: Vec<f64>,
@@ -228,14 +228,14 @@ pub struct Comparer {
 impl Comparer {
     /// `None` where one side is text or complex.
     #[must_use]
-    pub fn new(from: Form, to: Form) -> Option<Self> {
+    pub(crate) fn new(from: Form, to: Form) -> Option<Self> {
         let (Form::Numbers(from), Form::Numbers(to)) = (from, to) else { return None };
         let (from, to) = (Widener::new(from)?, Widener::new(to)?);
         Some(Self { from, to, sources: Vec::new(), results: Vec::new() })
     }
 
     /// What some elements add up to, of which `start` is the first.
-    pub fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> Tally {
+    pub(crate) fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> Tally {
         /// Whole blocks, which are whole bytes of every type.
         const STEP: usize = 8 * BLOCK;
         let mut tally = Tally::default();
@@ -255,7 +255,7 @@ impl Comparer {
 
 /// What parts of a tensor add up to that come in any order, added up in the order of the elements.
 #[derive(Debug, Default)]
-pub struct InOrder {
+pub(crate) struct InOrder {
     /// The element behind those that are in the sum.
     end: u64,
     sum: Tally,
@@ -265,7 +265,7 @@ pub struct InOrder {
 
 impl InOrder {
     /// Takes the part of the elements from `start` to `end`.
-    pub fn add(&mut self, start: u64, end: u64, tally: Tally) {
+    pub(crate) fn add(&mut self, start: u64, end: u64, tally: Tally) {
         self.waiting.insert(start, (end, tally));
         while let Some((end, tally)) = self.waiting.remove(&self.end) {
             self.sum.append(&tally);
@@ -275,7 +275,7 @@ impl InOrder {
 
     /// The figures of all parts.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Figures {
         self.sum.figures()
     }
 }

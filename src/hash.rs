@@ -14,7 +14,7 @@ const PIECE: usize = 1 << 20;
 
 /// The hashes of one tensor, as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hashes {
+pub(crate) struct Hashes {
     /// Of its bytes in the input; `None` of text.
     pub source: Option<String>,
     /// Of its bytes in the output.
@@ -25,7 +25,7 @@ pub struct Hashes {
 ///
 /// # Errors
 /// When a source is damaged, or changes meanwhile.
-pub fn of(
+pub(crate) fn of(
     plan: &Plan,
     inputs: &[Input],
     output: &MappedFile,
@@ -49,7 +49,7 @@ pub fn of(
 ///
 /// # Errors
 /// When it is damaged.
-pub fn of_tensor(tensor: &Tensor, input: &Input, progress: &dyn Progress) -> Result<Option<String>> {
+pub(crate) fn of_tensor(tensor: &Tensor, input: &Input, progress: &dyn Progress) -> Result<Option<String>> {
     if let Data::Mapped { file, range, .. } = &tensor.data {
         return Ok(Some(of_bytes(&input.files[*file][range.clone()], progress)));
     }

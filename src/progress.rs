@@ -42,7 +42,7 @@ fn target() -> ProgressDrawTarget {
 
 /// A bar for someone to see, or nothing where that is asked for.
 #[must_use]
-pub fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
+pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
     if quiet { Box::new(Silent) } else { Box::new(Bar::new(what, bytes)) }
 }
 
@@ -59,12 +59,12 @@ impl Drop for Bar {
 }
 
 /// Two bars, one under the other: a whole checkpoint, and the shard that is being converted.
-pub struct Shards(Option<(MultiProgress, Bar)>);
+pub(crate) struct Shards(Option<(MultiProgress, Bar)>);
 
 impl Shards {
     /// Of `bytes` of input.
     #[must_use]
-    pub fn new(bytes: u64, quiet: bool) -> Self {
+    pub(crate) fn new(bytes: u64, quiet: bool) -> Self {
         let bars = || {
             let bars = MultiProgress::with_draw_target(target());
             let whole = bars.add(ProgressBar::new(bytes));
@@ -75,7 +75,7 @@ impl Shards {
 
     /// The next shard, of `bytes` of input.
     #[must_use]
-    pub fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
+    pub(crate) fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
         match &self.0 {
             None => Box::new(Silent),
             Some((bars, whole)) => {

@@ -35,7 +35,7 @@ const SCHEMES: &[Scheme] = &[
 
 /// The tensors of codes in a checkpoint, with what tells that they are.
 #[derive(Debug, Default)]
-pub struct Codes {
+pub(crate) struct Codes {
     codes: HashMap<String, Sign>,
     /// The tensors of their scales.
     scales: HashSet<String>,
@@ -55,7 +55,7 @@ enum Sign {
 /// Whether a tensor of this type can hold codes. Weights of wider floats beside a scale are values: the scale is that of
 /// activations, or they were unpacked.
 #[must_use]
-pub fn can_be_codes(dtype: Option<Dtype>) -> bool {
+pub(crate) fn can_be_codes(dtype: Option<Dtype>) -> bool {
     !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
 }
 
@@ -63,7 +63,7 @@ impl Codes {
     /// Finds them by their names and types. `beside` are the names of tensors in other files of the checkpoint,
     /// `quantization` is what its config says of the whole.
     #[must_use]
-    pub fn find(tensors: &[(&str, Option<Dtype>)], beside: &[String], quantization: Option<&str>) -> Self {
+    pub(crate) fn find(tensors: &[(&str, Option<Dtype>)], beside: &[String], quantization: Option<&str>) -> Self {
         let names: HashSet<&str> =
             tensors.iter().map(|(name, _)| *name).chain(beside.iter().map(String::as_str)).collect();
         let mut found = Self::default();
@@ -91,7 +91,7 @@ impl Codes {
 
     /// What to say of a cast of a tensor of codes, and what to do instead; `None` where it holds values.
     #[must_use]
-    pub fn refusal(&self, name: &str) -> Option<(String, String)> {
+    pub(crate) fn refusal(&self, name: &str) -> Option<(String, String)> {
         let why = match self.codes.get(name)? {
             Sign::Scales(scales) => format!("holds codes whose scales are in '{scales}'"),
             Sign::Name => "holds codes, as its name says".to_owned(),
@@ -104,7 +104,7 @@ impl Codes {
 
     /// Whether a tensor holds the scales of others.
     #[must_use]
-    pub fn is_scale(&self, name: &str) -> bool {
+    pub(crate) fn is_scale(&self, name: &str) -> bool {
         self.scales.contains(name)
     }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 /// What `--protect` leaves as it is, besides every tensor of fewer than two dimensions: what narrow types cost most
 /// for the least room.
-pub const PROTECTED: &[&str] = &[
+pub(crate) const PROTECTED: &[&str] = &[
     // Norms.
     "*norm*",
     "*ln_*",
@@ -110,7 +110,7 @@ impl std::str::FromStr for Rule {
 
 /// The rule that leaves one tensor as it is, as a shell takes it.
 #[must_use]
-pub fn rule_to_keep(name: &str) -> String {
+pub(crate) fn rule_to_keep(name: &str) -> String {
     let escaped = globset::escape(name).replace('\\', r"[\]"); // which it leaves out
     quoted(format!("{escaped}=keep").as_ref())
 }
@@ -164,7 +164,7 @@ pub struct Selection {
 
 /// A tensor, as far as it matters to what becomes of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
+pub(crate) struct Candidate<'a> {
     /// What it is called.
     pub name: &'a str,
     /// Its type, where that is known.
@@ -178,7 +178,7 @@ pub struct Candidate<'a> {
 impl Selection {
     /// The type that a tensor is to get; `None` leaves it as it is.
     #[must_use]
-    pub fn target(&self, tensor: &Candidate) -> Option<Dtype> {
+    pub(crate) fn target(&self, tensor: &Candidate) -> Option<Dtype> {
         if !self.selects(tensor.name) {
             return None;
         }
@@ -196,13 +196,13 @@ impl Selection {
 
     /// The rule that decides about a tensor.
     #[must_use]
-    pub fn rule(&self, name: &str) -> Option<&Rule> {
+    pub(crate) fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.pattern.matches(name))
     }
 
     /// Whether the globs choose a tensor.
     #[must_use]
-    pub fn selects(&self, name: &str) -> bool {
+    pub(crate) fn selects(&self, name: &str) -> bool {
         if !self.only.is_empty() && !self.only.iter().any(|only| only == name) {
             return false;
         }
@@ -212,7 +212,7 @@ impl Selection {
 
     /// The flags whose pattern matches none of `names`: most likely a slip of the pen.
     #[must_use]
-    pub fn unmatched(&self, names: &[&str]) -> Vec<String> {
+    pub(crate) fn unmatched(&self, names: &[&str]) -> Vec<String> {
         let include = self.include.iter().map(|pattern| ("--include", pattern));
         let exclude = self.exclude.iter().map(|pattern| ("--exclude", pattern));
         let rules = self.rules.iter().map(|rule| ("--rule", &rule.pattern));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 ///
 /// # Panics
 /// When a worker panics.
-pub fn on_threads<T: Send>(threads: u64, worker: impl Fn() -> T + Sync) -> Vec<T> {
+pub(crate) fn on_threads<T: Send>(threads: u64, worker: impl Fn() -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         // Where the system gives no more threads, those there are do the work.
         let others: Vec<_> =
@@ -21,7 +21,7 @@ pub fn on_threads<T: Send>(threads: u64, worker: impl Fn() -> T + Sync) -> Vec<T
 ///
 /// # Panics
 /// As [`on_threads`].
-pub fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < count);
     let worker = || std::iter::from_fn(take).map(|at| (at, work(at))).collect::<Vec<_>>();

@@ -21,10 +21,10 @@ use crate::progress::Progress;
 use pieces::Pair;
 
 /// A tensor, and the file that it is in.
-pub type Found<'a> = (&'a Input, &'a Tensor);
+pub(crate) type Found<'a> = (&'a Input, &'a Tensor);
 
 /// How tensors are compared.
-pub struct Options<'a> {
+pub(crate) struct Options<'a> {
     /// What untyped elements are.
     pub from: Option<Dtype>,
     /// Values that are no farther apart than this are no difference.
@@ -37,7 +37,7 @@ pub struct Options<'a> {
 
 /// What was found of two tensors, or of one that has no counterpart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Status {
+pub(crate) enum Status {
     /// Type, shape and bits are equal.
     Equal,
     /// All values are equal; bits or types are not.
@@ -58,7 +58,7 @@ pub enum Status {
 
 impl Status {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Equal,
         Self::BitsDiffer,
         Self::WithinTolerance,
@@ -71,7 +71,7 @@ impl Status {
 
     /// The name in JSON reports.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Equal => "equal",
             Self::BitsDiffer => "bits_differ",
@@ -87,7 +87,7 @@ impl Status {
 
 /// What was found of two tensors.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// In a word.
     pub status: Status,
     /// Elements whose values differ by more than the tolerance; where none does, those whose bits differ.
@@ -104,14 +104,14 @@ pub struct Outcome {
 impl Outcome {
     /// Without more to say than that.
     #[must_use]
-    pub fn of(status: Status) -> Self {
+    pub(crate) fn of(status: Status) -> Self {
         Self { status, differing: 0, first: None, figures: None, largest_at: None }
     }
 }
 
 /// An element that differs.
 #[derive(Clone, Debug)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// Where it is, an index for each dimension.
     pub index: Vec<u64>,
     /// What it is in A and in B.
@@ -120,7 +120,7 @@ pub struct Difference {
 
 /// An element as text.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// Its value; of opaque bytes, these.
     pub value: String,
     /// Its bits in hexadecimal; a text has none.
@@ -172,7 +172,7 @@ impl Side<'_> {
 ///
 /// # Panics
 /// When a thread of it has panicked.
-pub fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
+pub(crate) fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
     let [a, b] = tensors.map(|(_, tensor)| tensor);
     if a.shape != b.shape {
         return Ok(Outcome::of(Status::ShapesDiffer));

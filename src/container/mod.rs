@@ -4,7 +4,7 @@
 //! trusts nothing in them: every length is checked against the file before it is used. Writing lays a file out
 //! before any data exists, from names, dtypes and shapes.
 
-pub mod checkpoint;
+pub(crate) mod checkpoint;
 mod json;
 mod npy;
 mod npz;
@@ -13,7 +13,9 @@ mod reader;
 mod safetensors;
 mod zip;
 
-pub use reader::{Reader, Stream, Streamed};
+pub use reader::Reader;
+#[doc(hidden)] // what containers are made of
+pub use reader::{Stream, Streamed};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -28,7 +30,7 @@ use std::sync::Arc;
 pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx];
 
 /// The format of the shards of a checkpoint.
-pub static SHARDS: &dyn Container = &safetensors::Safetensors;
+pub(crate) static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// A file format that holds tensors.
 pub trait Container: Sync {
@@ -36,18 +38,21 @@ pub trait Container: Sync {
     fn facts(&self) -> Facts;
 
     /// Whether a file that starts with these bytes is of this format.
+    #[doc(hidden)]
     fn recognises(&self, bytes: &[u8]) -> bool;
 
     /// Reads the headers of a whole file.
     ///
     /// # Errors
     /// When the bytes break the format, or hold what has no dtype in the table.
+    #[doc(hidden)]
     fn read(&self, file: &MappedFile) -> Result<Contents>;
 
     /// How a type is stored, in the words of the format; `None` when it cannot be.
     fn stores(&self, dtype: Dtype) -> Option<String>;
 
     /// What to say of a type that the format cannot hold.
+    #[doc(hidden)]
     fn refusal(&self, dtype: Dtype) -> Error {
         cannot_hold(self.facts().extension, dtype)
     }
@@ -56,6 +61,7 @@ pub trait Container: Sync {
     ///
     /// # Errors
     /// When the format cannot hold them.
+    #[doc(hidden)]
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
 }
 
@@ -172,6 +178,7 @@ pub struct Tensor {
     /// Column-major order; only where that differs from row-major.
     pub fortran_order: bool,
     /// Where its bytes are.
+    #[doc(hidden)]
     pub data: Data,
     /// How the file says what it holds, in the words of the format.
     pub stored: Cow<'static, str>,
@@ -199,6 +206,7 @@ impl Elements {
 
 /// Where the bytes of a stored tensor are.
 #[derive(Clone, Debug)]
+#[doc(hidden)]
 pub enum Data {
     /// In a file as they are.
     Mapped {
@@ -226,6 +234,7 @@ impl Data {
 
 /// A CRC-32 over a tensor's bytes and some before them.
 #[derive(Clone, Debug)]
+#[doc(hidden)]
 pub struct Checksum {
     /// The sum of the bytes before the tensor's.
     pub before: crc32fast::Hasher,
@@ -247,7 +256,7 @@ impl Checksum {
 
 /// The CRC-32 of some bytes, that sums of others can be combined with.
 #[must_use]
-pub fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
+pub(crate) fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
     let mut sum = crc32fast::Hasher::new();
     sum.update(bytes);
     sum
@@ -255,6 +264,7 @@ pub fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
 
 /// A tensor of a file that is to be written.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct NewTensor<'a> {
     /// Its name; a format without names drops it.
     pub name: Cow<'a, str>,
@@ -272,6 +282,7 @@ pub struct NewTensor<'a> {
 
 /// Where everything goes in a new file: literal bytes and tensors without gaps.
 #[derive(Debug)]
+#[doc(hidden)]
 pub struct FileLayout {
     /// Headers and the like with their offsets, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
@@ -283,6 +294,7 @@ pub struct FileLayout {
 
 /// Where a tensor goes in a new file, and how.
 #[derive(Clone, Debug)]
+#[doc(hidden)]
 pub struct Place {
     /// How its elements are stored.
     pub form: Form,
@@ -294,6 +306,7 @@ pub struct Place {
 
 /// A CRC-32 that is known when a tensor is written, and belongs into the file.
 #[derive(Clone, Debug)]
+#[doc(hidden)]
 pub struct Seal {
     /// The sum of the bytes before the tensor's.
     pub before: crc32fast::Hasher,
@@ -371,7 +384,7 @@ pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
 
 /// `.npy, .npz or .pb`: the extensions of all containers.
 #[must_use]
-pub fn known_formats() -> String {
+pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.facts().extension).collect::<Vec<_>>())
 }
 
@@ -411,7 +424,7 @@ fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
 
 /// The number of elements of a shape. `None` when it does not fit in 64 bits; a zero anywhere makes it 0.
 #[must_use]
-pub fn element_count(shape: &[u64]) -> Option<u64> {
+pub(crate) fn element_count(shape: &[u64]) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
     }
@@ -420,13 +433,13 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
 
 /// `[1, 2]` of an index into the elements as they lie in the file.
 #[must_use]
-pub fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
+pub(crate) fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
     format!("{:?}", indices(index, shape, fortran_order))
 }
 
 /// The index in each dimension, of an index into the elements as they lie in the file.
 #[must_use]
-pub fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
+pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
     let mut indices = vec![0; shape.len()];
     let mut dimensions: Vec<usize> = (0..shape.len()).collect();
     if !fortran_order {
@@ -441,7 +454,7 @@ pub fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
 
 /// The place in row-major order of an element that has this one in column-major order.
 #[must_use]
-pub fn row_major(index: u64, shape: &[u64]) -> u64 {
+pub(crate) fn row_major(index: u64, shape: &[u64]) -> u64 {
     indices(index, shape, true).iter().zip(shape).fold(0, |place, (index, length)| place * length + index)
 }
 

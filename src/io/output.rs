@@ -34,7 +34,7 @@ impl Temporaries {
 /// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end. Gives a
 /// sentence about what stays.
 #[must_use]
-pub fn remove_temporaries() -> Option<String> {
+pub(crate) fn remove_temporaries() -> Option<String> {
     let temporaries = lock();
     for path in temporaries.paths.iter().rev() {
         remove(path);
@@ -46,7 +46,7 @@ pub fn remove_temporaries() -> Option<String> {
 
 /// Says what an interrupt leaves, in a sentence; before the first call that is nothing. The folders are left with it, in
 /// the same moment.
-pub fn keep_at_interrupt(what: String, folders: impl IntoIterator<Item = NewFolder>) {
+pub(crate) fn keep_at_interrupt(what: String, folders: impl IntoIterator<Item = NewFolder>) {
     let mut temporaries = lock();
     for folder in folders {
         temporaries.forget(folder);
@@ -60,7 +60,7 @@ pub fn end_interrupts() {
 }
 
 /// Makes something where an interrupt may be taking things away: before that, or never.
-pub fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
+pub(crate) fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
     let _temporaries = lock();
     make()
 }
@@ -79,7 +79,7 @@ fn remove(path: &Path) {
 ///
 /// # Errors
 /// When the system cannot.
-pub fn create_folders(path: &Path) -> Result<()> {
+pub(crate) fn create_folders(path: &Path) -> Result<()> {
     uninterrupted(|| fs::create_dir_all(path))
         .map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
 }
@@ -89,7 +89,7 @@ const PREFIX: &str = ".tcast-";
 const SUFFIX: &str = ".tmp";
 
 /// Removes the temporary files in a folder that runs which were killed have left there.
-pub fn remove_leftovers(folder: &Path) {
+pub(crate) fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if is_temporary(&entry.file_name().to_string_lossy()) {
             let _ = fs::remove_file(entry.path());
@@ -98,13 +98,13 @@ pub fn remove_leftovers(folder: &Path) {
 }
 
 /// The name of the folder in an output folder that work is done in; it goes with all that is in it.
-pub const WORK: &str = ".tcast";
+pub(crate) const WORK: &str = ".tcast";
 /// The name of the file that lies in an output folder while [`WORK`] is taken away.
-pub const END: &str = ".tcast.json";
+pub(crate) const END: &str = ".tcast.json";
 
 /// Whether a name is that of something that this program makes for itself.
 #[must_use]
-pub fn is_own(name: &str) -> bool {
+pub(crate) fn is_own(name: &str) -> bool {
     name == WORK || name == END || is_temporary(name)
 }
 
@@ -115,14 +115,14 @@ fn is_temporary(name: &str) -> bool {
 /// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in
 /// it; one named [`WORK`] goes with its contents.
 #[derive(Debug)]
-pub struct NewFolder(PathBuf);
+pub(crate) struct NewFolder(PathBuf);
 
 impl NewFolder {
     /// Makes the folder.
     ///
     /// # Errors
     /// When the system cannot.
-    pub fn create(path: &Path) -> Result<Self> {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
         let mut temporaries = lock();
         fs::create_dir(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))?;
         temporaries.paths.push(path.to_owned());
@@ -130,7 +130,7 @@ impl NewFolder {
     }
 
     /// Leaves the folder where it is.
-    pub fn keep(self) {
+    pub(crate) fn keep(self) {
         lock().forget(self);
     }
 }
@@ -197,13 +197,13 @@ impl Destination {
 
     /// Whether what is written stays there: a device or a pipe keeps nothing.
     #[must_use]
-    pub fn keeps(&self) -> bool {
+    pub(crate) fn keeps(&self) -> bool {
         !self.in_place
     }
 
     /// A file in a folder of our own, which replaces what has its name, a link too.
     #[must_use]
-    pub fn within(path: &Path) -> Self {
+    pub(crate) fn within(path: &Path) -> Self {
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, in_place: false }
     }
 
@@ -244,7 +244,7 @@ impl Destination {
 ///
 /// # Errors
 /// When the file system says that fewer bytes are available.
-pub fn check_room(folder: &Path, len: u64) -> Result<()> {
+pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
     match available(folder) {
         Some(available) if available < len => {
             let (needed, available) = (size(len), size(available));
@@ -259,7 +259,7 @@ pub fn check_room(folder: &Path, len: u64) -> Result<()> {
 ///
 /// # Errors
 /// When that is so.
-pub fn check_folder(output: &Path) -> Result<()> {
+pub(crate) fn check_folder(output: &Path) -> Result<()> {
     // What ends in a slash has its own name as the last one all the same.
     let folder = directory_of(output);
     if folder.is_dir() {
@@ -271,7 +271,7 @@ pub fn check_folder(output: &Path) -> Result<()> {
 
 /// Bytes that are available on the disk of a folder, or of the nearest one above that exists.
 #[must_use]
-pub fn available(folder: &Path) -> Option<u64> {
+pub(crate) fn available(folder: &Path) -> Option<u64> {
     let here = Path::new(".");
     let existing =
         folder.ancestors().map(|path| if path == Path::new("") { here } else { path }).find(|path| path.is_dir());

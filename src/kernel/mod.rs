@@ -53,11 +53,10 @@ mod text;
 mod text_form;
 
 pub use counts::{Counts, Loss};
-pub use isa::Isa;
-pub use parse::{NotANumber, Parser};
-pub use print::Printer;
-pub use text::Texts;
-pub use text_form::{MAX_TEXT, TextError, TextExtent, TextForm, varint};
+#[doc(hidden)] // for tests
+pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts, text_form::TextForm};
+
+pub(crate) use text_form::{MAX_TEXT, TextError, TextExtent, varint};
 
 use crate::dtype::{Class, Dtype};
 use decode::Decode;
@@ -191,6 +190,14 @@ pub enum OutOfRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a byte holds more than the one element")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
 /// An element of a lane, which is held as little endian bytes: so a source that has the lane's type is the lane.
 trait Bits: Copy {
     type Bytes: Copy;
@@ -299,13 +306,14 @@ impl Kernel {
         self.run_on(Isa::best(), input, output, count)
     }
 
-    /// As [`Kernel::run`], with one of the instruction sets of [`Isa::available`].
+    /// As [`Kernel::run`], with one of the instruction sets of [`Isa::available`]: for tests.
     ///
     /// # Errors
     /// As [`Kernel::run`].
     ///
     /// # Panics
     /// As [`Kernel::run`], and when the machine lacks the instruction set.
+    #[doc(hidden)]
     pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         isa::dispatch(isa, self, &input[..self.source.offset(count)], &mut output[..self.target.offset(count)], count)
     }

@@ -4,7 +4,7 @@ use super::Texts;
 use crate::error::Error;
 
 /// The most bytes that a text may take, as it is stored: a batch of texts is held in memory.
-pub const MAX_TEXT: u64 = 16 << 20;
+pub(crate) const MAX_TEXT: u64 = 16 << 20;
 /// Code points that are decoded at a time.
 const CHUNK: usize = 256;
 
@@ -177,7 +177,7 @@ fn read_code_points(
 
 /// A protobuf varint and how many of the bytes it takes.
 #[must_use]
-pub fn varint(mut value: u64) -> ([u8; 10], u8) {
+pub(crate) fn varint(mut value: u64) -> ([u8; 10], u8) {
     let mut bytes = [0; 10];
     let mut length = 0;
     loop {

@@ -3,7 +3,7 @@
 
 mod source;
 
-pub use source::{check_from, source_form};
+pub(crate) use source::{check_from, source_form};
 
 use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Reader, Seal, Tensor};
 use crate::conversion::{self, Conversion, Forbidden};
@@ -19,6 +19,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// What is to be done with the tensors of some files that belong together.
+#[non_exhaustive]
 pub struct Request<'a> {
     /// What is done to the tensors that are chosen.
     pub operator: Operator,
@@ -29,9 +30,17 @@ pub struct Request<'a> {
     /// The format of the outputs.
     pub container: &'a dyn Container,
     /// The tensors that no cast may take for values.
-    pub codes: Option<&'a Codes>,
+    pub(crate) codes: Option<&'a Codes>,
     /// Losses that end the conversion.
     pub fail_on: &'a [Loss],
+}
+
+impl<'a> Request<'a> {
+    /// The operator on what is selected, and nothing besides.
+    #[must_use]
+    pub fn new(operator: Operator, selection: &'a Selection, container: &'a dyn Container) -> Self {
+        Self { operator, selection, from: None, container, codes: None, fail_on: &[] }
+    }
 }
 
 /// How tensors are spread over output files.
@@ -48,7 +57,7 @@ pub enum Spread {
 /// One output file: its tensors, each with its source, and the bytes around them.
 pub struct Plan<'a> {
     /// Headers and the like, with their offsets in the file, in order.
-    pub literals: Vec<(u64, Vec<u8>)>,
+    pub(crate) literals: Vec<(u64, Vec<u8>)>,
     /// In the order of the input.
     pub tensors: Vec<PlannedTensor<'a>>,
     /// Length of the file in bytes.
@@ -62,7 +71,7 @@ pub struct PlannedTensor<'a> {
     /// Whether the elements will lie in column-major order.
     pub fortran_order: bool,
     /// What makes the result's elements of the source's.
-    pub conversion: Conversion,
+    pub(crate) conversion: Conversion,
     /// Whether the operator is applied; otherwise the tensor is copied.
     pub is_converted: bool,
     /// Which of the inputs the elements come from.
@@ -72,7 +81,7 @@ pub struct PlannedTensor<'a> {
     /// The result's bytes in the output file.
     pub target: Range<u64>,
     /// A checksum of the result that is to be written as well.
-    pub seal: Option<Box<Seal>>,
+    pub(crate) seal: Option<Box<Seal>>,
 }
 
 impl Plan<'_> {
@@ -101,21 +110,27 @@ impl Plan<'_> {
 }
 
 impl PlannedTensor<'_> {
+    /// The type of the elements, and the one that they get.
+    #[must_use]
+    pub fn dtypes(&self) -> (Dtype, Dtype) {
+        (self.conversion.from.dtype(), self.conversion.to.dtype())
+    }
+
     /// The elements, as messages name them.
     #[must_use]
-    pub fn elements(&self) -> conversion::Elements<'_> {
+    pub(crate) fn elements(&self) -> conversion::Elements<'_> {
         elements(self.source, self.fortran_order)
     }
 
     /// Whether a column-major source becomes row-major.
     #[must_use]
-    pub fn is_transposed(&self) -> bool {
+    pub(crate) fn is_transposed(&self) -> bool {
         self.source.fortran_order != self.fortran_order
     }
 
     /// The kernel and the source's place, where any part of the tensor can be converted alone.
     #[must_use]
-    pub fn direct(&self) -> Option<(&Kernel, usize, &Range<usize>)> {
+    pub(crate) fn direct(&self) -> Option<(&Kernel, usize, &Range<usize>)> {
         match (&self.source.data, self.conversion.kernel()) {
             (Data::Mapped { file, range, .. }, Some(kernel)) if !self.is_transposed() => Some((kernel, *file, range)),
             _ => None,
@@ -124,7 +139,7 @@ impl PlannedTensor<'_> {
 }
 
 /// How far a tensor is read, told in bytes of its file, whatever it is compressed to.
-pub struct Share {
+pub(crate) struct Share {
     bytes: u64,
     elements: u64,
     told: u64,
@@ -133,12 +148,12 @@ pub struct Share {
 impl Share {
     /// Of nothing yet.
     #[must_use]
-    pub fn new(tensor: &Tensor) -> Self {
+    pub(crate) fn new(tensor: &Tensor) -> Self {
         Self { bytes: tensor.data.stored_len(), elements: tensor.count.max(1), told: 0 }
     }
 
     /// The bytes that are new when so many elements are done.
-    pub fn up_to(&mut self, elements: u64) -> u64 {
+    pub(crate) fn up_to(&mut self, elements: u64) -> u64 {
         let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
         read - std::mem::replace(&mut self.told, read)
     }

@@ -19,7 +19,7 @@ pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype>
 ///
 /// # Errors
 /// When there is one and it fits none of them.
-pub fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
+pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
     match from {
         Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
             let error = Error::new(format!("--from {from}: no tensor holds untyped elements of that width"));
@@ -33,7 +33,7 @@ pub fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Optio
 ///
 /// # Errors
 /// When the elements are untyped and `from` is missing or does not fit.
-pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
+pub(crate) fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
     match (reinterpreted, tensor.elements, from) {
         (Some(storage), ..) => Ok(Form::Numbers(storage)),

@@ -103,7 +103,7 @@ impl<'a> FileReport<'a> {
 
     /// The same with the hashes of the tensors.
     #[must_use]
-    pub fn with_hashes(mut self, hashes: Vec<Hashes>) -> Self {
+    pub(crate) fn with_hashes(mut self, hashes: Vec<Hashes>) -> Self {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
             // Text lies in other ways in other formats, and is not hashed.
             if !tensor.is_text() {

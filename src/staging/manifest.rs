@@ -14,7 +14,7 @@ use std::time::UNIX_EPOCH;
 
 /// What a checkpoint is made of, and how.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     /// The version that began it: another one could round otherwise.
     pub tcast: String,
     /// The name of the operator.
@@ -39,7 +39,7 @@ pub struct Manifest {
 
 /// A file that is read, as it was when the work began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub(crate) struct Source {
     /// Its name.
     pub file: String,
     /// Its length.
@@ -55,7 +55,7 @@ impl Source {
     ///
     /// # Errors
     /// When the system does not say.
-    pub fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
+    pub(crate) fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         let metadata = fs::metadata(path).map_err(failed)?;
         let (sign, modified) = match metadata.modified().map_err(failed)?.duration_since(UNIX_EPOCH) {
@@ -74,7 +74,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 
 /// A file that is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shard {
+pub(crate) struct Shard {
     /// Its name.
     pub file: String,
     /// Its length.
@@ -84,7 +84,7 @@ pub struct Shard {
 impl Manifest {
     /// The names of all files in the folder, in the order in which they get their places: what a loader begins with
     /// comes last.
-    pub fn files(&self) -> impl Iterator<Item = &String> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
         let side_files = self.side_files.iter().map(|side| &side.file);
         side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
     }

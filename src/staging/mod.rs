@@ -15,7 +15,7 @@
 mod lock;
 mod manifest;
 
-pub use manifest::{Manifest, Shard, Source};
+pub(crate) use manifest::{Manifest, Shard, Source};
 
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
@@ -39,7 +39,7 @@ const MANIFEST: &str = "manifest.json";
 
 /// How a run relates to what others have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub(crate) enum Start {
     /// It begins; there must be nothing.
     Anew,
     /// It begins, whatever is there.
@@ -68,7 +68,7 @@ struct Record<T> {
 
 /// Work on a folder of shards.
 #[derive(Debug)]
-pub struct Staging {
+pub(crate) struct Staging {
     folder: PathBuf,
     work: PathBuf,
     manifest: Manifest,
@@ -126,7 +126,7 @@ fn find(folder: &Path) -> Result<Found> {
 ///
 /// # Errors
 /// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
-pub fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
+pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
     let (message, remedy) = match (find(folder)?, start) {
         (Found::Unfinished, Start::Anew) if manifest.can_resume() => {
             ("an unfinished conversion is in it", "add --resume to go on with it, or --force to start anew")
@@ -169,7 +169,13 @@ impl Staging {
     ///
     /// # Errors
     /// As [`check`]; when another run is at work, what it has begun differs from `manifest`, or the system refuses.
-    pub fn open(folder: &Path, manifest: Manifest, start: Start, sync: bool, source: Option<&Path>) -> Result<Self> {
+    pub(crate) fn open(
+        folder: &Path,
+        manifest: Manifest,
+        start: Start,
+        sync: bool,
+        source: Option<&Path>,
+    ) -> Result<Self> {
         check(folder, start, &manifest)?;
         if start != Start::Replace && folder.join(END).exists() {
             let staging = Self::at_end(folder, sync)?;
@@ -246,7 +252,7 @@ impl Staging {
     ///
     /// # Errors
     /// When there is none, or one of them is not over.
-    pub fn reopen(folder: &Path, sync: bool) -> Result<Self> {
+    pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
         if folder.join(END).exists() {
             return Self::at_end(folder, sync);
         }
@@ -279,19 +285,19 @@ impl Staging {
 
     /// What is being done.
     #[must_use]
-    pub fn manifest(&self) -> &Manifest {
+    pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
     /// The folder that is written into.
     #[must_use]
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Where a shard is to be written.
     #[must_use]
-    pub fn place(&self, file: &str) -> Destination {
+    pub(crate) fn place(&self, file: &str) -> Destination {
         Destination::within(&self.staged(file))
     }
 
@@ -336,7 +342,7 @@ impl Staging {
 
     /// What was recorded of a shard, if it is whole.
     #[must_use]
-    pub fn done<T: DeserializeOwned>(&self, shard: &Shard) -> Option<T> {
+    pub(crate) fn done<T: DeserializeOwned>(&self, shard: &Shard) -> Option<T> {
         if let Some(done) = &self.ended {
             return done.get(&shard.file).and_then(|record| T::deserialize(record).ok());
         }
@@ -351,7 +357,7 @@ impl Staging {
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub fn record<T: Serialize>(&mut self, shard: &str, done: &T) -> Result<()> {
+    pub(crate) fn record<T: Serialize>(&mut self, shard: &str, done: &T) -> Result<()> {
         let record = Record { of: self.hash.clone(), done };
         self.write(Destination::within(&self.record_of(shard)), &json(&record)?)?;
         if self.manifest.can_resume() {
@@ -368,7 +374,7 @@ impl Staging {
 
     /// How many shards are whole.
     #[must_use]
-    pub fn finished(&self) -> usize {
+    pub(crate) fn finished(&self) -> usize {
         self.manifest.shards.iter().filter(|shard| self.done::<Value>(shard).is_some()).count()
     }
 
@@ -376,7 +382,7 @@ impl Staging {
     ///
     /// # Errors
     /// When a shard is missing, or the system cannot; another run can do it then.
-    pub fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         if self.ended.is_none() {
             self.keep();
             self.move_up()?;
@@ -470,7 +476,7 @@ impl Staging {
     /// this one has, where the system failed. Where the input or the options are at fault, no resume could end otherwise,
     /// and all that this run has made goes: `None`.
     #[must_use]
-    pub fn fail(self, error: &Error) -> Option<String> {
+    pub(crate) fn fail(self, error: &Error) -> Option<String> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
         if self.start == Start::Part || self.before > 0 || is_worth {

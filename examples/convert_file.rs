@@ -1,0 +1,70 @@
+//! Streams a tensor file into another: as `tcast cast INPUT --to DTYPE -o OUTPUT`, with a progress of its own.
+//!
+//! `cargo run --release --example convert_file fixtures/model.safetensors bf16 target/model.safetensors`
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tcast::container;
+use tcast::dtype::Dtype;
+use tcast::engine::{self, Outcome};
+use tcast::io::output::Destination;
+use tcast::kernel::Loss;
+use tcast::operator::{Operator, cast::Attributes};
+use tcast::plan::{self, Request, Spread};
+use tcast::progress::Progress;
+use tcast::select::Selection;
+
+/// Tells every tenth part; threads advance it while they convert.
+#[derive(Debug, Default)]
+pub struct Tenths {
+    /// Bytes of input that are converted.
+    pub done: AtomicU64,
+    total: u64,
+}
+
+impl Progress for Tenths {
+    fn advance(&self, bytes: u64) {
+        let before = self.done.fetch_add(bytes, Ordering::Relaxed);
+        let tenths = |bytes| bytes * 10 / self.total.max(1);
+        if tenths(before) < tenths(before + bytes) {
+            eprintln!("{} %", tenths(before + bytes) * 10);
+        }
+    }
+}
+
+/// Converts the floats of a file; everything else in it is copied.
+///
+/// # Errors
+/// When the input is no tensor file, the output cannot hold the type or exists, or reading or writing fails. The output
+/// is there as a whole or not at all.
+pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, Tenths), Box<dyn Error>> {
+    // Reads the header; the elements stay in the file, which is mapped.
+    let inputs = [container::open(input)?];
+    let container = container::by_extension(output).ok_or("the output's extension names no format")?;
+    let selection = Selection { to: Some(to), ..Selection::default() };
+    let request = Request::new(Operator::Cast(Attributes::default()), &selection, container);
+    // Whatever can be refused is refused here, before anything is written. One input and one output: one plan.
+    let plan = plan::apply(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
+    let destination = Destination::new(output, false, &[input])?;
+    destination.check_room(plan.len)?;
+    let file = destination.create()?;
+    let progress = Tenths { total: plan.source_bytes(), ..Tenths::default() };
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let outcomes = engine::run(&plan, &inputs, &file, threads, false, &progress)?;
+    // Until now it lay under another name, which would have gone with `file`.
+    file.publish(true, None)?;
+    for (tensor, outcome) in plan.tensors.iter().zip(&outcomes) {
+        let (before, after) = tensor.dtypes();
+        println!("{}: {before} -> {after}, {} values changed", tensor.name, outcome.counts[Loss::Inexact]);
+    }
+    Ok((outcomes, progress))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [input, to, output] = &arguments[..] else { return Err("usage: convert_file INPUT DTYPE OUTPUT".into()) };
+    convert(input.as_ref(), to.parse()?, output.as_ref())?;
+    Ok(())
+}

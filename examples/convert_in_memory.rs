@@ -1,0 +1,38 @@
+//! Converts a tensor in memory: float32 to float8e4m3fn and back, and what that costs.
+//!
+//! `cargo run --example convert_in_memory`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
+use std::error::Error;
+use tcast::dtype::Dtype;
+use tcast::kernel::{Counts, Kernel, Loss, Storage};
+use tcast::operator::cast::Attributes;
+
+/// So many elements as another type: their bytes, and what happened to the values.
+///
+/// # Errors
+/// When ONNX Cast has no such pair of types, or the input is malformed.
+pub fn convert(input: &[u8], count: usize, from: Dtype, to: Dtype) -> Result<(Vec<u8>, Counts), Box<dyn Error>> {
+    // Little endian, without gaps: what numpy and torch have in memory, types of fewer than 8 bits aside.
+    let (source, target) = (Storage::packed(from), Storage::packed(to));
+    let rules = Attributes::default().rules();
+    let kernel = Kernel::cast(source, target, &rules).ok_or("ONNX Cast has no such pair")?;
+    let len = target.bytes(count as u64).ok_or("so many bytes cannot be counted")?;
+    let mut output = vec![0; len.try_into()?];
+    let counts = kernel.run(input, &mut output, count)?;
+    Ok((output, counts))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let values = [0.1_f32, -2.5, 1000.0, 1e-9];
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let (codes, counts) = convert(&bytes, values.len(), Dtype::Float32, Dtype::Float8E4M3FN)?;
+    let (back, _) = convert(&codes, values.len(), Dtype::Float8E4M3FN, Dtype::Float32)?;
+    for ((value, code), back) in values.iter().zip(&codes).zip(back.as_chunks().0) {
+        println!("{value:>10}  {code:02x}  {}", f32::from_le_bytes(*back));
+    }
+    for loss in Loss::ALL {
+        println!("{} {}", counts[loss], loss.describe());
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! The crate's interface: what `examples/` does with it, and that the program does the same.
+
+mod common;
+#[path = "../examples/convert_file.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
+mod convert_file;
+#[path = "../examples/convert_in_memory.rs"]
+#[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
+mod convert_in_memory;
+
+use common::{Bench, npy_data, npy_f32};
+use tcast::dtype::Dtype;
+use tcast::kernel::Loss;
+
+#[test]
+fn a_tensor_in_memory_becomes_what_the_program_makes_of_it() {
+    let values = [0.1_f32, -2.5, 1000.0, 1e-9];
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let (codes, counts) = convert_in_memory::convert(&bytes, 4, Dtype::Float32, Dtype::Float8E4M3FN).unwrap();
+    assert_eq!((counts[Loss::Saturated], counts[Loss::Flushed], counts[Loss::Inexact]), (1, 1, 3));
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&values));
+    bench.run("cast x.npy --to float8e4m3fn -o y.npy -q").expect(0, "", "");
+    assert_eq!(codes, npy_data(&bench.read("y.npy")));
+    let refused = convert_in_memory::convert(&bytes, 4, Dtype::Float32, Dtype::Complex64).unwrap_err();
+    assert_eq!(refused.to_string(), "ONNX Cast has no such pair");
+    // The upper half of a byte that holds one FP4 element.
+    let (ours, theirs) =
+        (tcast::kernel::Storage::per_byte(Dtype::Float4E2M1), tcast::kernel::Storage::packed(Dtype::Float32));
+    let rules = tcast::operator::cast::Attributes::default().rules();
+    let malformed =
+        tcast::kernel::Kernel::cast(ours, theirs, &rules).unwrap().run(&[0x10], &mut [0; 4], 1).unwrap_err();
+    assert_eq!(malformed.to_string(), "a byte holds more than the one element");
+}
+
+#[test]
+fn a_file_is_streamed_into_the_one_that_the_program_writes() {
+    let bench = Bench::with("model.safetensors", "in.safetensors");
+    let [input, output] = ["in.safetensors", "a.safetensors"].map(|name| bench.path(name));
+    let (outcomes, progress) = convert_file::convert(&input, Dtype::Bfloat16, &output).unwrap();
+    bench.run("cast in.safetensors --to bf16 -o b.safetensors -q").expect(0, "", "");
+    assert!(bench.read("a.safetensors") == bench.read("b.safetensors"));
+    assert_eq!(outcomes.len(), 12);
+    let header = 8 + u64::from_le_bytes(bench.read("in.safetensors")[..8].try_into().unwrap());
+    assert_eq!(progress.done.into_inner(), bench.read("in.safetensors").len() as u64 - header);
+    // What exists is never written over.
+    let refused = convert_file::convert(&input, Dtype::Bfloat16, &output).unwrap_err();
+    assert!(refused.to_string().ends_with("a.safetensors: the output exists already"), "{refused}");
+    let refused = convert_file::convert(&input, Dtype::Bfloat16, &bench.path("x.txt")).unwrap_err();
+    assert_eq!(refused.to_string(), "the output's extension names no format");
+    assert_eq!(bench.files(), ["a.safetensors", "b.safetensors", "in.safetensors"]);
+}
