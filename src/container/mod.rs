@@ -57,6 +57,22 @@ pub trait Container: Sync {
         cannot_hold(self.facts().extension, dtype)
     }
 
+    /// The tensor of a format that holds one.
+    ///
+    /// # Errors
+    /// When there is none, or there are more.
+    #[doc(hidden)]
+    fn only<'a, 't>(&self, tensors: &[&'a NewTensor<'t>]) -> Result<&'a NewTensor<'t>> {
+        if let [tensor] = tensors {
+            return Ok(tensor);
+        }
+        let several = CONTAINERS.iter().map(|container| container.facts()).filter(|facts| !facts.holds_one);
+        let several: Vec<&str> = several.map(|facts| facts.extension).collect();
+        let extension = self.facts().extension;
+        Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.len()))
+            .remedy(format!("name an output that ends in {}", one_of(&several))))
+    }
+
     /// Lays out a file that will hold `tensors` in this order.
     ///
     /// # Errors

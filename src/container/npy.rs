@@ -52,10 +52,7 @@ impl Container for Npy {
     }
 
     fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
-        let [tensor] = tensors else {
-            return Err(Error::new(format!("a .npy file holds one tensor, there are {}", tensors.len()))
-                .remedy("name an output that ends in .npz or .safetensors"));
-        };
+        let tensor = self.only(tensors)?;
         let (header, form) = header_of(tensor)?;
         let start = header.len() as u64;
         let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;

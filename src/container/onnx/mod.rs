@@ -85,10 +85,7 @@ impl Container for Onnx {
     }
 
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
-        let [tensor] = tensors else {
-            return Err(Error::new(format!("a .pb file holds one tensor, there are {}", tensors.len()))
-                .remedy("name an output that ends in .npz or .safetensors"));
-        };
+        let tensor = self.only(tensors)?;
         let mut head = Vec::new();
         for &length in tensor.shape {
             if i64::try_from(length).is_err() {
