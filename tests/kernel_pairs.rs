@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use tcast::dtype::Dtype;
+use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Counts, Isa, Kernel, Loss, Malformed, OutOfRange, RoundMode, Rules, Storage};
 use twin::{
     Kind, Losses, Magnitude, NUMERIC, Number, ONLY_SOURCES, Outcome, Twin, bits, decode, kind, mask, sources, to_bytes,
@@ -158,6 +158,13 @@ fn check_every_code(source: Dtype) {
             check(source, target, rules, &codes);
         }
     }
+}
+
+#[test]
+fn every_type_of_the_table_has_its_line_in_the_twin() {
+    let numbers = Dtype::all().filter(|dtype| !matches!(dtype.class(), Class::Complex | Class::String));
+    let (to_and_from, only_from): (Vec<_>, Vec<_>) = numbers.partition(|dtype| dtype.onnx_number().is_some());
+    assert_eq!((&to_and_from[..], &only_from[..]), (&NUMERIC[..], &ONLY_SOURCES[..]));
 }
 
 #[test]

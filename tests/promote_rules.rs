@@ -409,10 +409,10 @@ fn text_is_refused_in_every_mode() {
 
 #[test]
 fn types_that_onnx_lacks_are_promoted_to_themselves_only() {
-    let foreign: Vec<Dtype> = Dtype::all().filter(|dtype| dtype.onnx_number().is_none()).collect();
-    assert_eq!(foreign.len(), 5);
+    let foreign = || Dtype::all().filter(|dtype| dtype.onnx_number().is_none());
+    assert!(foreign().any(|dtype| dtype == Dtype::Int1));
     for attributes in MODES {
-        for &dtype in &foreign {
+        for dtype in foreign() {
             assert_eq!(of_types(&[dtype, dtype], attributes), Some(dtype));
             for other in Dtype::all().filter(|&other| other != dtype) {
                 assert_eq!(of_types(&[dtype, other], attributes), None, "{dtype} {other}");
@@ -436,7 +436,8 @@ fn nothing_has_no_common_type() {
 #[test]
 fn the_target_for_uint64_is_a_number_or_bool() {
     let refused: Vec<&str> = Dtype::all().filter(|it| check_u64_target(*it).is_err()).map(Dtype::name).collect();
-    assert_eq!(refused, ["float8e8m0", "string", "int1", "uint1", "float8e3m4", "float8e4m3", "float8e4m3b11fnuz"]);
+    let foreign = Dtype::all().filter(|dtype| dtype.onnx_number().is_none()).map(Dtype::name);
+    assert_eq!(refused, ["float8e8m0", "string"].into_iter().chain(foreign).collect::<Vec<_>>());
     let error = check_u64_target(Dtype::String).unwrap_err();
     assert_eq!((error.to_string().as_str(), error.exit_code()), ("--u64-target cannot be string", 2));
     assert!(error.remedy_text().unwrap().starts_with("use one of: bool, int2, int4, int8, "));
