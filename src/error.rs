@@ -114,7 +114,8 @@ impl std::error::Error for Error {}
 
 /// Text with control characters escaped: what files and arguments hold never reaches a terminal as a command.
 #[must_use]
-pub(crate) fn visible(text: &str) -> String {
+#[doc(hidden)] // for tests
+pub fn visible(text: &str) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     text.chars().map(escaped).collect()
 }
@@ -127,7 +128,8 @@ pub(crate) fn quoted(path: &Path) -> String {
 
 /// A name as it can be shown: control characters escaped, the middle of a very long one left out.
 #[must_use]
-pub(crate) fn shorten(name: &str) -> String {
+#[doc(hidden)] // for tests
+pub fn shorten(name: &str) -> String {
     const KEPT: usize = 100;
     let count = name.chars().count();
     // Quotes stay as they are: names are not read back from messages.

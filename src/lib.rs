@@ -49,12 +49,13 @@ pub mod commands;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
+pub mod scaled;
+#[doc(hidden)]
 pub mod stats;
 
 mod compare;
 mod conversion;
 mod figures;
 mod hash;
-mod scaled;
 mod staging;
 mod threads;

@@ -35,7 +35,7 @@ const SCHEMES: &[Scheme] = &[
 
 /// The tensors of codes in a checkpoint, with what tells that they are.
 #[derive(Debug, Default)]
-pub(crate) struct Codes {
+pub struct Codes {
     codes: HashMap<String, Sign>,
     /// The tensors of their scales.
     scales: HashSet<String>,
@@ -63,7 +63,7 @@ impl Codes {
     /// Finds them by their names and types. `beside` are the names of tensors in other files of the checkpoint,
     /// `quantization` is what its config says of the whole.
     #[must_use]
-    pub(crate) fn find(tensors: &[(&str, Option<Dtype>)], beside: &[String], quantization: Option<&str>) -> Self {
+    pub fn find(tensors: &[(&str, Option<Dtype>)], beside: &[String], quantization: Option<&str>) -> Self {
         let names: HashSet<&str> =
             tensors.iter().map(|(name, _)| *name).chain(beside.iter().map(String::as_str)).collect();
         let mut found = Self::default();

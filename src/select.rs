@@ -110,7 +110,8 @@ impl std::str::FromStr for Rule {
 
 /// The rule that leaves one tensor as it is, as a shell takes it.
 #[must_use]
-pub(crate) fn rule_to_keep(name: &str) -> String {
+#[doc(hidden)] // for tests
+pub fn rule_to_keep(name: &str) -> String {
     let escaped = globset::escape(name).replace('\\', r"[\]"); // which it leaves out
     quoted(format!("{escaped}=keep").as_ref())
 }
@@ -196,13 +197,15 @@ impl Selection {
 
     /// The rule that decides about a tensor.
     #[must_use]
-    pub(crate) fn rule(&self, name: &str) -> Option<&Rule> {
+    #[doc(hidden)] // for tests
+    pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.pattern.matches(name))
     }
 
     /// Whether the globs choose a tensor.
     #[must_use]
-    pub(crate) fn selects(&self, name: &str) -> bool {
+    #[doc(hidden)] // for tests
+    pub fn selects(&self, name: &str) -> bool {
         if !self.only.is_empty() && !self.only.iter().any(|only| only == name) {
             return false;
         }

@@ -42,6 +42,18 @@ fn rooms_import_downwards_only() {
 }
 
 #[test]
+fn the_picture_of_the_house_is_true() {
+    let picture = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/CONTRIBUTING.md")).unwrap();
+    let (_, picture) = picture.split_once("```text\nmain ").expect("the list of the rooms begins with main");
+    let (picture, _) = picture.split_once("```").unwrap();
+    let lines = format!("main {picture}");
+    // Two blanks end the rooms of a floor.
+    let floors: Vec<Vec<&str>> =
+        lines.lines().map(|line| line.split("  ").next().unwrap().trim().split(", ").collect()).collect();
+    assert_eq!(floors, ROOMS, "CONTRIBUTING.md lists the rooms as tests/layers.rs has them");
+}
+
+#[test]
 fn unsafe_code_stands_in_two_files_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let with_unsafe: Vec<PathBuf> = files(&source)

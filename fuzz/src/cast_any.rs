@@ -117,7 +117,8 @@ fn convert(input: &Input, choices: &mut Choices) {
         (input.name_of(tensor), form.map(Form::dtype))
     });
     let codes = flag(4).then(|| Codes::find(&dtypes.collect::<Vec<_>>(), &[], None));
-    let request = Request { operator, selection: &selection, from, container, codes: codes.as_ref(), fail_on: &losses };
+    let mut request = Request::new(operator, &selection, container);
+    (request.from, request.codes, request.fail_on) = (from, codes.as_ref(), &losses);
     let plans = match plan::apply(&request, inputs, spread, &|_| ()) {
         Ok(plans) => plans,
         Err(error) => return check_error(&error),
@@ -135,13 +136,13 @@ fn convert(input: &Input, choices: &mut Choices) {
         assert_eq!((outcomes.len(), output.contents.tensors.len()), (plan.tensors.len(), plan.tensors.len()));
         for ((tensor, outcome), written) in plan.tensors.iter().zip(&outcomes).zip(&output.contents.tensors) {
             let Elements::Typed(form) = written.elements else { panic!("the type of {} was lost", tensor.name) };
-            assert_eq!(form.dtype(), tensor.conversion.to.dtype(), "{}", tensor.name);
+            assert_eq!(form.dtype(), tensor.dtypes().1, "{}", tensor.name);
             assert_eq!((&written.shape, written.count), (&tensor.source.shape, tensor.source.count));
             assert!(!container.facts().has_names || written.name == tensor.name, "{}", tensor.name);
             // Complex numbers have two parts each.
             assert!(Loss::ALL.iter().all(|loss| outcome.counts[*loss] <= 2 * tensor.source.count));
         }
-        let report = FileReport::new("out".to_owned(), plan, Some(&outcomes));
+        let report = FileReport::new("out".to_owned(), plan, Some(outcomes));
         show(report, input.path(), input.len());
     }
 }

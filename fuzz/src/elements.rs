@@ -118,14 +118,7 @@ pub(crate) fn check_written_again(input: &Input) {
     }
     let is_sound = before.iter().all(|values| matches!(values, Ok(Values::Numbers(..) | Values::Texts(_))));
     let (selection, container) = (Selection::default(), input.container);
-    let request = Request {
-        operator: Operator::BitCast,
-        selection: &selection,
-        from: None,
-        container,
-        codes: None,
-        fail_on: &[],
-    };
+    let request = Request::new(Operator::BitCast, &selection, container);
     let plans = match plan::apply(&request, slice::from_ref(input), Spread::One, &|_| ()) {
         Ok(plans) => plans,
         Err(error) => {
@@ -181,7 +174,7 @@ pub(crate) fn check_plan(plan: &Plan) {
     });
     assert_eq!(end, plan.len);
     for tensor in &plan.tensors {
-        let bytes = tensor.conversion.to.bytes(tensor.source.count);
+        let bytes = tensor.form().bytes(tensor.source.count);
         assert!(bytes.is_none_or(|bytes| bytes == tensor.target.end - tensor.target.start), "{}", tensor.name);
     }
 }

@@ -30,7 +30,8 @@ use std::sync::Arc;
 pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx];
 
 /// The format of the shards of a checkpoint.
-pub(crate) static SHARDS: &dyn Container = &safetensors::Safetensors;
+#[doc(hidden)] // for tests
+pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// A file format that holds tensors.
 pub trait Container: Sync {
@@ -440,7 +441,8 @@ fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
 
 /// The number of elements of a shape. `None` when it does not fit in 64 bits; a zero anywhere makes it 0.
 #[must_use]
-pub(crate) fn element_count(shape: &[u64]) -> Option<u64> {
+#[doc(hidden)] // for tests
+pub fn element_count(shape: &[u64]) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
     }
@@ -470,7 +472,8 @@ pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec
 
 /// The place in row-major order of an element that has this one in column-major order.
 #[must_use]
-pub(crate) fn row_major(index: u64, shape: &[u64]) -> u64 {
+#[doc(hidden)] // for tests
+pub fn row_major(index: u64, shape: &[u64]) -> u64 {
     indices(index, shape, true).iter().zip(shape).fold(0, |place, (index, length)| place * length + index)
 }
 

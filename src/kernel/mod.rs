@@ -54,9 +54,9 @@ mod text_form;
 
 pub use counts::{Counts, Loss};
 #[doc(hidden)] // for tests
-pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts, text_form::TextForm};
+pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts, text_form::TextError, text_form::TextForm};
 
-pub(crate) use text_form::{MAX_TEXT, TextError, TextExtent, varint};
+pub(crate) use text_form::{MAX_TEXT, TextExtent, varint};
 
 use crate::dtype::{Class, Dtype};
 use decode::Decode;

@@ -3,7 +3,9 @@
 
 mod source;
 
-pub(crate) use source::{check_from, source_form};
+pub(crate) use source::check_from;
+#[doc(hidden)] // for tests
+pub use source::source_form;
 
 use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Reader, Seal, Tensor};
 use crate::conversion::{self, Conversion, Forbidden};
@@ -30,7 +32,8 @@ pub struct Request<'a> {
     /// The format of the outputs.
     pub container: &'a dyn Container,
     /// The tensors that no cast may take for values.
-    pub(crate) codes: Option<&'a Codes>,
+    #[doc(hidden)] // for the program
+    pub codes: Option<&'a Codes>,
     /// Losses that end the conversion.
     pub fail_on: &'a [Loss],
 }
@@ -57,7 +60,8 @@ pub enum Spread {
 /// One output file: its tensors, each with its source, and the bytes around them.
 pub struct Plan<'a> {
     /// Headers and the like, with their offsets in the file, in order.
-    pub(crate) literals: Vec<(u64, Vec<u8>)>,
+    #[doc(hidden)] // for tests
+    pub literals: Vec<(u64, Vec<u8>)>,
     /// In the order of the input.
     pub tensors: Vec<PlannedTensor<'a>>,
     /// Length of the file in bytes.
@@ -114,6 +118,13 @@ impl PlannedTensor<'_> {
     #[must_use]
     pub fn dtypes(&self) -> (Dtype, Dtype) {
         (self.conversion.from.dtype(), self.conversion.to.dtype())
+    }
+
+    /// How the results are stored.
+    #[must_use]
+    #[doc(hidden)] // for tests
+    pub fn form(&self) -> Form {
+        self.conversion.to
     }
 
     /// The elements, as messages name them.

@@ -33,7 +33,7 @@ pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from
 ///
 /// # Errors
 /// When the elements are untyped and `from` is missing or does not fit.
-pub(crate) fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
+pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
     match (reinterpreted, tensor.elements, from) {
         (Some(storage), ..) => Ok(Form::Numbers(storage)),

@@ -83,7 +83,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`MappedFile::check_unchanged`].
-    pub fn check_unchanged(&self) -> Result<()> {
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.shards.iter().try_for_each(Input::check_unchanged)
     }
 
