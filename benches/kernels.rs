@@ -1,12 +1,18 @@
-//! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set.
+//! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set; and of the
+//! figures of a tensor, with the best.
 //!
 //! `cargo bench --bench kernels`
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
+use std::io::Write;
 use tcast::{
+    container::{Data, Elements, Tensor},
     dtype::Dtype,
-    kernel::{Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
+    io::map::MappedFile,
+    kernel::{Form, Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
+    progress::Silent,
+    stats,
 };
 
 /// Elements a run: source and result stay in the second-level cache.
@@ -47,6 +53,31 @@ fn kernels(criterion: &mut Criterion) {
     }
 }
 
+/// Of some more elements: what is done once for a tensor is not what is to be seen.
+fn figures(criterion: &mut Criterion) {
+    const COUNT: u64 = 1 << 24;
+    for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float8E4M3FN, Dtype::Float64, Dtype::Int32] {
+        let storage = Storage::packed(dtype);
+        let some = weights(storage, COUNT as usize / 64);
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        (0..64).for_each(|_| file.write_all(&some).expect("room for it"));
+        let files = [MappedFile::of(&file).expect("a regular file")];
+        let form = Form::Numbers(storage);
+        let tensor = Tensor {
+            name: "x".to_owned(),
+            shape: vec![COUNT],
+            count: COUNT,
+            elements: Elements::Typed(form),
+            fortran_order: false,
+            data: Data::Mapped { file: 0, range: 0..64 * some.len(), checksum: None },
+            stored: "".into(),
+        };
+        let mut group = criterion.benchmark_group(format!("figures of {dtype}"));
+        group.throughput(Throughput::Bytes(64 * some.len() as u64));
+        group.bench_function("1 thread", |bencher| bencher.iter(|| stats::of(&tensor, form, &files, 1, &Silent)));
+    }
+}
+
 /// Values spread as weights are: roughly normal, deviation 0.02, cast to the source type.
 fn weights(source: Storage, count: usize) -> Vec<u8> {
     let mut state = 1_u64;
@@ -72,6 +103,6 @@ fn weights(source: Storage, count: usize) -> Vec<u8> {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(1)).warm_up_time(std::time::Duration::from_millis(300));
-    targets = kernels
+    targets = kernels, figures
 }
 criterion_main!(benches);

@@ -47,7 +47,7 @@ fn stats_of_float64(numbers: &[f64]) -> Stats {
     stats_of(Dtype::Float64, &numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>())
 }
 
-/// Compares with a look at one number after the other; the mean with a plain sum.
+/// Compares with a look at one number after the other; the mean with a plain sum of plain sums.
 fn check(dtype: Dtype, codes: &[u64]) {
     let stats = stats_of(dtype, codes);
     let (width, kind) = kind(dtype);
@@ -96,7 +96,8 @@ fn check(dtype: Dtype, codes: &[u64]) {
     assert_eq!(stats.exponents, exponents.into_iter().collect(), "{dtype} of {width} bits");
     let Some(mean) = stats.mean else { return assert!(floats.is_empty()) };
     let count = floats.len() as f64;
-    let plain: f64 = floats.iter().map(|number| number / count).sum();
+    // By groups, or roundings that all go one way would add up.
+    let plain: f64 = floats.chunks(512).map(|group| group.iter().map(|number| number / count).sum::<f64>()).sum();
     let scale: f64 = floats.iter().map(|number| (number / count).abs()).sum();
     assert!((mean - plain).abs() <= scale * 1e-12, "{dtype}: {mean:e}, not {plain:e}");
 }
@@ -121,6 +122,27 @@ fn every_code_of_16_bits_and_fewer_is_counted_as_what_it_is() {
 }
 
 #[test]
+fn many_codes_of_16_bits_and_fewer_are_counted_as_what_they_are() {
+    for dtype in sources().filter(|&dtype| bits(dtype) <= 16) {
+        // Neighbours of every sort, and a rest that is no whole word.
+        let codes: Vec<u64> = random((1 << 18) + 13).into_iter().map(|code| code >> (64 - bits(dtype))).collect();
+        check(dtype, &codes);
+    }
+}
+
+#[test]
+fn many_big_endian_numbers_have_the_figures_of_the_same_in_little_endian() {
+    for dtype in [Dtype::Float16, Dtype::Bfloat16, Dtype::Int16, Dtype::Float32, Dtype::Float64] {
+        let little = Storage::packed(dtype);
+        let codes = random(1 << 18).into_iter().map(|code| code >> (64 - bits(dtype)));
+        let mut bytes = to_bytes(codes, little);
+        let stats = stats_of_bytes(little, &bytes, 1 << 18);
+        bytes.chunks_exact_mut(bits(dtype) as usize / 8).for_each(<[u8]>::reverse);
+        assert_eq!(stats, stats_of_bytes(Storage { big_endian: true, ..little }, &bytes, 1 << 18), "{dtype}");
+    }
+}
+
+#[test]
 fn wider_types_are_counted_as_what_they_are() {
     for dtype in sources().filter(|&dtype| bits(dtype) > 16) {
         // Codes of every exponent, with those of zero and of infinity in other blocks than most.
@@ -137,7 +159,8 @@ fn wider_types_are_counted_as_what_they_are() {
 
 #[test]
 fn figures_do_not_depend_on_threads_where_there_is_work_for_them() {
-    // Three pieces of a MiB and a bit, which fill the small bins more than once.
+    // Three pieces of a MiB and a bit, which fill the small bins more than once; the next also several blocks.
+    check(Dtype::Float32, &random(800_000).into_iter().map(|code| code & 0x1fff_ffff | 1 << 29).collect::<Vec<_>>());
     check(Dtype::Float32, &random(800_000).into_iter().map(|code| code & 0x3fff_ffff).collect::<Vec<_>>());
     check(Dtype::Float64, &random(400_000).into_iter().map(|code| code >> 2).collect::<Vec<_>>());
     check(Dtype::Int64, &random(400_000));
@@ -175,6 +198,16 @@ fn a_mean_is_right_where_a_plain_sum_is_not() {
     assert_eq!(mean(&[1.0, 1e-17, 1e-17, -1.0]), Some(5e-18));
     assert_eq!(mean(&[5e-324, 5e-324]), Some(5e-324));
     assert_eq!(mean(&[0.1; 1000]), Some(0.1));
+    let mean = |numbers: &[f32]| {
+        let codes: Vec<u64> = numbers.iter().map(|number| number.to_bits().into()).collect();
+        stats_of(Dtype::Float32, &codes.repeat(3000)).mean
+    };
+    let tiny = 2.0_f32.powi(-120);
+    assert_eq!(mean(&[f32::MAX, tiny, f32::MIN, tiny]), Some(f64::from(tiny) / 2.0));
+    assert_eq!(mean(&[f32::MIN, -tiny, f32::MAX]), Some(f64::from(-tiny) / 3.0));
+    assert_eq!(mean(&[f32::MAX; 3]), Some(f32::MAX.into()));
+    assert_eq!(mean(&[f32::from_bits(1), f32::from_bits(1)]), Some(f32::from_bits(1).into()));
+    assert_eq!(mean(&[0.1; 7]), Some(0.1_f32.into()));
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! The same loop, compiled for several instruction sets and chosen when it runs.
 //!
-//! There is no hand-written vector code: the loop has no branch on values, so the compiler vectorises it, and a
-//! wider instruction set only needs to be allowed. Every set gives the same bits; a test forces each of them.
+//! There is no hand-written vector code: loops have no branch on values, so the compiler vectorises them, and a
+//! wider instruction set only needs to be allowed. Every set gives the same bits; tests force each of them.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
-
-use super::{Counts, Kernel, Malformed};
 
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,33 +48,43 @@ impl Isa {
     }
 }
 
-pub(super) fn dispatch(
-    isa: Isa,
-    kernel: &Kernel,
-    input: &[u8],
-    output: &mut [u8],
-    count: usize,
-) -> Result<Counts, Malformed> {
-    assert!(isa.is_available(), "this machine has no {isa:?}");
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the assertion above has found the features that the function is compiled for.
-        Isa::Avx512 => unsafe { avx512(kernel, input, output, count) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => unsafe { avx2(kernel, input, output, count) },
-        _ => kernel.run_blocks(input, output, count),
+/// A loop that is worth to be compiled for each instruction set.
+pub trait Loop {
+    /// What it gives.
+    type Result;
+
+    /// Runs it. The method, and what is to be vectorised in it, must be `#[inline(always)]`: only what is inlined is
+    /// compiled for the instruction set.
+    fn run(self) -> Self::Result;
+}
+
+impl Isa {
+    /// Runs a loop as it is compiled for this instruction set.
+    ///
+    /// # Panics
+    /// When the machine lacks the instruction set.
+    pub fn run<L: Loop>(self, work: L) -> L::Result {
+        assert!(self.is_available(), "this machine has no {self:?}");
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the assertion above has found the features that the function is compiled for.
+            Self::Avx512 => unsafe { avx512(work) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Avx2 => unsafe { avx2(work) },
+            _ => work.run(),
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn avx512(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
-    kernel.run_blocks(input, output, count)
+fn avx512<L: Loop>(work: L) -> L::Result {
+    work.run()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
-    kernel.run_blocks(input, output, count)
+fn avx2<L: Loop>(work: L) -> L::Result {
+    work.run()
 }

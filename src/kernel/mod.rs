@@ -54,8 +54,11 @@ mod text_form;
 
 pub use counts::{Counts, Loss};
 #[doc(hidden)] // for tests
-pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts, text_form::TextError, text_form::TextForm};
+pub use {
+    isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts, text_form::TextError, text_form::TextForm,
+};
 
+pub(crate) use isa::Loop;
 pub(crate) use text_form::{MAX_TEXT, TextExtent, varint};
 
 use crate::dtype::{Class, Dtype};
@@ -315,21 +318,8 @@ impl Kernel {
     /// As [`Kernel::run`], and when the machine lacks the instruction set.
     #[doc(hidden)]
     pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
-        isa::dispatch(isa, self, &input[..self.source.offset(count)], &mut output[..self.target.offset(count)], count)
-    }
-
-    /// The loop that [`isa`] compiles for each instruction set.
-    #[inline(always)]
-    fn run_blocks(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
-        let mut scratch = Scratch::default();
-        let mut counts = Counts::default();
-        for start in (0..count).step_by(BLOCK) {
-            let end = count.min(start + BLOCK);
-            let input = &input[self.source.offset(start)..self.source.offset(end)];
-            let output = &mut output[self.target.offset(start)..self.target.offset(end)];
-            counts += self.run_block(input, output, end - start, &mut scratch)?;
-        }
-        Ok(counts)
+        let (input, output) = (&input[..self.source.offset(count)], &mut output[..self.target.offset(count)]);
+        isa.run(Blocks { kernel: self, input, output, count })
     }
 
     #[inline(always)]
@@ -369,6 +359,32 @@ impl Kernel {
                 }
                 (Layout::PerByte, _) => output.copy_from_slice(codes),
             }
+        }
+        Ok(counts)
+    }
+}
+
+/// The blocks of a conversion.
+struct Blocks<'a> {
+    kernel: &'a Kernel,
+    input: &'a [u8],
+    output: &'a mut [u8],
+    count: usize,
+}
+
+impl Loop for Blocks<'_> {
+    type Result = Result<Counts, Malformed>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Result {
+        let Self { kernel: Kernel { source, target, .. }, count, .. } = self;
+        let mut scratch = Scratch::default();
+        let mut counts = Counts::default();
+        for start in (0..count).step_by(BLOCK) {
+            let end = count.min(start + BLOCK);
+            let input = &self.input[source.offset(start)..source.offset(end)];
+            let output = &mut self.output[target.offset(start)..target.offset(end)];
+            counts += self.kernel.run_block(input, output, end - start, &mut scratch)?;
         }
         Ok(counts)
     }

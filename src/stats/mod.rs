@@ -1,11 +1,15 @@
 //! Figures of one tensor: its extremes, its mean, what is not a number, and how its exponents are spread.
 //!
-//! A tensor is read once, in pieces that threads take from one counter. Floats are widened to float64 and integers to
-//! 64 bits by the kernels, so that one loop serves for each of the two. All that is kept are counts and sums of
-//! integers, which are the same in any order: the figures are equal to the bit for any number of threads.
+//! A tensor is read once, in pieces that threads take from one counter. The kernels widen floats to float32, but for
+//! float64, and integers to 64 bits, so that one loop serves for each of the three; large tensors of types of 16 bits and
+//! fewer are counted word by word and widened afterwards. All that is kept are counts and exact sums, which are the same
+//! in any order: the figures are equal to the bit for any number of threads and any instruction set.
 
 mod draw;
+mod float32;
+mod integers;
 mod tally;
+mod words;
 
 pub use draw::draw;
 
@@ -14,16 +18,19 @@ use crate::conversion::{Conversion, Elements, run_kernel};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Storage};
+use crate::kernel::{Form, Kernel, Storage};
 use crate::operator::cast::Attributes;
 use crate::plan::Share;
 use crate::progress::Progress;
 use crate::threads::on_threads;
 use crc32fast::Hasher;
+use float32::Float32s;
+use integers::Integers;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tally::{BLOCK, FEW, FewFloats, Floats, Integers, Tally};
+use tally::{BLOCK, FEW, FewFloats, Floats, Repeat, Tally};
+use words::{Words, elements_per_word};
 
 /// Bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
 const PIECE: u64 = 1 << 20;
@@ -134,11 +141,11 @@ pub fn of(
         progress,
     };
     let stats = match dtype.class() {
-        Class::Int { signed: true } => work.run::<Integers<true>>(Dtype::Int64),
-        Class::Int { signed: false } | Class::Bool => work.run::<Integers<false>>(Dtype::Uint64),
-        _ if work.count <= FEW => work.run::<FewFloats>(Dtype::Float64),
-        _ if dtype == Dtype::Float64 => work.run::<Floats<true>>(dtype),
-        _ => work.run::<Floats<false>>(Dtype::Float64),
+        Class::Int { signed: true } => work.run_narrow::<8, Integers<true>>(Dtype::Int64),
+        Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, Integers<false>>(Dtype::Uint64),
+        _ if dtype != Dtype::Float64 => work.run_narrow::<4, Float32s>(Dtype::Float32),
+        _ if work.count <= FEW => work.run::<FewFloats>(dtype),
+        _ => work.run::<Floats>(dtype),
     };
     let mut stats = stats.map_err(|error| error.in_tensor(&tensor.name))?;
     if let Class::Float(format) = dtype.class() {
@@ -157,90 +164,133 @@ struct Work<'a> {
     progress: &'a dyn Progress,
 }
 
-/// What a thread has done: a tally, and sums over the pieces that it has read where there is a checksum.
-type Done<T> = (T, Vec<(u64, Hasher)>);
-
 impl Work<'_> {
+    /// As [`Work::run`], of words where there are many.
+    fn run_narrow<const WIDTH: usize, T: Repeat<WIDTH>>(&self, lane: Dtype) -> Result<Stats> {
+        let Some(per_word) = elements_per_word(self.from, self.count) else {
+            return self.run::<T>(lane);
+        };
+        let Data::Mapped { file, range, checksum } = &self.tensor.data else { return self.run::<T>(lane) };
+        let conversion = self.conversion(lane);
+        let read = |(words, rest): &mut (Words, Lane<T>), elements: Range<u64>, bytes: &[u8]| {
+            let whole = (elements.end - elements.start) / per_word as u64;
+            let (bytes, last) = bytes.split_at(2 * whole as usize);
+            words.add(bytes);
+            self.widen(&conversion, rest, elements.start + whole * per_word as u64..elements.end, last)
+        };
+        let done = self.pieces(&self.files[*file], range, checksum.as_deref(), read)?;
+        let (mut words, mut tally) = (Words::default(), T::default());
+        for (other, rest) in done {
+            words.merge(&other);
+            tally.merge(rest.tally);
+        }
+        words.tell(kernel(&conversion), per_word, &mut tally);
+        Ok(tally.stats())
+    }
+
     /// Reads everything, widened to the type that `T` takes.
     fn run<T: Tally>(&self, lane: Dtype) -> Result<Stats> {
-        let (from, to) = (Form::Numbers(self.from), Form::Numbers(Storage::packed(lane)));
-        let conversion =
-            Conversion::cast(from, to, &Attributes::default().rules()).expect("every real number can be widened");
-        let tally = match &self.tensor.data {
+        let conversion = self.conversion(lane);
+        let mut tally = T::default();
+        match &self.tensor.data {
             Data::Mapped { file, range, checksum } => {
-                self.mapped::<T>(&conversion, &self.files[*file], range, checksum.as_deref())
+                let read = |lane: &mut Lane<T>, elements, bytes: &[u8]| self.widen(&conversion, lane, elements, bytes);
+                let done = self.pieces(&self.files[*file], range, checksum.as_deref(), read)?;
+                done.into_iter().for_each(|lane| tally.merge(lane.tally));
             }
-            Data::Streamed(_) => self.streamed(&conversion),
-        }?;
+            Data::Streamed(_) => {
+                let mut share = Share::new(self.tensor);
+                let parts = self.count / self.tensor.count.max(1);
+                let mut sink = |_: &[u8], bytes: &[u8], elements: u64| {
+                    tally.add(bytes);
+                    self.progress.advance(share.up_to(elements / parts));
+                    Ok(())
+                };
+                let reader = Reader::open(self.tensor, self.files, false)?;
+                conversion.run(self.elements(), reader, &mut sink)?;
+            }
+        }
         Ok(tally.stats())
+    }
+
+    fn conversion(&self, lane: Dtype) -> Conversion {
+        let (from, to) = (Form::Numbers(self.from), Form::Numbers(Storage::packed(lane)));
+        Conversion::cast(from, to, &Attributes::default().rules()).expect("every real number can be widened")
     }
 
     fn elements(&self) -> Elements<'_> {
         Elements { count: self.count, shape: &self.tensor.shape, fortran_order: self.tensor.fortran_order }
     }
 
-    fn streamed<T: Tally>(&self, conversion: &Conversion) -> Result<T> {
-        let mut tally = T::default();
-        let mut share = Share::new(self.tensor);
-        let parts = self.count / self.tensor.count.max(1);
-        let mut sink = |_: &[u8], bytes: &[u8], elements: u64| {
-            tally.add(bytes);
-            self.progress.advance(share.up_to(elements / parts));
-            Ok(())
-        };
-        let reader = Reader::open(self.tensor, self.files, false)?;
-        conversion.run(self.elements(), reader, &mut sink)?;
-        Ok(tally)
+    fn bytes(&self, elements: u64) -> usize {
+        self.from.bytes(elements).expect("a part of what is in the file") as usize
     }
 
-    fn mapped<T: Tally>(
+    /// Takes some elements of a piece, with the bytes that they are.
+    fn widen<T: Tally>(
         &self,
         conversion: &Conversion,
+        lane: &mut Lane<T>,
+        elements: Range<u64>,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let kernel = kernel(conversion);
+        if kernel.is_plain_copy() {
+            lane.tally.add(bytes);
+            return Ok(());
+        }
+        for start in elements.clone().step_by(BLOCK) {
+            let count = (elements.end - start).min(BLOCK as u64);
+            let input = &bytes[self.bytes(start) - self.bytes(elements.start)..];
+            lane.bytes.resize(conversion.to.bytes(count).expect("a small size") as usize, 0);
+            run_kernel(kernel, conversion, self.elements(), start, input, &mut lane.bytes, count as usize)?;
+            lane.tally.add(&lane.bytes);
+        }
+        Ok(())
+    }
+
+    /// Has threads read the pieces of a tensor, and gives what each of them has done.
+    fn pieces<D: Default + Send>(
+        &self,
         file: &MappedFile,
         range: &Range<usize>,
         checksum: Option<&Checksum>,
-    ) -> Result<T> {
-        let kernel = conversion.kernel().expect("numbers to numbers");
-        let bytes_before = |element| conversion.from.bytes(element).expect("a part of what is in the file") as usize;
+        read: impl Fn(&mut D, Range<u64>, &[u8]) -> Result<()> + Sync,
+    ) -> Result<Vec<D>> {
         let piece = PIECE / u64::from(self.from.dtype.bits().div_ceil(8));
         let next = AtomicU64::new(0);
-        let read_piece = |start: u64, (tally, sums): &mut Done<T>, lane: &mut Vec<u8>| -> Result<()> {
+        // Sums of pieces, with where they start, where there is a checksum.
+        let read_piece = |start: u64, (done, sums): &mut (D, Vec<(u64, Hasher)>)| -> Result<()> {
             let end = self.count.min(start + piece);
-            let source = range.start + bytes_before(start)..range.start + bytes_before(end);
+            let source = range.start + self.bytes(start)..range.start + self.bytes(end);
             file.prefetch(source.clone())?;
             if checksum.is_some() {
                 sums.push((start, sum_of(&file[source.clone()])));
             }
-            for block in (start..end).step_by(BLOCK) {
-                let count = (end - block).min(BLOCK as u64) as usize;
-                let input = &file[range.start + bytes_before(block)..source.end];
-                let output = &mut lane[..count * 8];
-                run_kernel(kernel, conversion, self.elements(), block, input, output, count)?;
-                tally.add(output);
-            }
+            read(done, start..end, &file[source.clone()])?;
             self.progress.advance(source.len() as u64);
             Ok(())
         };
-        let worker = || -> Result<Done<T>, Box<(u64, Error)>> {
-            let (mut done, mut lane) = (Done::<T>::default(), vec![0; self.count.min(BLOCK as u64) as usize * 8]);
+        let worker = || -> Result<(D, Vec<(u64, Hasher)>), Box<(u64, Error)>> {
+            let mut done = Default::default();
             loop {
                 let start = next.fetch_add(piece, Ordering::Relaxed);
                 if start >= self.count {
                     return Ok(done);
                 }
-                read_piece(start, &mut done, &mut lane).map_err(|error| {
+                read_piece(start, &mut done).map_err(|error| {
                     next.store(self.count, Ordering::Relaxed);
                     Box::new((start, error))
                 })?;
             }
         };
         let threads = self.threads.min(self.count.div_ceil(piece));
-        let (mut total, mut failures) = (Done::<T>::default(), Vec::new());
+        let (mut all, mut sums, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for result in on_threads(threads, worker) {
             match result {
-                Ok((tally, sums)) => {
-                    total.0.merge(tally);
-                    total.1.extend(sums);
+                Ok((done, of_pieces)) => {
+                    all.push(done);
+                    sums.extend(of_pieces);
                 }
                 Err(failure) => failures.push(failure),
             }
@@ -248,7 +298,6 @@ impl Work<'_> {
         // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
         let first = failures.into_iter().min_by_key(|failure| failure.0);
         first.map_or(Ok(()), |failure| Err(failure.1))?;
-        let (tally, mut sums) = total;
         if let Some(checksum) = checksum {
             sums.sort_by_key(|(start, _)| *start);
             let mut whole = Hasher::new();
@@ -257,6 +306,17 @@ impl Work<'_> {
             }
             checksum.check(&whole)?;
         }
-        Ok(tally)
+        Ok(all)
     }
+}
+
+/// A tally, and room for what it takes.
+#[derive(Default)]
+struct Lane<T> {
+    tally: T,
+    bytes: Vec<u8>,
+}
+
+fn kernel(conversion: &Conversion) -> &Kernel {
+    conversion.kernel().expect("numbers to numbers")
 }

@@ -1,11 +1,11 @@
-//! The loops: numbers of 64 bits into counts and exact sums.
+//! The loops of numbers of 64 bits, into counts and exact sums.
 
 use super::{Number, Stats};
 use std::collections::BTreeMap;
 
 /// What some numbers of a tensor add up to.
 pub(super) trait Tally: Default + Send {
-    /// Takes numbers of 8 bytes each.
+    /// Takes numbers of the type that it is of.
     fn add(&mut self, lane: &[u8]);
 
     /// Takes what another has taken.
@@ -14,6 +14,23 @@ pub(super) trait Tally: Default + Send {
     /// The figures; subnormals are for those to count who know the type.
     fn stats(self) -> Stats;
 }
+
+/// A tally that takes a number as often as it is there.
+pub(super) trait Repeat<const WIDTH: usize>: Tally {
+    fn add_times(&mut self, number: [u8; WIDTH], times: u64);
+}
+
+/// Where the fields of a float type's numbers are.
+pub(super) struct Fields {
+    /// The exponent of its smallest number.
+    pub(super) lowest: i32,
+    /// Bits of its mantissa.
+    pub(super) mantissa: u32,
+    /// The exponent field of Inf and NaN.
+    pub(super) special: usize,
+}
+
+const FLOAT64: Fields = Fields { lowest: -1074, mantissa: MANTISSA, special: SPECIAL };
 
 /// Bits of a float64's mantissa.
 const MANTISSA: u32 = 52;
@@ -57,8 +74,8 @@ const WAYS: usize = 4;
 /// Extremes that are found side by side, as vectors find them.
 const LANES: usize = 8;
 
-/// Of float64s. Those that are not `WIDE` have zeros in the lower half of their mantissas, as all narrower floats do.
-pub(super) struct Floats<const WIDE: bool> {
+/// Of float64s.
+pub(super) struct Floats {
     small_bins: Vec<[SmallBin; WAYS]>,
     /// Numbers in the small bins.
     in_small_bins: usize,
@@ -69,7 +86,7 @@ pub(super) struct Floats<const WIDE: bool> {
     beside: Beside,
 }
 
-impl<const WIDE: bool> Default for Floats<WIDE> {
+impl Default for Floats {
     fn default() -> Self {
         Self {
             small_bins: vec![[[0; 2]; WAYS]; BINS],
@@ -82,7 +99,7 @@ impl<const WIDE: bool> Default for Floats<WIDE> {
     }
 }
 
-impl<const WIDE: bool> Floats<WIDE> {
+impl Floats {
     fn count(&mut self, block: &[u8]) {
         let bins: &mut [[SmallBin; WAYS]; BINS] =
             self.small_bins.as_mut_slice().try_into().expect("a bin of each sort");
@@ -91,9 +108,7 @@ impl<const WIDE: bool> Floats<WIDE> {
             let mantissa = number & ((1 << MANTISSA) - 1);
             let bin = &mut bins[(number >> MANTISSA) as usize][way];
             bin[0] += (1 << COUNT) + (mantissa >> HALF);
-            if WIDE {
-                bin[1] += mantissa & ((1 << HALF) - 1);
-            }
+            bin[1] += mantissa & ((1 << HALF) - 1);
         };
         let (groups, rest) = block.as_chunks::<{ 8 * WAYS }>();
         for group in groups {
@@ -147,7 +162,7 @@ impl<const WIDE: bool> Floats<WIDE> {
     }
 }
 
-impl<const WIDE: bool> Tally for Floats<WIDE> {
+impl Tally for Floats {
     fn add(&mut self, lane: &[u8]) {
         for block in lane.chunks(8 * BLOCK) {
             if self.in_small_bins + BLOCK > ROOM {
@@ -174,10 +189,11 @@ impl<const WIDE: bool> Tally for Floats<WIDE> {
 
     fn stats(mut self) -> Stats {
         self.settle();
-        self.beside.min = self.min.into_iter().fold(self.beside.min, f64::min);
-        self.beside.max = self.max.into_iter().fold(self.beside.max, f64::max);
-        let pairs = (0..NEGATIVE).map(|field| (field, [self.bins[field], self.bins[NEGATIVE + field]]));
-        self.beside.stats(pairs.filter(|(_, [plus, minus])| plus.count + minus.count > 0))
+        for (min, max) in self.min.into_iter().zip(self.max) {
+            self.beside.widen(min, max);
+        }
+        let bins = (0..NEGATIVE).map(|field| (field, [self.bins[field], self.bins[NEGATIVE + field]]));
+        stats(self.beside, bins.filter(|(_, [plus, minus])| plus.count + minus.count > 0).collect())
     }
 }
 
@@ -213,17 +229,28 @@ impl Tally for FewFloats {
     }
 
     fn stats(self) -> Stats {
-        self.beside.stats(self.bins.into_iter())
+        stats(self.beside, self.bins.into_iter().collect())
     }
 }
 
-/// What bins do not tell of floats.
-struct Beside {
+/// The figures of float64s: the numbers with either sign of each exponent field that has any, ascending.
+fn stats(beside: Beside, bins: Vec<(usize, [Bin; 2])>) -> Stats {
+    let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
+    let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
+        let hidden = |bin: Bin| if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
+        let [plus, minus] = bins.map(|bin| bin.sum as i128 + hidden(bin));
+        (FLOAT64.lowest + field.max(1) as i32 - 1, plus - minus)
+    });
+    beside.stats(&FLOAT64, counts, &terms.collect::<Vec<_>>())
+}
+
+/// What counts of exponents and sums do not tell of floats.
+pub(super) struct Beside {
     min: f64,
     max: f64,
     plus_infinite: u64,
     minus_infinite: u64,
-    /// float64 subnormals, which share the bin of zero: how many have each exponent, from 2^-1074 up.
+    /// Subnormals, which share the exponent field of zero: how many have each exponent, from the lowest up.
     subnormals: [u64; MANTISSA as usize],
 }
 
@@ -240,24 +267,33 @@ impl Default for Beside {
 }
 
 impl Beside {
-    /// Looks at each number by itself.
+    /// Looks at each float64 by itself.
     fn sort_out(&mut self, block: &[u8]) {
         for number in block.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)) {
-            if number.is_finite() {
-                self.min = self.min.min(number);
-                self.max = self.max.max(number);
-            }
-            self.plus_infinite += u64::from(number == f64::INFINITY);
-            self.minus_infinite += u64::from(number == f64::NEG_INFINITY);
-            if number.is_subnormal() {
-                self.subnormals[number.abs().to_bits().ilog2() as usize] += 1;
-            }
+            self.add_times(number, number.is_subnormal().then(|| number.abs().to_bits()), 1);
         }
     }
 
-    fn merge(&mut self, other: &Self) {
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
+    /// Takes a number, and the mantissa of one that is subnormal in its own type.
+    pub(super) fn add_times(&mut self, number: f64, subnormal: Option<u64>, times: u64) {
+        if number.is_finite() {
+            self.widen(number, number);
+        }
+        self.plus_infinite += if number == f64::INFINITY { times } else { 0 };
+        self.minus_infinite += if number == f64::NEG_INFINITY { times } else { 0 };
+        if let Some(mantissa) = subnormal {
+            self.subnormals[mantissa.ilog2() as usize] += times;
+        }
+    }
+
+    /// Takes the extremes of finite numbers.
+    pub(super) fn widen(&mut self, min: f64, max: f64) {
+        self.min = self.min.min(min);
+        self.max = self.max.max(max);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.widen(other.min, other.max);
         self.plus_infinite += other.plus_infinite;
         self.minus_infinite += other.minus_infinite;
         for (count, other) in self.subnormals.iter_mut().zip(other.subnormals) {
@@ -265,45 +301,33 @@ impl Beside {
         }
     }
 
-    /// The figures, of the bins that are not empty besides: ascending exponents, with the numbers of either sign.
-    fn stats(self, bins: impl Iterator<Item = (usize, [Bin; 2])>) -> Stats {
+    /// The figures, with the numbers of each exponent field and the terms of their sum, either ascending.
+    pub(super) fn stats(self, fields: &Fields, counts: Vec<(usize, u64)>, terms: &[(i32, i128)]) -> Stats {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
-        let mut exponents: Vec<(i32, u64)> = (-1074..).zip(self.subnormals).collect();
-        let mut terms = Vec::new();
-        let (mut special, mut small, mut finite) = (0, 0, 0);
-        for (field, [plus, minus]) in bins {
-            let count = plus.count + minus.count;
-            if field == SPECIAL {
-                special = count;
-                continue;
-            }
-            let exponent = field.max(1) as i32 - 1023;
-            if field > 0 {
-                exponents.push((exponent, count));
-            } else {
-                small = count;
-            }
-            finite += count;
-            let sum = |bin: Bin| bin.sum as i128 + if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
-            terms.push((exponent - MANTISSA as i32, sum(plus) - sum(minus)));
-        }
+        let of = |wanted| counts.iter().filter(|(field, _)| *field == wanted).map(|(_, count)| count).sum::<u64>();
+        let (small, special) = (of(0), of(fields.special));
+        let count = counts.iter().map(|(_, count)| count).sum::<u64>();
+        let finite = count - special;
+        let normal = counts.iter().filter(|(field, _)| *field > 0 && *field < fields.special);
+        let exponents =
+            normal.map(|(field, count)| (fields.lowest + fields.mantissa as i32 + *field as i32 - 1, *count));
         // A sum with 0 makes 0 of -0.
         let (min, max) = (self.min + 0.0, self.max + 0.0);
         let some = |number: f64| (finite > 0).then_some(Number::Float(number));
         Stats {
-            count: finite + special,
+            count,
             min: some(min),
             max: some(max),
             abs_max: some(max.max(-min)),
             // What was rounded up may have left the range.
-            mean: (finite > 0).then(|| mean(&terms, finite).clamp(min, max)),
+            mean: (finite > 0).then(|| mean(terms, finite).clamp(min, max)),
             zeros: small - subnormals,
             subnormals: 0,
             nan: special - infinite,
             plus_infinite: self.plus_infinite,
             minus_infinite: self.minus_infinite,
-            exponents: exponents.into_iter().collect(),
+            exponents: (fields.lowest..).zip(self.subnormals).chain(exponents).collect(),
         }
     }
 }
@@ -330,65 +354,6 @@ fn mean(terms: &[(i32, i128)], count: u64) -> f64 {
 }
 
 /// 2^exponent, of an exponent not above 1023; 0 below the normal numbers.
-fn power_of_two(exponent: i32) -> f64 {
+pub(super) fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023).max(0) as u64) << MANTISSA)
-}
-
-/// Of integers of 64 bits.
-pub(super) struct Integers<const SIGNED: bool> {
-    /// Zeros, then for every exponent the numbers that have it.
-    counts: [u64; 65],
-    sum: i128,
-    min: i128,
-    max: i128,
-}
-
-impl<const SIGNED: bool> Default for Integers<SIGNED> {
-    fn default() -> Self {
-        Self { counts: [0; 65], sum: 0, min: i128::MAX, max: i128::MIN }
-    }
-}
-
-impl<const SIGNED: bool> Tally for Integers<SIGNED> {
-    fn add(&mut self, lane: &[u8]) {
-        for bytes in lane.as_chunks().0 {
-            let number =
-                if SIGNED { i64::from_le_bytes(*bytes).into() } else { i128::from(u64::from_le_bytes(*bytes)) };
-            let magnitude = number.unsigned_abs() as u64;
-            self.counts[64 - magnitude.leading_zeros() as usize] += 1;
-            self.sum += number;
-            self.min = self.min.min(number);
-            self.max = self.max.max(number);
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        for (count, other) in self.counts.iter_mut().zip(other.counts) {
-            *count += other;
-        }
-        self.sum += other.sum;
-        self.min = self.min.min(other.min);
-        self.max = self.max.max(other.max);
-    }
-
-    fn stats(self) -> Stats {
-        let count = self.counts.iter().sum();
-        let some = |number: i128| (count > 0).then_some(Number::Integer(number));
-        let (min, max) = (some(self.min), some(self.max));
-        let [least, largest] = [min, max].map(|number| number.map(Number::abs));
-        let abs_max = if self.min.unsigned_abs() > self.max.unsigned_abs() { least } else { largest };
-        Stats {
-            count,
-            min,
-            max,
-            abs_max,
-            mean: (count > 0).then(|| self.sum as f64 / count as f64),
-            zeros: self.counts[0],
-            subnormals: 0,
-            nan: 0,
-            plus_infinite: 0,
-            minus_infinite: 0,
-            exponents: (0..).zip(self.counts[1..].iter().copied()).collect(),
-        }
-    }
 }

@@ -1,0 +1,392 @@
+//! The loops of float32, and of floats of fewer bits widened to it: blocks into counts and exact sums.
+//!
+//! A block is 1024 numbers. The compiler vectorises what is done with it, for each instruction set, and every set gives
+//! the same bits:
+//!
+//! * **Exponents** are counted two by two: those of two numbers, side by side, are the place of one counter among
+//!   65,536, of which a tensor's numbers need some hundreds. So there is one addition for two numbers, which no set of
+//!   vector instructions helps with, and no exponent is dearer than another.
+//! * **The sum** is exact in whatever order it is made. Numbers of 23 neighbouring exponents are multiples of the
+//!   smallest one's last digit, and 128 of them add up to less than 2^53 of it, which float64 holds. Most blocks have
+//!   no more exponents than that; others are gone over again for each further 23.
+//! * **Extremes** are kept for each column of the block.
+//!
+//! A block that has Inf, NaN or a float32 subnormal is looked at one number after the other, as are the numbers behind
+//! the last whole block. Tests hold the two against each other.
+//!
+//! What was tried, in nanoseconds a number with AVX-512, AVX2 and neither: all of this takes 0.60, 0.75 and 1.1. A
+//! counter for each sign and exponent that sums up mantissas as well, as `tally.rs` has it for float64: 0.78 on each,
+//! without extremes. Exponents compared with each that the block has: 0.23, 0.45 and 0.6, where pairs take 0.38, 0.41
+//! and 0.5, but the more the more exponents there are.
+
+#![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
+
+use super::Stats;
+use super::tally::{Beside, Fields, Repeat, Tally, power_of_two};
+use crate::kernel::{Isa, Loop};
+use std::ops::RangeInclusive;
+
+/// Numbers side by side: a row is some vectors, and a column is gone down by one place of a vector.
+const ROW: usize = 128;
+const ROWS: usize = 8;
+type Block = [[[u8; 4]; ROW]; ROWS];
+
+/// The exponent fields of each two rows of a block, a pair for each column.
+type Pairs = [[[u8; 2]; ROW]; ROWS / 2];
+
+/// Lanes that a block's sum comes in: 128 numbers each.
+const LANES: usize = 8;
+
+/// Exponents whose numbers are added up together: 24 bits, 22 exponents further, 2^7 times, are 53 bits.
+const WINDOW: u8 = 23;
+
+/// Bits of a float32's mantissa.
+const MANTISSA: u32 = 23;
+/// The exponent field of Inf and NaN.
+const SPECIAL: u8 = 255;
+/// The exponent of the smallest float32.
+const LOWEST: i32 = -149;
+const FIELDS: Fields = Fields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
+
+/// Of float32s.
+pub(super) struct Float32s {
+    /// Numbers by exponent field, but for those in pairs.
+    counts: [u64; 256],
+    /// How often two numbers with these exponent fields met, the second's in the upper 8 bits; no counters as long as
+    /// there was no block.
+    pairs: Vec<u64>,
+    /// The exponent fields that pairs have, 0 aside.
+    met: RangeInclusive<u8>,
+    sum: Sum,
+    min: [f32; ROW],
+    max: [f32; ROW],
+    beside: Beside,
+}
+
+impl Default for Float32s {
+    fn default() -> Self {
+        Self {
+            counts: [0; 256],
+            pairs: Vec::new(),
+            met: u8::MAX..=0,
+            sum: Sum::default(),
+            min: [f32::INFINITY; ROW],
+            max: [f32::NEG_INFINITY; ROW],
+            beside: Beside::default(),
+        }
+    }
+}
+
+impl Float32s {
+    fn add_on(&mut self, isa: Isa, lane: &[u8]) {
+        let numbers = lane.as_chunks().0;
+        let blocks = numbers.as_chunks().0.as_chunks().0;
+        isa.run(Blocks { floats: self, blocks });
+        for number in &numbers[blocks.len() * ROWS * ROW..] {
+            self.add_times(*number, 1);
+        }
+    }
+
+    /// Takes a block, unless a number of it needs a look of its own.
+    #[inline(always)]
+    fn add_block(&mut self, block: &Block, pairs: &mut Pairs) -> bool {
+        pair_fields(block, pairs);
+        let (least, low, high) = reach(pairs.as_flattened().as_flattened());
+        if high == SPECIAL || least == 0 && has_subnormal(block) {
+            return false;
+        }
+        if high - low < WINDOW {
+            self.sum.add_lanes(low, sums(block, |number| number));
+        } else {
+            for low in (low..=high).step_by(WINDOW.into()) {
+                let [from, to] = [low, low.saturating_add(WINDOW)].map(smallest);
+                let within = |number: f32| number.abs() >= from && number.abs() < to;
+                self.sum.add_lanes(low, sums(block, |number| if within(number) { number } else { 0.0 }));
+            }
+        }
+        find_extremes(block, &mut self.min, &mut self.max);
+        self.met = low.min(*self.met.start())..=high.max(*self.met.end());
+        self.count(pairs);
+        true
+    }
+
+    #[inline(always)]
+    fn count(&mut self, pairs: &Pairs) {
+        if self.pairs.is_empty() {
+            self.pairs = vec![0; 1 << 16];
+        }
+        let counters: &mut [u64; 1 << 16] = self.pairs.as_mut_slice().try_into().expect("a counter for each pair");
+        for group in pairs.as_flattened().as_chunks::<8>().0 {
+            for pair in group {
+                counters[usize::from(u16::from_le_bytes(*pair))] += 1;
+            }
+        }
+    }
+
+    /// Puts each number where it belongs that was counted or compared with others.
+    fn settle(&mut self) {
+        // Rows of which nothing was met are passed by: to look through them takes longer than a small tensor.
+        let rows = (0..=u8::MAX).zip(self.pairs.as_chunks::<256>().0);
+        for (second, row) in rows.filter(|(second, _)| *second == 0 || self.met.contains(second)) {
+            self.counts[usize::from(second)] += row.iter().sum::<u64>();
+            for (count, pairs) in self.counts.iter_mut().zip(row) {
+                *count += pairs;
+            }
+        }
+        for (min, max) in self.min.into_iter().zip(self.max) {
+            self.beside.widen(min.into(), max.into());
+        }
+    }
+}
+
+impl Tally for Float32s {
+    fn add(&mut self, lane: &[u8]) {
+        self.add_on(Isa::best(), lane);
+    }
+
+    fn merge(&mut self, mut other: Self) {
+        other.settle();
+        for (count, other) in self.counts.iter_mut().zip(other.counts) {
+            *count += other;
+        }
+        self.sum.merge(&other.sum);
+        self.beside.merge(&other.beside);
+    }
+
+    fn stats(mut self) -> Stats {
+        self.settle();
+        self.beside.stats(&FIELDS, self.counts.into_iter().enumerate().collect(), &self.sum.terms())
+    }
+}
+
+impl Repeat<4> for Float32s {
+    fn add_times(&mut self, number: [u8; 4], times: u64) {
+        let number = f32::from_le_bytes(number);
+        let bits = number.to_bits();
+        let field = (bits >> MANTISSA) as u8;
+        self.counts[usize::from(field)] += times;
+        self.beside.add_times(number.into(), number.is_subnormal().then_some((bits & i32::MAX as u32).into()), times);
+        if number.is_finite() {
+            let hidden = if field > 0 { 1 << MANTISSA } else { 0 };
+            let units = i128::from(bits & ((1 << MANTISSA) - 1) | hidden) * i128::from(times);
+            self.sum.add(field, if number.is_sign_negative() { -units } else { units });
+        }
+    }
+}
+
+/// Blocks that are looked at with one instruction set.
+struct Blocks<'a> {
+    floats: &'a mut Float32s,
+    blocks: &'a [Block],
+}
+
+impl Loop for Blocks<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let mut pairs = [[[0; 2]; ROW]; ROWS / 2];
+        for block in self.blocks {
+            if !self.floats.add_block(block, &mut pairs) {
+                for number in block.as_flattened() {
+                    self.floats.add_times(*number, 1);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn pair_fields(block: &Block, pairs: &mut Pairs) {
+    for (pairs, [first, second]) in pairs.iter_mut().zip(block.as_chunks().0) {
+        for ((pair, first), second) in pairs.iter_mut().zip(first).zip(second) {
+            let [first, second] = [first, second].map(|number| u32::from_le_bytes(*number));
+            *pair = ((first >> MANTISSA & 0xff | second >> (MANTISSA - 8) & 0xff00) as u16).to_le_bytes();
+        }
+    }
+}
+
+/// The smallest exponent field, the smallest that is not 0 (or 0 where there is none), and the largest.
+#[inline(always)]
+fn reach(fields: &[u8]) -> (u8, u8, u8) {
+    let (mut least, mut low, mut high) = (u8::MAX, u8::MAX, 0);
+    for field in fields {
+        least = least.min(*field);
+        low = low.min(field.wrapping_sub(1));
+        high = high.max(*field);
+    }
+    (least, low.wrapping_add(1), high)
+}
+
+#[inline(always)]
+fn has_subnormal(block: &Block) -> bool {
+    let is_subnormal = |number: &[u8; 4]| f32::from_le_bytes(*number).is_subnormal();
+    block.as_flattened().iter().fold(false, |any, number| any | is_subnormal(number))
+}
+
+/// Sums of numbers that have been through `keep`.
+#[inline(always)]
+fn sums(block: &Block, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
+    let mut columns = [0.0; ROW];
+    for (at, column) in columns.iter_mut().enumerate() {
+        for row in block {
+            *column += f64::from(keep(f32::from_le_bytes(row[at])));
+        }
+    }
+    let mut lanes = [0.0; LANES];
+    for columns in columns.as_chunks::<LANES>().0 {
+        for (lane, column) in lanes.iter_mut().zip(columns) {
+            *lane += column;
+        }
+    }
+    lanes
+}
+
+/// Of numbers that are all finite.
+#[inline(always)]
+fn find_extremes(block: &Block, min: &mut [f32; ROW], max: &mut [f32; ROW]) {
+    for (at, (min, max)) in min.iter_mut().zip(max).enumerate() {
+        for row in block {
+            let number = f32::from_le_bytes(row[at]);
+            *min = if number < *min { number } else { *min };
+            *max = if number > *max { number } else { *max };
+        }
+    }
+}
+
+/// The smallest number with an exponent field, 0 being that of zero.
+fn smallest(field: u8) -> f32 {
+    f32::from_bits(u32::from(field) << MANTISSA)
+}
+
+/// An exact sum of float32s: digits of 32 bits, the first in units of the smallest float32, each with room above for
+/// the sums of more numbers than there are.
+#[derive(Default)]
+struct Sum([i128; 8]);
+
+/// Bits of a digit.
+const DIGIT: u32 = 32;
+
+impl Sum {
+    /// Adds so many of the last digits that numbers with an exponent field have.
+    fn add(&mut self, field: u8, units: i128) {
+        let place = u32::from(field.max(1)) - 1;
+        self.0[(place / DIGIT) as usize] += units << (place % DIGIT);
+    }
+
+    /// Adds what a block comes to, in multiples of the last digit of numbers with this exponent field.
+    #[inline(always)]
+    fn add_lanes(&mut self, field: u8, lanes: [f64; LANES]) {
+        let scale = power_of_two(127 + MANTISSA as i32 - i32::from(field.max(1)));
+        self.add(field, lanes.map(|lane| (lane * scale) as i64).into_iter().sum::<i64>().into());
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (digit, other) in self.0.iter_mut().zip(other.0) {
+            *digit += other;
+        }
+    }
+
+    /// What it is, as exponents and factors: the same for the same sum, whatever it was made of.
+    fn terms(mut self) -> Vec<(i32, i128)> {
+        self.carry();
+        // All digits have the sign of the sum, so that none takes away what another adds.
+        let sign = self.0[7].signum() | 1;
+        self.0 = self.0.map(|digit| digit * sign);
+        self.carry();
+        (LOWEST..).step_by(DIGIT as usize).zip(self.0.map(|digit| digit * sign)).collect()
+    }
+
+    /// Leaves all digits but the last from 0 to 2^32.
+    fn carry(&mut self) {
+        for at in 1..self.0.len() {
+            self.0[at] += self.0[at - 1] >> DIGIT;
+            self.0[at - 1] &= (1 << DIGIT) - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers without a pattern.
+    fn random(count: usize) -> Vec<u32> {
+        let mut state = 7_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state ^ state >> 15
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// Compares whole blocks, on every instruction set, with the same numbers one after the other.
+    fn check(numbers: &[u32]) {
+        let lane: Vec<u8> = numbers.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        let mut each = Float32s::default();
+        lane.as_chunks().0.iter().for_each(|number| each.add_times(*number, 1));
+        let each = each.stats();
+        for isa in Isa::available() {
+            let mut blocks = Float32s::default();
+            blocks.add_on(isa, &lane);
+            let blocks = blocks.stats();
+            assert_eq!(blocks, each, "{isa:?}");
+            assert_eq!(blocks.mean.map(f64::to_bits), each.mean.map(f64::to_bits), "{isa:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_have_the_figures_of_their_numbers_one_after_the_other() {
+        const COUNT: usize = 4 * ROW * ROWS + 700;
+        let random = random(COUNT);
+        check(&random);
+        // Exponents as weights have them, of either sign and of one; with zeros of both.
+        let field = |bits: u32| 127 - (bits >> MANTISSA).trailing_zeros().min(8);
+        let weights: Vec<u32> = random.iter().map(|bits| bits & 0x807f_ffff | field(*bits) << MANTISSA).collect();
+        check(&weights);
+        check(&weights.iter().map(|bits| bits | 1 << 31).collect::<Vec<_>>());
+        check(&weights.iter().map(|bits| if bits % 3 == 0 { bits & 1 << 31 } else { *bits }).collect::<Vec<_>>());
+        // One number in one block that needs a look of its own, or another window.
+        for other in [0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 1, 0x8000_0123, 0x0080_0001, 0x7f7f_ffff, 0xf000_0001] {
+            let mut numbers = weights.clone();
+            numbers[1500] = other;
+            check(&numbers);
+        }
+        // All exponents but those of zero, subnormals, Inf and NaN.
+        check(&random.iter().map(|bits| bits & 0x807f_ffff | (bits >> 7) % 254 + 1 << MANTISSA).collect::<Vec<_>>());
+        for all in [0, 1 << 31, 0x3f80_0000, 0x7f7f_ffff, 0xff7f_ffff, 0x0080_0000, 1, 0x7fc0_0000] {
+            check(&[all; COUNT]);
+        }
+    }
+
+    #[test]
+    fn a_window_of_the_largest_numbers_is_added_up_exactly() {
+        for spread in [u32::from(WINDOW) - 1, WINDOW.into(), 2 * u32::from(WINDOW)] {
+            for sign in [0, 1 << 31] {
+                // All digits of the large ones, and the last of the small ones.
+                let [large, small] =
+                    [(100 + spread) << MANTISSA | 0x7f_ffff, 100 << MANTISSA | 1].map(|bits| bits | sign);
+                let mut numbers = [large; ROW * ROWS];
+                check(&numbers);
+                numbers[ROW + 1] = small;
+                check(&numbers);
+                numbers[..ROW].fill(small);
+                check(&numbers);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_sum_has_the_same_terms_whatever_it_was_made_of() {
+        let sum = |parts: &[(u8, i128)]| {
+            let mut sum = Sum::default();
+            parts.iter().for_each(|(field, units)| sum.add(*field, *units));
+            sum.terms()
+        };
+        assert_eq!(sum(&[(1, 1 << 40), (33, 1)]), sum(&[(1, 1), (2, (1 << 39) - 1), (2, (1 << 31) + 1), (1, -1)]));
+        assert_eq!(sum(&[(254, 1), (254, -1), (1, -1)]), sum(&[(1, -1)]));
+        assert_eq!(sum(&[(254, -1), (1, 1)]), sum(&[(253, -2), (1, 3), (2, -1)]));
+        let terms = sum(&[(254, -1), (1, 1)]);
+        assert!(terms.iter().all(|(_, digit)| *digit <= 0), "{terms:?}");
+    }
+}
