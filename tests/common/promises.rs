@@ -65,6 +65,7 @@ pub const PROMISES: &[Promise] = &[
         tests: &[
             ("tests/faults/refused.rs", "whatever_the_system_refuses_an_output_is_old_or_new"),
             ("tests/faults/refused.rs", "whatever_the_system_refuses_a_folder_can_be_finished"),
+            ("tests/faults/refused.rs", "a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out"),
             ("tests/faults/limits.rs", "with_too_little_memory_the_output_is_old_or_new"),
             ("tests/faults/limits.rs", "a_thousand_shards_need_no_thousand_open_files"),
         ],

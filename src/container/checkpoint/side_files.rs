@@ -66,7 +66,7 @@ impl SideFiles {
                 } else if is_own(&name) {
                     // Of an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()
-                    && folder.join(&inside).is_file()
+                    && is_plain_file(&entry)?
                     && !WEIGHTS.iter().any(|end| name.ends_with(end))
                 {
                     found.kept.push(path.to_owned());
@@ -78,6 +78,17 @@ impl SideFiles {
         found.kept.sort();
         found.left_out.sort();
         Ok(found)
+    }
+}
+
+/// Whether an entry of a folder is a file, or a link to one. A link may lead nowhere, and a file may have been removed in
+/// this moment.
+fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    match fs::metadata(entry.path()) {
+        Ok(metadata) => Ok(metadata.is_file()),
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(false),
+        Err(error) => Err(Error::io("cannot read", &error).in_file(&entry.path())),
     }
 }
 
