@@ -126,11 +126,24 @@ pub(crate) fn quoted(path: &Path) -> String {
     format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
 }
 
+/// A name as a pattern that matches it, and where it is not very long nothing else.
+#[must_use]
+pub fn as_glob(name: &str) -> String {
+    let escape = |text: &str| globset::escape(text).replace('\\', r"[\]"); // which it leaves out
+    let mut places = name.char_indices().map(|(place, _)| place);
+    match (places.clone().nth(KEPT), places.clone().nth(2 * KEPT), places.nth_back(KEPT - 1)) {
+        (Some(head), Some(_), Some(tail)) => format!("{}*{}", escape(&name[..head]), escape(&name[tail..])),
+        _ => escape(name),
+    }
+}
+
+/// Characters at either end of a name that is too long to be shown.
+const KEPT: usize = 100;
+
 /// A name as it can be shown: control characters escaped, the middle of a very long one left out.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn shorten(name: &str) -> String {
-    const KEPT: usize = 100;
     let count = name.chars().count();
     // Quotes stay as they are: names are not read back from messages.
     let escape = |c: char| if matches!(c, '\'' | '"' | '\\') { c.to_string() } else { c.escape_debug().to_string() };
@@ -195,7 +208,16 @@ fn describe(error: &std::io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::brief;
+    use super::{as_glob, brief};
+
+    #[test]
+    fn a_pattern_of_a_name_is_as_short_as_can_be_shown() {
+        assert_eq!(as_glob(r"a*[b]\{c}"), r"a[*][[]b[]][\][{]c[}]");
+        let name = "\u{e9}".repeat(200);
+        assert_eq!(as_glob(&name), name);
+        let name = format!("{name}?");
+        assert_eq!(as_glob(&name), format!("{}*{}[?]", "\u{e9}".repeat(100), "\u{e9}".repeat(99)));
+    }
 
     #[test]
     fn numbers_have_six_digits() {

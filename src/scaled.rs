@@ -2,6 +2,7 @@
 //! that lies beside them, and to cast them alone would make noise of the model without a word.
 
 use crate::dtype::Dtype;
+use crate::error::{as_glob, quoted, shorten};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How tensors of codes and those of their scales are called behind a common stem.
@@ -92,12 +93,17 @@ impl Codes {
     /// What to say of a cast of a tensor of codes, and what to do instead; `None` where it holds values.
     #[must_use]
     pub(crate) fn refusal(&self, name: &str) -> Option<(String, String)> {
+        /// Bytes of patterns that somebody may want to paste.
+        const MOST: usize = 2048;
         let why = match self.codes.get(name)? {
-            Sign::Scales(scales) => format!("holds codes whose scales are in '{scales}'"),
+            Sign::Scales(scales) => format!("holds codes whose scales are in '{}'", shorten(scales)),
             Sign::Name => "holds codes, as its name says".to_owned(),
-            Sign::Config(method) => format!("holds codes: the config says that the model is quantized ({method})"),
+            Sign::Config(method) => {
+                format!("holds codes: the config says that the model is quantized ({})", shorten(method))
+            }
         };
-        let globs = self.globs().iter().map(|glob| format!("--exclude '{glob}'")).collect::<Vec<_>>().join(" ");
+        let globs = self.globs().iter().map(|glob| format!("--exclude {}", quoted(glob.as_ref()))).collect::<Vec<_>>();
+        let globs = Some(globs.join(" ")).filter(|globs| globs.len() <= MOST).unwrap_or("--exclude".to_owned());
         let remedy = format!("leave all codes as they are with {globs}, or cast them as numbers with --force-codes");
         Some((format!("{why}; a cast would take them for values"), remedy))
     }
@@ -115,14 +121,14 @@ impl Codes {
             let parts: Vec<&str> = name.split('.').collect();
             let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
             let before = parts[..parts.len() - 1].iter().rposition(|part| !is_number(part)).unwrap_or(0);
-            let star = |part: &&str| if is_number(part) { "*".to_owned() } else { (*part).to_owned() };
+            let star = |part: &&str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
             let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
             if before == 0 { ending } else { format!("*.{ending}") }
         };
         let endings: BTreeSet<String> = self.codes.keys().map(ending).collect();
         let weight = |ending: &String| {
             let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
-            (!name.contains('*')).then(|| name.to_owned())
+            (!name.contains(['*', ','])).then(|| name.to_owned())
         };
         let weights: Vec<String> = endings.iter().filter_map(weight).collect();
         let mut globs: BTreeSet<String> = endings.into_iter().filter(|ending| weight(ending).is_none()).collect();
@@ -178,6 +184,26 @@ mod tests {
         assert_eq!(found(&[("l.q.weight", F8), ("l.k.weight_scale", F32)], None), [""; 0]);
         assert_eq!(found(&[("l.q.weight", Some(Dtype::Bfloat16)), ("l.q.weight_scale", F32)], None), [""; 0]);
         assert_eq!(found(&[("l.q.weight", F32), ("l.k.weight", U8)], Some("fp8")), ["l.k.weight"]);
+    }
+
+    #[test]
+    fn the_way_out_is_one_command_whatever_the_codes_are_called() {
+        let remedy = |names: &[&str]| {
+            let scales: Vec<String> = names.iter().map(|name| format!("{name}_scale")).collect();
+            let tensors = names.iter().map(|name| (*name, F8)).chain(scales.iter().map(|name| (name.as_str(), F32)));
+            Codes::find(&tensors.collect::<Vec<_>>(), &[], None).refusal(names[0]).unwrap().1
+        };
+        let quotes = remedy(&["it's; ls.w", "l.0.x*y.w"]);
+        assert!(quotes.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{quotes}");
+        let (comma, other) = ("l.0.a,b.weight", "l.0.c.weight");
+        let commas = remedy(&[comma, other]);
+        assert!(commas.contains("--exclude '*.a,b.weight' --exclude '*.c.weight',"), "{commas}");
+        let long = ["a", "b"].map(|name| name.repeat(1 << 16));
+        let long = remedy(&[&long[0], &long[1]]);
+        assert!(long.len() < 1024, "{long}");
+        let many: Vec<String> = (0..1000).map(|number| format!("name{number}")).collect();
+        let many = remedy(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(many, "leave all codes as they are with --exclude, or cast them as numbers with --force-codes");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which tensors are converted, and to what: globs, rules and what is left alone by default.
 
 use crate::dtype::Dtype;
-use crate::error::quoted;
+use crate::error::{as_glob, quoted};
 use globset::{Glob, GlobMatcher, GlobSet};
 use std::sync::LazyLock;
 
@@ -112,8 +112,7 @@ impl std::str::FromStr for Rule {
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn rule_to_keep(name: &str) -> String {
-    let escaped = globset::escape(name).replace('\\', r"[\]"); // which it leaves out
-    quoted(format!("{escaped}=keep").as_ref())
+    quoted(format!("{}=keep", as_glob(name)).as_ref())
 }
 
 /// `OLD=NEW`: another name for a tensor.

@@ -8,7 +8,7 @@ use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, shorten, size};
+use crate::error::{Error, Result, as_glob, quoted, shorten, size};
 use crate::hash;
 use crate::io::output::{self, Destination};
 use crate::kernel::{Form, Loss};
@@ -229,10 +229,8 @@ fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) 
     let cast: Vec<&str> = tensors.map(|tensor| &*tensor.source.name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
-        warn(&format!(
-            "{count} scales of codes are cast too, '{}' is one: --exclude '*{ending}' keeps them",
-            shorten(first)
-        ));
+        let exclude = format!("--exclude {}", quoted(format!("*{}", as_glob(ending)).as_ref()));
+        warn(&format!("{count} scales of codes are cast too, '{}' is one: {exclude} keeps them", shorten(first)));
     }
 }
 

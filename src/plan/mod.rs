@@ -285,8 +285,8 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
         if let Some(target) = target {
             operator.check(source.dtype(), target)?;
             // A rule names the tensors that it means.
-            if let (Some((message, remedy)), None) = (codes.and_then(|codes| codes.refusal(name)), selection.rule(name))
-            {
+            let codes = codes.filter(|_| selection.rule(name).is_none());
+            if let Some((message, remedy)) = codes.and_then(|codes| codes.refusal(name)) {
                 return Err(Error::new(message).remedy(remedy));
             }
         }
