@@ -104,10 +104,10 @@ impl Elements<'_> {
 impl Conversion {
     /// The cast of values. `None` where ONNX Cast has no such pair, or the target is big-endian.
     #[must_use]
-    pub(crate) fn cast(from: Form, to: Form, rules: &Rules) -> Option<Self> {
+    pub(crate) fn cast(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let how = match (from, to) {
-            (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::cast(source, target, rules)?),
-            (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, rules)?),
+            (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::cast(source, target, &rules)?),
+            (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, &rules)?),
             (_, Form::Texts(target)) => How::Print(TextSource::new(from)?, target),
         };
         Some(Self { from, to, how: Arc::new(how), forbidden: None })
@@ -127,13 +127,13 @@ impl Conversion {
     /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
     /// of a cast. `None` where the target is not complex or the source is text.
     #[must_use]
-    pub(crate) fn to_complex(from: Form, to: Form, rules: &Rules) -> Option<Self> {
+    pub(crate) fn to_complex(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
         if target.dtype.part() == target.dtype {
             return None;
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
-        let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), rules)?;
+        let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), &rules)?;
         Some(Self { from, to, how: Arc::new(How::Complex(kernel)), forbidden: None })
     }
 

@@ -3,7 +3,6 @@
 mod common;
 
 use common::{Bench, npy, npy_data, npy_f32, safetensors};
-use std::process::Stdio;
 
 const PI: f32 = std::f32::consts::PI;
 
@@ -140,7 +139,22 @@ fn a_long_packed_tensor_is_read_from_the_middle() {
     bench.run("bitcast p.pb --hex --range 3001..3006").expect(0, wanted, "");
 }
 
-#[cfg(unix)]
+#[cfg(target_pointer_width = "32")]
+#[test]
+fn a_file_longer_than_what_32_bits_can_map_is_refused() {
+    let bench = Bench::new();
+    // 4 GiB and a little more: cut to 32 bits, its length would be that of one element.
+    let header = npy("'<f4'", "(1073741825,)", &[]);
+    bench.write("huge.npy", &header);
+    let file = std::fs::File::options().write(true).open(bench.path("huge.npy")).unwrap();
+    file.set_len(header.len() as u64 + 4 * 1_073_741_825).unwrap();
+    let expected = "tcast: error: huge.npy: cannot read: its 4.00 GiB are more than a 32-bit program can map\n";
+    bench.run("bitcast huge.npy --hex").expect(1, "", expected);
+    bench.run("cast huge.npy --to f16").expect(1, "", expected);
+    assert_eq!(bench.files(), ["huge.npy"]);
+}
+
+#[cfg(all(unix, target_pointer_width = "64"))]
 #[test]
 fn a_reader_that_has_seen_enough_is_no_failure_and_a_huge_file_answers_at_once() {
     let bench = Bench::new();
@@ -149,7 +163,8 @@ fn a_reader_that_has_seen_enough_is_no_failure_and_a_huge_file_answers_at_once()
     let file = std::fs::File::options().write(true).open(bench.path("huge.npy")).unwrap();
     file.set_len(header.len() as u64 + 4 * 2_684_354_560).unwrap();
     for kind in ["--hex", "--bits"] {
-        let mut child = bench.command().args(["bitcast", "huge.npy", kind]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            bench.command().args(["bitcast", "huge.npy", kind]).stdout(std::process::Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
         assert!(line.starts_with("0  0"), "{line}");

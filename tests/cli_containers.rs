@@ -49,6 +49,27 @@ fn a_damaged_archive_is_noticed_and_nothing_is_written() {
 }
 
 #[test]
+fn a_zip64_record_counts_with_all_its_64_bits() {
+    let stored = Bench::with("corpus/npz/stored.npz", "in.npz").read("in.npz");
+    let (before, end) = stored.split_at(stored.len() - 22);
+    let number = |at: usize| u64::from(u32::from_le_bytes(*end[at..].first_chunk().unwrap()));
+    let (count, length, start) = (number(8) & 0xffff, number(12), number(16));
+    let with_record_at = |offset: u64| {
+        let mut record = [b"PK\x06\x06".as_slice(), &44_u64.to_le_bytes(), &[45, 0, 45, 0], &[0; 8]].concat();
+        record.extend([count, count, length, start].map(u64::to_le_bytes).concat());
+        let locator = [b"PK\x06\x07".as_slice(), &[0; 4], &offset.to_le_bytes(), &[1, 0, 0, 0]].concat();
+        [before, &record, &locator, end].concat()
+    };
+    let bench = Bench::new();
+    bench.write("in.npz", &with_record_at(before.len() as u64));
+    bench.run("cast in.npz --to f16 -o out.npz -q").expect(0, "", "");
+    // 32 bits of these are the same.
+    bench.write("in.npz", &with_record_at(before.len() as u64 + (1 << 32)));
+    let message = "tcast: error: in.npz: malformed zip archive: its zip64 record is not where it should be\n";
+    bench.run("cast in.npz --to f16 -f -o out.npz -q").expect(1, "", message);
+}
+
+#[test]
 fn what_is_no_array_is_left_out_and_told() {
     let bench = Bench::with("corpus/npz/extra_member.npz", "in.npz");
     let outcome = bench.run("cast in.npz --to f16 -o out.safetensors");

@@ -471,6 +471,7 @@ fn promote_and_bitcast_and_a_look_at_bits_take_folders() {
 }
 
 /// The `sh` blocks of the README that share work among jobs: for GNU parallel, the script for Slurm, how it is started.
+#[cfg(unix)]
 fn blocks_about_parts() -> [String; 3] {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let (_, rest) = readme.split_once("**In parts.**").expect("the README has the section");

@@ -187,9 +187,9 @@ impl std::str::FromStr for Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Which.
-    pub number: usize,
+    pub number: u64,
     /// Of how many.
-    pub of: usize,
+    pub of: u64,
 }
 
 impl std::str::FromStr for Part {

@@ -26,7 +26,11 @@ use std::path::PathBuf;
   tcast bitcast x.npy --bits
   tcast inspect model.safetensors
   tcast diff x.npy x.npy
-  tcast cast --help")]
+  tcast cast --help
+
+Environment:
+  TCAST_ISA=NAME  Compute on one instruction set: baseline, avx2 or avx512 [default: the best there is]
+  TMPDIR=FOLDER   Where a compressed tensor is unpacked that must be transposed")]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

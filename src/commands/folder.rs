@@ -273,7 +273,10 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
 fn chosen(plans: &[Plan], part: Option<Part>) -> Vec<usize> {
     match part {
         // Of more parts than shards, the last have nothing to do.
-        Some(part) => shares(plans, part.of.min(plans.len())).into_iter().nth(part.number - 1).unwrap_or_default(),
+        Some(part) => {
+            let [of, before] = [part.of, part.number - 1].map(|count| count.min(plans.len() as u64) as usize);
+            shares(plans, of).into_iter().nth(before).unwrap_or_default()
+        }
         None => (0..plans.len()).collect(),
     }
 }

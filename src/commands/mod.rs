@@ -14,9 +14,13 @@ mod report_file;
 use crate::cli::{Cli, Command};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, shorten, visible};
+#[cfg(unix)]
 use crate::io::output;
+use crate::kernel::Isa;
 use anstyle::{AnsiColor, Style};
-use std::io::{IsTerminal, Write};
+#[cfg(unix)]
+use std::io::IsTerminal;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -31,13 +35,13 @@ const REMEDY: Style = AnsiColor::Cyan.on_default();
 #[must_use]
 pub fn run(cli: &Cli) -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
-    let result = match &cli.command {
+    let result = choose_isa().and_then(|()| match &cli.command {
         Command::Cast(args) => cast::run(args).map(done),
         Command::Bitcast(args) => bitcast::run(args).map(done),
         Command::Promote(args) => promote::run(args).map(done),
         Command::Inspect(args) => inspect::run(args).map(done),
         Command::Diff(args) => diff::run(args),
-    };
+    });
     let code = result.unwrap_or_else(|error| fail(&error));
     output::end_interrupts();
     code
@@ -55,6 +59,20 @@ fn tell_error(error: &Error) {
     if let Some(remedy) = error.remedy_text() {
         tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
     }
+}
+
+/// Has kernels run on the instruction set that the environment names, if it names one.
+fn choose_isa() -> Result<(), Error> {
+    let Some(name) = std::env::var_os("TCAST_ISA").filter(|name| !name.is_empty()) else { return Ok(()) };
+    let available = Isa::available();
+    let Some(isa) = available.iter().find(|isa| name == isa.name()) else {
+        let names: Vec<&str> = available.iter().map(|isa| isa.name()).collect();
+        let name = shorten(&name.to_string_lossy());
+        let error = Error::usage(format!("TCAST_ISA: this machine has no instruction set '{name}'"));
+        return Err(error.remedy(format!("set it to one of {}, or not at all", names.join(", "))));
+    };
+    assert!(isa.choose(), "no kernel has run yet");
+    Ok(())
 }
 
 /// Prints help and version on standard output, and a mistake in the arguments in the program's own style.

@@ -115,7 +115,7 @@ impl Widening {
     fn new(storage: Storage) -> Option<Self> {
         let dtype = storage.dtype.part();
         let from = Form::Numbers(Storage { dtype, ..storage });
-        let widen = |to| Conversion::cast(from, Form::Numbers(Storage::packed(to)), &Attributes::default().rules());
+        let widen = |to| Conversion::cast(from, Form::Numbers(Storage::packed(to)), Attributes::default().rules());
         let integer = match dtype.class() {
             Class::Int { signed } if dtype.bits() == 64 => {
                 Some((widen(if signed { Dtype::Int64 } else { Dtype::Uint64 })?, signed))

@@ -184,7 +184,7 @@ fn header_text(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> 
         }
         _ => return Err(Error::new(format!("npy format version {major}.{minor}: there are 1.0, 2.0 and 3.0"))),
     };
-    if (start + length) as u64 > file_len {
+    if start as u64 + length as u64 > file_len {
         return Err(cut_short());
     }
     if length > MAX_HEADER {

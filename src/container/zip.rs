@@ -121,10 +121,10 @@ impl Directory {
         let locator = at.checked_sub(LOCATOR_64_LEN).filter(|&at| file[at..].starts_with(LOCATOR_64));
         if let Some(locator) = locator {
             let mut fields = Fields(&file[locator + 8..]);
-            let record = fields.number::<8>()? as usize;
-            if record.checked_add(END_64_LEN) != Some(locator) || !file[record..].starts_with(END_64) {
-                return Err(malformed("its zip64 record is not where it should be"));
-            }
+            let record = fields.number::<8>()?;
+            let expected = locator.checked_sub(END_64_LEN);
+            let record = expected.filter(|&at| at as u64 == record && file[at..].starts_with(END_64));
+            let record = record.ok_or_else(|| malformed("its zip64 record is not where it should be"))?;
             let mut fields = Fields(&file[record + 24..]);
             let counts = [fields.number::<8>()?, fields.number::<8>()?];
             if counts[0] != counts[1] {

@@ -6,7 +6,7 @@
 //! * written to, or cut short within its last page, which reads as zeros then: [`MappedFile::check_unchanged`].
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, size};
 use memmap2::Mmap;
 use std::fs::{File, Metadata};
 use std::ops::{Deref, Range};
@@ -76,6 +76,10 @@ impl MappedFile {
         let (path, stamp) = (path.to_owned(), Stamp::of(&file.metadata()?));
         if stamp.len == 0 {
             return Ok(Self { path, map: None, stamp });
+        }
+        if isize::try_from(stamp.len).is_err() {
+            let what = format!("its {} are more than a {}-bit program can map", size(stamp.len), usize::BITS);
+            return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, what));
         }
         // SAFETY: the bytes are only ever read as plain bytes, so a change by another process can give wrong
         // values but no invalid ones; see above for how it is noticed. The output is a temporary file until then.

@@ -4,6 +4,11 @@
 //! wider instruction set only needs to be allowed. Every set gives the same bits; tests force each of them.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
 
+use std::sync::OnceLock;
+
+/// What [`Isa::chosen`] gives, for as long as the process runs.
+static CHOSEN: OnceLock<Isa> = OnceLock::new();
+
 /// An instruction set that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
@@ -26,6 +31,28 @@ impl Isa {
     #[must_use]
     pub fn best() -> Self {
         [Self::Avx512, Self::Avx2].into_iter().find(|isa| isa.is_available()).unwrap_or(Self::Baseline)
+    }
+
+    /// What the set is called in the environment.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// The set that kernels run on: the best one, unless [`Isa::choose`] was first.
+    #[must_use]
+    pub fn chosen() -> Self {
+        *CHOSEN.get_or_init(Self::best)
+    }
+
+    /// Has kernels run on this set; false if they run on another already, with which it stays then.
+    #[must_use]
+    pub fn choose(self) -> bool {
+        *CHOSEN.get_or_init(|| self) == self
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -148,9 +148,11 @@ impl Storage {
         (self.big_endian && bytes > 1).then_some(bytes)
     }
 
-    /// Where element `index` starts; for packed elements a multiple of 8.
+    /// Where element `index` starts; for packed elements a multiple of 8. Out of every slice where it cannot be told.
     fn offset(self, index: usize) -> usize {
-        if self.is_per_byte() { index } else { (index * self.dtype.bits() as usize).div_ceil(8) }
+        // In 64 bits, as the bits of a large slice are more than 32 can count.
+        let bytes = self.bytes(index as u64).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.unwrap_or(usize::MAX)
     }
 }
 
@@ -297,7 +299,7 @@ impl Kernel {
         matches!(self.lane, Lane::Codes) && same && self.source.dtype.bits().is_multiple_of(8)
     }
 
-    /// Converts `count` elements with the best instruction set of this machine.
+    /// Converts `count` elements with [`Isa::chosen`].
     ///
     /// # Errors
     /// [`Malformed`] when a byte that holds one FP4 or FP6 element has other bits set; `output` is then partly
@@ -306,7 +308,7 @@ impl Kernel {
     /// # Panics
     /// When `input` or `output` is shorter than `count` elements take.
     pub fn run(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
-        self.run_on(Isa::best(), input, output, count)
+        self.run_on(Isa::chosen(), input, output, count)
     }
 
     /// As [`Kernel::run`], with one of the instruction sets of [`Isa::available`]: for tests.
@@ -434,4 +436,15 @@ fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: 
         swapped.reverse();
     }
     Ok(swapped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dtype, Storage};
+
+    #[test]
+    fn the_bits_of_a_large_slice_are_counted_where_addresses_have_32_bits() {
+        assert_eq!(Storage::packed(Dtype::Float64).offset(1 << 26), 1 << 29);
+        assert_eq!(Storage::packed(Dtype::Uint4).offset(1 << 31), 1 << 30);
+    }
 }

@@ -244,10 +244,10 @@ impl Conversions {
             return Some(known.clone());
         }
         let conversion = match self.operator {
-            Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, &attributes.rules()),
+            Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, attributes.rules()),
             Operator::Promote(attributes) if is_converted => {
                 let rules = attributes.rules();
-                Conversion::to_complex(from, to, &rules).or_else(|| Conversion::cast(from, to, &rules))
+                Conversion::to_complex(from, to, rules).or_else(|| Conversion::cast(from, to, rules))
             }
             _ => Conversion::copy(from, to),
         }?;

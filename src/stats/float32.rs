@@ -24,7 +24,6 @@
 use super::Stats;
 use super::tally::{Beside, Fields, Repeat, Tally, power_of_two};
 use crate::kernel::{Isa, Loop};
-use std::ops::RangeInclusive;
 
 /// Numbers side by side: a row is some vectors, and a column is gone down by one place of a vector.
 const ROW: usize = 128;
@@ -56,7 +55,7 @@ pub(super) struct Float32s {
     /// there was no block.
     pairs: Vec<u64>,
     /// The exponent fields that pairs have, 0 aside.
-    met: RangeInclusive<u8>,
+    met: (u8, u8),
     sum: Sum,
     min: [f32; ROW],
     max: [f32; ROW],
@@ -68,7 +67,7 @@ impl Default for Float32s {
         Self {
             counts: [0; 256],
             pairs: Vec::new(),
-            met: u8::MAX..=0,
+            met: (u8::MAX, 0),
             sum: Sum::default(),
             min: [f32::INFINITY; ROW],
             max: [f32::NEG_INFINITY; ROW],
@@ -105,7 +104,7 @@ impl Float32s {
             }
         }
         find_extremes(block, &mut self.min, &mut self.max);
-        self.met = low.min(*self.met.start())..=high.max(*self.met.end());
+        self.met = (low.min(self.met.0), high.max(self.met.1));
         self.count(pairs);
         true
     }
@@ -127,7 +126,7 @@ impl Float32s {
     fn settle(&mut self) {
         // Rows of which nothing was met are passed by: to look through them takes longer than a small tensor.
         let rows = (0..=u8::MAX).zip(self.pairs.as_chunks::<256>().0);
-        for (second, row) in rows.filter(|(second, _)| *second == 0 || self.met.contains(second)) {
+        for (second, row) in rows.filter(|(second, _)| *second == 0 || (self.met.0..=self.met.1).contains(second)) {
             self.counts[usize::from(second)] += row.iter().sum::<u64>();
             for (count, pairs) in self.counts.iter_mut().zip(row) {
                 *count += pairs;
@@ -141,7 +140,7 @@ impl Float32s {
 
 impl Tally for Float32s {
     fn add(&mut self, lane: &[u8]) {
-        self.add_on(Isa::best(), lane);
+        self.add_on(Isa::chosen(), lane);
     }
 
     fn merge(&mut self, mut other: Self) {
@@ -155,7 +154,8 @@ impl Tally for Float32s {
 
     fn stats(mut self) -> Stats {
         self.settle();
-        self.beside.stats(&FIELDS, self.counts.into_iter().enumerate().collect(), &self.sum.terms())
+        let counts: Vec<_> = self.counts.into_iter().enumerate().collect();
+        self.beside.stats(&FIELDS, &counts, &self.sum.terms())
     }
 }
 
@@ -353,9 +353,9 @@ mod tests {
             check(&numbers);
         }
         // All exponents but those of zero, subnormals, Inf and NaN.
-        check(&random.iter().map(|bits| bits & 0x807f_ffff | (bits >> 7) % 254 + 1 << MANTISSA).collect::<Vec<_>>());
+        check(&random.iter().map(|bits| bits & 0x807f_ffff | ((bits >> 7) % 254 + 1) << MANTISSA).collect::<Vec<_>>());
         for all in [0, 1 << 31, 0x3f80_0000, 0x7f7f_ffff, 0xff7f_ffff, 0x0080_0000, 1, 0x7fc0_0000] {
-            check(&[all; COUNT]);
+            check(&vec![all; COUNT]);
         }
     }
 
@@ -380,7 +380,9 @@ mod tests {
     fn the_same_sum_has_the_same_terms_whatever_it_was_made_of() {
         let sum = |parts: &[(u8, i128)]| {
             let mut sum = Sum::default();
-            parts.iter().for_each(|(field, units)| sum.add(*field, *units));
+            for (field, units) in parts {
+                sum.add(*field, *units);
+            }
             sum.terms()
         };
         assert_eq!(sum(&[(1, 1 << 40), (33, 1)]), sum(&[(1, 1), (2, (1 << 39) - 1), (2, (1 << 31) + 1), (1, -1)]));

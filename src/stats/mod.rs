@@ -196,7 +196,9 @@ impl Work<'_> {
             Data::Mapped { file, range, checksum } => {
                 let read = |lane: &mut Lane<T>, elements, bytes: &[u8]| self.widen(&conversion, lane, elements, bytes);
                 let done = self.pieces(&self.files[*file], range, checksum.as_deref(), read)?;
-                done.into_iter().for_each(|lane| tally.merge(lane.tally));
+                for lane in done {
+                    tally.merge(lane.tally);
+                }
             }
             Data::Streamed(_) => {
                 let mut share = Share::new(self.tensor);
@@ -215,7 +217,7 @@ impl Work<'_> {
 
     fn conversion(&self, lane: Dtype) -> Conversion {
         let (from, to) = (Form::Numbers(self.from), Form::Numbers(Storage::packed(lane)));
-        Conversion::cast(from, to, &Attributes::default().rules()).expect("every real number can be widened")
+        Conversion::cast(from, to, Attributes::default().rules()).expect("every real number can be widened")
     }
 
     fn elements(&self) -> Elements<'_> {
@@ -271,8 +273,8 @@ impl Work<'_> {
             self.progress.advance(source.len() as u64);
             Ok(())
         };
-        let worker = || -> Result<(D, Vec<(u64, Hasher)>), Box<(u64, Error)>> {
-            let mut done = Default::default();
+        let worker = || -> Result<_, Box<(u64, Error)>> {
+            let mut done = <(D, Vec<(u64, Hasher)>)>::default();
             loop {
                 let start = next.fetch_add(piece, Ordering::Relaxed);
                 if start >= self.count {

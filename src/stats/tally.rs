@@ -241,7 +241,7 @@ fn stats(beside: Beside, bins: Vec<(usize, [Bin; 2])>) -> Stats {
         let [plus, minus] = bins.map(|bin| bin.sum as i128 + hidden(bin));
         (FLOAT64.lowest + field.max(1) as i32 - 1, plus - minus)
     });
-    beside.stats(&FLOAT64, counts, &terms.collect::<Vec<_>>())
+    beside.stats(&FLOAT64, &counts, &terms.collect::<Vec<_>>())
 }
 
 /// What counts of exponents and sums do not tell of floats.
@@ -302,7 +302,7 @@ impl Beside {
     }
 
     /// The figures, with the numbers of each exponent field and the terms of their sum, either ascending.
-    pub(super) fn stats(self, fields: &Fields, counts: Vec<(usize, u64)>, terms: &[(i32, i128)]) -> Stats {
+    pub(super) fn stats(self, fields: &Fields, counts: &[(usize, u64)], terms: &[(i32, i128)]) -> Stats {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
         let of = |wanted| counts.iter().filter(|(field, _)| *field == wanted).map(|(_, count)| count).sum::<u64>();

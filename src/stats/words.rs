@@ -52,7 +52,9 @@ impl Words {
             kernel.run(&words, &mut lane, 256 * per_word).expect("a type of which every word is sound");
             let numbers = lane.as_chunks().0.chunks_exact(per_word);
             for (numbers, count) in numbers.zip(counts).filter(|(_, count)| **count > 0) {
-                numbers.iter().for_each(|number| tally.add_times(*number, (*count).into()));
+                for number in numbers {
+                    tally.add_times(*number, (*count).into());
+                }
             }
         }
     }
