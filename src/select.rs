@@ -154,7 +154,7 @@ pub struct Selection {
     pub rules: Vec<Rule>,
     /// Convert integers and bools to a floating `to` as well.
     pub all: bool,
-    /// Leave [`PROTECTED`] tensors as they are, but for those that a rule names.
+    /// Leave norms, embeddings and the like, and what has fewer than two dimensions, but for those that a rule names.
     pub protect: bool,
     /// New names.
     pub renames: Vec<Rename>,

@@ -197,7 +197,7 @@ impl Destination {
 
     /// Whether what is written stays there: a device or a pipe keeps nothing.
     #[must_use]
-    pub(crate) fn keeps(&self) -> bool {
+    pub fn keeps(&self) -> bool {
         !self.in_place
     }
 
