@@ -588,5 +588,6 @@ fn every_float32_casts_as_the_twin_does() {
                 scope.spawn(check_blocks);
             }
         });
+        println!("float32 -> {target}: all 2^32 are equal");
     }
 }
