@@ -11,7 +11,7 @@ set -euo pipefail
 minutes=${1:?usage: fuzz/run.sh MINUTES [TARGET...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-all=(npy_header safetensors_header onnx_walk zip_members string_parsing cast_any)
+all=(npy_header safetensors_header onnx_walk zip_members checkpoint_index string_parsing cast_any)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
@@ -22,9 +22,9 @@ memory=$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")
 case $(rustc +nightly -vV) in *x86_64*) triple=x86_64-unknown-linux-gnu ;; *) triple=aarch64-unknown-linux-gnu ;; esac
 (cd "$here" && nice -n 19 cargo +nightly fuzz build --target "$triple")
 
-# Sample files of one extension, from everywhere.
+# Sample files whose names end so, from everywhere.
 samples() {
-    find "$here/../fixtures" ${SEEDS:+"$SEEDS"} -name "*.$1" -type f -size -60k -print0
+    find "$here/../fixtures" ${SEEDS:+"$SEEDS"} -name "*$1" -type f -size -60k -print0
 }
 
 copy() {
@@ -37,10 +37,16 @@ copy() {
 seed() {
     mkdir -p "$2"
     case $1 in
-    npy_header) samples npy | copy seed "$2" ;;
-    safetensors_header) samples safetensors | copy seed "$2" ;;
-    onnx_walk) samples pb | copy seed "$2" ;;
-    zip_members) samples npz | copy seed "$2" ;;
+    npy_header) samples .npy | copy seed "$2" ;;
+    safetensors_header) samples .safetensors | copy seed "$2" ;;
+    onnx_walk) samples .pb | copy seed "$2" ;;
+    zip_members) samples .npz | copy seed "$2" ;;
+    checkpoint_index)
+        samples index.json | copy index "$2"
+        samples config.json | while IFS= read -r -d '' file; do
+            { printf '{"weight_map":{"x":"a.safetensors"}}\0' && cat "$file"; } >"$2/config-$(sha1sum <"$file" | cut -c1-16)"
+        done
+        ;;
     string_parsing)
         # A byte for the type, one for the rules, texts; or 128 as the rules, and an argument.
         for dtype in $(seq 0 32); do
@@ -55,7 +61,7 @@ seed() {
     cast_any)
         # A file, and 16 bytes that choose the options: of any kind, but the same in every run.
         for extension in npy npz safetensors pb; do
-            samples $extension | while IFS= read -r -d '' file; do
+            samples ".$extension" | while IFS= read -r -d '' file; do
                 sum=$(sha1sum <"$file" | cut -c1-16)
                 for salt in 1 2; do
                     { cat "$file" && printf '%s%s' "$sum" "$salt" | md5sum | head -c 32 | xxd -r -p; } >"$2/seed-$salt-$sum"
@@ -75,6 +81,7 @@ dictionary() {
     safetensors_header) echo safetensors ;;
     onnx_walk) echo onnx ;;
     zip_members) echo zip ;;
+    checkpoint_index) echo index ;;
     string_parsing) echo text ;;
     *) echo any ;;
     esac

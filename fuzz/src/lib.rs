@@ -2,11 +2,13 @@
 //! same checks on all that were found.
 
 mod cast_any;
+mod checkpoint;
 mod elements;
 mod strings;
 mod trial;
 
 pub use cast_any::cast_any;
+pub use checkpoint::checkpoint_index;
 pub use strings::string_parsing;
 
 use trial::{MIB, survey};
@@ -15,11 +17,12 @@ use trial::{MIB, survey};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 6] = [
+pub static TARGETS: [(&str, Check); 7] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
     ("onnx_walk", onnx_walk),
     ("zip_members", zip_members),
+    ("checkpoint_index", checkpoint_index),
     ("string_parsing", string_parsing),
     ("cast_any", cast_any),
 ];
