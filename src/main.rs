@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use tcast::{cli::Cli, commands};
 
 fn main() -> ExitCode {
+    if let Some(shell) = std::env::var_os(commands::COMPLETE) {
+        return commands::complete(&shell);
+    }
     if let Err(error) = commands::remove_temporaries_on_interrupt() {
         return commands::fail(&error);
     }

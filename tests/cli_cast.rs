@@ -437,27 +437,6 @@ fn a_name_that_npy_cannot_hold_is_no_loss_and_many_tensors_are_refused() {
 }
 
 #[test]
-fn every_example_of_the_help_works() {
-    let commands = ["--help", "cast --help", "bitcast --help", "promote --help", "inspect --help", "diff --help"];
-    let help: String = commands.map(|line| Bench::new().run(line).stdout).concat();
-    let is_example = |line: &&str| line.starts_with("tcast ") && !line.contains("[OPTIONS]") && !line.contains('<');
-    let examples: Vec<&str> = help.lines().map(str::trim).filter(is_example).collect();
-    assert!(examples.len() >= 20, "{examples:?}");
-    for example in examples {
-        let bench = Bench::with("model.safetensors", "model.safetensors");
-        fs::copy(common::fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
-        fs::copy(common::fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
-        fs::copy(common::fixture("bf16.npy"), bench.path("w.npy")).unwrap();
-        fs::copy(common::fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
-        bench.add_checkpoint("llama-tiny-bf16", "llama");
-        let words: Vec<String> = example.split_whitespace().skip(1).map(|word| word.replace('\'', "")).collect();
-        let outcome = bench.run_args(&words.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(outcome.code, Some(0), "{example}: {}", outcome.stderr);
-        assert!(!outcome.stderr.contains("warning"), "{example}: {}", outcome.stderr);
-    }
-}
-
-#[test]
 fn every_command_of_the_readme_works() {
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
     let mut lines = readme.lines().peekable();

@@ -559,6 +559,7 @@ fn complex_numbers_swap_their_parts_one_by_one() {
 
 #[test]
 #[ignore = "2^32 inputs, minutes"]
+#[allow(clippy::print_stdout, reason = "many minutes pass between two lines")]
 fn every_float32_casts_as_the_twin_does() {
     const BLOCK: u64 = 1 << 16;
     // One of each way in which a kernel can go: by rounding, range, zeros and width.

@@ -79,8 +79,8 @@ fn convert(folder: &Path, found: &Checkpoint) {
     let codes = Codes::find(&names, &[], quantization(folder).as_deref());
     let selection = Selection { to: Some(Dtype::Float8E5M2), all: true, ..Selection::default() };
     let operator = Operator::Cast(Attributes::default());
-    let request =
-        Request { operator, selection: &selection, from: None, container: SHARDS, codes: Some(&codes), fail_on: &[] };
+    let mut request = Request::new(operator, &selection, SHARDS);
+    request.codes = Some(&codes);
     match plan::apply(&request, &found.shards, Spread::AsInputs, &|_| ()) {
         Ok(plans) => plans.iter().for_each(check_plan),
         Err(error) => check_error(&error),

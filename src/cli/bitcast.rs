@@ -15,10 +15,12 @@ or --bits, the elements are printed instead, and --to only says as what.",
     override_usage = "tcast bitcast [OPTIONS] <INPUT> --to <DTYPE>
        tcast bitcast [OPTIONS] <INPUT> --hex
        tcast bitcast [OPTIONS] <INPUT> --bits",
-    after_help = "Example: tcast bitcast x.npy --bits (--help has more)",
+    after_help = "Example: tcast bitcast x.npy --bits
+--help has all flags and more examples.",
     after_long_help = "Types of equal width:
-  bool, 8-bit integers and float8 types; float16, bfloat16 and 16-bit integers; float32 and 32-bit
-  integers; float64, 64-bit integers and complex64; 4-bit types; 2-bit types. No text, no float6.
+  bool, 8-bit integers and float8 types; float16, bfloat16 and 16-bit integers;
+  float32 and 32-bit integers; float64, 64-bit integers and complex64; 4-bit
+  types; 2-bit types. No text, no float6.
 
 Examples:
   tcast bitcast x.npy --to int32
@@ -34,30 +36,41 @@ Examples:
   tcast bitcast x.npy --bits --to int32 --json
       prints the bits as those of another type, as JSON
 
-Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
 )]
 pub struct BitcastArgs {
-    /// What to read: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards
+    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
+    ///
+    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
     pub input: PathBuf,
 
     /// The type that the bits are to be of
     #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "hex", "bits"])]
     pub to: Option<Dtype>,
 
-    /// Print the bits as hexadecimal digits, most significant first
+    /// Print the bits as hexadecimal digits
+    ///
+    /// The most significant digit first.
     #[arg(long, conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "dry_run",
                                       "no_sync"])]
     pub hex: bool,
 
-    /// Print sign, exponent and mantissa of each element, and what they stand for
+    /// Print sign, exponent, mantissa and the value
+    ///
+    /// One element on a line, with what it is exactly and what kind of number.
     #[arg(long, conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "dry_run", "no_sync"])]
     pub bits: bool,
 
-    /// With --hex and --bits: the tensor to print, where the file has several
+    /// Which tensor to print, where there are several
+    ///
+    /// With --hex and --bits.
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
 
-    /// With --hex and --bits: elements A to B, B left out, in the order of rows; either can be missing
+    /// Which elements to print: 100..104, 100.., ..4
+    ///
+    /// With --hex and --bits: from A on, before B, in the order of rows.
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
 

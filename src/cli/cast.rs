@@ -1,6 +1,6 @@
 //! The arguments of `tcast cast`.
 
-use super::{FileArgs, SelectionArgs};
+use super::{FileArgs, SelectionArgs, with_values};
 use crate::dtype::Dtype;
 use crate::kernel::{Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
@@ -19,46 +19,56 @@ NaN, was flushed to zero or wrapped is counted and told. The output appears whol
 depend on the input and the options only.",
     override_usage = "tcast cast [OPTIONS] <INPUT> --to <DTYPE>
        tcast cast --finish <OUT>",
-    after_help = "Example: tcast cast model.safetensors --to float8e4m3fn (--help has more, and all types)",
+    after_help = "Example: tcast cast model.safetensors --to float8e4m3fn
+--help has all flags and types, whole checkpoints, and more examples.",
     after_long_help = "Types:
-  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16, uint32, uint64,
-  float4e2m1, float6e2m3, float6e3m2, float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz,
-  float8e8m0, float16, bfloat16, float32, float64, string; ONNX's, numpy's, torch's, safetensors'
-  and OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors are only copied.
-  ml_dtypes' int1, uint1, float8_e3m4, float8_e4m3 and float8_e4m3b11fnuz are read and cast from,
-  but not to: ONNX lacks them.
+  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16,
+  uint32, uint64, float4e2m1, float6e2m3, float6e3m2, float8e4m3fn,
+  float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float16, bfloat16,
+  float32, float64, string; ONNX's, numpy's, torch's, safetensors' and
+  OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors
+  are only copied. ml_dtypes' int1, uint1, float8_e3m4, float8_e4m3 and
+  float8_e4m3b11fnuz are read and cast from, but not to: ONNX lacks them.
 
-Which tensors: --exclude leaves out, --include leaves out the others; of the rest the first --rule
-that matches decides, integers too, then --to. No tensor is dropped: what is left out is copied. A
-.npy file gives its tensor no name, so its own does: w.npy holds w.
+Choosing tensors:
+  --exclude leaves out, --include leaves out the others; of the rest the first
+  --rule that matches decides, integers too, then --to. No tensor is dropped:
+  what is left out is copied. A .npy file gives its tensor no name, so its own
+  does: w.npy holds w.
 
-Folders: of a folder with model.safetensors.index.json, or with .safetensors files alone, a folder is
-made, with the same shards, an index, and every file beside them; config.json gets the dtype that
-most weights have then, of those that torch computes in. The folder is empty but for .tcast/ until
-all of it is there. Weights that are quantized with scales are codes, not values: a cast of such is
-refused unless --rule, --exclude or --force-codes says what is meant.
+Checkpoints:
+  Of a folder with model.safetensors.index.json, or with .safetensors files
+  alone, a folder is made, with the same shards, an index, and every file beside
+  them; config.json gets the dtype that most weights have then, of those that
+  torch computes in. The folder is empty but for .tcast/ until all of it is
+  there. Weights that are quantized with scales are codes, not values: a cast of
+  such is refused unless --rule, --exclude or --force-codes says what is meant.
 
 Examples:
   tcast cast model.safetensors --to float8e4m3fn
-      writes model.float8e4m3fn.safetensors; integers and bools in it stay as they are
+      writes model.float8e4m3fn.safetensors; integers and bools in it stay
   tcast cast model.safetensors --to bf16 -o half.safetensors
       names the output
-  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*embed*=bf16'
+  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
       keeps the norms and gives the embeddings another type
   tcast cast x.npy --to int8 --out-of-range saturate
       clamps what int8 cannot hold; otherwise its low bits are kept
   tcast cast x.npy --to string -o x.pb
-      writes the shortest digits that read back to the same values; text is read as well
-  tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=lm_head.weight
+      writes the shortest digits that read back to the same values; reads text too
+  tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=head
       changes the file format, and a tensor's name
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
       says what opaque bytes mean
   tcast cast model.safetensors --to float8e4m3fnuz --opset 24
-      by Cast-24, where Inf becomes the largest number; by Cast-23, the default, it becomes NaN
+      by Cast-24, where Inf becomes the largest number; by Cast-23, the default,
+      it becomes NaN
   tcast cast model.safetensors --to f16 --dry-run
       shows what would become what, and the sizes
+  tcast cast model.safetensors --to e4m3 --report cast.html
+      writes a page with what the cast cost each tensor
   tcast cast llama --to f8e4m3fn --protect
-      a whole checkpoint into llama-float8e4m3fn/; norms, embeddings and the like stay as they are
+      a whole checkpoint into llama-float8e4m3fn/; norms, embeddings and the like
+      stay as they are
   tcast cast llama --to f16 -o llama.safetensors
       merges the shards into one file
   tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16
@@ -66,60 +76,72 @@ Examples:
   tcast cast llama --to f16 -o llama-f16 --resume
       goes on where an interrupted run of the same command ended
   tcast cast llama --to f16 -o llama-f16 --part 2/3
-      one of three jobs that share the work; when all are done: tcast cast --finish llama-f16
+      one of three jobs that share the work; when all are done:
+      tcast cast --finish llama-f16
 
-Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids, 130 interrupted."
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
+  130 interrupted."
 )]
 pub struct CastArgs {
-    /// What to convert: a .npy, .npz, .safetensors or ONNX tensor (.pb) file, or a folder of .safetensors shards
+    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
+    ///
+    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
     #[arg(required_unless_present = "finish")]
     pub input: Option<PathBuf>,
 
-    /// The type to convert to: float8e4m3fn, bf16, int8, string, ...
+    /// The type to convert to: float8e4m3fn, bf16, int8
+    ///
+    /// All types stand below.
     #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "finish"])]
     pub to: Option<Dtype>,
 
-    /// Convert integer and bool tensors to a float type too
+    /// Convert integers and bools to floats too
     #[arg(long, help_heading = "Which tensors")]
     pub all: bool,
 
-    /// Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are,
-    /// but for those that a --rule names
+    /// Keep norms, embeddings, heads, routers, biases
     #[arg(long, help_heading = "Which tensors", long_help = protect_help())]
     pub protect: bool,
 
     /// Cast the codes of weights that are quantized with scales, without their scales
-    #[arg(long, help_heading = "Which tensors")]
+    #[arg(long, help_heading = "Which tensors", hide_short_help = true)]
     pub force_codes: bool,
-
-    /// How a checkpoint is written.
-    #[command(flatten)]
-    pub shards: ShardArgs,
-
-    /// Compare every result with its source: largest errors and where they are, mean error, SQNR, cosine similarity
-    #[arg(long)]
-    pub stats: bool,
-
-    /// Write the report to a file as well, with the figures of --stats: .html for a page to look at, or .json
-    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
-    pub report: Option<PathBuf>,
-
-    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
-    #[arg(long)]
-    pub hash: bool,
-
-    /// How values are converted.
-    #[command(flatten)]
-    pub values: ValueArgs,
 
     /// Which tensors are converted.
     #[command(flatten)]
     pub selection: SelectionArgs,
 
+    /// How values are converted.
+    #[command(flatten)]
+    pub values: ValueArgs,
+
+    /// Compare results with sources: errors, SQNR
+    ///
+    /// Of each tensor: the largest errors and where they are, mean error, SQNR, cosine similarity.
+    #[arg(long, help_heading = FIGURES)]
+    pub stats: bool,
+
+    /// Write the report to a file: .html or .json
+    ///
+    /// With the figures of --stats; .html is a page to look at.
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run", help_heading = FIGURES)]
+    pub report: Option<PathBuf>,
+
+    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
+    #[arg(long, help_heading = FIGURES, hide_short_help = true)]
+    pub hash: bool,
+
+    /// How a checkpoint is written.
+    #[command(flatten)]
+    pub shards: ShardArgs,
+
     /// Where the result goes.
     #[command(flatten)]
     pub file: FileArgs,
 }
+
+const FIGURES: &str = "Figures and reports";
 
 fn protect_help() -> String {
     let patterns = PROTECTED.join(", ");
@@ -134,19 +156,19 @@ fn protect_help() -> String {
 #[command(next_help_heading = "Folders of shards")]
 pub struct ShardArgs {
     /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub max_shard_size: Option<Size>,
 
     /// Go on with an interrupted conversion: shards that are done are kept, if input and options are the same
-    #[arg(long, conflicts_with = "force")]
+    #[arg(long, conflicts_with = "force", hide_short_help = true)]
     pub resume: bool,
 
     /// Do the I-th of N parts, beside others that may run at once, also on other machines
-    #[arg(long, value_name = "I/N", conflicts_with = "force")]
+    #[arg(long, value_name = "I/N", conflicts_with = "force", hide_short_help = true)]
     pub part: Option<Part>,
 
     /// Put the folder together that all parts were written into
-    #[arg(long, value_name = "OUT", conflicts_with_all = ["input", "to", "rule", "part", "resume",
+    #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["input", "to", "rule", "part", "resume",
           "max_shard_size", "output", "force", "dry_run", "report", "hash", "stats", "fail_on"])]
     pub finish: Option<PathBuf>,
 }
@@ -210,29 +232,35 @@ impl std::str::FromStr for Part {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Values")]
 pub struct ValueArgs {
-    /// Clamp what is beyond a float8 type's range; false: make it infinite or NaN [default: true]
+    /// Clamp to the range of a float8 [default: true]
+    ///
+    /// With false, what is beyond becomes infinite or NaN.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new())]
+          value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub saturate: Option<bool>,
 
     /// The same as --saturate=false
-    #[arg(long, conflicts_with = "saturate")]
+    #[arg(long, conflicts_with = "saturate", hide_short_help = true)]
     pub no_saturate: bool,
 
     /// Where float8e8m0 rounds to [default: up]
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", hide_short_help = true, hide_possible_values = true,
+          long_help = with_values::<RoundMode>("Where float8e8m0 rounds to [default: up]"))]
     pub round_mode: Option<RoundMode>,
 
-    /// What a float that an integer type cannot hold becomes
-    #[arg(long, value_name = "POLICY", default_value = "wrap")]
+    /// Too big for an integer: wrap, saturate or error
+    #[arg(long, value_name = "POLICY", default_value = "wrap", hide_default_value = true, hide_possible_values = true,
+          long_help = with_values::<OutOfRange>("What a float that an integer type cannot hold becomes [default: wrap]"))]
     pub out_of_range: OutOfRange,
 
-    /// Write nothing and exit with 3 if one of these happens to a value; repeatable, or separated by commas
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// Exit with 3 on a loss: saturated, flushed, ...
+    #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true,
+          long_help = with_values::<Loss>("Write nothing and exit with 3 if one of these happens to a value; \
+                                           repeatable, or separated by commas"))]
     pub fail_on: Vec<Loss>,
 
     /// Cast as that opset's Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", hide_short_help = true)]
     pub opset: Option<Opset>,
 }
 
@@ -242,7 +270,15 @@ impl ValueEnum for Loss {
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(self.name()).help(self.describe()))
+        let what = match self {
+            Self::Saturated => "beyond the range, became its end",
+            Self::Infinite => "a number became infinite",
+            Self::Nan => "a number became NaN",
+            Self::Flushed => "what is not zero became zero",
+            Self::Wrapped => "beyond an integer's range, its low bits were kept",
+            Self::Inexact => "rounded, or changed in any other way",
+        };
+        Some(clap::builder::PossibleValue::new(self.name()).help(what))
     }
 }
 

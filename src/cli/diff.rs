@@ -21,7 +21,8 @@ relative error, and the ratio of signal to noise (SQNR). The first difference is
 files, or in rows, where one of them is column-major.",
     override_usage = "tcast diff [OPTIONS] <A> <B>
        tcast diff [OPTIONS] --report <FILE> <OUT>",
-    after_help = "Example: tcast diff before.safetensors after.safetensors (--help has more)",
+    after_help = "Example: tcast diff before.npy after.npy --tolerance 1e-3
+--help says what is compared, and has more examples.",
     after_long_help = "Examples:
   tcast diff x.npy x.npy
       reads both, finds no difference, exits with 0
@@ -32,36 +33,53 @@ files, or in rows, where one of them is column-major.",
   tcast diff codes.npy codes.npy --from float8e4m3fn
       says what opaque bytes mean
 
-With --report: tcast cast model.safetensors --to f16 --hash --report r.json keeps what was written,
-  and tcast diff --report r.json model.float16.safetensors tells whether it is still that: names,
-  types, shapes, and the SHA-256 of every tensor.
+Reports:
+  tcast cast model.safetensors --to f16 --hash --report r.json
+      keeps what was written
+  tcast diff --report r.json model.float16.safetensors
+      tells whether it is still that: names, types, shapes, and the SHA-256 of
+      every tensor
 
-JSON: schema 1, tcast (its version), a, b, tolerance (null if none), is_equal, counts (how many tensors have each
-  status), and tensors, each with name (in_b: its name there, if that is another), status, shape_a, shape_b, dtype_a,
-  dtype_b, differing (elements that differ by more than the tolerance; where none does, those whose bits differ),
-  first_difference (null, or index, a, b, bits_a, bits_b) and figures (null, or those of cast --stats, with B as the
-  result; places are counted as the elements lie). The status is equal, bits_differ, within_tolerance, values_differ,
-  types_differ (text and numbers), shapes_differ, only_in_a, only_in_b, or unreadable, with an error.
+JSON:
+  schema 1, tcast (its version), a, b, tolerance (null if none), is_equal, counts
+  (how many tensors have each status), and tensors, each with name (in_b: its
+  name there, if that is another), status, shape_a, shape_b, dtype_a, dtype_b,
+  differing (elements that differ by more than the tolerance; where none does,
+  those whose bits differ), first_difference (null, or index, a, b, bits_a,
+  bits_b) and figures (null, or those of cast --stats, with B as the result;
+  places are counted as the elements lie). The status is equal, bits_differ,
+  within_tolerance, values_differ, types_differ (text and numbers),
+  shapes_differ, only_in_a, only_in_b, or unreadable, with an error.
 
-Exit codes: 0 equal, or within the tolerance, 1 not so, 2 trouble or wrong usage, 130 interrupted."
+Exit codes:
+  0 equal, or within the tolerance, 1 not so, 2 trouble or wrong usage,
+  130 interrupted."
 )]
 pub struct DiffArgs {
-    /// What is compared: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards
+    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
+    ///
+    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
     pub a: PathBuf,
 
     /// What it is compared with
     #[arg(required_unless_present = "report")]
     pub b: Option<PathBuf>,
 
-    /// Compare A with a JSON report made earlier with --hash: every tensor must be what was written then
+    /// Compare A with the report of cast --hash --report
+    ///
+    /// Every tensor must be what was written then; see Reports below.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "from", "include", "exclude"])]
     pub report: Option<PathBuf>,
 
-    /// Values with |A - B| <= T are no difference; absolute, not relative. NaN and Inf must be the same
+    /// Values with |A - B| <= T are no difference
+    ///
+    /// Absolute, not relative. NaN and Inf must be the same.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub tolerance: Option<Tolerance>,
 
-    /// What the stored bytes mean, where a file cannot say (V1, u1, U8)
+    /// What opaque bytes (V1, u1, U8) mean
+    ///
+    /// Only where the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
@@ -77,7 +95,9 @@ pub struct DiffArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print nothing but what --json asks for; the exit code says it
+    /// Print nothing; the exit code says it
+    ///
+    /// But what --json asks for.
     #[arg(short, long)]
     pub quiet: bool,
 

@@ -14,7 +14,8 @@ are stored, totals of each type, and the metadata.
 
 Only headers are read, unless --stats asks for figures of the values. The histogram shows where the values lie \
 among the powers of two, and which of them narrow formats would lose.",
-    after_help = "Example: tcast inspect model.safetensors (--help has more)",
+    after_help = "Example: tcast inspect model.safetensors --stats
+--help has more examples.",
     after_long_help = "Examples:
   tcast inspect model.safetensors
       lists the tensors
@@ -25,17 +26,22 @@ among the powers of two, and which of them narrow formats would lose.",
   tcast inspect .
       a folder of shards: the index, the shards, and all their tensors
 
-Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
 )]
 pub struct InspectArgs {
-    /// The file to list: .npy, .npz, .safetensors, an ONNX tensor (.pb), or a folder of .safetensors shards
+    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
+    ///
+    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
     pub input: PathBuf,
 
-    /// Figures of the values, and a histogram of their exponents
+    /// Show figures and a histogram of exponents
     #[arg(long)]
     pub stats: bool,
 
-    /// What the stored bytes mean, where the file cannot say (V1, u1, U8), for --stats
+    /// What opaque bytes (V1, u1, U8) mean, for --stats
+    ///
+    /// Only where the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE", requires = "stats")]
     pub from: Option<Dtype>,
 

@@ -14,23 +14,39 @@ pub use promote::PromoteArgs;
 
 use crate::dtype::Dtype;
 use crate::select::{Pattern, Rename, Rule};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// Convert tensor files between number formats, bit for bit as ONNX Cast defines it, and look at their bits.
-#[derive(Debug, Parser)]
-#[command(name = "tcast", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Examples:
+/// What the program can do, for those who give it nothing.
+pub const OVERVIEW: &str = "\
+Convert tensor files between number formats, bit for bit as ONNX Cast does
+
+  tcast cast model.safetensors --to float8e4m3fn  to another type
+  tcast bitcast x.npy --bits                      bits, printed or reinterpreted
+  tcast promote x.npy w.npy -o common             to the type in common
+  tcast inspect model.safetensors --stats         what is in a file, and figures
+  tcast diff before.npy after.npy                 how two files differ
+
+Files are .npy, .npz, .safetensors, ONNX tensors (.pb) and folders of shards.
+The flags of a command: tcast cast -h; everything about it: tcast cast --help";
+
+const EXAMPLES: &str = "Examples:
   tcast cast model.safetensors --to float8e4m3fn
   tcast cast x.npy --to bf16 -o x.safetensors
   tcast bitcast x.npy --bits
   tcast inspect model.safetensors
-  tcast diff x.npy x.npy
-  tcast cast --help
+  tcast diff before.npy after.npy
+  tcast cast --help";
+
+/// Convert tensor files between number formats, bit for bit as ONNX Cast does
+#[derive(Debug, Parser)]
+#[command(name = "tcast", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}
 
 Environment:
-  TCAST_ISA=NAME  Compute on one instruction set: baseline, avx2 or avx512 [default: the best there is]
-  TMPDIR=FOLDER   Where a compressed tensor is unpacked that must be transposed")]
+  TCAST_ISA=NAME  Compute on one instruction set: baseline, avx2 or avx512
+                  [default: the best there is]
+  TMPDIR=FOLDER   Where a compressed tensor is unpacked that must be transposed"))]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -40,7 +56,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Convert the values of a file to another type
+    /// Convert the values of a file or a folder of shards to another type
     Cast(Box<CastArgs>),
     /// Reinterpret the bits of a file's elements, or print them
     Bitcast(Box<BitcastArgs>),
@@ -57,7 +73,9 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Input and output")]
 pub struct FileArgs {
-    /// Where to write; the extension chooses the format [default: INPUT's name with the type in it]
+    /// Where to write; the extension chooses the format
+    ///
+    /// Without it, beside INPUT: its name with the type in it.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 
@@ -65,11 +83,13 @@ pub struct FileArgs {
     #[arg(short, long)]
     pub force: bool,
 
-    /// What the stored bytes mean, where the file cannot say (V1, u1, U8)
+    /// What opaque bytes (V1, u1, U8) mean
+    ///
+    /// Only where the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
-    /// Show what would become what, and the sizes; write nothing
+    /// Show what would become what; write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
@@ -78,15 +98,16 @@ pub struct FileArgs {
     pub json: bool,
 
     /// Do not flush the output to the disk before it takes its name
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub no_sync: bool,
 
     /// No progress, no summary, no warnings; errors stay
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true)]
     pub quiet: bool,
 
     /// Threads to use [default: the cores there are]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+          hide_short_help = true)]
     pub threads: Option<u16>,
 }
 
@@ -94,7 +115,9 @@ pub struct FileArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Which tensors")]
 pub struct SelectionArgs {
-    /// Only tensors whose name matches; repeatable, the others are copied
+    /// Only tensors whose name matches; repeatable
+    ///
+    /// The others are copied.
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<Pattern>,
 
@@ -102,11 +125,20 @@ pub struct SelectionArgs {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Pattern>,
 
-    /// Another type for some tensors, integers too, or GLOB=keep; repeatable, the first match wins, before --to
+    /// Another type, or keep, for some tensors
+    ///
+    /// For integers too; repeatable, the first match wins, before --to. GLOB=keep leaves them as they are.
     #[arg(long, value_name = "GLOB=DTYPE")]
     pub rule: Vec<Rule>,
 
     /// Another name for a tensor in the output; repeatable
-    #[arg(long, value_name = "OLD=NEW")]
+    #[arg(long, value_name = "OLD=NEW", hide_short_help = true)]
     pub rename: Vec<Rename>,
+}
+
+/// A long help that ends with what the values mean. Short help has no room for the list that clap would add.
+fn with_values<T: ValueEnum>(text: &str) -> String {
+    let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let lines = values.map(|value| format!("\n- {}: {}", value.get_name(), value.get_help().unwrap_or_default()));
+    format!("{text}\n{}", lines.collect::<String>())
 }

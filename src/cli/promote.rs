@@ -16,77 +16,96 @@ Only types and ranks decide, never values, and the order of the inputs does not 
     override_usage = "tcast promote [OPTIONS] <INPUT>... -o <DIR>
        tcast promote [OPTIONS] <INPUT> --tensor <NAME>... -o <FILE>
        tcast promote [OPTIONS] <INPUT>... --dry-run",
-    after_help = "Example: tcast promote a.npy b.npy -o common (--help has more)",
+    after_help = "Example: tcast promote x.npy w.npy -o common
+--help has all flags and more examples.",
     after_long_help = "Examples:
   tcast promote x.npy w.npy -o common
       writes common/x.npy and common/w.npy
   tcast promote x.npy w.npy --dry-run
       prints the common type, and nothing else
-  tcast promote model.safetensors --tensor model.norm.weight --tensor model.rope_theta -n
+  tcast promote arrays.npz --tensor w --tensor zeros -n
       the common type of two tensors of a file; with -o FILE, the others are copied
   tcast promote x.npy codes.npy --from float8e4m3fn --unsafe -o common
       allows what could lose values
   tcast promote x.npy w.npy --dry-run --json
       says which rule decided, and what each input could lose
 
-Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
 )]
 pub struct PromoteArgs {
-    /// The files whose tensors are to get one type: .npy, .npz, .safetensors, or ONNX tensors (.pb); or, with --tensor,
-    /// a folder of .safetensors shards
-    #[arg(required = true)]
+    /// .npy, .npz, .safetensors or .pb files
+    ///
+    /// Their tensors get one type. With --tensor also one folder of .safetensors shards.
+    #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
 
-    /// Allow a type that cannot hold all values of an input, or is wider than every input
-    #[arg(long)]
+    /// Allow a type that loses values, or is wider
+    ///
+    /// Without it, a type that cannot hold all values of an input, or is wider than every input, is refused.
+    #[arg(long, help_heading = "The common type")]
     pub r#unsafe: bool,
 
-    /// Tensors of rank 0 take the type of the others, as in torch
-    #[arg(long)]
+    /// Rank 0 takes the type of the others, as in torch
+    #[arg(long, help_heading = "The common type")]
     pub pytorch_scalar: bool,
 
     /// The type for uint64 with a signed integer; it takes --unsafe, and has no effect elsewhere
-    #[arg(long, value_name = "DTYPE", default_value = "float32")]
+    #[arg(
+        long,
+        value_name = "DTYPE",
+        default_value = "float32",
+        hide_short_help = true,
+        help_heading = "The common type"
+    )]
     pub u64_target: Dtype,
 
-    /// The tensor to convert, where a file has several; repeatable, the others are copied
+    /// Which tensor, where a file has several; repeatable
+    ///
+    /// The others are copied.
     #[arg(long, value_name = "NAME")]
     pub tensor: Vec<String>,
 
     /// Clamp what is beyond a float8 type's range; false: make it infinite or NaN [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
-          value_parser = BoolishValueParser::new())]
+          value_parser = BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true,
+          help_heading = "The common type")]
     pub saturate: Option<bool>,
 
-    /// Where to write: a folder, which gets a file of each input's name; of one input, a file
-    #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run")]
+    /// The folder to write to; of one input, the file
+    ///
+    /// The folder gets a file of each input's name.
+    #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run", help_heading = "Input and output")]
     pub output: Option<PathBuf>,
 
     /// Replace existing outputs
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Input and output")]
     pub force: bool,
 
-    /// What the stored bytes mean, where the file cannot say (V1, u1, U8)
-    #[arg(long, value_name = "DTYPE")]
+    /// What opaque bytes (V1, u1, U8) mean
+    ///
+    /// Only where the file cannot say; the width stays.
+    #[arg(long, value_name = "DTYPE", help_heading = "Input and output")]
     pub from: Option<Dtype>,
 
     /// Print the common type; write nothing
-    #[arg(short = 'n', long)]
+    #[arg(short = 'n', long, help_heading = "Input and output")]
     pub dry_run: bool,
 
     /// Print the report as JSON on standard output
-    #[arg(long)]
+    #[arg(long, help_heading = "Input and output")]
     pub json: bool,
 
     /// Do not flush the outputs to the disk before they take their names
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, help_heading = "Input and output")]
     pub no_sync: bool,
 
     /// No progress, no summary; errors stay
-    #[arg(short, long)]
+    #[arg(short, long, hide_short_help = true, help_heading = "Input and output")]
     pub quiet: bool,
 
     /// Threads to use [default: the cores there are]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
+          hide_short_help = true, help_heading = "Input and output")]
     pub threads: Option<u16>,
 }

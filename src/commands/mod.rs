@@ -4,6 +4,7 @@
 mod bitcast;
 mod cast;
 mod check;
+mod complete;
 mod convert;
 mod diff;
 mod folder;
@@ -11,13 +12,16 @@ mod inspect;
 mod promote;
 mod report_file;
 
-use crate::cli::{Cli, Command};
+pub use complete::{VARIABLE as COMPLETE, complete};
+
+use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, shorten, visible};
 #[cfg(unix)]
 use crate::io::output;
 use crate::kernel::Isa;
 use anstyle::{AnsiColor, Style};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 #[cfg(unix)]
 use std::io::IsTerminal;
 use std::io::Write;
@@ -79,15 +83,17 @@ fn choose_isa() -> Result<(), Error> {
 #[must_use]
 pub fn usage(error: &clap::Error) -> ExitCode {
     let names_a_file = |text: &str| crate::container::by_extension(text.as_ref()).is_some();
-    if let (clap::error::ErrorKind::InvalidSubcommand, Some(clap::error::ContextValue::String(word))) =
-        (error.kind(), error.get(clap::error::ContextKind::InvalidSubcommand))
+    if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
+        (error.kind(), error.get(ContextKind::InvalidSubcommand))
         && names_a_file(word)
     {
         tell(&format!("tcast: {ERROR}error:{ERROR:#} '{}' is no subcommand", visible(word)));
         tell(&format!("  {REMEDY}tcast cast {} --to DTYPE{REMEDY:#}", visible(word)));
         return ExitCode::from(2);
     }
-    if error.use_stderr() && error.kind() != clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        tell(OVERVIEW); // nothing was asked for, so nothing goes to standard output
+    } else if error.use_stderr() {
         tell(format!("tcast: {}", error.render().ansi()).trim_end());
     } else {
         let _ = error.print(); // a closed pipe is no failure

@@ -89,6 +89,21 @@ impl FromStr for Dtype {
     }
 }
 
+impl Dtype {
+    /// What people type for it, as their libraries write it: the canonical name first, then ONNX's, safetensors',
+    /// `ml_dtypes`', and short ones.
+    pub fn spellings(self) -> impl Iterator<Item = &'static str> {
+        let row = self.row();
+        let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
+        names.into_iter().flatten().chain(row.aliases.iter().copied())
+    }
+}
+
+/// The name in a safetensors header, unless it could mean another type here.
+fn safetensors(row: &Row) -> Option<&'static str> {
+    row.safetensors.filter(|name| *name != "F4")
+}
+
 /// Without a library's prefix, `_` and `-`.
 fn plain(lower: &str) -> String {
     let name = lower.rsplit_once('.').map_or(lower, |(library, name)| {
@@ -104,8 +119,7 @@ fn onnx_rows() -> impl Iterator<Item = &'static Row> {
 }
 
 fn row_spellings(row: &Row) -> impl Iterator<Item = String> {
-    let names =
-        [Some(row.name), row.onnx.map(|(_, name)| name), row.safetensors.filter(|name| *name != "F4"), row.ml_dtypes];
+    let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
     let names = names.into_iter().flatten().map(|name| plain(&name.to_lowercase()));
     names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))
 }
@@ -173,6 +187,17 @@ mod tests {
                 assert_eq!(name.parse(), Ok(row.dtype), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn spellings_that_are_offered_are_read() {
+        for dtype in Dtype::all() {
+            for spelling in dtype.spellings() {
+                assert_eq!(spelling.parse(), Ok(dtype), "{spelling}");
+            }
+        }
+        let spellings: Vec<&str> = Dtype::Float8E4M3FN.spellings().take(4).collect();
+        assert_eq!(spellings, ["float8e4m3fn", "FLOAT8E4M3FN", "F8_E4M3", "float8_e4m3fn"]);
     }
 
     #[test]

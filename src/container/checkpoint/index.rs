@@ -12,10 +12,10 @@ use std::path::Path;
 /// What stands in an index's name between that of the model and the variant.
 const INFIX: &str = ".safetensors.index.";
 /// The usual name of an index; variants have a word in it (`model.safetensors.index.fp16.json`).
-pub(crate) const INDEX: &str = "model.safetensors.index.json";
+pub const INDEX: &str = "model.safetensors.index.json";
 
 /// An index as a file has it.
-pub(crate) struct Index {
+pub struct Index {
     /// Its file name.
     pub name: String,
     /// What it says besides the shards, whatever that is.
@@ -51,13 +51,13 @@ impl Index {
 
 /// Which shard holds which tensor by an index, as far as it can be read.
 #[must_use]
-pub(crate) fn weight_map(path: &Path) -> BTreeMap<String, String> {
+pub fn weight_map(path: &Path) -> BTreeMap<String, String> {
     Index::read(path).map(|index| index.weight_map).unwrap_or_default()
 }
 
 /// Whether a file name is that of an index.
 #[must_use]
-pub(crate) fn is_index(name: &str) -> bool {
+pub fn is_index(name: &str) -> bool {
     name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn is_index(name: &str) -> bool {
 /// # Panics
 /// Never: strings and numbers are always JSON.
 #[must_use]
-pub(crate) fn index_text(
+pub fn index_text(
     metadata: &Map<String, Value>,
     weight_map: &BTreeMap<&str, &str>,
     bytes: u64,
@@ -95,7 +95,7 @@ pub(crate) fn index_text(
 /// `model-00001-of-00002.safetensors` of several, `model.fp16-00001-of-00002.safetensors` where the index is that of
 /// a variant.
 #[must_use]
-pub(crate) fn shard_names(index: &str, count: usize) -> Vec<String> {
+pub fn shard_names(index: &str, count: usize) -> Vec<String> {
     let (model, variant) = index.split_once(INFIX).unwrap_or(("model", "json"));
     let variant = variant.strip_suffix("json").unwrap_or_default().trim_end_matches('.');
     let model = if variant.is_empty() { model.to_owned() } else { format!("{model}.{variant}") };

@@ -7,8 +7,8 @@
 mod index;
 mod side_files;
 
-pub(crate) use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
-pub(crate) use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
+pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
+pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
 
 use super::{Input, Tensor, survey as survey_file};
 use crate::error::{Error, Result, shorten};
@@ -25,7 +25,7 @@ const TOLD: usize = 10;
 const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
 /// A file, or a folder of shards.
-pub(crate) struct Checkpoint {
+pub struct Checkpoint {
     /// As it was named.
     pub path: PathBuf,
     /// The folder of the shards; `None` of a single file.
@@ -40,7 +40,7 @@ pub(crate) struct Checkpoint {
 
 /// Something in a folder that does not fit the rest.
 #[derive(Debug)]
-pub(crate) struct Disagreement {
+pub struct Disagreement {
     /// What, in a sentence; the last of many counts the others.
     pub text: String,
     /// Whether it is open which tensors the checkpoint has, so that it can be shown and not converted.
@@ -59,23 +59,23 @@ impl Disagreement {
 
 impl Checkpoint {
     /// All tensors with the shards that they are in.
-    pub(crate) fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
+    pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
     }
 
     /// What all tensors are called.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors().map(|(shard, tensor)| shard.name_of(tensor))
     }
 
     /// All files that hold tensors, external data among them.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
     /// Length of all shards in bytes.
     #[must_use]
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.shards.iter().map(Input::len).sum()
     }
 
@@ -83,13 +83,13 @@ impl Checkpoint {
     ///
     /// # Errors
     /// As [`MappedFile::check_unchanged`].
-    pub(crate) fn check_unchanged(&self) -> Result<()> {
+    pub fn check_unchanged(&self) -> Result<()> {
         self.shards.iter().try_for_each(Input::check_unchanged)
     }
 
     /// The name of a shard in its folder; of a single file, as it was named.
     #[must_use]
-    pub(crate) fn shard_name(&self, shard: &Input) -> String {
+    pub fn shard_name(&self, shard: &Input) -> String {
         let path = shard.path();
         let name = if self.folder.is_some() { Path::new(path.file_name().unwrap_or_default()) } else { path };
         name.to_string_lossy().into_owned()
@@ -100,7 +100,7 @@ impl Checkpoint {
 ///
 /// # Errors
 /// As [`survey`], and when that is not so.
-pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
+pub fn open(path: &Path) -> Result<Checkpoint> {
     let mut checkpoint = survey(path)?;
     for shard in &mut checkpoint.shards {
         if !shard.contents.unreadable.is_empty() {
@@ -118,7 +118,7 @@ pub(crate) fn open(path: &Path) -> Result<Checkpoint> {
 ///
 /// # Errors
 /// When a file cannot be read, there is none, or the index is broken or names one that is missing or outside.
-pub(crate) fn survey(path: &Path) -> Result<Checkpoint> {
+pub fn survey(path: &Path) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
     let found = if path.is_dir() {
         let in_folder = |error: Error| error.in_file(path);
@@ -161,7 +161,7 @@ fn read_text(path: &Path) -> Result<Vec<u8>> {
 /// What a shard belongs to, by what lies beside it: the names of all tensors by an index that names it, and how the config
 /// says that the weights are quantized. Nothing of a file that stands alone.
 #[must_use]
-pub(crate) fn beside(shard: &Path) -> (Vec<String>, Option<String>) {
+pub fn beside(shard: &Path) -> (Vec<String>, Option<String>) {
     let folder = directory_of(shard);
     let name = shard.file_name().unwrap_or_default().to_string_lossy();
     let indexes = file_names(folder).unwrap_or_default().into_iter().filter(|name| is_index(name));
@@ -254,7 +254,7 @@ fn find_index(files: &[String]) -> Result<Option<String>> {
 
 /// Whether a name is that of a file in the folder, on every system.
 #[must_use]
-pub(crate) fn is_plain(name: &str) -> bool {
+pub fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.contains(['\\', ':', '\0'])
 }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// The file that says what a model is.
-pub(crate) const CONFIG: &str = "config.json";
+pub const CONFIG: &str = "config.json";
 /// Names that end so are those of weights in some format: of the model as it was, which the result no longer is.
 const WEIGHTS: &[&str] = &[
     ".safetensors",
@@ -33,7 +33,7 @@ const WEIGHTS: &[&str] = &[
 
 /// The files of a folder that are not its shards, by their paths in it, sorted.
 #[derive(Debug, Default)]
-pub(crate) struct SideFiles {
+pub struct SideFiles {
     /// Those that belong to the model whatever its types are.
     pub kept: Vec<String>,
     /// Weights in other formats, what is no file, and what has a name that is no text.
@@ -46,7 +46,7 @@ impl SideFiles {
     ///
     /// # Errors
     /// When a folder cannot be read.
-    pub(crate) fn of(folder: &Path) -> Result<Self> {
+    pub fn of(folder: &Path) -> Result<Self> {
         let mut found = Self::default();
         let mut folders = vec![PathBuf::new()];
         while let Some(inner) = folders.pop() {
@@ -94,7 +94,7 @@ fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
 
 /// Whether a path can be that of a side file: in the folder, and nothing that this program makes for itself.
 #[must_use]
-pub(crate) fn is_inside(path: &str) -> bool {
+pub fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.is_empty()
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
@@ -107,13 +107,13 @@ fn members(text: &str) -> Option<BTreeMap<String, &RawValue>> {
 
 /// The config of a folder, if it has one that can be read.
 #[must_use]
-pub(crate) fn config(folder: &Path) -> Option<String> {
+pub fn config(folder: &Path) -> Option<String> {
     read_text(&folder.join(CONFIG)).ok().and_then(|text| String::from_utf8(text).ok())
 }
 
 /// How the weights of a folder are quantized, by the words of its config; `None` where it does not say that they are.
 #[must_use]
-pub(crate) fn quantization(folder: &Path) -> Option<String> {
+pub fn quantization(folder: &Path) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(&config(folder)?).ok()?;
     // Multimodal models have it with the part that is quantized.
     let of = |config: &serde_json::Value| config.get("quantization_config").filter(|found| found.is_object()).cloned();
@@ -127,7 +127,7 @@ pub(crate) fn quantization(folder: &Path) -> Option<String> {
 /// torch computes in four types, and `transformers` cannot load a model whose config names another: `elements` says how
 /// many weights are of each type, and the one of the four that most are of is taken. Where none is, the old one stays.
 #[must_use]
-pub(crate) fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Option<String> {
+pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Option<String> {
     const COMPUTED_IN: [Dtype; 4] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float64];
     let count = |dtype: &Dtype| elements.get(dtype.name()).copied().unwrap_or(0);
     let most = COMPUTED_IN.into_iter().rev().max_by_key(count).filter(|dtype| count(dtype) > 0)?;

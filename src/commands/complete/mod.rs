@@ -1,0 +1,193 @@
+//! What the shells ask when Tab is pressed: which words could stand at the cursor.
+//!
+//! `TCAST_COMPLETE=fish tcast -- tcast cast mod` prints what `mod` could become, each on a line of its own with a tab and
+//! what it is; the scripts in `completions/` pass that on. `TCAST_COMPLETE=fish tcast` prints the script. clap's
+//! engine knows subcommands and flags; what stands after them is found by the name of the value, so that a new flag with
+//! a `DTYPE` needs nothing here. The scripts are ours, since clap's lose what stands behind an `=` in bash, insert names
+//! with blanks as two words, and do nothing at the first Tab in zsh.
+//!
+//! Nothing here may fail, wait or print anything else: a file that cannot be read has no tensors.
+
+mod line;
+
+use super::tell;
+use crate::cli::Cli;
+use crate::container::{by_extension, checkpoint};
+use crate::dtype::Dtype;
+use crate::operator::{bitcast, cast, promote};
+use clap::{Arg, Command, CommandFactory};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
+use line::Line;
+use std::collections::HashSet;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Where this names a shell, the program completes a command line for it instead of running one.
+pub const VARIABLE: &str = "TCAST_COMPLETE";
+
+/// The shells, and what each is to read once.
+const SCRIPTS: [(&str, &str); 5] = [
+    ("bash", include_str!("../../../completions/tcast.bash")),
+    ("zsh", include_str!("../../../completions/tcast.zsh")),
+    ("fish", include_str!("../../../completions/tcast.fish")),
+    ("elvish", include_str!("../../../completions/tcast.elv")),
+    ("powershell", include_str!("../../../completions/tcast.ps1")),
+];
+
+/// Answers a shell: its script, or what the last word behind `--` could become.
+#[must_use]
+pub fn complete(shell: &OsStr) -> ExitCode {
+    let Some((shell, script)) = SCRIPTS.iter().find(|(name, _)| shell == *name) else {
+        tell(&format!("tcast: error: {VARIABLE} names no shell: bash, zsh, fish, elvish or powershell"));
+        return ExitCode::from(2);
+    };
+    let mut words: Vec<OsString> = env::args_os().skip_while(|word| word != "--").skip(1).collect();
+    let answer = match (*shell, words.last_mut()) {
+        (_, None) => (*script).to_owned(),
+        ("bash", _) => {
+            let [line, breaks] = [0, 1].map(|at| words.get(at).and_then(|word| word.to_str()).unwrap_or_default());
+            let line = Line::parse(line, breaks);
+            let found = candidates(line.words.iter().map(OsString::from).collect());
+            lines(found.into_iter().filter_map(|(value, help)| Some((line.insertion(&value)?, help))))
+        }
+        (shell, Some(last)) => {
+            let text = last.to_string_lossy().into_owned();
+            match shell {
+                "fish" => *last = Line::parse(&text, "").words.pop().unwrap_or_default().into(), // it leaves quotes in
+                "powershell" => *last = text.strip_prefix('=').unwrap_or(&text).into(),
+                _ => {}
+            }
+            lines(candidates(words))
+        }
+    };
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), answer.as_bytes()); // nobody waits for it any longer
+    ExitCode::SUCCESS
+}
+
+fn lines(found: impl IntoIterator<Item = (String, String)>) -> String {
+    let lines: Vec<String> = found.into_iter().map(|(value, help)| format!("{value}\t{help}\n")).collect();
+    lines.concat()
+}
+
+/// What the last word could become, each with what it is.
+fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
+    let Some((last, earlier)) = words.split_last() else { return Vec::new() };
+    let asks_for_flags = last.to_string_lossy().starts_with('-');
+    let mut command = with_completers(Cli::command(), last, earlier);
+    let (at, folder) = (earlier.len(), env::current_dir().ok());
+    let found = engine(&mut command, words, at, folder.as_deref()).unwrap_or_default();
+    let found = found.iter().filter_map(|candidate| {
+        // A line of the answer and a terminal can hold no others.
+        let value = candidate.get_value().to_str().filter(|value| !value.contains(char::is_control))?;
+        let help = candidate.get_help().map(ToString::to_string).unwrap_or_default();
+        Some((value.to_owned(), help.lines().next().unwrap_or_default().replace('\t', " ")))
+    });
+    let mut found: Vec<_> = found.collect();
+    let is_flag = |value: &str| value.starts_with('-');
+    // Thirty flags beside two files are in the way.
+    if !asks_for_flags && found.iter().any(|(value, _)| !is_flag(value)) {
+        found.retain(|(value, _)| !is_flag(value));
+    }
+    found
+}
+
+/// The command line with a completer for every value that the engine does not know.
+fn with_completers(command: Command, last: &OsStr, earlier: &[OsString]) -> Command {
+    command.mut_subcommands(|subcommand| {
+        let name = subcommand.get_name().to_owned();
+        subcommand.mut_args(|arg| match completer(&name, &arg, last, earlier) {
+            Some(completer) => arg.add(completer),
+            None => arg,
+        })
+    })
+}
+
+fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) -> Option<ArgValueCompleter> {
+    if arg.is_positional() {
+        return Some(ArgValueCompleter::new(files_that(|file| by_extension(file).is_some())));
+    }
+    let id = arg.get_id().as_str();
+    let takes = match (subcommand, id) {
+        (_, "from") => |dtype: Dtype| dtype.bits() > 0,
+        (_, "u64_target") => |dtype| promote::check_u64_target(dtype).is_ok(),
+        ("bitcast", _) => |dtype| bitcast::check(dtype, dtype).is_ok(),
+        _ => |dtype| cast::check(Dtype::Float32, dtype, &cast::Attributes::default()).is_ok(),
+    };
+    let earlier = earlier.to_vec();
+    match arg.get_value_names()?.first()?.as_str() {
+        "DTYPE" => Some(ArgValueCompleter::new(move |current: &OsStr| dtypes(&current.to_string_lossy(), takes))),
+        "GLOB=DTYPE" => Some(ArgValueCompleter::new(move |current: &OsStr| {
+            let current = current.to_string_lossy();
+            match current.rsplit_once('=') {
+                Some((glob, dtype)) => {
+                    let keep = "keep".starts_with(dtype).then(|| Candidate::new("keep"));
+                    let all = dtypes(dtype, takes).into_iter().chain(keep);
+                    all.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
+                }
+                None => tensors(&current, "=", &earlier),
+            }
+        })),
+        "NAME" | "GLOB" => {
+            Some(ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), "", &earlier)))
+        }
+        "OLD=NEW" => {
+            Some(ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), "=", &earlier)))
+        }
+        "FILE" => Some(ArgValueCompleter::new(files_that(|file| {
+            file.extension().is_some_and(|extension| extension == "json" || extension == "html")
+        }))),
+        "OUT" => Some(ArgValueCompleter::new(PathCompleter::dir())),
+        // The value of such a flag stands behind an = only, and the engine would offer it as a word of its own too.
+        "BOOL" if !last.to_string_lossy().contains('=') => Some(ArgValueCompleter::new(|_: &OsStr| Vec::new())),
+        "N" if id == "opset" => Some(ArgValueCompleter::new(|current: &OsStr| {
+            let versions = cast::VERSIONS.iter().map(|version| version.since.to_string());
+            versions.filter(|number| number.starts_with(&*current.to_string_lossy())).map(Candidate::new).collect()
+        })),
+        _ => None, // choices of one list, any file, or what only the user knows
+    }
+}
+
+/// Files of a kind, and the folders on the way to them.
+fn files_that(are_wanted: fn(&Path) -> bool) -> PathCompleter {
+    PathCompleter::file().filter(move |path| path.is_file() && are_wanted(path))
+}
+
+/// The names of types that start so; where none does, other spellings that do.
+fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
+    let wanted = || Dtype::all().filter(|dtype| takes(*dtype));
+    let names = wanted().map(Dtype::name).filter(|name| name.starts_with(start));
+    let names: Vec<Candidate> = names.map(Candidate::new).collect();
+    if !names.is_empty() {
+        return names;
+    }
+    let others = wanted().flat_map(|dtype| {
+        let others = dtype.spellings().filter(|spelling| spelling.starts_with(start));
+        others.map(move |spelling| Candidate::new(spelling).help(Some(dtype.name().into())))
+    });
+    others.collect()
+}
+
+/// The tensors, of all files and folders named before, whose names start so, with something behind the name.
+fn tensors(start: &str, behind: &str, earlier: &[OsString]) -> Vec<Candidate> {
+    let mut seen = HashSet::new();
+    let mut found = Vec::new();
+    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::survey(&path(word)).ok()) {
+        for name in checkpoint.names().filter(|name| name.starts_with(start)) {
+            if seen.insert(name.to_owned()) {
+                found.push(Candidate::new(format!("{name}{behind}")));
+            }
+        }
+    }
+    found
+}
+
+/// The path that a word stands for: the shells show words as they are typed, with `~` for the home.
+fn path(word: &OsStr) -> PathBuf {
+    let path = Path::new(word);
+    match (path.strip_prefix("~"), env::home_dir()) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path.to_owned(),
+    }
+}

@@ -1,0 +1,132 @@
+//! The help as it is read: short enough, in groups, with examples that work.
+
+mod common;
+
+use common::{Bench, fixture};
+use std::fs;
+
+const SUBCOMMANDS: [&str; 5] = ["cast", "bitcast", "promote", "inspect", "diff"];
+
+/// The help of a command line, in a terminal of 80 columns.
+fn help(line: &str) -> String {
+    let output = Bench::new().command().env("COLUMNS", "80").args(line.split_whitespace()).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{line}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What `tcast` alone says.
+fn overview() -> String {
+    let outcome = Bench::new().run("");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
+    outcome.stderr
+}
+
+#[test]
+fn the_program_alone_says_what_it_can_do() {
+    let overview = overview();
+    assert!(overview.lines().count() <= 12, "{overview}");
+    assert!(overview.lines().all(|line| line.len() <= 80), "{overview}");
+    for subcommand in SUBCOMMANDS {
+        assert!(overview.contains(&format!("\n  tcast {subcommand} ")), "{subcommand}");
+    }
+}
+
+#[test]
+fn the_short_help_is_one_screen() {
+    for (line, rows) in [("-h", 24), ("cast -h", 40), ("bitcast -h", 36), ("promote -h", 36), ("inspect -h", 24)] {
+        let help = help(line);
+        assert!(help.lines().count() <= rows, "{line}: {}\n{help}", help.lines().count());
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{line}: {help}");
+        // One line for each flag: an indented line is a flag, an argument, a subcommand or an example.
+        let is_entry = |line: &str| line.len() - line.trim_start().len() <= 6 || line.contains("tcast ");
+        assert!(help.lines().all(is_entry), "{line}: {help}");
+    }
+}
+
+#[test]
+fn the_long_help_fits_a_terminal_and_has_more() {
+    for subcommand in SUBCOMMANDS {
+        let [short, long] = ["-h", "--help"].map(|flag| help(&format!("{subcommand} {flag}")));
+        assert!(long.lines().all(|line| line.chars().count() <= 80), "{long}");
+        assert!(2 * long.len() > 3 * short.len() && long.contains("\nExamples:\n"), "{subcommand}");
+    }
+}
+
+#[test]
+fn flags_stand_under_their_headings() {
+    let help = help("cast --help");
+    let group = |heading: &str| {
+        let (_, rest) = help.split_once(&format!("\n{heading}:\n")).unwrap_or_else(|| panic!("{heading}"));
+        let entries = rest.lines().take_while(|line| line.is_empty() || line.starts_with(' '));
+        let flags = entries.filter_map(|line| line.trim_start().split_once("--").filter(|(short, _)| short.len() <= 4));
+        flags.map(|(_, flag)| flag.split([' ', '[']).next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(group("Options"), ["to", "help"]);
+    let selection = ["all", "protect", "force-codes", "include", "exclude", "rule", "rename"];
+    assert_eq!(group("Which tensors"), selection);
+    assert_eq!(group("Values"), ["saturate", "no-saturate", "round-mode", "out-of-range", "fail-on", "opset"]);
+    assert_eq!(group("Figures and reports"), ["stats", "report", "hash"]);
+    assert_eq!(group("Folders of shards"), ["max-shard-size", "resume", "part", "finish"]);
+    let file = ["output", "force", "from", "dry-run", "json", "no-sync", "quiet", "threads"];
+    assert_eq!(group("Input and output"), file);
+    for choice in ["- wrap: the low bits", "- nearest: the nearest", "- flushed: "] {
+        assert!(help.contains(choice), "{choice}: {help}");
+    }
+}
+
+#[test]
+fn every_example_of_the_help_works() {
+    let lines = SUBCOMMANDS.iter().flat_map(|subcommand| ["-h", "--help"].map(|flag| format!("{subcommand} {flag}")));
+    let texts: String = lines.chain(["-h".to_owned(), "--help".to_owned()]).map(|line| help(&line)).collect();
+    let texts = texts + &overview();
+    let example = |line: &'static str| line.trim().trim_start_matches("Example: ").strip_prefix("tcast ");
+    let is_example = |line: &&str| !line.contains("[OPTIONS]") && !line.contains('<');
+    let texts: &'static str = texts.leak();
+    // In the overview, what a command does stands beside it.
+    let examples = texts.lines().filter_map(example).map(|line| line.split("  ").next().unwrap());
+    let mut examples: Vec<&str> = examples.filter(is_example).collect();
+    examples.sort_unstable();
+    examples.dedup();
+    assert!(examples.len() >= 40, "{}: {examples:?}", examples.len());
+    for example in examples {
+        let bench = Bench::with("model.safetensors", "model.safetensors");
+        for (name, source) in [("x", "weights_f32.npy"), ("codes", "untyped_e4m3fn.npy"), ("w", "bf16.npy")] {
+            fs::copy(fixture(source), bench.path(&format!("{name}.npy"))).unwrap();
+        }
+        for copy in ["before.npy", "after.npy"] {
+            fs::copy(fixture("weights_f32.npy"), bench.path(copy)).unwrap();
+        }
+        fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
+        bench.add_checkpoint("llama-tiny-bf16", "llama");
+        if example.starts_with("diff --report") {
+            bench.run("cast model.safetensors --to f16 --hash --report r.json -q").expect(0, "", "");
+        }
+        if example.starts_with("cast --finish") {
+            bench.run("cast llama --to f16 -o llama-f16 --part 1/1 -q").expect(0, "", "");
+        }
+        let words: Vec<String> = example.split_whitespace().map(|word| word.replace('\'', "")).collect();
+        let outcome = bench.run_args(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(outcome.code, Some(0), "{example}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("warning"), "{example}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_typo_gets_what_was_meant() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    let cases = [
+        ("casts x.npy", "'cast'"),
+        ("inspct x.npy", "'inspect'"),
+        ("cast x.npy --to f16 --outptu y.npy", "'--output'"),
+        ("cast x.npy --to f16 --saturat", "'--saturate'"),
+        ("cast x.npy --to f16 --out-of-range saturat", "'saturate'"),
+        ("cast x.npy --to flaot16", "near it: float16"),
+        ("cast x.npy --to bfloat", "near it: bfloat16"),
+    ];
+    for (line, meant) in cases {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{line}");
+        assert!(outcome.stderr.contains(meant), "{line}: {}", outcome.stderr);
+    }
+    assert_eq!(bench.files(), ["x.npy"]);
+}

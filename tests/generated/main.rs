@@ -1,0 +1,112 @@
+//! `man/` is generated from the command line's definition, the README's table of types from the containers, and checked
+//! in. (`completions/` is not: its scripts ask the program, which carries them.)
+//!
+//! `TCAST_REFRESH=1 cargo test --test generated` writes them anew.
+
+mod man;
+
+use clap::CommandFactory;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tcast::container::CONTAINERS;
+use tcast::dtype::Dtype;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn check(path: &str, generated: &[u8]) {
+    let file = root().join(path);
+    if std::env::var_os("TCAST_REFRESH").is_some() {
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, generated).unwrap();
+    }
+    let found = fs::read(&file).unwrap_or_default();
+    assert!(found == generated, "{path} is stale: refresh it with TCAST_REFRESH=1 cargo test --test generated");
+}
+
+/// The pages by file, the program's own first.
+fn man_pages() -> Vec<(String, String)> {
+    let mut command = tcast::cli::Cli::command();
+    command.build();
+    let subcommands = command.get_subcommands().filter(|subcommand| subcommand.get_name() != "help");
+    let pages: Vec<(String, &clap::Command)> = std::iter::once(("tcast".to_owned(), &command))
+        .chain(subcommands.map(|subcommand| (format!("tcast-{}", subcommand.get_name()), subcommand)))
+        .collect();
+    let names: Vec<String> = pages.iter().map(|(name, _)| name.clone()).collect();
+    let page = |(name, command): &(String, &clap::Command)| {
+        let others: Vec<String> = names.iter().filter(|other| *other != name).cloned().collect();
+        (format!("man/{name}.1"), man::page(name, command, &others))
+    };
+    pages.iter().map(page).collect()
+}
+
+#[test]
+fn man_pages_are_fresh() {
+    for (path, page) in man_pages() {
+        check(&path, page.as_bytes());
+    }
+}
+
+#[test]
+fn man_pages_have_every_flag_and_example_of_the_help() {
+    let plain = |page: &str| page.replace("\\c\n", "").replace("\\ ", " ").replace("\\-", "-").replace("\\(aq", "'");
+    let pages: Vec<(String, String)> = man_pages().into_iter().map(|(path, page)| (path, plain(&page))).collect();
+    let mut seen = 0;
+    for subcommand in tcast::cli::Cli::command().get_subcommands() {
+        let path = format!("man/tcast-{}.1", subcommand.get_name());
+        let (_, page) = pages.iter().find(|(found, _)| *found == path).unwrap();
+        for long in subcommand.get_arguments().filter_map(clap::Arg::get_long) {
+            let (_, entry) =
+                page.split_once(&format!("\\fB--{long}\\fR")).unwrap_or_else(|| panic!("{path}: --{long}"));
+            let body = entry.lines().nth(1).unwrap();
+            assert!(!body.is_empty() && !body.starts_with('.'), "{path}: --{long} says nothing");
+            seen += 1;
+        }
+        for example in subcommand.get_after_long_help().unwrap().to_string().lines() {
+            let Some(example) = example.strip_prefix("  tcast ") else { continue };
+            assert!(page.contains(&format!("\\fBtcast {example}\\fR")), "{path}: {example}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 80, "{seen}");
+}
+
+#[test]
+fn man_pages_are_clean_for_mandoc() {
+    if std::env::var_os("TCAST_REFRESH").is_some() {
+        return; // they are being written
+    }
+    let pages: Vec<PathBuf> = man_pages().iter().map(|(path, _)| root().join(path)).collect();
+    match Command::new("mandoc").arg("-Tlint").args(&pages).output() {
+        Ok(lint) => {
+            assert!(lint.status.success() && lint.stdout.is_empty(), "{}", String::from_utf8_lossy(&lint.stdout));
+        }
+        // Past the capture of the test's output: nobody is to believe that it was checked.
+        Err(error) => std::io::stderr()
+            .write_all(format!("\nNOT CHECKED: man/ with mandoc -Tlint: cannot run mandoc: {error}\n").as_bytes())
+            .unwrap(),
+    }
+}
+
+#[test]
+fn the_table_of_types_is_fresh() {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let extensions = CONTAINERS.iter().map(|container| format!("`.{}`", container.facts().extension));
+    let mut table = row(std::iter::once("type".to_owned()).chain(extensions).collect());
+    table += &row(vec!["---".to_owned(); CONTAINERS.len() + 1]);
+    for dtype in Dtype::all() {
+        let stored = CONTAINERS.iter().map(|container| match container.stores(dtype) {
+            Some(stored) => format!("`{}`", stored.replace('|', "\\|")),
+            None => "-".to_owned(),
+        });
+        table += &row(std::iter::once(dtype.to_string()).chain(stored).collect());
+    }
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
+    let (before, rest) = readme.split_once("<!-- types x containers -->\n\n").expect("the README has the table");
+    let (_, after) = rest.split_once("\n<!-- end -->").expect("the table has an end");
+    let fresh = format!("{before}<!-- types x containers -->\n\n{table}\n<!-- end -->{after}");
+    check("README.md", fresh.as_bytes());
+}
