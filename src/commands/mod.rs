@@ -17,7 +17,6 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, shorten, visible};
-#[cfg(unix)]
 use crate::io::output;
 use crate::kernel::Isa;
 use anstyle::{AnsiColor, Style};
@@ -26,7 +25,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::io::IsTerminal;
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::AtomicU8;
+#[cfg(unix)]
+use std::sync::atomic::Ordering;
 
 /// The exit code where an input that is cut short ends the process.
 static CUT_SHORT: AtomicU8 = AtomicU8::new(1);
@@ -146,7 +147,6 @@ fn print(text: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the system gives no thread for it.
-#[cfg_attr(not(unix), expect(clippy::unnecessary_wraps, reason = "nothing is done there"))]
 pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {

@@ -34,6 +34,7 @@ impl Temporaries {
 /// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end. Gives a
 /// sentence about what stays.
 #[must_use]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) fn remove_temporaries() -> Option<String> {
     let temporaries = lock();
     for path in temporaries.paths.iter().rev() {
