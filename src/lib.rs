@@ -20,8 +20,8 @@
 //! assert_eq!(lost[tcast::kernel::Loss::Saturated], 1);
 //! ```
 //!
-//! What is documented here is the crate's interface, listed in `docs/public-api.txt`; modules and items that are hidden
-//! serve the program and its tests, and may change at any time.
+//! What is documented here is the crate's interface; modules and items that are hidden serve the program and its tests, and
+//! may change at any time.
 //!
 //! A byte goes one way: file -> [`container`] -> [`plan`] -> [`engine`] ([`kernel`]) -> [`io::output`] -> report. A dtype
 //! is a row of one table ([`dtype`]), a file format is one file in `src/container`, a subcommand one in `src/commands`.

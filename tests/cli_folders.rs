@@ -6,6 +6,7 @@ use common::{Bench, fixture, long_work, npy_f32, safetensors, same, shard, tree}
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::fs;
+#[cfg(unix)]
 use std::path::Path;
 
 const LLAMA: &str = "llama-tiny-bf16";
