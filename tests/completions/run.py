@@ -17,6 +17,8 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,6 +220,10 @@ def check_powershell(tcast: str) -> list[str]:
     return wrong
 
 
+def check(shell: str, tcast: str) -> list[str]:
+    return check_powershell(tcast) if shell == "pwsh" else check_shell(shell, tcast)
+
+
 def main() -> int:
     shells = sys.argv[1:] or [*START, "pwsh"]
     tcast = os.environ.get("TCAST")
@@ -225,15 +231,14 @@ def main() -> int:
         subprocess.run(["cargo", "build", "--quiet"], cwd=ROOT, check=True)
         tcast = str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug/tcast")
     tcast = str(Path(tcast).resolve())
-    wrong, missing = [], []
-    for shell in shells:
-        if shutil.which(shell) is None:
-            missing.append(shell)
-            continue
-        found = check_powershell(tcast) if shell == "pwsh" else check_shell(shell, tcast)
-        print(f"completions in {shell}: {len(CASES) - len(found)} of {len(CASES)} right" if found else
-              f"completions in {shell}: right")
-        wrong += found
+    present = [shell for shell in shells if shutil.which(shell)]
+    missing = [shell for shell in shells if shell not in present]
+    wrong = []
+    with ProcessPoolExecutor(max(len(present), 1)) as pool:  # they wait for their terminals most of the time
+        for shell, found in zip(present, pool.map(check, present, repeat(tcast))):
+            print(f"completions in {shell}: {len(CASES) - len(found)} of {len(CASES)} right" if found else
+                  f"completions in {shell}: right", flush=True)
+            wrong += found
     if missing:
         print(f"NOT CHECKED, for they are not installed: completions in {', '.join(missing)}", file=sys.stderr)
     return 1 if wrong or len(missing) == len(shells) else 0
