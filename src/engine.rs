@@ -259,7 +259,7 @@ impl Sums {
 
     /// Compares the sources' checksums with theirs, and writes those of the results.
     fn settle(self, plan: &Plan, inputs: &[Input], output: &Output) -> Result<()> {
-        if self.sources.is_empty() && self.targets.is_empty() {
+        if plan.tensors.iter().all(|tensor| tensor.seal.is_none() && source_checksum(tensor).is_none()) {
             return Ok(());
         }
         let sources = combine(self.sources, plan.tensors.len());

@@ -297,3 +297,14 @@ fn a_nameless_tensor_gets_its_files_name_where_it_needs_one() {
     let warning = "tcast: warning: --rename does nothing: a .npy file gives its tensor no name\n";
     assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
 }
+
+#[test]
+fn an_archive_of_empty_arrays_only_has_their_checksums() {
+    let bench = Bench::with("empty_f32.npy", "x.npy");
+    bench.run("cast x.npy --to f16 -o x.npz -q").expect(0, "", "");
+    let archive = bench.read("x.npz");
+    let [start, end] = [&b"\x93NUMPY"[..], b"PK\x01\x02"]
+        .map(|mark| archive.windows(mark.len()).position(|bytes| bytes == mark).unwrap());
+    let sum = crc32fast::hash(&archive[start..end]).to_le_bytes();
+    assert_eq!((&archive[14..18], &archive[end + 16..end + 20]), (&sum[..], &sum[..]), "local header, directory");
+}
