@@ -80,11 +80,10 @@ impl Encode {
             })
             .counts(),
             Self::Int(target) => return target.encode_float32(lane, bytes),
-            // Only sources that are exact in float32 come this way.
-            Self::Float32 => store(lane, bytes, |bits: u32, _| bits.to_le_bytes()).counts(),
+            Self::Float32 => unreachable!("the lane is the result"),
             Self::Float64 => unreachable!("float64 has its own lane"),
         };
-        count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut counts);
+        count_float32_specials(lane, &mut counts);
         counts
     }
 
@@ -238,6 +237,12 @@ pub(super) fn count_specials<T: Bits + Ord + std::ops::BitAnd<Output = T>>(
     }
 }
 
+/// Likewise, of float32.
+#[inline(always)]
+pub(super) fn count_float32_specials(lane: &[[u8; 4]], counts: &mut Counts) {
+    count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), counts);
+}
+
 /// float32 -> a float of 16 bits or fewer. Nearly all blocks are in range as a whole, and take half the time.
 #[inline(always)]
 fn narrow<const N: usize>(
@@ -264,7 +269,9 @@ fn narrow<const N: usize>(
         return narrow_any(lane, bytes, rounding, code);
     }
     if span.smallest <= rounding.zero {
-        tally.flushed = span.count_zeros(lane, rounding.zero);
+        if !rounding.is_exact {
+            tally.flushed = span.count_zeros(lane, rounding.zero);
+        }
         if let Some(negative_zero) = rounding.lacks {
             bytes.iter_mut().filter(|byte| **byte == negative_zero).for_each(|byte| *byte = 0);
         }
