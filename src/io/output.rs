@@ -344,6 +344,21 @@ impl Output {
         MappedFile::of(&self.file).map_err(|error| Error::io("cannot read", &error).in_file(self.path()))
     }
 
+    /// Has the disk set room for `len` bytes aside: a full disk is known before the work, the file lies in one piece though
+    /// threads write it here and there, and the writes take less time. What cannot do that is written to without.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn reserve(&self, len: u64) -> Result<()> {
+        match &self.temporary {
+            Some(_) => match fs4::FileExt::allocate(&self.file, len) {
+                Err(error) if is_full(&error) => Err(self.failed(&error)),
+                _ => Ok(()),
+            },
+            None => Ok(()),
+        }
+    }
+
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
@@ -354,17 +369,12 @@ impl Output {
         } else {
             io::Write::write_all(&mut &self.file, bytes)
         };
-        written.map_err(|error| {
-            if is_fault(&error) {
-                return cut_short();
-            }
-            let failure = Error::io("cannot write", &error).in_file(self.path());
-            if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-                failure.remedy("free some space, or name a file on another disk with -o")
-            } else {
-                failure
-            }
-        })
+        written.map_err(|error| if is_fault(&error) { cut_short() } else { self.failed(&error) })
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        let failure = Error::io("cannot write", error).in_file(self.path());
+        if is_full(error) { failure.remedy("free some space, or name a file on another disk with -o") } else { failure }
     }
 
     /// Gives the whole output its name; with `sync`, the data and the name are on the disk afterwards. An interrupt says
@@ -399,6 +409,10 @@ impl Output {
         }
         Ok(())
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Flushes a folder: what has got a name in it keeps it, whatever happens. One that may not be read, and one on a file
