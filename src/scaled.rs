@@ -3,6 +3,7 @@
 
 use crate::dtype::Dtype;
 use crate::error::{as_glob, quoted, shorten};
+use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How tensors of codes and those of their scales are called behind a common stem.
@@ -65,8 +66,9 @@ impl Codes {
     /// `quantization` is what its config says of the whole.
     #[must_use]
     pub fn find(tensors: &[(&str, Option<Dtype>)], beside: &[String], quantization: Option<&str>) -> Self {
-        let names: HashSet<&str> =
-            tensors.iter().map(|(name, _)| *name).chain(beside.iter().map(String::as_str)).collect();
+        // Most checkpoints have no name that asks for it.
+        let names: LazyCell<HashSet<&str>, _> =
+            LazyCell::new(|| tensors.iter().map(|(name, _)| *name).chain(beside.iter().map(String::as_str)).collect());
         let mut found = Self::default();
         for &(name, dtype) in tensors {
             if !can_be_codes(dtype) {

@@ -129,14 +129,14 @@ fn header_length(bytes: &[u8]) -> Result<usize> {
 /// Refuses JSON that nests deeper than readers of the format allow; serde sets no limit in what it skips.
 fn check_depth(json: &[u8]) -> Result<()> {
     const MAX_DEPTH: u32 = 128;
-    let (mut depth, mut in_string, mut escaped) = (0_u32, false, false);
-    for byte in json {
+    let mut depth = 0_u32;
+    let mut rest = json.iter();
+    while let Some(byte) = rest.next() {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_string,
-            b'"' => in_string = !in_string,
-            b'{' | b'[' if !in_string => depth += 1,
-            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            // Most of a header is names: a tight loop to the end of each.
+            b'"' => while rest.find(|byte| matches!(byte, b'"' | b'\\')) == Some(&b'\\') && rest.next().is_some() {},
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
             _ => {}
         }
         if depth > MAX_DEPTH {
