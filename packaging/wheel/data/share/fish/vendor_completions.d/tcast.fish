@@ -1,0 +1,1 @@
+../../../../../../completions/tcast.fish
