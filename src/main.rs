@@ -13,6 +13,6 @@ fn main() -> ExitCode {
     }
     match Cli::try_parse() {
         Ok(cli) => commands::run(&cli),
-        Err(error) => commands::usage(&error),
+        Err(error) => commands::usage(error),
     }
 }

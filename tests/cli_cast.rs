@@ -470,6 +470,15 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
         "",
         "tcast: error: 'x.npy' is no subcommand\n  tcast cast x.npy --to DTYPE\n",
     );
+    bench.run("cast x.npy y.npy --to f16").expect(
+        2,
+        "",
+        "tcast: error: 'y.npy' is one file too many\n  -o y.npy, if it is the output\n",
+    );
+    let missing = |name| format!("tcast: error: {name}: cannot read: no such file or directory\n");
+    bench.write("weights.npy", b"");
+    bench.run("cast wieghts.npy --to f16").expect(1, "", &(missing("wieghts.npy") + "  is it 'weights.npy'?\n"));
+    bench.run("cast other.npy --to f16").expect(1, "", &missing("other.npy"));
     bench.run("cast x.npy --to f16 -o -").expect(
         2,
         "",

@@ -117,6 +117,9 @@ fn a_typo_gets_what_was_meant() {
     let cases = [
         ("casts x.npy", "'cast'"),
         ("inspct x.npy", "'inspect'"),
+        ("convert x.npy", "'cast'"),
+        ("ls x.npy", "'inspect'"),
+        ("cast x.npy --dtype f16", "'--to'"),
         ("cast x.npy --to f16 --outptu y.npy", "'--output'"),
         ("cast x.npy --to f16 --saturat", "'--saturate'"),
         ("cast x.npy --to f16 --out-of-range saturat", "'saturate'"),
@@ -128,5 +131,7 @@ fn a_typo_gets_what_was_meant() {
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{line}");
         assert!(outcome.stderr.contains(meant), "{line}: {}", outcome.stderr);
     }
+    let outcome = bench.run("inspect x.npy --tensor w");
+    assert!(outcome.code == Some(2) && !outcome.stderr.contains("tip:"), "no flag is a value: {}", outcome.stderr);
     assert_eq!(bench.files(), ["x.npy"]);
 }

@@ -80,18 +80,30 @@ fn choose_isa() -> Result<(), Error> {
     Ok(())
 }
 
+/// What other tools call it.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("convert", "cast"),
+    ("quantize", "cast"),
+    ("requantize", "cast"),
+    ("view", "bitcast"),
+    ("hex", "bitcast"),
+    ("info", "inspect"),
+    ("list", "inspect"),
+    ("ls", "inspect"),
+    ("show", "inspect"),
+    ("stats", "inspect"),
+    ("compare", "diff"),
+    ("--dtype", "--to"),
+    ("--type", "--to"),
+];
+
 /// Prints help and version on standard output, and a mistake in the arguments in the program's own style.
 #[must_use]
-pub fn usage(error: &clap::Error) -> ExitCode {
-    let names_a_file = |text: &str| crate::container::by_extension(text.as_ref()).is_some();
-    if let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(word))) =
-        (error.kind(), error.get(ContextKind::InvalidSubcommand))
-        && names_a_file(word)
-    {
-        tell(&format!("tcast: {ERROR}error:{ERROR:#} '{}' is no subcommand", visible(word)));
-        tell(&format!("  {REMEDY}tcast cast {} --to DTYPE{REMEDY:#}", visible(word)));
-        return ExitCode::from(2);
+pub fn usage(mut error: clap::Error) -> ExitCode {
+    if let Some(mistake) = stray_file(&error) {
+        return fail(&mistake);
     }
+    suggest(&mut error);
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         tell(OVERVIEW); // nothing was asked for, so nothing goes to standard output
     } else if error.use_stderr() {
@@ -100,6 +112,40 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print(); // a closed pipe is no failure
     }
     ExitCode::from(error.exit_code() as u8)
+}
+
+/// What to say where the name of a file stands in a place that has none.
+fn stray_file(error: &clap::Error) -> Option<Error> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) if crate::container::by_extension(word.as_ref()).is_some() => Some(word),
+        _ => None,
+    };
+    let has_output = || std::env::args_os().nth(1).is_some_and(|command| command == "cast" || command == "bitcast");
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).map(|file| {
+            Error::usage(format!("'{file}' is no subcommand")).remedy(format!("tcast cast {file} --to DTYPE"))
+        }),
+        ErrorKind::UnknownArgument if has_output() => word(ContextKind::InvalidArg).map(|file| {
+            Error::usage(format!("'{file}' is one file too many")).remedy(format!("-o {file}, if it is the output"))
+        }),
+        _ => None,
+    }
+}
+
+/// Has a message about an unknown word name ours for it.
+fn suggest(error: &mut clap::Error) {
+    let our = |word: &ContextValue| {
+        let found = OTHER_WORDS.iter().find(|(other, _)| matches!(word, ContextValue::String(word) if word == other));
+        found.map(|(_, our)| (*our).to_owned())
+    };
+    if let Some(command) = error.get(ContextKind::InvalidSubcommand).and_then(our) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![command]));
+    } else if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested); // to give the flag as a value: ours do not begin with a dash
+        if let Some(flag) = error.get(ContextKind::InvalidArg).and_then(our) {
+            error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
+        }
+    }
 }
 
 fn warn(message: &str) {

@@ -11,7 +11,7 @@ pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
 
 use super::{Input, Tensor, survey as survey_file};
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::io::output::WORK;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,11 +134,26 @@ pub fn survey(path: &Path) -> Result<Checkpoint> {
             path: PathBuf::new(),
             folder: None,
             index: None,
-            shards: vec![survey_file(path)?],
+            shards: vec![survey_file(path).map_err(|error| suggest_name(error, path))?],
             disagreements: Vec::new(),
         }
     };
     Ok(Checkpoint { path: path.to_owned(), ..found })
+}
+
+/// An error about a file of which there is none: with the name that comes nearest to it, if one in its folder is near.
+fn suggest_name(error: Error, path: &Path) -> Error {
+    /// Entries that are looked at, of folders with very many.
+    const MOST: usize = 10_000;
+    let missing = || matches!(fs::metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+    let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };
+    let entries = fs::read_dir(directory_of(path)).into_iter().flatten().flatten().take(MOST);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let near = names.map(|found| (strsim::jaro_winkler(name, &found), found)).filter(|(score, _)| *score > 0.9);
+    match near.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(&a.1))) {
+        Some((_, found)) => error.remedy(format!("is it {}?", quoted(&path.with_file_name(found)))),
+        None => error,
+    }
 }
 
 /// All of a small file that describes others.
