@@ -475,10 +475,19 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
         "",
         "tcast: error: 'y.npy' is one file too many\n  -o y.npy, if it is the output\n",
     );
+    let outcome = bench.run_args(&["cast", "x.npy", "a;b.npy", "--to", "f16"]);
+    outcome.expect(2, "", "tcast: error: 'a;b.npy' is one file too many\n  -o 'a;b.npy', if it is the output\n");
+    let outcome = bench.run("cast x.npy --weights.npy --to f16");
+    assert!(outcome.stderr.contains("unexpected argument '--weights.npy'"), "{}", outcome.stderr);
     let missing = |name| format!("tcast: error: {name}: cannot read: no such file or directory\n");
     bench.write("weights.npy", b"");
     bench.run("cast wieghts.npy --to f16").expect(1, "", &(missing("wieghts.npy") + "  is it 'weights.npy'?\n"));
     bench.run("cast other.npy --to f16").expect(1, "", &missing("other.npy"));
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("nowhere", bench.path("link.npy")).unwrap();
+        bench.run("cast link.npy --to f16").expect(1, "", &missing("link.npy"));
+    }
     bench.run("cast x.npy --to f16 -o -").expect(
         2,
         "",

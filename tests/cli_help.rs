@@ -120,6 +120,7 @@ fn a_typo_gets_what_was_meant() {
         ("convert x.npy", "'cast'"),
         ("ls x.npy", "'inspect'"),
         ("cast x.npy --dtype f16", "'--to'"),
+        ("--to f16 cast x.npy", "'cast --to' exists"),
         ("cast x.npy --to f16 --outptu y.npy", "'--output'"),
         ("cast x.npy --to f16 --saturat", "'--saturate'"),
         ("cast x.npy --to f16 --out-of-range saturat", "'saturate'"),
@@ -134,4 +135,30 @@ fn a_typo_gets_what_was_meant() {
     let outcome = bench.run("inspect x.npy --tensor w");
     assert!(outcome.code == Some(2) && !outcome.stderr.contains("tip:"), "no flag is a value: {}", outcome.stderr);
     assert_eq!(bench.files(), ["x.npy"]);
+}
+
+#[test]
+fn what_was_typed_is_shown_and_is_no_command_to_the_terminal() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    let title = "\u{1b}]0;title\u{7}";
+    for line in [
+        format!("x{title}"),
+        format!("inspect x.npy --y{title}"),
+        format!("cast x.npy y{title} --to f16"),
+        format!("cast x.npy y{title}.npy --to f16"),
+        format!("cast x.npy --to f16{title}"),
+        format!("cast x.npy --to f16 --round-mode {title}"),
+        format!("cast x.npy --to f16 -j {title}"),
+        format!("cast x.npy --to f16 --rule {title}"),
+        format!("bitcast x.npy --hex --range {title}"),
+        format!("diff x.npy x.npy --tolerance {title}"),
+    ] {
+        let mut command = bench.command();
+        // Colours are kept, and so would be what else the terminal understands.
+        let outcome = command.env("CLICOLOR_FORCE", "1").args(line.split_whitespace()).output().unwrap();
+        let said = String::from_utf8(outcome.stderr).unwrap();
+        assert_eq!(outcome.status.code(), Some(2), "{said}");
+        assert!(said.contains(r"title\u{7}"), "{said:?}");
+        assert!(!said.contains("\u{1b}]") && !said.contains('\u{7}'), "{said:?}");
+    }
 }

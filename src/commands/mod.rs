@@ -16,7 +16,7 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, shorten, visible};
+use crate::error::{Error, quoted, shorten, visible};
 use crate::io::output;
 use crate::kernel::Isa;
 use anstyle::{AnsiColor, Style};
@@ -104,6 +104,14 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
         return fail(&mistake);
     }
     suggest(&mut error);
+    // What was typed is shown, and is no command to the terminal.
+    let words = error.context().filter_map(|(kind, value)| match value {
+        ContextValue::String(word) => Some((kind, ContextValue::String(visible(word)))),
+        _ => None,
+    });
+    for (kind, word) in words.collect::<Vec<_>>() {
+        error.insert(kind, word);
+    }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         tell(OVERVIEW); // nothing was asked for, so nothing goes to standard output
     } else if error.use_stderr() {
@@ -116,17 +124,24 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
 
 /// What to say where the name of a file stands in a place that has none.
 fn stray_file(error: &clap::Error) -> Option<Error> {
+    let names_a_file = |word: &str| !word.starts_with('-') && crate::container::by_extension(word.as_ref()).is_some();
     let word = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) if crate::container::by_extension(word.as_ref()).is_some() => Some(word),
+        Some(ContextValue::String(word)) if names_a_file(word) => Some(word),
         _ => None,
+    };
+    let in_shell = |word: &str| {
+        let is_plain = word.chars().all(|c| c.is_alphanumeric() || "_-./=".contains(c));
+        if is_plain { word.to_owned() } else { quoted(word.as_ref()) }
     };
     let has_output = || std::env::args_os().nth(1).is_some_and(|command| command == "cast" || command == "bitcast");
     match error.kind() {
         ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).map(|file| {
-            Error::usage(format!("'{file}' is no subcommand")).remedy(format!("tcast cast {file} --to DTYPE"))
+            let remedy = format!("tcast cast {} --to DTYPE", in_shell(file));
+            Error::usage(format!("'{file}' is no subcommand")).remedy(remedy)
         }),
         ErrorKind::UnknownArgument if has_output() => word(ContextKind::InvalidArg).map(|file| {
-            Error::usage(format!("'{file}' is one file too many")).remedy(format!("-o {file}, if it is the output"))
+            let remedy = format!("-o {}, if it is the output", in_shell(file));
+            Error::usage(format!("'{file}' is one file too many")).remedy(remedy)
         }),
         _ => None,
     }
@@ -140,10 +155,14 @@ fn suggest(error: &mut clap::Error) {
     };
     if let Some(command) = error.get(ContextKind::InvalidSubcommand).and_then(our) {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![command]));
-    } else if error.kind() == ErrorKind::UnknownArgument {
-        error.remove(ContextKind::Suggested); // to give the flag as a value: ours do not begin with a dash
-        if let Some(flag) = error.get(ContextKind::InvalidArg).and_then(our) {
-            error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
+    } else if let Some(flag) = error.get(ContextKind::InvalidArg).and_then(our) {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
+    }
+    // clap proposes to give an unknown flag as a value: ours do not begin with a dash.
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().starts_with("to pass '"));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
         }
     }
 }

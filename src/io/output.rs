@@ -348,14 +348,16 @@ impl Output {
     /// threads write it here and there, and the writes take less time. What cannot do that is written to without.
     ///
     /// # Errors
-    /// When there is no room.
+    /// When there is no room, or no file may be as long.
     pub fn reserve(&self, len: u64) -> Result<()> {
-        match &self.temporary {
-            Some(_) => match fs4::FileExt::allocate(&self.file, len) {
-                Err(error) if is_full(&error) => Err(self.failed(&error)),
-                _ => Ok(()),
-            },
-            None => Ok(()),
+        if self.temporary.is_none() {
+            return Ok(());
+        }
+        match fs4::FileExt::allocate(&self.file, len).map_err(|error| (error.kind(), error)) {
+            // ZFS wants more than it needs: what is free decides.
+            Err((io::ErrorKind::StorageFull, _)) => self.destination.check_room(len),
+            Err((io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge, error)) => Err(self.failed(&error)),
+            _ => Ok(()),
         }
     }
 
@@ -374,7 +376,11 @@ impl Output {
 
     fn failed(&self, error: &io::Error) -> Error {
         let failure = Error::io("cannot write", error).in_file(self.path());
-        if is_full(error) { failure.remedy("free some space, or name a file on another disk with -o") } else { failure }
+        if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            failure.remedy("free some space, or name a file on another disk with -o")
+        } else {
+            failure
+        }
     }
 
     /// Gives the whole output its name; with `sync`, the data and the name are on the disk afterwards. An interrupt says
@@ -409,10 +415,6 @@ impl Output {
         }
         Ok(())
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Flushes a folder: what has got a name in it keeps it, whatever happens. One that may not be read, and one on a file

@@ -144,8 +144,8 @@ pub fn survey(path: &Path) -> Result<Checkpoint> {
 /// An error about a file of which there is none: with the name that comes nearest to it, if one in its folder is near.
 fn suggest_name(error: Error, path: &Path) -> Error {
     /// Entries that are looked at, of folders with very many.
-    const MOST: usize = 10_000;
-    let missing = || matches!(fs::metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+    const MOST: usize = 2_000;
+    let missing = || matches!(fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
     let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };
     let entries = fs::read_dir(directory_of(path)).into_iter().flatten().flatten().take(MOST);
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
