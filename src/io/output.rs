@@ -293,11 +293,9 @@ fn follow_links(path: &Path) -> PathBuf {
     file
 }
 
-fn directory_of(file: &Path) -> &Path {
-    match file.parent() {
-        Some(directory) if directory != Path::new("") => directory,
-        _ => Path::new("."),
-    }
+/// The folder that a file is in.
+pub(crate) fn directory_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A listed temporary file; dropped, it is removed from the disk and the list.
@@ -353,10 +351,11 @@ impl Output {
         if self.temporary.is_none() {
             return Ok(());
         }
-        match fs4::FileExt::allocate(&self.file, len).map_err(|error| (error.kind(), error)) {
+        let Err(error) = fs4::FileExt::allocate(&self.file, len) else { return Ok(()) };
+        match error.kind() {
             // ZFS wants more than it needs: what is free decides.
-            Err((io::ErrorKind::StorageFull, _)) => self.destination.check_room(len),
-            Err((io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge, error)) => Err(self.failed(&error)),
+            io::ErrorKind::StorageFull => self.destination.check_room(len),
+            io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Err(self.failed(&error)),
             _ => Ok(()),
         }
     }

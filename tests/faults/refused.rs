@@ -10,6 +10,7 @@ use std::fs;
 const REFUSALS: &[(&str, &[&str])] = &[
     ("openat", &["EACCES", "EMFILE", "EIO"]),
     ("read", &["EIO"]),
+    ("fallocate", &["ENOSPC", "EDQUOT", "EFBIG", "EOPNOTSUPP"]),
     ("pwrite64", &["ENOSPC", "EIO", "EDQUOT", "EFBIG"]),
     ("fsync", &["EIO", "ENOSPC"]),
     ("rename", &["EIO", "EACCES"]),

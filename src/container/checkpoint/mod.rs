@@ -13,7 +13,7 @@ pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dt
 use super::{Input, Tensor, survey as survey_file};
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
-use crate::io::output::WORK;
+use crate::io::output::{WORK, directory_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
@@ -231,11 +231,6 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
     let disagreements = first_of(empty.into_iter().chain(compare(map, &shards)).chain(unnamed).collect());
     let folder = Some(folder.to_owned());
     Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, disagreements })
-}
-
-/// The folder that a file is in.
-fn directory_of(file: &Path) -> &Path {
-    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Whether a name in the folder is that of a shard; what is a folder itself is none.
