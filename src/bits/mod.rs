@@ -9,6 +9,7 @@ mod render;
 pub use render::{Style, bits_json, bits_row, hex_json, hex_row};
 
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
+use crate::kernel::shortest;
 
 /// A stretch of bits with a task of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +204,7 @@ fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
 
 /// What `number`, of the size `integer` times 2 to the `exponent`, means; digits as [`crate::kernel::Printer`] has them.
 fn finite(dtype: Dtype, kind: Kind, number: f64, integer: u64, exponent: i32) -> Meaning {
-    let value = if dtype == Dtype::Float64 { number.to_string() } else { (number as f32).to_string() };
+    let value = if dtype == Dtype::Float64 { shortest(number) } else { shortest(number as f32) };
     let (zeros, sign) = (integer.trailing_zeros(), if number < 0.0 { "-" } else { "" });
     let (odd, exponent) = (integer.unbounded_shr(zeros), exponent + zeros as i32);
     // The shortest digits of a large integer end in zeros that it lacks; `.0` writes it out.

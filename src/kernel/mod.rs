@@ -62,6 +62,7 @@ pub use {
 };
 
 pub(crate) use isa::Loop;
+pub(crate) use print::shortest;
 pub(crate) use text_form::{MAX_TEXT, TextExtent, varint};
 
 use crate::dtype::{Class, Dtype};

@@ -1,8 +1,12 @@
 //! Numbers to text: the shortest decimal digits that read back to the same number, without exponent.
+//!
+//! Of two texts that are equally short and equally near to the number, the one with the even last digit counts, as numpy,
+//! Python and ONNX print it; Rust rounds such a number up.
 
 use super::{BLOCK, Kernel, Malformed, OutOfRange, RoundMode, Rules, Storage, Texts};
 use crate::dtype::{Class, Dtype};
 use std::fmt::Display;
+use std::str::FromStr;
 
 /// The rules of a widening, which meets none of the cases that they decide.
 const RULES: Rules =
@@ -50,14 +54,8 @@ impl Printer {
             let wide = &mut wide[..(end - start) * self.wide.bits() as usize / 8];
             self.widen.run(input, wide, end - start)?;
             match self.wide {
-                Dtype::Float32 => each(wide, |bytes| {
-                    let value = f32::from_le_bytes(bytes);
-                    push_float(texts, value, value.into());
-                }),
-                Dtype::Float64 => each(wide, |bytes| {
-                    let value = f64::from_le_bytes(bytes);
-                    push_float(texts, value, value);
-                }),
+                Dtype::Float32 => each(wide, |bytes| push_float(texts, f32::from_le_bytes(bytes))),
+                Dtype::Float64 => each(wide, |bytes| push_float(texts, f64::from_le_bytes(bytes))),
                 Dtype::Int64 => each(wide, |bytes| texts.push_shown(i64::from_le_bytes(bytes))),
                 _ => each(wide, |bytes| texts.push_shown(u64::from_le_bytes(bytes))),
             }
@@ -70,14 +68,62 @@ fn each<const N: usize>(bytes: &[u8], print: impl FnMut([u8; N])) {
     bytes.as_chunks().0.iter().copied().for_each(print);
 }
 
-/// `shown` is `value` in the type whose digits count. Rust shows a finite float as the shortest digits that read
-/// back, without exponent.
-fn push_float(texts: &mut Texts, shown: impl Display, value: f64) {
+/// A type whose shortest digits count.
+pub(crate) trait Float: Copy + Display + FromStr + PartialEq + Into<f64> {}
+impl Float for f32 {}
+impl Float for f64 {}
+
+fn push_float(texts: &mut Texts, float: impl Float) {
+    let value: f64 = float.into();
     if value.is_finite() {
-        texts.push_shown(shown);
+        texts.push_shown(float);
+        let last = texts.last_mut();
+        if let Some(digit) = even_digit(last, float) {
+            last[last.len() - 1] = digit;
+        }
     } else if value.is_nan() {
         texts.push(b"NaN");
     } else {
         texts.push(if value < 0.0 { b"-INF" } else { b"INF" });
     }
+}
+
+/// A finite float as [`Printer`] writes it.
+pub(crate) fn shortest(float: impl Float) -> String {
+    let mut text = float.to_string();
+    if let Some(digit) = even_digit(text.as_bytes(), float) {
+        text.pop();
+        text.push(digit.into());
+    }
+    text
+}
+
+/// The last digit that a float's text should have, where another text is as short and as near and has an even digit
+/// there. `shown` is what Rust shows: the shortest digits that read back, without exponent.
+///
+/// A float with n binary places has as many decimal places, and from the second on it ends in 25 or 75. It lies halfway
+/// between two texts where these lack its last place only; of the two the even one ends in 2, or in 8. No integer lies
+/// so: its neighbours would be too far away.
+fn even_digit<T: Float>(shown: &[u8], float: T) -> Option<u8> {
+    let even = match shown.last()? {
+        b'3' => b'2',
+        b'7' => b'8',
+        _ => return None,
+    };
+    let point = shown.iter().rposition(|byte| *byte == b'.')?;
+    if shown.len() - point != binary_places(float.into()) {
+        return None;
+    }
+    // Below a power of two floats are closer together: the other text may be that of the next one.
+    let other = [&shown[..shown.len() - 1], &[even]].concat();
+    let reads_back = std::str::from_utf8(&other).ok()?.parse().is_ok_and(|other: T| other == float);
+    reads_back.then_some(even)
+}
+
+/// Bits behind the point of a finite number.
+fn binary_places(value: f64) -> usize {
+    const MANTISSA: u32 = f64::MANTISSA_DIGITS - 1;
+    let field = (value.abs().to_bits() >> MANTISSA) as u32;
+    let zeros = value.to_bits().trailing_zeros().min(MANTISSA);
+    (f64::MAX_EXP as u32 - 1 + MANTISSA).saturating_sub(field.max(1) + zeros) as usize
 }

@@ -30,6 +30,12 @@ impl Texts {
         self.ends.push(self.bytes.len());
     }
 
+    /// The last text. It must not become longer or shorter.
+    pub(super) fn last_mut(&mut self) -> &mut [u8] {
+        let start = self.ends.iter().nth_back(1).copied().unwrap_or(0);
+        &mut self.bytes[start..]
+    }
+
     /// How many texts there are.
     #[must_use]
     pub fn len(&self) -> usize {

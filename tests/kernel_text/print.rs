@@ -69,7 +69,11 @@ fn numbers_are_written_as_the_shortest_digits_without_exponent() {
         (Dtype::Float64, 0xfff8_0000_0000_0000, "NaN"),
         (Dtype::Float64, 0x4415_af1d_78b5_8c40, "100000000000000000000"),
         (Dtype::Float16, 0x2e66, "0.099975586"),
-        (Dtype::Float16, 0x47e5, "7.8945313"), // 7.8945312 is as short and as near
+        (Dtype::Float16, 0x47e5, "7.8945312"), // 7.8945313 is as short and as near
+        (Dtype::Float32, 0x3980_0000, "0.00024414062"),
+        (Dtype::Float32, 0x4818_b4e8, "156371.62"),
+        (Dtype::Float32, 0x4818_b4f8, "156371.88"),
+        (Dtype::Float64, 0x430c_6bf5_2634_0002, "1000000000000000.2"),
         (Dtype::Float16, 0xfbff, "-65504"),
         (Dtype::Bfloat16, 0x3dcd, "0.100097656"),
         (Dtype::Float8E4M3FN, 0x1d, "0.1015625"),
@@ -110,6 +114,40 @@ fn no_number_can_be_written_with_fewer_digits() {
             assert_ne!(format!("{wide:.*e}", digits - 2).parse(), Ok(wide), "{text}");
         }
     }
+}
+
+/// All floats that lie halfway between two decimals of so many digits, more or less.
+fn ties(mantissas: impl Iterator<Item = u64> + Clone, places: std::ops::Range<i32>) -> impl Iterator<Item = f64> {
+    places.flat_map(move |places| mantissas.clone().map(move |mantissa| (2 * mantissa + 1) as f64 / 2_f64.powi(places)))
+}
+
+#[test]
+fn of_two_shortest_texts_as_near_the_one_with_the_even_digit_is_written() {
+    /// The same digits by the standard library's exact decimals, which are rounded to even.
+    #[track_caller]
+    fn assert_nearest<T: std::fmt::LowerExp + std::str::FromStr + PartialEq>(float: T, text: &str) -> bool {
+        let nearest = format!("{float:.*e}", decimals::significant(text).max(1) - 1);
+        // Beside a power of two the nearest can be the text of another float.
+        let is_told = nearest.parse().is_ok_and(|read: T| read == float);
+        assert!(!is_told || nearest.parse::<f64>() == text.parse::<f64>(), "{text}, not {nearest}");
+        is_told
+    }
+    let mut random = Random(3);
+    let some: Vec<u64> = (0..4000).map(|_| random.next()).collect();
+    let mut floats: Vec<f32> = (0..1 << 16).map(|upper| f32::from_bits(upper << 16)).collect();
+    floats.extend(some.iter().map(|bits| f32::from_bits(*bits as u32)));
+    floats.extend(ties(0..1 << 12, 1..24).chain(ties((1 << 22)..(1 << 22) + 4096, 1..24)).map(|float| float as f32));
+    floats.retain(|float| float.is_finite());
+    let texts =
+        print(Storage::packed(Dtype::Float32), &floats.iter().map(|float| float.to_bits().into()).collect::<Vec<_>>());
+    let told = floats.iter().zip(&texts).filter(|(float, text)| assert_nearest(**float, text)).count();
+    assert!(told > floats.len() * 9 / 10);
+    let mantissas = some.iter().map(|bits| bits >> 12);
+    let wide = ties(mantissas.clone(), 1..30).chain(ties(0..512, 1..60)).chain(mantissas.map(f64::from_bits));
+    let wide: Vec<f64> = wide.chain((-1074..1023).map(|exponent| 2_f64.powi(exponent))).collect();
+    let texts = print(Storage::packed(Dtype::Float64), &wide.iter().map(|float| float.to_bits()).collect::<Vec<_>>());
+    let told = wide.iter().zip(&texts).filter(|(float, text)| assert_nearest(**float, text)).count();
+    assert!(told > wide.len() * 9 / 10);
 }
 
 #[test]
