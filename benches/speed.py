@@ -22,7 +22,7 @@ CASTS = [
 ]
 OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "start-up"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TCAST = os.path.join(ROOT, "target", "release", "tcast")
+TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
 
 PEERS = {
     "torch": """

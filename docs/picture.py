@@ -13,6 +13,7 @@ COMMANDS = [
     "tcast bitcast x.npy --bits --range 0..3",
     "tcast cast x.npy --to float8e4m3 -o x.safetensors",
 ]
+TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
 COLUMNS, FONT, LINE = 124, 13, 18
 WIDTH = 7.83  # of a character, where no monospace font is another: textLength below makes it so
 COLOURS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "36": "#76e3ea"}
@@ -24,7 +25,7 @@ def output_of(command, folder):
         os.chdir(folder)
 
     master, slave = pty.openpty()
-    environment = {**os.environ, "PATH": f"{ROOT}/target/release:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    environment = {**os.environ, "PATH": f"{TARGET}/release:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
     process = subprocess.Popen(command.split(), stdout=slave, stderr=slave, stdin=slave, env=environment, preexec_fn=into_folder)
     os.close(slave)
     printed = b""

@@ -1,6 +1,6 @@
 //! Streams a tensor file into another: as `tcast cast INPUT --to DTYPE -o OUTPUT`, with a progress of its own.
 //!
-//! `cargo run --release --example convert_file fixtures/model.safetensors bf16 target/model.safetensors`
+//! `cargo run --release --example convert_file fixtures/model.safetensors bf16 model.bf16.safetensors`
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what it does")]
 
 use std::error::Error;

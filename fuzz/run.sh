@@ -15,6 +15,7 @@ all=(npy_header safetensors_header onnx_walk zip_members checkpoint_index string
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
+export CARGO_TARGET_DIR=$here/target
 longest=65536 # bytes of an input
 # Files of trials go to memory, where there is a folder for it.
 memory=$([ -w /dev/shm ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")

@@ -151,31 +151,3 @@ fn real_numbers_become_complex_with_no_imaginary_part() {
         .collect();
     assert_eq!(wide, [3.0, -4.0]);
 }
-
-#[cfg(unix)]
-#[test]
-fn an_interrupt_leaves_no_folder_behind() {
-    let bench = Bench::new();
-    let header = npy("'<f4'", "(67108864,)", &[]);
-    bench.write("a.npy", &header);
-    let file = std::fs::File::options().write(true).open(bench.path("a.npy")).unwrap();
-    file.set_len(header.len() as u64 + (1 << 28)).unwrap();
-    bench.write("b.npy", &npy("'<f8'", "(1,)", &[0; 8]));
-    // The program could be done before the signal comes; then it is tried again.
-    let interrupted = (0..20).any(|_| {
-        let _ = std::fs::remove_dir_all(bench.path("out"));
-        let mut child = bench
-            .command()
-            .args(["promote", "a.npy", "b.npy", "-o", "out", "-j1", "--no-sync"])
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        while bench.files().len() == 2 && child.try_wait().unwrap().is_none() {
-            std::thread::yield_now();
-        }
-        let _ = std::process::Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status();
-        child.wait().unwrap().code() == Some(130)
-    });
-    assert!(interrupted, "the signal never came in time");
-    assert_eq!(bench.files(), ["a.npy", "b.npy"]);
-}

@@ -8,9 +8,23 @@ mod convert_file;
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_in_memory;
 
-use common::{Bench, npy_data, npy_f32};
+use common::{Bench, fixture, npy_data, npy_f32};
 use tcast::dtype::Dtype;
 use tcast::kernel::Loss;
+
+/// Where `target/` is elsewhere, as with `CARGO_TARGET_DIR`, and there is nothing but the fixtures.
+#[test]
+fn the_first_command_of_the_readme_needs_no_folder_of_cargo() {
+    let readme = include_str!("../README.md");
+    let line = readme.lines().find_map(|line| line.strip_prefix("cargo run --release -- ")).unwrap();
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("fixtures")).unwrap();
+    std::fs::copy(fixture("model.safetensors"), bench.path("fixtures/model.safetensors")).unwrap();
+    let outcome = bench.run(line);
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("cast "), "{outcome:?}");
+    assert_eq!(bench.files(), ["fixtures", "model.float8e4m3fn.safetensors"]);
+}
 
 #[test]
 fn a_tensor_in_memory_becomes_what_the_program_makes_of_it() {

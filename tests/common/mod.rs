@@ -140,17 +140,17 @@ pub fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
-/// Runs a cast of a file that nobody should trust: it must end as one of `allowed`, within a second or so and 256 MiB
-/// of address space, with one error or none, and leave nothing but the output.
+/// Runs a cast of a file that nobody should trust: it must end as one of `allowed`, within 256 MiB of address space, with
+/// one error or none, and leave nothing but the output. It takes a fraction of a second; the limit of a minute of
+/// computing time is for slow machines, and what takes time in another proportion needs more.
 #[track_caller]
 pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
     // The address space, because the memory in use could only be asked for from outside; one thread, because each
     // takes some of it for its stack and its heap, used or not.
-    let limited = "ulimit -v 262144 && exec \"$0\" \"$@\"";
+    let limited = "ulimit -v 262144 && ulimit -t 60 && exec \"$0\" \"$@\"";
     for output in ["out.npz", "out.safetensors"] {
         let bench = Bench::new();
         let emulated = emulated(); // an emulator has memory and time of its own
-        let is_limited = emulated.is_none();
         let mut command = emulated.unwrap_or_else(|| {
             let mut command = Command::new("sh");
             command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin!("tcast"));
@@ -158,9 +158,7 @@ pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
         });
         command.args(["cast", "-j1", "--no-sync"]);
         command.arg(file).args(["--to", "float16", "-o", output]).current_dir(bench.folder.path());
-        let start = std::time::Instant::now();
         let done = command.output().expect("a shell");
-        let time = start.elapsed();
         let (stdout, stderr) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         let code = done.status.code();
         assert!(code.is_some_and(|code| allowed.contains(&code)), "{what}: {code:?}: {stderr}");
@@ -168,8 +166,6 @@ pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
         let errors = stderr.lines().filter(|line| line.starts_with("tcast: error: ")).count();
         assert_eq!(errors, usize::from(code == Some(1)), "{what}: {stderr}");
         assert_eq!(bench.files(), if code == Some(0) { vec![output.to_owned()] } else { vec![] }, "{what}");
-        // A second is the aim; the machine may be doing other things.
-        assert!(time.as_secs() < 5 || !is_limited, "{what}: {time:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Disks that are full, that fail, that may not be written to, or go away.
 
-use super::{content, has_strace, in_shell, number, numbers, outcome, skip};
+use super::hold::hold;
+use super::{content, has_strace, in_shell, number, numbers, skip};
 use crate::common::promises::record;
 use crate::common::{Bench, shard, tree};
 use std::collections::BTreeMap;
@@ -183,21 +184,17 @@ fn a_folder_that_may_not_be_written_to_is_told() {
 fn a_folder_that_goes_away_is_told_and_what_took_its_place_is_left_alone() {
     use std::os::unix::ffi::OsStrExt;
     let bench = Bench::new();
-    super::sparse(&bench.path("x.npy"), 1 << 26);
+    super::sparse(&bench.path("x.npy"), 1 << 22);
     fs::create_dir(bench.path("out")).unwrap();
     let mut command = bench.command();
-    command.args("cast x.npy --to int8 -j1 -q --no-sync -o out/y.npy".split(' ')).stderr(std::process::Stdio::piped());
-    let child = command.spawn().unwrap();
-    while fs::read_dir(bench.path("out")).unwrap().next().is_none() {
-        std::thread::yield_now();
-    }
+    command.args("cast x.npy --to int8 -j1 -q --no-sync -o out/y.npy".split(' '));
+    let Some(held) = hold(command, "pwrite64", 2) else { return };
     let temporary = fs::read_dir(bench.path("out")).unwrap().next().unwrap().unwrap().path();
     assert!(temporary.file_name().unwrap().as_bytes().starts_with(b".tcast-"));
     fs::remove_dir_all(bench.path("out")).unwrap();
     fs::create_dir(bench.path("out")).unwrap();
     bench.write("out/mine", b"mine");
-    let said = outcome(child.wait_with_output().unwrap());
-    said.expect(1, "", "tcast: error: out/y.npy: cannot write: no such file or directory\n");
+    held.release().expect(1, "", "tcast: error: out/y.npy: cannot write: no such file or directory\n");
     assert_eq!(tree(&bench.path("out")).into_keys().collect::<Vec<_>>(), ["mine"]);
     assert_eq!(content(&bench.path("out/mine")).unwrap(), b"mine");
 }

@@ -1,12 +1,13 @@
 //! Inputs that change while they are read: cut short, written to, replaced, removed, and disks that do not give them.
 
-use super::{has_strace, number, numbers, outcome, sparse, traced};
+use super::hold::{Held, hold};
+use super::{Moments, number, numbers, outcome, sparse};
 use crate::common::promises::record;
 use crate::common::{Bench, Outcome, npy};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 const CUT_SHORT: &str = "tcast: error: x.npy: the file was cut short, or could not be read, during the work\n";
 const CHANGED: &str = "tcast: error: x.npy: the file was changed, or another took its name, during the work\n  \
@@ -50,46 +51,33 @@ fn an_input_cut_short_between_two_pieces_is_an_error() {
 /// The system is made to say that the pages are there, as it does where they went away a moment later.
 #[test]
 fn an_input_cut_short_within_a_piece_is_the_same_error_and_no_death_by_a_signal() {
-    if !has_strace("an input cut short within a piece") {
-        return;
-    }
-    let blind = ["-e", "trace=madvise", "-e", "inject=madvise:retval=0"];
     let bench = Bench::new();
     for threads in ["-j1", "-j4"] {
         bench.write("x.npy", &npy("'<f4'", "(4194304,)", &vec![0; 16 << 20]));
-        let line = format!("cast x.npy --to f16 -o pipe.npy -q {threads}");
-        let cut = || cut(&bench.path("x.npy"), 5000);
-        while_it_waits(&bench, traced(&bench, &blind, &line), cut).expect(1, "", CUT_SHORT);
+        let mut command = bench.command();
+        command.env("BLIND", "1").args(["cast", "x.npy", "--to", "f16", "-o", "out.npy", "-q", threads]);
+        let Some(held) = hold(command, "pwrite64", 1) else { return };
+        cut(&bench.path("x.npy"), 5000);
+        held.release().expect(1, "", CUT_SHORT);
+        assert_eq!(bench.files(), ["x.npy"]);
     }
     // Of `diff`, 1 would say that the files differ.
-    let slow = ["-e", "trace=madvise", "-e", "inject=madvise:retval=0:delay_enter=50000"];
-    let is_told = (0..20).any(|tries| {
-        let len = sparse(&bench.path("x.npy"), 1 << 22);
-        sparse(&bench.path("y.npy"), 1 << 22);
-        let mut command = traced(&bench, &slow, "diff x.npy y.npy -j1");
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(200 + 40 * tries));
-        cut(&bench.path("x.npy"), len / 2);
-        let said = outcome(child.wait_with_output().unwrap());
-        // It may not have begun yet, or be through already.
-        assert!(matches!(said.code, Some(0 | 2)), "{said:?}");
-        said.stderr == CUT_SHORT
-    });
-    assert!(is_told);
+    sparse(&bench.path("x.npy"), 1 << 22);
+    sparse(&bench.path("y.npy"), 1 << 22);
+    let mut command = bench.command();
+    command.env("BLIND", "1").args(["diff", "x.npy", "y.npy", "-j1"]);
+    let Some(held) = hold(command, "madvise", 4) else { return };
+    cut(&bench.path("x.npy"), 5000);
+    held.release().expect(2, "", CUT_SHORT);
     let test = "an_input_cut_short_within_a_piece_is_the_same_error_and_no_death_by_a_signal";
     record(test, "3 ways, by SIGBUS");
 }
 
-/// A conversion to a file that takes a while.
-fn begin(bench: &Bench, more: &[&str]) -> Child {
-    let _ = fs::remove_file(bench.path("out.npy"));
+/// A conversion to a file, held when it writes the second piece. `None` where that cannot be had.
+fn begin(bench: &Bench, more: &[&str]) -> Option<Held> {
     let mut command = bench.command();
     command.args(["cast", "x.npy", "--to", "int8", "-o", "out.npy", "-q", "--no-sync"]).args(more);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !bench.files().iter().any(|name| name.starts_with(".tcast-")) && child.try_wait().unwrap().is_none() {
-        std::thread::yield_now();
-    }
-    child
+    hold(command, "pwrite64", 2)
 }
 
 #[test]
@@ -106,7 +94,7 @@ fn whatever_happens_to_an_input_is_told_and_nothing_is_left() {
         fs::rename(bench.path("new.npy"), &x).unwrap();
     };
     // A page ends there, and the last one reads as zeros beyond the new end.
-    let shortened = || cut(&x, (1 << 27) + 100);
+    let shortened = || cut(&x, (1 << 25) + 100);
     let cases: [(&dyn Fn(), &[&str]); 5] = [
         (&written_to, &[CHANGED]),
         (&replaced, &[CHANGED]),
@@ -117,30 +105,21 @@ fn whatever_happens_to_an_input_is_told_and_nothing_is_left() {
     let mut told = 0;
     for (change, messages) in cases {
         for threads in ["-j2", "-j1"].iter().cycle().take(times) {
-            let mut tries = 0;
-            loop {
-                sparse(&x, 1 << 25);
-                let child = begin(&bench, &[threads]);
-                change();
-                let said = outcome(child.wait_with_output().unwrap());
-                let files: Vec<String> = bench.files();
-                tries += 1;
-                if said.code == Some(0) && tries < 20 {
-                    continue; // it was done before
-                }
-                assert_eq!(said.code, Some(1), "{said:?}");
-                assert!(messages.contains(&said.stderr.as_str()), "{said:?}");
-                assert_eq!(files, ["x.npy"]);
-                told += 1;
-                break;
-            }
+            sparse(&x, 1 << 23);
+            let Some(held) = begin(&bench, &[threads]) else { return };
+            change();
+            let said = held.release();
+            assert_eq!((said.code, said.stdout.as_str()), (Some(1), ""), "{said:?}");
+            assert!(messages.contains(&said.stderr.as_str()), "{said:?}");
+            assert_eq!(bench.files(), ["x.npy"]);
+            told += 1;
         }
     }
     // What has lost its name keeps its bytes.
-    sparse(&x, 1 << 25);
-    let child = begin(&bench, &[]);
+    sparse(&x, 1 << 23);
+    let Some(held) = begin(&bench, &[]) else { return };
     fs::remove_file(&x).unwrap();
-    outcome(child.wait_with_output().unwrap()).expect(0, "", "");
+    held.release().expect(0, "", "");
     record("whatever_happens_to_an_input_is_told_and_nothing_is_left", &format!("{told} changes"));
 }
 
@@ -148,8 +127,6 @@ fn whatever_happens_to_an_input_is_told_and_nothing_is_left() {
 fn an_input_cut_short_at_any_moment_is_an_error_or_came_too_late() {
     let times = number("TCAST_KILLS", 20);
     let bench = Bench::new();
-    let mut random = super::Random::new();
-    let mut told = 0;
     let mut headers = vec![];
     for index in 0..20_000 {
         let at = index * 4;
@@ -157,30 +134,28 @@ fn an_input_cut_short_at_any_moment_is_an_error_or_came_too_late() {
     }
     let file = crate::common::safetensors(&format!("{{{}}}", headers.join(",")), &vec![0; 80_000]);
     bench.write("x.safetensors", &file);
-    let start = std::time::Instant::now();
-    bench.run("cast x.safetensors --to f16 -o whole.safetensors -q").expect(0, "", "");
-    let takes = start.elapsed();
+    let work = || bench.run("cast x.safetensors --to f16 -o whole.safetensors -q").expect(0, "", "");
+    let mut moments = Moments::within(work);
     for _ in 0..times {
         bench.write("x.safetensors", &file);
         let mut command = bench.command();
         command.args("cast x.safetensors --to f16 -o out.safetensors -q -f".split(' '));
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(takes.mul_f64(random.share()));
+        std::thread::sleep(moments.next());
         cut(&bench.path("x.safetensors"), 4096);
         let said = outcome(child.wait_with_output().unwrap());
+        moments.was_under_way(said.code != Some(0));
         match said.code {
             Some(0) => assert!(bench.read("out.safetensors") == bench.read("whole.safetensors")),
             Some(1) => {
                 assert_eq!(said.stderr.matches("tcast: error: x.safetensors: ").count(), 1, "{said:?}");
                 assert!(!bench.path("out.safetensors").exists());
-                told += 1;
             }
             _ => panic!("{said:?}"),
         }
         let _ = fs::remove_file(bench.path("out.safetensors"));
         assert_eq!(bench.files(), ["whole.safetensors", "x.safetensors"]);
     }
-    assert!(told > 0);
     record("an_input_cut_short_at_any_moment_is_an_error_or_came_too_late", &format!("{times} moments"));
 }
 

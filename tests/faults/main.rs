@@ -11,6 +11,7 @@
 mod common;
 
 mod disk;
+mod hold;
 mod inputs;
 mod limits;
 mod names;
@@ -25,6 +26,7 @@ use common::{Bench, Outcome};
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// A number from the environment, or the one for every day.
 fn number(variable: &str, usual: usize) -> usize {
@@ -111,6 +113,30 @@ impl Random {
     /// From 0 to 1.
     fn share(&mut self) -> f64 {
         self.next() as f64 / u64::MAX as f64
+    }
+}
+
+/// Random moments within a run. How long it takes is learned along the way: the machine has other things to do.
+struct Moments {
+    length: Duration,
+    random: Random,
+}
+
+impl Moments {
+    /// Does the work once, to begin with the time that it takes.
+    fn within(work: impl FnOnce()) -> Self {
+        let start = Instant::now();
+        work();
+        Self { length: start.elapsed(), random: Random::new() }
+    }
+
+    fn next(&mut self) -> Duration {
+        self.length.mul_f64(self.random.share() * 1.1)
+    }
+
+    /// The run was under way at the last moment, or over: later ones are adjusted.
+    fn was_under_way(&mut self, is_under_way: bool) {
+        self.length = self.length.mul_f64(if is_under_way { 1.05 } else { 0.85 });
     }
 }
 

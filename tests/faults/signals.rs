@@ -1,12 +1,13 @@
 //! Signals: SIGKILL at any moment, and those that ask the program to end.
 
-use super::{Random, leftovers, number, numbers, outcome, skip, sparse};
+use super::hold::hold;
+use super::{Moments, leftovers, number, numbers, outcome, skip, sparse};
 use crate::common::promises::record;
-use crate::common::{Bench, long_work, same, shard, tree};
+use crate::common::{Bench, long_work, npy, same, shard, tree};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Ends a run after some time.
 fn end(bench: &Bench, line: &str, signal: &str, after: Duration) -> Output {
@@ -24,16 +25,14 @@ fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
     let (bench, line) = long_work();
     let line = format!("{line} --no-sync");
     let whole = tree(&bench.path("whole"));
-    let start = Instant::now();
-    bench.run("cast in --to f16 -o timed -q --no-sync").expect(0, "", "");
-    let takes = start.elapsed();
-    let (mut killed, mut random) = (0, Random::new());
+    let mut moments = Moments::within(|| bench.run("cast in --to f16 -o timed -q --no-sync").expect(0, "", ""));
+    let mut killed = 0;
     while killed < kills {
         // As long as it is killed, each time at another moment.
         let mut resume = "";
         loop {
-            let after = takes.mul_f64(random.share() * 1.1);
-            let outcome = end(&bench, &format!("{line}{resume}"), "KILL", after);
+            let outcome = end(&bench, &format!("{line}{resume}"), "KILL", moments.next());
+            moments.was_under_way(outcome.status.code().is_none());
             if outcome.status.code().is_some() {
                 let error = String::from_utf8(outcome.stderr).unwrap();
                 // The run before may have been killed between its last deed and its end.
@@ -58,44 +57,35 @@ fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
 #[test]
 fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
     let (bench, line) = long_work();
-    let start = Instant::now();
-    bench.run("cast in --to f16 -o timed -q").expect(0, "", "");
-    let step = start.elapsed() / 40;
-    let mut kept = 0;
-    for wait in 0..60 {
-        let outcome = end(&bench, line, "INT", step * wait);
-        let said = String::from_utf8(outcome.stderr).unwrap();
-        match outcome.status.code() {
-            Some(130) if bench.path("out/config.json").exists() => {} // at its very end
-            Some(130) if bench.path("out").exists() => {
-                assert_eq!(
-                    said,
-                    "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume goes on\n"
-                );
-                let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
-                assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
-                let shards = left.iter().filter(|name| name.ends_with(".safetensors"));
-                assert!(shards.count() > 0);
-                kept += 1;
-                bench.run(line).expect(
-                    1,
-                    "",
-                    "tcast: error: out: an unfinished conversion is in it\n  \
-                     add --resume to go on with it, or --force to start anew\n",
-                );
-                bench.run(&format!("{line} --resume")).expect(0, "", "");
-                same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
-            }
-            Some(130) => assert_eq!(said, "tcast: interrupted, no output was written\n"),
-            Some(0) | None => {} // too late, or before it could listen
-            Some(code) => panic!("{code}: {said}"),
-        }
-        let _ = fs::remove_dir_all(bench.path("out"));
-        if kept == 3 {
-            return;
-        }
+    // The call that writes the second shard, and later ones.
+    for at in [9, 20] {
+        let mut command = bench.command();
+        command.args(line.split(' ')).arg("-j1");
+        let Some(held) = hold(command, "pwrite64", at) else { return };
+        held.signal("INT").expect(
+            130,
+            "",
+            "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume goes on\n",
+        );
+        let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
+        assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
+        assert!(left.iter().any(|name| name.ends_with(".safetensors")), "{left:?}");
+        bench.run(line).expect(
+            1,
+            "",
+            "tcast: error: out: an unfinished conversion is in it\n  \
+             add --resume to go on with it, or --force to start anew\n",
+        );
+        bench.run(&format!("{line} --resume")).expect(0, "", "");
+        same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+        fs::remove_dir_all(bench.path("out")).unwrap();
     }
-    panic!("no interrupt came in time");
+    // Before there is a whole shard, nothing is worth keeping.
+    let mut command = bench.command();
+    command.args(line.split(' ')).arg("-j1");
+    let Some(held) = hold(command, "pwrite64", 1) else { return };
+    held.signal("INT").expect(130, "", "tcast: interrupted, no output was written\n");
+    assert_eq!(bench.files(), ["in", "whole"]);
 }
 
 /// The signals that ask to end. What this process was told to ignore, as by nohup, its children ignore too.
@@ -113,29 +103,16 @@ fn heeded() -> Vec<&'static str> {
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     let bench = Bench::new();
-    sparse(&bench.path("big.npy"), 1 << 29);
+    sparse(&bench.path("a.npy"), 1 << 22);
+    bench.write("b.npy", &npy("'<f8'", "(1,)", &[0; 8]));
     for signal in heeded() {
-        // The program could be done before the signal comes; then it is tried again.
-        let interrupted = (0..20).any(|_| {
-            let _ = fs::remove_file(bench.path("big.int8.npy"));
-            let mut child = bench
-                .command()
-                .args(["cast", "big.npy", "--to", "int8", "-j1"])
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap();
-            while bench.files().len() == 1 && child.try_wait().unwrap().is_none() {
-                std::thread::yield_now();
-            }
-            let _ = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
-            let said = outcome(child.wait_with_output().unwrap());
-            if said.code == Some(130) {
-                said.expect(130, "", "tcast: interrupted, no output was written\n");
-            }
-            said.code == Some(130)
-        });
-        assert!(interrupted, "SIG{signal} never came in time");
-        assert_eq!(bench.files(), ["big.npy"], "SIG{signal}");
+        for line in ["cast a.npy --to int8", "promote a.npy b.npy -o out"] {
+            let mut command = bench.command();
+            command.args(line.split(' ')).args(["-j1", "--no-sync"]);
+            let Some(held) = hold(command, "pwrite64", 2) else { return };
+            held.signal(signal).expect(130, "", "tcast: interrupted, no output was written\n");
+            assert_eq!(bench.files(), ["a.npy", "b.npy"], "SIG{signal}");
+        }
     }
 }
 
@@ -145,14 +122,13 @@ fn an_output_is_old_or_new_whenever_the_run_is_killed() {
     let bench = Bench::new();
     bench.write("x.npy", &numbers(400_000));
     let line = "cast x.npy --to f16 -o out.npz -f -q";
-    let start = Instant::now();
-    bench.run(line).expect(0, "", "");
-    let takes = start.elapsed();
+    let mut moments = Moments::within(|| bench.run(line).expect(0, "", ""));
     let (old, new) = (numbers(1000), bench.read("out.npz"));
-    let (mut killed, mut random, mut replaced) = (0, Random::new(), 0);
+    let (mut killed, mut replaced) = (0, 0);
     while killed < kills {
         bench.write("out.npz", &old);
-        let outcome = end(&bench, line, "KILL", takes.mul_f64(random.share() * 1.1));
+        let outcome = end(&bench, line, "KILL", moments.next());
+        moments.was_under_way(outcome.status.code().is_none());
         let there = bench.read("out.npz");
         assert!(there == old || there == new, "killed {killed} times: the output is neither old nor new");
         let left = leftovers(&bench);
@@ -182,16 +158,15 @@ fn a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_comple
         bench.run(&format!("cast {folder} --to f16 -o {folder}16 -q")).expect(0, "", "");
     }
     let wholes = ["first16", "second16"].map(|folder| tree(&bench.path(folder)));
-    let start = Instant::now();
-    bench.run("cast second --to f16 -o first16 -q -f --no-sync").expect(0, "", "");
-    let takes = start.elapsed();
-    let (mut killed, mut random) = (0, Random::new());
+    let work = || bench.run("cast second --to f16 -o first16 -q -f --no-sync").expect(0, "", "");
+    let (mut moments, mut killed) = (Moments::within(work), 0);
     while killed < kills {
         let _ = fs::remove_dir_all(bench.path("out"));
         bench.run("cast first --to f16 -o out -q --no-sync").expect(0, "", "");
         let mut line = "cast second --to f16 -o out -q -f --no-sync".to_owned();
         loop {
-            let outcome = end(&bench, &line, "KILL", takes.mul_f64(random.share() * 1.1));
+            let outcome = end(&bench, &line, "KILL", moments.next());
+            moments.was_under_way(outcome.status.code().is_none());
             let there = tree(&bench.path("out"));
             for (name, content) in there.iter().filter(|(name, _)| !name.starts_with(".tcast")) {
                 assert!(wholes.iter().any(|whole| whole[name] == *content), "{name} is neither old nor new");
@@ -217,15 +192,14 @@ fn whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one() {
     let bench = Bench::new();
     bench.write("x.npy", &numbers(400_000));
     let line = "cast x.npy --to f16 -o out.npy -f -q";
-    let start = Instant::now();
-    bench.run(line).expect(0, "", "");
-    let takes = start.elapsed();
+    let mut moments = Moments::within(|| bench.run(line).expect(0, "", ""));
     let (old, new) = (b"old".to_vec(), bench.read("out.npy"));
-    let (mut random, mut asked, signals) = (Random::new(), 0, heeded());
+    let (mut asked, signals) = (0, heeded());
     while asked < times {
         let signal = signals[asked % signals.len()];
         bench.write("out.npy", &old);
-        let said = outcome(end(&bench, line, signal, takes.mul_f64(random.share() * 1.1)));
+        let said = outcome(end(&bench, line, signal, moments.next()));
+        moments.was_under_way(said.code != Some(0));
         let there = bench.read("out.npy");
         assert_eq!(bench.files(), ["out.npy", "x.npy"], "{signal}: {said:?}");
         match (said.code, said.stderr.as_str()) {

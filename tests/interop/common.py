@@ -17,7 +17,8 @@ import oracle
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "fixtures"
-TCAST = os.environ.get("TCAST", str(ROOT / "target/release/tcast"))
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+TCAST = os.environ.get("TCAST", str(TARGET / "release/tcast"))
 
 # tcast's name -> the name numpy or ml_dtypes gives the type.
 NUMPY_NAMES = {

@@ -8,7 +8,6 @@ mod print;
 #[path = "../common/twin.rs"]
 mod twin;
 
-use std::time::{Duration, Instant};
 use tcast::dtype::Dtype;
 use tcast::kernel::{Counts, Loss, NotANumber, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
 use twin::NUMERIC;
@@ -136,11 +135,11 @@ fn all_else_is_no_number() {
     assert_eq!(parse_bytes(Storage::packed(Dtype::Uint2), RULES, &texts), Err(NotANumber(2047)));
 }
 
+/// In time that grows with the square of the length, this would take days.
 #[test]
 fn texts_of_any_length_take_linear_time() {
     const LENGTH: usize = 10_000_000;
     let zeros = "0".repeat(LENGTH);
-    let start = Instant::now();
     let texts = [
         format!("1{zeros}e-{LENGTH}"),
         format!("0.{zeros}1e{}", LENGTH + 1),
@@ -156,7 +155,6 @@ fn texts_of_any_length_take_linear_time() {
     assert_eq!(parse(Dtype::Float32, RULES, &texts).0, [0x7f80_0000, 0xbf80_0000, 0x7f80_0000, 0x8000_0000]);
     assert_eq!(parse(Dtype::Int64, RULES, &texts).0, [u64::MAX, 0, 0, 0]);
     assert_eq!(parse(Dtype::Int4, RULES, &texts).0, [0xf, 0xf, 0, 0]);
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]
