@@ -308,7 +308,9 @@ fn an_output_that_is_the_input_is_refused_under_any_name() {
     std::os::unix::fs::symlink("x.npy", bench.path("link.npy")).unwrap();
     fs::hard_link(bench.path("x.npy"), bench.path("hard.npy")).unwrap();
     for out in ["x.npy", "./x.npy", "link.npy", "hard.npy"] {
-        let message = format!("tcast: error: {out}: the output is the input; name another file with -o\n");
+        let other = if out == "x.npy" { "" } else { " (x.npy)" };
+        let message =
+            format!("tcast: error: {out}: is a file of the input{other}, and would be replaced\n  name another file\n");
         bench.run(&format!("cast x.npy --to bf16 -f -o {out}")).expect(1, "", &message);
     }
     assert_eq!(bench.read("x.npy"), before);

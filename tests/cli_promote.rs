@@ -119,7 +119,7 @@ fn all_outputs_appear_or_none() {
     // Nor is anything written over.
     bench.write("b.npy", &int8(&[1]));
     let outcome = bench.run("promote a.npy b.npy -o . -f");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("the output is the input"), "{outcome:?}");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("is a file of the input"), "{outcome:?}");
     std::fs::create_dir(bench.path("out")).unwrap();
     std::fs::write(bench.path("out/b.npy"), "mine").unwrap();
     assert_eq!(bench.run("promote a.npy b.npy -o out").code, Some(1));

@@ -10,6 +10,7 @@ use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, as_glob, quoted, shorten, size};
 use crate::hash;
+use crate::io::identity::Files;
 use crate::io::output::{self, Destination};
 use crate::kernel::{Form, Loss};
 use crate::operator::Operator;
@@ -57,10 +58,12 @@ pub(super) fn run(job: &Job) -> Result<()> {
         source.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
     let output = output_path(job, &source)?;
-    let report_file = job.report.map(|path| ReportFile::new(path, args.force, &source, &output)).transpose()?;
+    let mut run = Files::default();
+    run.read(source.files()?);
+    let report_file = job.report.map(|path| ReportFile::new(path, args.force, &output, &mut run)).transpose()?;
     let is_folder = is_folder(job, &source, &output);
     let write = if is_folder { to_folder } else { to_file };
-    let Written { files, before, finished, all } = write(job, &source, &output)?;
+    let Written { files, before, finished, all } = write(job, &source, &output, &mut run)?;
     let time = (!args.dry_run).then(|| start.elapsed());
     let operator = job.operator.name();
     let bytes_in = match job.part {
@@ -99,7 +102,7 @@ fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> bool {
         || source.folder.is_some() && (output.is_dir() || container::by_extension(output).is_none())
 }
 
-fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Written<'a>> {
+fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files) -> Result<Written<'a>> {
     let args = job.file;
     if container::by_extension(output).is_some() && !output.is_dir() {
         let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
@@ -113,7 +116,7 @@ fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Wri
         (None, false, true) => Start::Replace,
         (None, false, false) => Start::Anew,
     };
-    let folder = Folder::new(source, output, &plans, spread, (job.operator.name(), options(job)), start)?;
+    let folder = Folder::new(source, output, &plans, spread, (job.operator.name(), options(job)), start, run)?;
     if !args.quiet {
         folder.warn_of_left_out();
     }
@@ -125,7 +128,7 @@ fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Wri
     folder.write(source, plans, job.part, &settings)
 }
 
-fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Written<'a>> {
+fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files) -> Result<Written<'a>> {
     let args = job.file;
     if let Some(flag) = job.part.map(|_| "--part").or(job.resume.then_some("--resume")) {
         let error =
@@ -142,8 +145,7 @@ fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path) -> Result<Writt
             return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
         }
     };
-    let inputs: Vec<&Path> = source.paths().collect();
-    let destination = Destination::new(output, args.force, &inputs)?;
+    let destination = Destination::among(run, output, args.force)?;
     if job.measures.hash && !destination.keeps() {
         let error = Error::new("cannot be read again, to be hashed: it is no file").in_file(output);
         return Err(error.remedy("leave --hash out, or name a file with -o"));

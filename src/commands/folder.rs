@@ -9,6 +9,7 @@ use crate::container::checkpoint::{
 use crate::engine;
 use crate::error::{Error, Result, quoted, shorten};
 use crate::hash;
+use crate::io::identity::{Files, is_within};
 use crate::io::output::check_room;
 use crate::plan::{Plan, Spread};
 use crate::progress::{Shards, Silent};
@@ -60,6 +61,7 @@ impl Folder {
         spread: Spread,
         (operator, options): (&str, Value),
         start: Start,
+        run: &mut Files,
     ) -> Result<Self> {
         if let Some(folder) = &source.folder {
             check_apart(path, folder)?;
@@ -94,7 +96,7 @@ impl Folder {
             replaced,
         };
         staging::check(path, start, &manifest)?;
-        check_inputs(path, source, &manifest)?;
+        check_files(path, &manifest, run).map_err(|error| error.remedy("name another folder with -o"))?;
         let folder = source.folder.clone();
         Ok(Self { path: path.to_owned(), source: folder, start, left_out: side_files.left_out, manifest })
     }
@@ -255,17 +257,10 @@ pub(super) fn with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
 
 /// Refuses an output that is the folder of the input or lies in it: side files would become their own copies.
 fn check_apart(output: &Path, input: &Path) -> Result<()> {
-    let mut above = output.ancestors().map(|path| if path == Path::new("") { Path::new(".") } else { path });
-    let existing = above.find_map(|path| fs::canonicalize(path).ok());
-    let (Some(existing), Ok(input)) = (existing, fs::canonicalize(input)) else { return Ok(()) };
-    if !existing.starts_with(&input) {
+    if !is_within(output, input) {
         return Ok(());
     }
-    let what = if existing == input && output.exists() {
-        "is the folder of the input"
-    } else {
-        "lies in the folder of the input"
-    };
+    let what = if is_within(input, output) { "is the folder of the input" } else { "lies in the folder of the input" };
     Err(Error::new(format!("the output {what}")).in_file(output).remedy("name a folder elsewhere with -o"))
 }
 
@@ -328,15 +323,10 @@ fn fingerprint(shard: &Input) -> Result<Source> {
     Source::of(shard.path(), name, Some(shard.header()))
 }
 
-/// Refuses an output in which a file of the input would be replaced, or removed, or is one by a link.
-fn check_inputs(folder: &Path, source: &Checkpoint, manifest: &Manifest) -> Result<()> {
-    for path in manifest.files().chain(&manifest.replaced).map(|name| folder.join(name)).filter(|path| path.is_file()) {
-        if source.paths().any(|input| same_file::is_same_file(input, &path).unwrap_or(false)) {
-            let error = Error::new("is a file of the input, and would be replaced").in_file(&path);
-            return Err(error.remedy("name another folder with -o"));
-        }
-    }
-    Ok(())
+/// Refuses a folder that another output of the run is, or in which a file of the input would be replaced or removed.
+fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()> {
+    run.write(folder)?;
+    manifest.files().chain(&manifest.replaced).try_for_each(|name| run.check_unread(&folder.join(name)))
 }
 
 /// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are

@@ -8,6 +8,7 @@ use crate::container::{self, Container, Tensor};
 use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, shorten, visible};
+use crate::io::identity::Files;
 use crate::io::output::{Destination, NewFolder};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
@@ -107,26 +108,23 @@ struct Output<'a> {
 /// Plans all outputs, writes all, and then gives them their names.
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Output<'a>>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
+    let mut run = Files::default();
+    inputs.iter().try_for_each(|input| input.files().map(|files| run.read(files)))?;
     if let Some(folder) = inputs.iter().find(|input| input.folder.is_some()) {
         if inputs.len() > 1 {
             let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
             return Err(error.remedy("name the tensors in it with --tensor"));
         }
         if output.is_dir() || container::by_extension(output).is_none() {
-            return write_folder(args, folder, output, decision).map(|output| vec![output]);
+            return write_folder(args, folder, output, decision, &mut run).map(|output| vec![output]);
         }
     }
     let folder = Folder::new(output, args.inputs.len() == 1)?;
-    let all: Vec<&Path> = inputs.iter().flat_map(Checkpoint::paths).collect();
     let mut planned = Vec::new();
-    let mut names = HashSet::new();
     for input in inputs {
         let to = folder.place(&input.path);
-        if !names.insert(to.clone()) {
-            return Err(Error::new("two inputs have this name, and would have one output").in_file(&to));
-        }
         let target = container::by_extension(&to).unwrap_or(input.shards[0].container);
-        let destination = Destination::new(&to, args.force, &all)?;
+        let destination = Destination::among(&mut run, &to, args.force)?;
         let plan = plans(args, input, decision, target, Spread::One)?.swap_remove(0);
         planned.push((destination, to, plan));
     }
@@ -157,12 +155,18 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
 }
 
 /// A whole checkpoint, of which some tensors get another type.
-fn write_folder<'a>(args: &PromoteArgs, input: &'a Checkpoint, to: &Path, decision: Decision) -> Result<Output<'a>> {
+fn write_folder<'a>(
+    args: &PromoteArgs,
+    input: &'a Checkpoint,
+    to: &Path,
+    decision: Decision,
+    run: &mut Files,
+) -> Result<Output<'a>> {
     let spread = Spread::AsInputs;
     let plans = plans(args, input, decision, container::SHARDS, spread)?;
     let options = json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate });
     let start = if args.force { Start::Replace } else { Start::Anew };
-    let folder = folder::Folder::new(input, to, &plans, spread, ("promote", options), start)?;
+    let folder = folder::Folder::new(input, to, &plans, spread, ("promote", options), start, run)?;
     if !args.quiet {
         folder.warn_of_left_out();
     }

@@ -5,6 +5,7 @@ use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::io::identity::{Files, is_within};
 use crate::io::output::Destination;
 use crate::plan::source_form;
 use crate::progress::Silent;
@@ -22,27 +23,22 @@ pub(super) struct ReportFile {
 }
 
 impl ReportFile {
-    /// Checks that it can be written; `replace` allows an existing file, but for one of the input.
+    /// Checks that it can be written beside the other files of the run; `replace` allows an existing file.
     ///
     /// # Errors
-    /// When it is there, is the output or in it, has another extension, or its folder is missing.
-    pub(super) fn new(path: &Path, replace: bool, source: &Checkpoint, output: &Path) -> Result<Self> {
+    /// When it is there, is a file of the run or in its output, has another extension, or its folder is missing.
+    pub(super) fn new(path: &Path, replace: bool, output: &Path, run: &mut Files) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
         if !is_page && extension != "json" {
             let error = Error::usage("a report is a page or JSON").in_file(path);
             return Err(error.remedy("name it something.html or something.json"));
         }
-        let whole = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let is_of_input =
-            path.exists() && source.folder.as_ref().is_some_and(|folder| whole(path).starts_with(whole(folder)));
-        if whole(path).starts_with(whole(output)) || is_of_input {
-            let what = if is_of_input { "input" } else { "output" };
-            let error = Error::new(format!("the report is, or lies in, the {what}")).in_file(path);
-            return Err(error.remedy("name it something else"));
+        if is_within(path, output) {
+            let error = Error::new("the report is, or lies in, the output").in_file(path);
+            return Err(error.remedy("name another file with --report"));
         }
-        let inputs: Vec<&Path> = source.paths().collect();
-        Ok(Self { destination: Destination::new(path, replace, &inputs)?, is_page })
+        Ok(Self { destination: Destination::among(run, path, replace)?, is_page })
     }
 
     /// Writes it.
@@ -57,7 +53,7 @@ impl ReportFile {
         };
         let file = self.destination.create()?;
         file.write_at(0, text.as_bytes())?;
-        file.publish(false, None)
+        file.publish(!args.no_sync, None)
     }
 }
 

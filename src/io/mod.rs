@@ -1,4 +1,5 @@
-//! Files: inputs mapped read-only, outputs that appear whole or not at all.
+//! Files: inputs mapped read-only, outputs that appear whole or not at all, and none that is both.
 
+pub(crate) mod identity;
 pub mod map;
 pub mod output;

@@ -4,6 +4,7 @@
 //! there and flushed. Every temporary file is listed, so that an interrupt can remove it. Devices and pipes
 //! have no name to take and are written in place.
 
+use super::identity::Files;
 use super::map::{MappedFile, cut_short, is_fault};
 use crate::error::{Error, Result, quoted, size};
 use std::fs::{self, File};
@@ -161,6 +162,16 @@ impl Destination {
     /// # Errors
     /// When the output exists, is a directory or one of the `inputs`, or its directory is missing.
     pub fn new(path: &Path, replace: bool, inputs: &[&Path]) -> Result<Self> {
+        let mut files = Files::default();
+        files.read(inputs);
+        Self::among(&mut files, path, replace)
+    }
+
+    /// As [`Destination::new`]; among all the files of a run it must be one of its own.
+    ///
+    /// # Errors
+    /// As [`Destination::new`], and when another output is the same file.
+    pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
         let refuse = |message: &str| Err(Error::new(message).in_file(path));
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             return refuse("the output is named as a directory; name a file in it with -o");
@@ -175,15 +186,12 @@ impl Destination {
             if existing.is_dir() {
                 return refuse("the output is a directory; name a file in it with -o");
             }
-            // Only a file is compared: opening a pipe would wait for its other end.
-            if existing.is_file() && inputs.iter().any(|input| same_file::is_same_file(input, &file).unwrap_or(false)) {
-                return refuse("the output is the input; name another file with -o");
-            }
-            if existing.is_file() && !replace {
-                return Err(Error::new("the output exists already")
-                    .in_file(path)
-                    .remedy("add --force to replace it, or name another file with -o"));
-            }
+        }
+        files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
+        if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
+            return Err(Error::new("the output exists already")
+                .in_file(path)
+                .remedy("add --force to replace it, or name another file with -o"));
         }
         check_folder(&file).map_err(|error| error.in_file(path))?;
         let in_place = existing.is_some_and(|existing| !existing.is_file());
@@ -281,7 +289,7 @@ pub(crate) fn available(folder: &Path) -> Option<u64> {
 
 /// The file that a path stands for, which need not exist. Devices and pipes keep their path: what
 /// `/dev/stdout` links to is not always a name that can be opened.
-fn follow_links(path: &Path) -> PathBuf {
+pub(super) fn follow_links(path: &Path) -> PathBuf {
     let mut file = path.to_owned();
     if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
         return file;

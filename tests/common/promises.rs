@@ -27,7 +27,16 @@ pub const PROMISES: &[Promise] = &[
             ("tests/faults/names.rs", "names_in_a_file_never_become_paths"),
             ("tests/faults/names.rs", "any_name_that_a_file_can_have_is_read_and_written"),
             ("tests/faults/names.rs", "a_link_beside_the_output_is_not_followed"),
+        ],
+    },
+    Promise {
+        text: "No file of the input is written over, and no output twice, whatever path leads to it",
+        tests: &[
             ("tests/cli_folders.rs", "no_output_replaces_a_file_of_the_input"),
+            ("tests/cli_outputs.rs", "an_output_that_is_a_side_file_of_the_input_by_another_path_is_refused"),
+            ("tests/cli_outputs.rs", "a_report_that_is_a_file_of_the_input_by_another_path_is_refused"),
+            ("tests/cli_outputs.rs", "a_report_that_is_the_output_by_another_path_is_refused"),
+            ("tests/cli_outputs.rs", "two_outputs_that_are_one_file_are_refused"),
         ],
     },
     Promise {

@@ -51,11 +51,13 @@ fn data_are_flushed_before_the_name_and_the_name_before_the_end() {
     let replaced = calls("cast x.npy --to f16 -o sub/y.npy -f -q");
     assert_eq!(replaced, ["sync sub/*", "sub/* -> sub/y.npy", "sync sub"]);
     assert_eq!(calls("bitcast x.npy --to int32 -o z.npy -q"), ["sync *", "* -> z.npy", "sync "]);
+    let with_report = calls("cast x.npy --to f16 -o sub/y.npy -f -q --report r.html");
+    assert_eq!(with_report[3..], ["sync *", "* -> r.html", "sync "]);
     for line in ["cast x.npy --to f16 -o sub/y.npy -f -q", "bitcast x.npy --to int32 -o z.npy -q -f"] {
         let unsynced = calls(&format!("{line} --no-sync"));
         assert!(unsynced.len() == 1 && unsynced[0].contains(" -> "), "{unsynced:?}");
     }
-    record("data_are_flushed_before_the_name_and_the_name_before_the_end", "every flush and rename of 4 runs");
+    record("data_are_flushed_before_the_name_and_the_name_before_the_end", "every flush and rename of 5 runs");
 }
 
 /// No rename without a flush of what is renamed before it, and of the folder after it.

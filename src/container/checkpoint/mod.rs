@@ -73,6 +73,26 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
+    /// Every file that a conversion of it may read, and whatever else lies in its folder: nothing of that is written to.
+    ///
+    /// # Errors
+    /// When the folder cannot be read.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
+        if let Some(folder) = &self.folder {
+            let names = file_names(folder).map_err(|error| error.in_file(folder))?;
+            let SideFiles { kept, left_out } = SideFiles::of(folder)?;
+            let names = names.into_iter().chain(kept).map(PathBuf::from).chain(left_out);
+            files.extend(names.map(|name| folder.join(name)));
+        } else {
+            // What says whether the tensors of a shard are codes.
+            let folder = directory_of(&self.path);
+            let names = file_names(folder).unwrap_or_default();
+            files.extend(names.iter().filter(|name| is_index(name) || *name == CONFIG).map(|name| folder.join(name)));
+        }
+        Ok(files)
+    }
+
     /// Length of all shards in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -1,0 +1,100 @@
+//! Which file a path leads to, however it is spelled: links and second names do not hide an input from the output that
+//! would replace it.
+
+use super::output::{directory_of, follow_links};
+use crate::error::{Error, Result, shorten};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a path leads to. Nothing is opened for it, so that no pipe is waited for and no device is touched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Identity {
+    /// Something that exists: its device and its number there.
+    #[cfg(unix)]
+    There(u64, u64),
+    /// Something that exists: the one path without links. A second name of a file is not seen, and need not be: a new
+    /// file takes the place of one name only.
+    #[cfg(not(unix))]
+    There(PathBuf),
+    /// A name that is free in a folder, which may be a free name itself.
+    Free(Option<Box<Identity>>, OsString),
+}
+
+impl Identity {
+    fn of(path: &Path) -> Self {
+        let file = follow_links(path);
+        if let Some(there) = Self::existing(&file) {
+            return there;
+        }
+        match file.file_name() {
+            Some(name) => Self::Free(Some(Box::new(Self::of(directory_of(&file)))), name.to_owned()),
+            None => Self::Free(None, file.into_os_string()), // `..` in what is not there
+        }
+    }
+
+    #[cfg(unix)]
+    fn existing(file: &Path) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(file).ok().map(|found| Self::There(found.dev(), found.ino()))
+    }
+
+    #[cfg(not(unix))]
+    fn existing(file: &Path) -> Option<Self> {
+        fs::canonicalize(file).ok().map(Self::There)
+    }
+}
+
+/// Whether a path is that of a folder, or leads into it; neither needs to exist.
+pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
+    let folder = Identity::of(folder);
+    let file = follow_links(path);
+    let file = fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
+    file.ancestors().any(|above| Identity::of(above) == folder)
+}
+
+/// The files that a run reads and those that it will write. No file may be both, and none may be written twice.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    read: HashMap<Identity, PathBuf>,
+    written: HashMap<Identity, PathBuf>,
+}
+
+impl Files {
+    /// Takes note of files that are read.
+    pub(crate) fn read(&mut self, paths: impl IntoIterator<Item = impl AsRef<Path>>) {
+        for path in paths {
+            self.read.entry(Identity::of(path.as_ref())).or_insert_with(|| path.as_ref().to_owned());
+        }
+    }
+
+    /// Takes note of a file or folder that will be written.
+    ///
+    /// # Errors
+    /// When it is read, or will be written by another name already.
+    pub(crate) fn write(&mut self, path: &Path) -> Result<()> {
+        // Devices and pipes keep nothing that could be lost.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            return Ok(());
+        }
+        self.check_unread(path)?;
+        let Some(before) = self.written.insert(Identity::of(path), path.to_owned()) else { return Ok(()) };
+        let what = if before == path { String::new() } else { format!(": {} is the same file", show(&before)) };
+        Err(Error::new(format!("would be written twice{what}")).in_file(path))
+    }
+
+    /// Refuses to replace or to remove what is read.
+    ///
+    /// # Errors
+    /// When the path leads to such a file.
+    pub(crate) fn check_unread(&self, path: &Path) -> Result<()> {
+        let Some(input) = self.read.get(&Identity::of(path)) else { return Ok(()) };
+        let name = if input == path { String::new() } else { format!(" ({})", show(input)) };
+        Err(Error::new(format!("is a file of the input{name}, and would be replaced")).in_file(path))
+    }
+}
+
+fn show(path: &Path) -> String {
+    shorten(&path.to_string_lossy())
+}
