@@ -3,7 +3,8 @@
 //! Another process can change a file while it is mapped. Each way to do so has its guard:
 //! * cut short, and the pages are asked for first: [`MappedFile::prefetch`] fails;
 //! * cut short after that, or a disk that fails: the system sends a SIGBUS, and [`note_faults`] lets it be told;
-//! * written to, or cut short within its last page, which reads as zeros then: [`MappedFile::check_unchanged`].
+//! * written to, or cut short within its last page, which reads as zeros then: [`MappedFile::check_unchanged`], which
+//!   asks the open file and not its name.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
 use crate::error::{Error, Result, size};
@@ -12,6 +13,7 @@ use std::fs::{File, Metadata};
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
 /// Where files are mapped now, and the paths they were opened by.
@@ -24,25 +26,82 @@ pub struct MappedFile {
     /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
     stamp: Stamp,
+    /// The open file, to be asked later whether it was changed.
+    kept: Option<Kept>,
 }
 
 /// What a file was when it was mapped: a change of its bytes changes this.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Stamp {
     len: u64,
     modified: Option<SystemTime>,
+    /// The system sets this time at every change of the bytes, the attributes and the names, and nobody can put it back.
+    #[cfg(unix)]
+    changed: (i64, i64),
+    #[cfg(unix)]
+    links: u64,
     #[cfg(unix)]
     identity: (u64, u64),
 }
 
 impl Stamp {
     fn of(metadata: &Metadata) -> Self {
+        #[cfg(unix)]
+        use std::os::unix::fs::MetadataExt;
         Self {
             len: metadata.len(),
             modified: metadata.modified().ok(),
             #[cfg(unix)]
-            identity: (std::os::unix::fs::MetadataExt::dev(metadata), std::os::unix::fs::MetadataExt::ino(metadata)),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            #[cfg(unix)]
+            links: metadata.nlink(),
+            #[cfg(unix)]
+            identity: (metadata.dev(), metadata.ino()),
         }
+    }
+
+    fn is_same_file(&self, now: &Self) -> bool {
+        #[cfg(unix)]
+        return self.identity == now.identity;
+        #[cfg(not(unix))]
+        return self.len == now.len && self.modified == now.modified;
+    }
+
+    /// Whether the bytes may be other ones. Giving a file a name and taking one away change its times too: those changes
+    /// alone do no harm.
+    fn is_changed(&self, now: &Self, has_its_name: bool) -> bool {
+        #[cfg(unix)]
+        if has_its_name && self.links == now.links && self.changed != now.changed {
+            return true;
+        }
+        let _ = has_its_name;
+        self.len != now.len || self.modified != now.modified
+    }
+}
+
+/// A file that stays open. A process may have few of them, and a checkpoint has up to thousands of shards: of those
+/// beyond a share of the limit only the name is left.
+#[derive(Debug)]
+struct Kept(File);
+
+/// How many files are kept open now.
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+impl Kept {
+    fn new(file: File) -> Option<Self> {
+        #[cfg(unix)]
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        #[cfg(not(unix))]
+        let limit = 1024_u64;
+        let most = usize::try_from(limit / 4).unwrap_or(usize::MAX);
+        let more = |kept: usize| (kept < most).then_some(kept + 1);
+        KEPT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self(file))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -53,15 +112,24 @@ impl MappedFile {
     /// When it cannot be opened or mapped, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
-        let metadata = std::fs::metadata(path).map_err(failed)?; // before opening, which waits for ever on a pipe
-        if metadata.is_dir() {
-            let error = Error::new("is a directory, not a tensor file").in_file(path);
-            return Err(error.remedy("give one of the files in it"));
-        }
-        if !metadata.is_file() {
-            return Err(Error::new("is not a regular file: an input must be a file that can be mapped").in_file(path));
-        }
-        Self::map(&File::open(path).map_err(failed)?, path).map_err(failed)
+        // Before opening, for opening a device can do something.
+        check_kind(&std::fs::metadata(path).map_err(failed)?, path)?;
+        let mut options = File::options();
+        #[cfg(unix)] // a pipe that took the name since then would be waited for
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+        Self::opened(options.read(true).open(path).map_err(failed)?, path)
+    }
+
+    /// Maps a file that was opened by `path`.
+    ///
+    /// # Errors
+    /// When it cannot be mapped, or is not a regular file.
+    pub(crate) fn opened(file: File, path: &Path) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
+        check_kind(&file.metadata().map_err(failed)?, path)?;
+        let mut mapped = Self::map(&file, path).map_err(failed)?;
+        mapped.kept = Kept::new(file);
+        Ok(mapped)
     }
 
     /// Maps an open file, which keeps its bytes even where it has no name any more.
@@ -75,7 +143,7 @@ impl MappedFile {
     fn map(file: &File, path: &Path) -> std::io::Result<Self> {
         let (path, stamp) = (path.to_owned(), Stamp::of(&file.metadata()?));
         if stamp.len == 0 {
-            return Ok(Self { path, map: None, stamp });
+            return Ok(Self { path, map: None, stamp, kept: None });
         }
         if isize::try_from(stamp.len).is_err() {
             let what = format!("its {} are more than a {}-bit program can map", size(stamp.len), usize::BITS);
@@ -88,7 +156,7 @@ impl MappedFile {
         let _ = map.advise(memmap2::Advice::Sequential); // only a hint: a refusal changes nothing
         let start = map.as_ptr().addr();
         mapped().push((start..start + map.len(), path.clone()));
-        Ok(Self { path, map: Some(map), stamp })
+        Ok(Self { path, map: Some(map), stamp, kept: None })
     }
 
     /// The path it was opened by.
@@ -115,19 +183,43 @@ impl MappedFile {
     }
 
     /// Refuses a file that is not any more what it was when it was mapped: what was read of it may be of either. One
-    /// that is removed keeps its bytes.
+    /// that is removed or renamed keeps its bytes.
     ///
     /// # Errors
-    /// When its length or its time has changed, or another one has its name.
+    /// When its length or one of its times has changed, another file has its name, or that cannot be found out.
     pub fn check_unchanged(&self) -> Result<()> {
-        match std::fs::metadata(&self.path) {
-            Ok(now) if Stamp::of(&now) != self.stamp => {
-                let error = Error::new("the file was changed, or another took its name, during the work");
-                Err(error.in_file(&self.path).remedy("start again when nothing writes to it"))
-            }
-            _ => Ok(()),
+        let named = match std::fs::metadata(&self.path) {
+            Err(_) if self.path == Path::new("") => return Ok(()), // a temporary file of our own
+            named => named.ok().map(|metadata| Stamp::of(&metadata)),
+        };
+        let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(&self.path);
+        let kept = self.kept.as_ref().map(|kept| kept.0.metadata()).transpose().map_err(failed)?;
+        let kept = kept.map(|metadata| Stamp::of(&metadata));
+        if named.is_none() && kept.is_none() {
+            let what = "the file was removed or renamed during the work, and nothing else shows that its bytes stayed";
+            let error = Error::new(what).in_file(&self.path);
+            return Err(error.remedy("allow more open files (ulimit -n), or leave the inputs where they are"));
         }
+        let is_other = named.as_ref().is_some_and(|named| !self.stamp.is_same_file(named));
+        let mut now = named.iter().chain(&kept);
+        if is_other || now.any(|now| self.stamp.is_changed(now, named.is_some())) {
+            let error = Error::new("the file was changed, or another took its name, during the work");
+            return Err(error.in_file(&self.path).remedy("start again when nothing writes to it"));
+        }
+        Ok(())
     }
+}
+
+/// Refuses what is not a regular file.
+fn check_kind(metadata: &Metadata, path: &Path) -> Result<()> {
+    if metadata.is_dir() {
+        let error = Error::new("is a directory, not a tensor file").in_file(path);
+        return Err(error.remedy("give one of the files in it"));
+    }
+    if !metadata.is_file() {
+        return Err(Error::new("is not a regular file: an input must be a file that can be mapped").in_file(path));
+    }
+    Ok(())
 }
 
 impl Drop for MappedFile {
@@ -158,7 +250,7 @@ pub fn cut_short() -> Error {
 
 /// The address whose access the system answered with a SIGBUS.
 #[cfg(unix)]
-static FAULT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+static FAULT: AtomicUsize = AtomicUsize::new(0);
 
 /// Has a SIGBUS note its address and do nothing else: the thread meets it again and again, until whoever listens to the
 /// signal ends the process. To be called before anybody does; it takes the place of the standard library's own handler,
@@ -172,7 +264,7 @@ pub fn note_faults() -> std::io::Result<()> {
         // SAFETY: the system hands a valid siginfo to a handler installed with SA_SIGINFO; of a SIGBUS it has an
         // address. An atomic store is all that happens, and that is allowed in a handler.
         let address = unsafe { (*info).si_addr() };
-        FAULT.store(address.addr(), std::sync::atomic::Ordering::Release);
+        FAULT.store(address.addr(), Ordering::Release);
     }
     // SAFETY: all zeros are a valid sigaction (no flags, an empty mask), and `note` has the type that SA_SIGINFO asks for.
     let done = unsafe {
@@ -188,7 +280,7 @@ pub fn note_faults() -> std::io::Result<()> {
 #[cfg(unix)]
 #[must_use]
 pub fn fault() -> Error {
-    let address = FAULT.load(std::sync::atomic::Ordering::Acquire);
+    let address = FAULT.load(Ordering::Acquire);
     match mapped().iter().find(|(range, _)| range.contains(&address)) {
         Some((_, path)) if path != Path::new("") => cut_short().in_file(path),
         _ => Error::new("memory could not be read (SIGBUS)"),

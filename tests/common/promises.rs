@@ -97,6 +97,8 @@ pub const PROMISES: &[Promise] = &[
         text: "An input that is cut short, written to or replaced meanwhile is an error, and no output",
         tests: &[
             ("tests/faults/inputs.rs", "whatever_happens_to_an_input_is_told_and_nothing_is_left"),
+            ("tests/faults/inputs.rs", "a_changed_input_is_noticed_whatever_its_time_and_its_name_say"),
+            ("tests/faults/inputs.rs", "an_input_that_is_gone_and_could_not_be_kept_open_is_an_error"),
             ("tests/faults/inputs.rs", "an_input_cut_short_at_any_moment_is_an_error_or_came_too_late"),
             ("tests/faults/inputs.rs", "an_input_cut_short_within_a_piece_is_the_same_error_and_no_death_by_a_signal"),
         ],

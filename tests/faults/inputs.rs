@@ -3,7 +3,7 @@
 use super::hold::{Held, hold};
 use super::{Moments, number, numbers, outcome, sparse};
 use crate::common::promises::record;
-use crate::common::{Bench, Outcome, npy};
+use crate::common::{Bench, Outcome, npy, shard};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -121,6 +121,74 @@ fn whatever_happens_to_an_input_is_told_and_nothing_is_left() {
     fs::remove_file(&x).unwrap();
     held.release().expect(0, "", "");
     record("whatever_happens_to_an_input_is_told_and_nothing_is_left", &format!("{told} changes"));
+}
+
+#[test]
+fn a_changed_input_is_noticed_whatever_its_time_and_its_name_say() {
+    use std::os::unix::fs::FileExt;
+    let bench = Bench::new();
+    let (x, away) = (bench.path("x.npy"), bench.path("away.npy"));
+    let write = |file: &File| assert_eq!(file.write_at(&[1], 1 << 20).unwrap(), 1);
+    let open = || File::options().write(true).open(&x).unwrap();
+    let with_the_old_time = || {
+        let file = open();
+        let time = file.metadata().unwrap().modified().unwrap();
+        write(&file);
+        file.set_modified(time).unwrap();
+    };
+    let behind_its_name = |hide: &dyn Fn()| {
+        let file = open();
+        hide();
+        write(&file);
+    };
+    let (remove, rename) = (|| fs::remove_file(&x).unwrap(), || fs::rename(&x, &away).unwrap());
+    let harmful: [&dyn Fn(); 4] =
+        [&with_the_old_time, &|| behind_its_name(&remove), &|| behind_its_name(&rename), &|| {
+            rename();
+            fs::write(&x, numbers(10)).unwrap();
+        }];
+    let link = || fs::hard_link(&x, &away).unwrap();
+    let harmless: [&dyn Fn(); 3] = [&remove, &rename, &link];
+    let mut tried = 0;
+    for (changes, is_harmful) in [(&harmful[..], true), (&harmless[..], false)] {
+        for change in changes {
+            sparse(&x, 1 << 22);
+            std::thread::sleep(std::time::Duration::from_millis(20)); // the system's clock for files ticks so fast
+            let mut command = bench.command();
+            command.args("cast x.npy --to f16 -o pipe.npy -q -j1".split(' '));
+            let said = while_it_waits(&bench, command, change);
+            if is_harmful {
+                said.expect(1, "", CHANGED)
+            } else {
+                said.expect(0, "", "")
+            }
+            let _ = fs::remove_file(&away);
+            tried += 1;
+        }
+    }
+    record("a_changed_input_is_noticed_whatever_its_time_and_its_name_say", &format!("{tried} changes"));
+}
+
+#[test]
+fn an_input_that_is_gone_and_could_not_be_kept_open_is_an_error() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    for number in 0..8 {
+        bench.write(&format!("in/s{number}.safetensors"), &shard(&[(&format!("w{number}"), 1.0, 100_000)]));
+    }
+    std::os::unix::fs::symlink("pipe.npy", bench.path("pipe.safetensors")).unwrap();
+    for (files, code) in [(16, 1), (64, 0)] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
+        command.arg(assert_cmd::cargo::cargo_bin!("tcast")).current_dir(bench.path(""));
+        command.args("cast in --to f16 -o pipe.safetensors -q -j1".split(' '));
+        let said = while_it_waits(&bench, command, || fs::rename(bench.path("in"), bench.path("moved")).unwrap());
+        let what = "tcast: error: in/s4.safetensors: the file was removed or renamed during the work, and nothing else \
+                    shows that its bytes stayed\n  allow more open files (ulimit -n), or leave the inputs where they \
+                    are\n";
+        said.expect(code, "", if code == 1 { what } else { "" });
+        fs::rename(bench.path("moved"), bench.path("in")).unwrap();
+    }
 }
 
 #[test]
