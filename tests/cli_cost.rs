@@ -19,12 +19,43 @@ fn nan_and_inf_that_were_there_before_are_counted_apart() {
     bench.write("x.npy", &npy_f32(&values));
     let counts = report(&bench, "cast x.npy --to f16 --json -q")["counts"].clone();
     let wanted = serde_json::json!({
-        "saturated": 0, "infinite": 2, "nan": 0, "flushed": 1, "wrapped": 0, "inexact": 4, "input_nan": 2,
+        "saturated": 0, "infinite": 2, "nan": 0, "nan_lost": 0, "flushed": 1, "wrapped": 0, "inexact": 4, "input_nan": 2,
         "input_infinite": 1,
     });
     assert_eq!(counts, wanted);
     let told = bench.run("cast x.npy --to f16 -f").stderr;
     assert!(told.ends_with("\n  2 NaN and 1 Inf came with the input\n"), "{told}");
+}
+
+#[test]
+fn nan_that_becomes_zero_has_a_count_of_its_own() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[f32::NAN, -f32::NAN, f32::INFINITY, 1e9, 0.25, 1.0]));
+    for (to, saturated, flushed) in [("int8 --out-of-range saturate", 2, 1), ("e2m1", 2, 1), ("e3m2", 2, 0)] {
+        let counts = report(&bench, &format!("cast x.npy --to {to} --json -q -f -o out.npy"))["counts"].clone();
+        let found = ["nan_lost", "nan", "saturated", "flushed", "input_nan"].map(|name| counts[name].as_u64().unwrap());
+        assert_eq!(found, [2, 0, saturated, flushed, 2], "{to}");
+        let told = bench.run(&format!("cast x.npy --to {to} -f -o out.npy")).stderr;
+        assert!(told.contains("\n  2 of 6 values were NaN and became zero (33.33%)\n"), "{told}");
+    }
+    let counts = report(&bench, "cast x.npy --to int8 --json -q -f -o out.npy")["counts"].clone();
+    assert_eq!((&counts["nan_lost"], &counts["wrapped"]), (&0.into(), &4.into()));
+}
+
+#[test]
+fn a_bool_byte_of_two_becomes_one_in_every_container_and_the_summary_says_so() {
+    let bench = Bench::new();
+    bench.write("b.npy", &common::npy("'|b1'", "(3,)", &[0, 1, 2]));
+    let header = r#"{"b":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#;
+    bench.write("b.safetensors", &safetensors(header, &[0, 1, 2]));
+    for input in ["b.npy", "b.safetensors"] {
+        let outcome = bench.run(&format!("cast {input} --to bool -f -o out.npy"));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+        assert!(outcome.stderr.ends_with("\n  1 byte of bools was neither 0 nor 1 and became 1\n"), "{outcome:?}");
+        assert!(bench.read("out.npy").ends_with(&[0, 1, 1]), "{input}");
+    }
+    // Of other types it is simply true.
+    assert_eq!(report(&bench, "cast b.npy --to int8 --json -q")["counts"]["inexact"], 0);
 }
 
 #[test]

@@ -274,6 +274,7 @@ impl ValueEnum for Loss {
             Self::Saturated => "beyond the range, became its end",
             Self::Infinite => "a number became infinite",
             Self::Nan => "a number became NaN",
+            Self::NanLost => "NaN became zero",
             Self::Flushed => "what is not zero became zero",
             Self::Wrapped => "beyond an integer's range, its low bits were kept",
             Self::Inexact => "rounded, or changed in any other way",

@@ -10,38 +10,47 @@ use std::ops::{AddAssign, Index, IndexMut};
 /// after rounding it, E8M0 tests x itself. A sign lost with a zero or a NaN, and a NaN's payload, are no loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// x, Inf included, lies beyond the target's range and y is the nearest end of that range
-    /// (`--out-of-range saturate` counts NaN here too: it gives 0).
+    /// x, Inf included, lies beyond the target's range and y is the nearest end of that range.
     Saturated,
     /// x is finite and y is infinite.
     Infinite,
     /// x is a number and y is NaN.
     Nan,
-    /// x is not zero, y is, and x was in range: too small for a float, below 1 for an integer, or a NaN in a
-    /// format that has none.
+    /// x is NaN and y is zero, since the target has no NaN: a float of 4 or 6 bits, or an integer with
+    /// `--out-of-range saturate`. Where integers wrap, NaN counts as wrapped.
+    NanLost,
+    /// x is a number other than zero, y is zero, and x was in range: too small for a float, below 1 for an integer.
     Flushed,
     /// x, NaN and Inf included, lies beyond the range of an integer type and y is made of its low bits.
     Wrapped,
-    /// y is not x: every kind above, and every value that was rounded.
+    /// y is not x: every kind above, and every value that was rounded. Of bools, a byte other than 0 and 1 that
+    /// became 1.
     Inexact,
 }
 
 impl Loss {
     /// All kinds, in the order in which they are reported.
-    pub const ALL: [Self; 6] =
-        [Self::Saturated, Self::Infinite, Self::Nan, Self::Flushed, Self::Wrapped, Self::Inexact];
+    pub const ALL: [Self; 7] =
+        [Self::Saturated, Self::Infinite, Self::Nan, Self::NanLost, Self::Flushed, Self::Wrapped, Self::Inexact];
 
     /// The name in JSON reports.
     #[must_use]
     pub fn name(self) -> &'static str {
-        ["saturated", "infinite", "nan", "flushed", "wrapped", "inexact"][self as usize]
+        ["saturated", "infinite", "nan", "nan_lost", "flushed", "wrapped", "inexact"][self as usize]
     }
 
     /// What happened, in words that follow a number of values.
     #[must_use]
     pub fn describe(self) -> &'static str {
-        ["saturated", "became infinite", "became NaN", "flushed to zero", "wrapped", "rounded or otherwise changed"]
-            [self as usize]
+        match self {
+            Self::Saturated => "saturated",
+            Self::Infinite => "became infinite",
+            Self::Nan => "became NaN",
+            Self::NanLost => "were NaN and became zero",
+            Self::Flushed => "flushed to zero",
+            Self::Wrapped => "wrapped",
+            Self::Inexact => "rounded or otherwise changed",
+        }
     }
 }
 

@@ -154,6 +154,20 @@ impl Encode {
     }
 }
 
+/// bool -> bool: 0 or 1, by the rule of all other bools. A byte that was neither is another one then.
+#[inline(always)]
+pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
+    let (mut tally, mut largest) = (Tally::default(), 0);
+    for (byte, result) in input.iter().zip(bytes) {
+        largest = largest.max(*byte);
+        *result = u8::from(*byte != 0);
+    }
+    if COUNTED && largest > 1 {
+        tally.inexact = input.iter().filter(|byte| **byte > 1).count() as u32;
+    }
+    tally.counts()
+}
+
 /// Off in builds that measure what counting costs (`benches/counts.py`), and in no other.
 pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
 
@@ -308,7 +322,7 @@ fn narrow_any<const N: usize>(
         counts[Loss::Inexact] += u64::from(tally.was_infinite);
     }
     if !rounding.has_nan {
-        counts[Loss::Flushed] += u64::from(tally.was_nan);
+        counts[Loss::NanLost] += u64::from(tally.was_nan);
         counts[Loss::Inexact] += u64::from(tally.was_nan);
     }
     counts

@@ -42,9 +42,9 @@ impl IntTarget {
             16 => store(lane, bytes, |bits, tally| (int_from_float32(bits, self, tally) as u16).to_le_bytes()),
             _ => store(lane, bytes, |bits, tally| [int_from_float32(bits, self, tally) as u8]),
         };
-        let mut counts = self.counts(&tally);
-        count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut counts);
-        counts
+        let mut specials = Counts::default();
+        count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut specials);
+        self.counts(&tally, specials)
     }
 
     /// The counts, if all numbers are below 2^23 and fit in the target.
@@ -91,14 +91,22 @@ impl IntTarget {
             16 => store(lane, bytes, |bits, tally| (int_from_float64(bits, self, tally) as u16).to_le_bytes()),
             _ => store(lane, bytes, |bits, tally| [int_from_float64(bits, self, tally) as u8]),
         };
-        let mut counts = self.counts(&tally);
-        count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
-        counts
+        let mut specials = Counts::default();
+        count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut specials);
+        self.counts(&tally, specials)
     }
 
-    fn counts(&self, tally: &Tally) -> Counts {
+    /// The loop has NaN among what is beyond the range.
+    fn counts(&self, tally: &Tally, specials: Counts) -> Counts {
         let mut counts = tally.counts();
-        counts[if self.saturate { Loss::Saturated } else { Loss::Wrapped }] = tally.over.into();
+        counts += specials;
+        let over = u64::from(tally.over);
+        if self.saturate {
+            counts[Loss::NanLost] = specials.input_nan;
+            counts[Loss::Saturated] = over - specials.input_nan;
+        } else {
+            counts[Loss::Wrapped] = over;
+        }
         counts
     }
 }

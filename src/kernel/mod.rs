@@ -67,7 +67,7 @@ pub(crate) use text_form::{MAX_TEXT, TextExtent, varint};
 
 use crate::dtype::{Class, Dtype};
 use decode::Decode;
-use encode::{Encode, count_float32_specials};
+use encode::{Encode, bools, count_float32_specials};
 
 /// Elements that pass through the lane at a time: the lane, its source and its result fit in 32 KiB.
 const BLOCK: usize = 1024;
@@ -364,6 +364,7 @@ impl Kernel {
                 }
             }
             Lane::Float64(decode, encode) => encode.encode_float64(decode.to_float64(input, count, lane), result),
+            Lane::Integer(Decode::Bool, Encode::Bool) => bools(input, result),
             Lane::Integer(decode, encode) => {
                 let wide = room(lane, 8 * count).as_chunks_mut().0;
                 decode.to_integer(input, wide);

@@ -145,7 +145,12 @@ fn integer(negative: bool, magnitude: Magnitude, target: IntTarget, counts: &mut
         }
     };
     counts[Loss::Inexact] += u64::from(is_over);
-    counts[if target.saturate { Loss::Saturated } else { Loss::Wrapped }] += u64::from(is_over);
+    let loss = match magnitude {
+        _ if !target.saturate => Loss::Wrapped,
+        Magnitude::Nan => Loss::NanLost,
+        _ => Loss::Saturated,
+    };
+    counts[loss] += u64::from(is_over);
     let magnitude = if target.saturate && is_over { end } else { low };
     (if negative { magnitude.wrapping_neg() } else { magnitude }) & target.mask
 }

@@ -177,7 +177,7 @@ fn legend() -> String {
 <dl>
 <dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after: every 6 dB are
 one bit. “Exact” is a tensor without noise.</dd>
-<dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were flushed to zero, or wrapped; rounding alone is not
+<dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were NaN and became zero, were flushed to zero, or wrapped; rounding alone is not
 counted here, but under “inexact”, as are all of these.</dd>
 <dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the first element that has it, counted as
 the elements lie.</dd>

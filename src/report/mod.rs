@@ -7,7 +7,7 @@ pub use html::{Spread, page};
 use crate::container::{position, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
-use crate::error::{brief, shorten, size, visible};
+use crate::error::{brief, counted, shorten, size, visible};
 use crate::figures::Figures;
 use crate::hash::Hashes;
 use crate::kernel::{Counts, Loss};
@@ -260,6 +260,12 @@ impl Report<'_> {
             let share = total[loss] as f64 / values as f64 * 100.0;
             let share = if share < 0.01 { "under 0.01%".to_owned() } else { format!("{share:.2}%") };
             let _ = write!(text, "\n  {} of {values} values {} ({share})", total[loss], loss.describe());
+        }
+        let bools = self.converted().filter(|tensor| (tensor.from, tensor.to) == (Dtype::Bool, Dtype::Bool));
+        let bytes: u64 = bools.filter_map(|tensor| tensor.counts.as_ref()).map(|counts| counts[Loss::Inexact]).sum();
+        if bytes > 0 {
+            let verb = if bytes == 1 { "was" } else { "were" };
+            let _ = write!(text, "\n  {} of bools {verb} neither 0 nor 1 and became 1", counted(bytes, "byte"));
         }
         if total.input_nan + total.input_infinite > 0 {
             let _ = write!(text, "\n  {} NaN and {} Inf came with the input", total.input_nan, total.input_infinite);

@@ -298,20 +298,20 @@ pub(crate) struct Outcome {
 
 /// A set of [`Loss`]es, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Losses(u8);
+pub(crate) struct Losses(u16);
 
 impl Losses {
-    pub(crate) const SETS: usize = 1 << 8;
+    pub(crate) const SETS: usize = 1 << 9;
     /// The bits behind those of [`Loss`]: what the source is.
-    const INPUT_NAN: u32 = 6;
-    const INPUT_INFINITE: u32 = 7;
+    const INPUT_NAN: u32 = 7;
+    const INPUT_INFINITE: u32 = 8;
 
     pub(crate) fn index(self) -> usize {
         self.0.into()
     }
 
     fn add_if(&mut self, condition: bool, loss: Loss) {
-        self.0 |= u8::from(condition) << loss as u8;
+        self.0 |= u16::from(condition) << loss as u16;
     }
 
     /// The counts of `times` values that each lost this.
@@ -334,7 +334,7 @@ pub(crate) fn counts<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Cou
     }
     let mut sum = Counts::default();
     for (losses, times) in times.into_iter().enumerate() {
-        sum += Losses(losses as u8).counts(times);
+        sum += Losses(losses as u16).counts(times);
     }
     sum
 }
@@ -379,11 +379,11 @@ impl Twin {
     }
 
     /// Casts one code.
-    pub(crate) fn cast(&self, code: u64) -> Outcome {
+    pub(crate) fn cast(&self, source: u64) -> Outcome {
         if self.is_copy {
-            return Outcome { code, losses: Losses::default() };
+            return Outcome { code: source, losses: Losses::default() };
         }
-        let x = decode_as(self.source.0, self.source.1, code);
+        let x = decode_as(self.source.0, self.source.1, source);
         let (code, is_beyond) = match self.target {
             (_, Kind::Bool) => (u64::from(!x.is_zero()), false),
             (bits, Kind::Signed) => self.to_integer(x, bits, -(1 << (bits - 1)), (1 << (bits - 1)) - 1),
@@ -391,11 +391,14 @@ impl Twin {
             (_, Kind::Scale) => self.to_scale(x),
             (bits, Kind::Float(format)) => self.to_float(x, bits, format),
         };
+        let is_bool = self.source.1 == Kind::Bool && self.target.1 == Kind::Bool;
         let y = match self.results.get(code as usize) {
             Some(&result) => result,
             None => decode_as(self.target.0, self.target.1, code),
         };
-        Outcome { code, losses: self.losses(x, y, is_beyond) }
+        let mut losses = self.losses(x, y, is_beyond);
+        losses.add_if(is_bool && code != source, Loss::Inexact);
+        Outcome { code, losses }
     }
 
     fn is_from_integer(&self) -> bool {
@@ -409,14 +412,16 @@ impl Twin {
         let is_finite = |value: Value| matches!(value.number, Number::Finite(_));
         let saturates = if is_integer { self.clamps() } else { is_finite(y) };
         let mut losses = Losses::default();
-        losses.add_if(is_beyond && saturates, Loss::Saturated);
+        losses.add_if(is_beyond && saturates && !x.is_nan(), Loss::Saturated);
         losses.add_if(is_finite(x) && y.number == Number::Infinite, Loss::Infinite);
         losses.add_if(!x.is_nan() && y.is_nan(), Loss::Nan);
-        losses.add_if(!x.is_zero() && y.is_zero() && !is_beyond, Loss::Flushed);
+        let has_no_nan = self.target.1 != Kind::Bool && !y.is_nan();
+        losses.add_if(x.is_nan() && has_no_nan && (saturates || !is_integer), Loss::NanLost);
+        losses.add_if(!x.is_zero() && !x.is_nan() && y.is_zero() && !is_beyond, Loss::Flushed);
         losses.add_if(is_beyond && is_integer && !saturates, Loss::Wrapped);
         losses.add_if(!x.equals(y), Loss::Inexact);
-        losses.0 |= u8::from(x.is_nan()) << Losses::INPUT_NAN;
-        losses.0 |= u8::from(x.number == Number::Infinite) << Losses::INPUT_INFINITE;
+        losses.0 |= u16::from(x.is_nan()) << Losses::INPUT_NAN;
+        losses.0 |= u16::from(x.number == Number::Infinite) << Losses::INPUT_INFINITE;
         losses
     }
 

@@ -63,7 +63,7 @@ SOURCES = {
     "float8e4m3b11fnuz": _float(8, 4, 3, 11, 0x7F, "fnuz"),
 }
 FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
-COUNTS = ("saturated", "infinite", "nan", "flushed", "wrapped", "inexact", "input_nan", "input_infinite")
+COUNTS = ("saturated", "infinite", "nan", "nan_lost", "flushed", "wrapped", "inexact", "input_nan", "input_infinite")
 
 
 # ---------------------------------------------------------------------------------------- bytes
@@ -352,16 +352,18 @@ def losses(x, source, result, target, out_of_range="wrap"):
     same = (x.cls == y.cls) & same_number & ((x.negative == y.negative) | ~infinite)
     beyond = _is_beyond(x, t, s) | infinite
     masks = dict.fromkeys(COUNTS, finite & False)
-    masks["inexact"] = ~same
+    masks["inexact"] = ~same  # of bools, bytes other than 0 and 1 count too: samples have none
     masks["infinite"] = finite & (y.cls == INFINITE)
     masks["nan"] = ~nan & (y.cls == NAN)
     if t.kind == "int":
         kind = "saturated" if out_of_range == "saturate" and s.kind not in ("int", "bool") else "wrapped"
-        masks[kind] = beyond | nan
+        masks[kind] = beyond | nan if kind == "wrapped" else beyond & ~nan
+        masks["nan_lost"] = nan & (kind == "saturated")
         masks["flushed"] = finite & ~beyond & nonzero & zero_now
     elif t.kind != "bool":
         masks["saturated"] = beyond & (y.cls == FINITE)
-        masks["flushed"] = ~infinite & nonzero & zero_now
+        masks["nan_lost"] = nan & (y.cls == FINITE)
+        masks["flushed"] = finite & nonzero & zero_now
     # A copy does not look at its values; only float8 and bool are cast to themselves.
     if source != target or (s.kind in ("float", "bool") and s.bits == 8):
         masks["input_nan"], masks["input_infinite"] = nan, infinite

@@ -78,7 +78,7 @@ fn integers_of_any_size_keep_their_low_bits() {
         (counts.input_nan, counts.input_infinite) = (2, 2);
         counts
     };
-    assert_eq!(counted, specials(&[(Loss::Saturated, 6), (Loss::Inexact, 6)]));
+    assert_eq!(counted, specials(&[(Loss::Saturated, 4), (Loss::NanLost, 2), (Loss::Inexact, 6)]));
     let (codes, counted) = parse(Dtype::Int8, RULES, &words);
     assert_eq!((codes, counted), (vec![0; 6], specials(&[(Loss::Wrapped, 6), (Loss::Inexact, 6)])));
     let ends = ["9223372036854775807", "-9223372036854775808", "1e3", "-0", "-0.3"];

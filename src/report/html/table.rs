@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 /// The kinds of loss that are worse than rounding.
-const LOST: [Loss; 5] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::Flushed, Loss::Wrapped];
+const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost, Loss::Flushed, Loss::Wrapped];
 
 /// One column: its head, and what stands in it.
 struct Column<'a> {
@@ -182,7 +182,11 @@ fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
         ),
     ];
     for loss in LOST.into_iter().filter(|loss| total[*loss] > 0) {
-        let title = if loss == Loss::Nan { "NaN" } else { loss.name() };
+        let title = match loss {
+            Loss::Nan => "NaN",
+            Loss::NanLost => "NaN lost",
+            _ => loss.name(),
+        };
         columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[loss])));
     }
     columns.extend([
