@@ -20,6 +20,9 @@ pub struct Error {
     is_io: bool,
 }
 
+/// The exit code where the output exists.
+const EXISTS: u8 = 4;
+
 impl Error {
     /// `message` in lower case, without full stop.
     pub fn new(message: impl Into<String>) -> Self {
@@ -42,6 +45,18 @@ impl Error {
     #[must_use]
     pub fn into_loss(self) -> Self {
         Self { exit_code: 3, ..self }
+    }
+
+    /// The output exists: exit code 4.
+    #[must_use]
+    pub fn into_existing(self) -> Self {
+        Self { exit_code: EXISTS, ..self }
+    }
+
+    /// Whether it says that the output exists.
+    #[must_use]
+    pub fn is_existing(&self) -> bool {
+        self.exit_code == EXISTS
     }
 
     /// An operating system error while doing `what`.
@@ -91,7 +106,7 @@ impl Error {
         self.remedy.as_deref()
     }
 
-    /// 2 for wrong usage, 3 for a loss that is forbidden, 1 for everything else.
+    /// 2 for wrong usage, 3 for a loss that is forbidden, 4 for an output that exists, 1 for everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         self.exit_code

@@ -1,8 +1,11 @@
 //! Which tensors are converted, and to what: globs, rules and what is left alone by default.
 
+mod unmatched;
+
 use crate::dtype::Dtype;
 use crate::error::{as_glob, quoted};
 use globset::{Glob, GlobMatcher, GlobSet};
+use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
 /// What `--protect` leaves as it is, besides every tensor of fewer than two dimensions: what narrow types cost most
@@ -89,7 +92,13 @@ pub struct Rule {
 
 impl std::fmt::Display for Rule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}={}", self.pattern, self.target.map_or("keep", Dtype::name))
+        write!(f, "{}={}", self.pattern, self.target_name())
+    }
+}
+
+impl Rule {
+    fn target_name(&self) -> &'static str {
+        self.target.map_or("keep", Dtype::name)
     }
 }
 
@@ -171,27 +180,41 @@ pub(crate) struct Candidate<'a> {
     pub dtype: Option<Dtype>,
     /// The number of its dimensions.
     pub rank: usize,
-    /// Whether it is the only one there is.
+    /// Whether its file has no place for another one.
     pub is_alone: bool,
 }
 
+/// Why a tensor is left as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kept {
+    /// A pattern, a rule or `--protect` leaves it out.
+    LeftOut,
+    /// It holds integers, bools, text or complex numbers, and the target is floating.
+    NotFloating,
+    /// It has the type already.
+    Already,
+}
+
 impl Selection {
-    /// The type that a tensor is to get; `None` leaves it as it is.
-    #[must_use]
-    pub(crate) fn target(&self, tensor: &Candidate) -> Option<Dtype> {
+    /// The type that a tensor is to get, or why it stays as it is.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub(crate) fn target(&self, tensor: &Candidate) -> Result<Dtype, Kept> {
         if !self.selects(tensor.name) {
-            return None;
+            return Err(Kept::LeftOut);
         }
         if let Some(rule) = self.rule(tensor.name) {
-            return rule.target;
+            return rule.target.ok_or(Kept::LeftOut);
         }
         if self.protect && (tensor.rank < 2 || PROTECTED_SET.is_match(tensor.name)) {
-            return None;
+            return Err(Kept::LeftOut);
         }
-        let to = self.to?;
-        // As torch's `.to(dtype)` of a module: position ids and masks do not become floats.
+        let to = self.to.ok_or(Kept::LeftOut)?;
+        // As torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever is beside them.
         let stays = to.is_floating() && tensor.dtype.is_some_and(|source| !source.is_floating());
-        (self.all || tensor.is_alone || !stays).then_some(to)
+        if stays && !self.all && !tensor.is_alone { Err(Kept::NotFloating) } else { Ok(to) }
     }
 
     /// The rule that decides about a tensor.
@@ -211,26 +234,6 @@ impl Selection {
         let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(name));
         (self.include.is_empty() || matches(&self.include)) && !matches(&self.exclude)
     }
-
-    /// The flags whose pattern matches none of `names`: most likely a slip of the pen.
-    #[must_use]
-    pub(crate) fn unmatched(&self, names: &[&str]) -> Vec<String> {
-        let include = self.include.iter().map(|pattern| ("--include", pattern));
-        let exclude = self.exclude.iter().map(|pattern| ("--exclude", pattern));
-        let rules = self.rules.iter().map(|rule| ("--rule", &rule.pattern));
-        let describe = |(flag, pattern): (&str, &Pattern)| {
-            let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
-            let text = pattern.text();
-            if matched.peek().is_none() {
-                Some(format!("{flag} '{text}' matches no tensor"))
-            } else if flag == "--rule" && !matched.any(|name| self.selects(name)) {
-                Some(format!("{flag} '{text}' matches only tensors that --include and --exclude leave out"))
-            } else {
-                None
-            }
-        };
-        include.chain(exclude).chain(rules).filter_map(describe).collect()
-    }
 }
 
 #[cfg(test)]
@@ -242,7 +245,7 @@ mod tests {
     }
 
     fn target(selection: &Selection, name: &str, dtype: Dtype) -> Option<Dtype> {
-        selection.target(&Candidate { name, dtype: Some(dtype), rank: 2, is_alone: false })
+        selection.target(&Candidate { name, dtype: Some(dtype), rank: 2, is_alone: false }).ok()
     }
 
     #[test]
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(target(&floats, "w", Dtype::Float32), Some(Dtype::Float16));
         assert_eq!(target(&floats, "ids", Dtype::Int64), None);
         let alone = Candidate { name: "ids", dtype: Some(Dtype::Int64), rank: 2, is_alone: true };
-        assert_eq!(floats.target(&alone), Some(Dtype::Float16));
+        assert_eq!(floats.target(&alone), Ok(Dtype::Float16));
         let all = Selection { all: true, ..floats };
         assert_eq!(target(&all, "ids", Dtype::Int64), Some(Dtype::Float16));
         assert_eq!(target(&selection(Dtype::Int8), "ids", Dtype::Int64), Some(Dtype::Int8));
@@ -271,7 +274,7 @@ mod tests {
         let rules = vec!["lm_head.weight=bf16".parse().unwrap()];
         let selection = Selection { protect: true, rules, ..selection(Dtype::Float8E4M3FN) };
         let kept = |name: &str, rank| {
-            selection.target(&Candidate { name, dtype: Some(Dtype::Float32), rank, is_alone: false }).is_none()
+            selection.target(&Candidate { name, dtype: Some(Dtype::Float32), rank, is_alone: false }).is_err()
         };
         for name in [
             "model.embed_tokens.weight",
@@ -335,6 +338,5 @@ mod tests {
         assert_eq!(target(&selection, "model.w", Dtype::Float32), Some(Dtype::Float16));
         assert_eq!(target(&selection, "model.bias", Dtype::Float32), None);
         assert_eq!(target(&selection, "head.w", Dtype::Float32), None);
-        assert_eq!(selection.unmatched(&["model.w"]), ["--exclude '*.bias' matches no tensor"]);
     }
 }

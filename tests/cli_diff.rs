@@ -442,7 +442,9 @@ fn trouble_is_no_difference() {
     bench.run("diff a.safetensors a.safetensors --include nothing").expect(
         2,
         "",
-        "tcast: error: --include 'nothing' matches no tensor\n  tcast inspect lists the names\n",
+        "tcast: error: --include 'nothing' matches no tensor
+  there are model.position_ids, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, ...; \
+         --allow-unmatched accepts it\n",
     );
     let outcome = bench.run("diff a.safetensors half.safetensors");
     assert!(outcome.code == Some(2) && outcome.stdout.is_empty(), "{outcome:?}");
@@ -450,7 +452,7 @@ fn trouble_is_no_difference() {
     let outcome = bench.run("diff a.safetensors");
     assert!(outcome.code == Some(2) && outcome.stdout.is_empty(), "{outcome:?}");
     // A pattern that chooses nothing beside one that does is told.
-    bench.run("diff a.safetensors a.safetensors --include *norm* --exclude none").expect(
+    bench.run("diff a.safetensors a.safetensors --include *norm* --exclude none --allow-unmatched").expect(
         0,
         "2 tensors are equal\n",
         "tcast: warning: --exclude 'none' matches no tensor\n",

@@ -167,7 +167,7 @@ fn an_existing_folder_is_replaced_as_a_checkpoint_and_nothing_else_in_it() {
     let outcome = bench.run("cast llama --to f16 -o out");
     let message =
         "tcast: error: out: the output exists already\n  add --force to replace it, or name another folder with -o\n";
-    outcome.expect(1, "", message);
+    outcome.expect(4, "", message);
     bench.run("cast llama --to f16 -o out --force -q").expect(0, "", "");
     bench.run("cast llama --to f16 -o fresh -q").expect(0, "", "");
     let mut out = tree(&bench.path("out"));
@@ -300,7 +300,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
     }
     same(&tree(&bench.path("parts")), &tree(&bench.path("whole")));
     let outcome = bench.run(&format!("{cast} --part 1/3"));
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("the output exists already"), "{outcome:?}");
+    assert!(outcome.code == Some(4) && outcome.stderr.contains("the output exists already"), "{outcome:?}");
     let idle = bench.run("cast llama --to f16 -o idle --part 18446744073709551615/18446744073709551615");
     assert!(idle.code == Some(0) && idle.stderr.starts_with("cast no tensor\n"), "{idle:?}");
     for part in ["0/3", "4/3", "3", "1/0", "a/b"] {

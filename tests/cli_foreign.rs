@@ -54,7 +54,7 @@ fn a_copy_keeps_the_type_in_every_container() {
         bench.run("cast a.safetensors --rule *=keep -o b.npy -q").expect(0, "", "");
         assert_eq!(bench.read("a.npy"), bench.read("b.npy"), "{name}");
         assert_eq!(npy_data(&bench.read("a.npy")), npy_data(&bench.read("x.npy")), "{name}");
-        bench.run("cast a.safetensors --to f32 -o c.npy -q").expect(0, "", "");
+        bench.run("cast a.safetensors --to f32 --all -o c.npy -q").expect(0, "", "");
         bench.run("cast x.npy --to f32 -o d.npy -q").expect(0, "", "");
         assert_eq!(bench.read("c.npy"), bench.read("d.npy"), "{name}");
         // A cast to the type that it has already is a copy, and tags what --from names.
@@ -98,7 +98,7 @@ fn in_a_checkpoint_they_are_cast_as_the_floats_and_integers_that_they_are() {
     let outcome = bench.run("cast m.safetensors --to f16 -n");
     let table = "f  [2]  float8e4m3 -> float16  2 B -> 4 B\nb  [8]  int1 kept              1 B -> 1 B\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
-    let summary = "cast 1 tensor to float16, copied 1\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n";
+    let summary = "cast 1 tensor to float16, copied 1: 1 not floating (--all casts them)\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n";
     assert!(outcome.stderr.starts_with(summary), "{outcome:?}");
 }
 

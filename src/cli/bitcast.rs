@@ -37,7 +37,8 @@ Examples:
       prints the bits as those of another type, as JSON
 
 Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+  0 done, 1 failed or refused, 2 wrong usage, 4 the output exists,
+  130 interrupted."
 )]
 pub struct BitcastArgs {
     /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
@@ -52,14 +53,15 @@ pub struct BitcastArgs {
     /// Print the bits as hexadecimal digits
     ///
     /// The most significant digit first.
-    #[arg(long, conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "dry_run",
-                                      "no_sync"])]
+    #[arg(long, conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "skip_existing",
+                                      "dry_run", "no_sync"])]
     pub hex: bool,
 
     /// Print sign, exponent, mantissa and the value
     ///
     /// One element on a line, with what it is exactly and what kind of number.
-    #[arg(long, conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "dry_run", "no_sync"])]
+    #[arg(long, conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "skip_existing", "dry_run",
+                                      "no_sync"])]
     pub bits: bool,
 
     /// Which tensor to print, where there are several

@@ -81,7 +81,7 @@ Examples:
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
-  130 interrupted."
+  4 the output exists, 130 interrupted."
 )]
 pub struct CastArgs {
     /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
@@ -169,7 +169,7 @@ pub struct ShardArgs {
 
     /// Put the folder together that all parts were written into
     #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["input", "to", "rule", "part", "resume",
-          "max_shard_size", "output", "force", "dry_run", "report", "hash", "stats", "fail_on"])]
+          "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "stats", "fail_on"])]
     pub finish: Option<PathBuf>,
 }
 

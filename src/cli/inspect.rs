@@ -53,6 +53,12 @@ pub struct InspectArgs {
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Pattern>,
 
+    /// A pattern that matches no tensor is no error
+    ///
+    /// A warning names it.
+    #[arg(long, hide_short_help = true)]
+    pub allow_unmatched: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -83,6 +83,10 @@ pub struct FileArgs {
     #[arg(short, long)]
     pub force: bool,
 
+    /// Leave an output that exists as it is, and exit with 0
+    #[arg(long, conflicts_with = "force", hide_short_help = true)]
+    pub skip_existing: bool,
+
     /// What opaque bytes (V1, u1, U8) mean
     ///
     /// Only where the file cannot say; the width stays.
@@ -130,6 +134,12 @@ pub struct SelectionArgs {
     /// For integers too; repeatable, the first match wins, before --to. GLOB=keep leaves them as they are.
     #[arg(long, value_name = "GLOB=DTYPE")]
     pub rule: Vec<Rule>,
+
+    /// A pattern that matches no tensor is no error
+    ///
+    /// A warning names it.
+    #[arg(long, hide_short_help = true)]
+    pub allow_unmatched: bool,
 
     /// Another name for a tensor in the output; repeatable
     #[arg(long, value_name = "OLD=NEW", hide_short_help = true)]

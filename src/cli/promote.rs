@@ -31,7 +31,8 @@ Only types and ranks decide, never values, and the order of the inputs does not 
       says which rule decided, and what each input could lose
 
 Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
+  0 done, 1 failed or refused, 2 wrong usage, 4 an output exists,
+  130 interrupted."
 )]
 pub struct PromoteArgs {
     /// .npy, .npz, .safetensors or .pb files
@@ -81,6 +82,10 @@ pub struct PromoteArgs {
     /// Replace existing outputs
     #[arg(short, long, help_heading = "Input and output")]
     pub force: bool,
+
+    /// Leave outputs that exist as they are, and exit with 0
+    #[arg(long, conflicts_with = "force", hide_short_help = true, help_heading = "Input and output")]
+    pub skip_existing: bool,
 
     /// What opaque bytes (V1, u1, U8) mean
     ///

@@ -37,6 +37,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         to: args.to,
         file: &args.file,
         selection: Selection { all: true, ..selection(args.to, &args.selection) },
+        allow_unmatched: args.selection.allow_unmatched,
         max_shard_size: None,
         part: None,
         resume: false,

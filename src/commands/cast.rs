@@ -26,6 +26,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         to: args.to,
         file: &args.file,
         selection: Selection { all: args.all, protect: args.protect, ..selection(args.to, &args.selection) },
+        allow_unmatched: args.selection.allow_unmatched,
         max_shard_size: args.shards.max_shard_size.map(|size| size.0),
         part: args.shards.part,
         resume: args.shards.resume,

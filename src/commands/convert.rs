@@ -2,13 +2,13 @@
 
 use super::folder::{self, Folder, Measures, Settings, Written};
 use super::report_file::ReportFile;
-use super::{print, tell, threads, warn};
+use super::{check_matched, print, tell, threads, warn};
 use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, as_glob, quoted, shorten, size};
+use crate::error::{Error, Result, as_glob, quoted, shorten, size, visible};
 use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination};
@@ -16,7 +16,7 @@ use crate::kernel::{Form, Loss};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
-use crate::report::{FileReport, Report};
+use crate::report::{FileReport, Report, skipped};
 use crate::scaled::{Codes, can_be_codes};
 use crate::select::Selection;
 use crate::staging::Start;
@@ -32,6 +32,8 @@ pub(super) struct Job<'a> {
     pub(super) to: Option<Dtype>,
     pub(super) file: &'a FileArgs,
     pub(super) selection: Selection,
+    /// A pattern may match nothing.
+    pub(super) allow_unmatched: bool,
     /// Bytes of tensors in a shard, where shards are to be made anew.
     pub(super) max_shard_size: Option<u64>,
     /// The part of the work that is to be done now.
@@ -57,13 +59,18 @@ pub(super) fn run(job: &Job) -> Result<()> {
     if !args.quiet {
         source.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
+    let names: Vec<&str> = source.names().collect();
+    check_matched(&job.selection, &names, job.allow_unmatched, args.quiet).map_err(|error| error.in_file(job.input))?;
     let output = output_path(job, &source)?;
     let mut run = Files::default();
     run.read(source.files()?);
     let report_file = job.report.map(|path| ReportFile::new(path, args.force, &output, &mut run)).transpose()?;
     let is_folder = is_folder(job, &source, &output);
     let write = if is_folder { to_folder } else { to_file };
-    let Written { files, before, finished, all } = write(job, &source, &output, &mut run)?;
+    let Written { files, before, finished, all } = match write(job, &source, &output, &mut run) {
+        Err(error) if args.skip_existing && error.is_existing() => return skip(job, &output),
+        written => written?,
+    };
     let time = (!args.dry_run).then(|| start.elapsed());
     let operator = job.operator.name();
     let bytes_in = match job.part {
@@ -92,6 +99,17 @@ pub(super) fn run(job: &Job) -> Result<()> {
             let when = if finished == all { "all are" } else { "when all are" };
             tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", output.display()));
         }
+    }
+    Ok(())
+}
+
+/// Leaves an output that exists as it is, and says so.
+fn skip(job: &Job, output: &Path) -> Result<()> {
+    if job.file.json {
+        print(&skipped(job.operator.name(), job.input, output).to_string())?;
+    }
+    if !job.file.quiet {
+        tell(&format!("skipped: {} exists", visible(&output.to_string_lossy())));
     }
     Ok(())
 }
@@ -201,11 +219,8 @@ fn codes(source: &Checkpoint) -> Codes {
     Codes::find(&tensors, &beside, quantization.as_deref())
 }
 
-/// Warns of patterns that match nothing, and of what does not reach the output.
+/// Warns of what does not reach the output.
 fn warn_of_losses(source: &Checkpoint, target: &dyn Container, selection: &Selection) {
-    for message in selection.unmatched(&source.names().collect::<Vec<_>>()) {
-        warn(&message);
-    }
     let Facts { extension, has_names, metadata, .. } = target.facts();
     if !has_names && !selection.renames.is_empty() {
         warn(&format!("--rename does nothing: a .{extension} file gives its tensor no name"));
@@ -272,7 +287,7 @@ fn with_type(input: &Path, dtype: &str) -> PathBuf {
 
 /// What the arguments say of which tensors are converted.
 pub(super) fn selection(to: Option<Dtype>, args: &SelectionArgs) -> Selection {
-    let SelectionArgs { include, exclude, rule, rename } = args;
+    let SelectionArgs { include, exclude, rule, rename, .. } = args;
     Selection {
         to,
         include: include.clone(),

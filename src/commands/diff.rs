@@ -1,7 +1,7 @@
 //! `tcast diff`: how two files or folders of shards differ.
 
 use super::check::check;
-use super::{print, threads, warn};
+use super::{check_matched, print, threads};
 use crate::cli::DiffArgs;
 use crate::compare::{self, Difference, Found, Options, Outcome, Status};
 use crate::container::checkpoint::{self, Checkpoint};
@@ -79,16 +79,12 @@ fn matched<'a>(a: &'a Checkpoint, b: &'a Checkpoint, args: &DiffArgs) -> Result<
         lines
     };
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
-    let unmatched = selection.unmatched(&lines.iter().map(|line| line.name).collect::<Vec<_>>());
+    let names: Vec<&str> = lines.iter().map(|line| line.name).collect();
+    check_matched(&selection, &names, args.allow_unmatched, args.quiet)?;
     let (chosen, left): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| selection.selects(line.name));
     if chosen.is_empty() && !left.is_empty() {
-        let what = unmatched.into_iter().next().unwrap_or("--include and --exclude leave no tensor".to_owned());
-        return Err(Error::usage(what).remedy("tcast inspect lists the names"));
-    }
-    if !args.quiet {
-        for message in &unmatched {
-            warn(message);
-        }
+        let error = Error::usage("--include and --exclude leave no tensor");
+        return Err(error.remedy("tcast inspect lists the names"));
     }
     Ok(chosen)
 }

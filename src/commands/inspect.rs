@@ -1,6 +1,6 @@
 //! `tcast inspect`: what is in a file, or in a folder of shards.
 
-use super::{print, threads, warn};
+use super::{check_matched, print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Input, Tensor};
@@ -23,8 +23,9 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let mut listing = Listing { args, folder: &folder, selection: &selection, stats: Vec::new() };
     if !args.quiet {
         folder.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
-        selection.unmatched(&folder.names().collect::<Vec<_>>()).iter().for_each(|message| warn(message));
     }
+    let names: Vec<&str> = folder.names().collect();
+    check_matched(&selection, &names, args.allow_unmatched, args.quiet).map_err(|error| error.in_file(&args.input))?;
     if args.stats {
         plan::check_from(folder.tensors().map(|(_, tensor)| tensor), args.from)
             .map_err(|error| error.in_file(&args.input))?;

@@ -19,6 +19,7 @@ use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, quoted, shorten, visible};
 use crate::io::output;
 use crate::kernel::Isa;
+use crate::select::Selection;
 use anstyle::{AnsiColor, Style};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 #[cfg(unix)]
@@ -174,6 +175,19 @@ fn warn(message: &str) {
 /// Prints a message on standard error; that nobody can read it is no failure.
 fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
+}
+
+/// Refuses patterns that match none of the tensors, or warns of them where they are allowed.
+fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet: bool) -> Result<(), Error> {
+    for error in selection.unmatched(names) {
+        if !is_allowed {
+            return Err(error);
+        }
+        if !quiet {
+            warn(&error.to_string());
+        }
+    }
+    Ok(())
 }
 
 /// What the tensors of an input are called, as many as a message can hold.

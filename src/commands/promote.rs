@@ -50,15 +50,16 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         .collect();
     let decision = promote::promote(&named, &attributes)?;
     if args.dry_run {
-        let document = || document(args, &parts, decision, &[]).to_string();
+        let nothing = Written { outputs: Vec::new(), skipped: Vec::new() };
+        let document = || document(args, &parts, decision, &nothing).to_string();
         return print(&if args.json { document() } else { decision.dtype.to_string() });
     }
-    let outputs = write(args, &inputs, decision)?;
+    let written = write(args, &inputs, decision)?;
     if args.json {
-        print(&document(args, &parts, decision, &outputs).to_string())?;
+        print(&document(args, &parts, decision, &written).to_string())?;
     }
     if !args.quiet {
-        tell(&summary(decision, &outputs, start.elapsed()));
+        tell(&summary(decision, &written, start.elapsed()));
     }
     Ok(())
 }
@@ -105,8 +106,15 @@ struct Output<'a> {
     files: Vec<FileReport<'a>>,
 }
 
+/// What is there now.
+struct Written<'a> {
+    outputs: Vec<Output<'a>>,
+    /// What was there before, and was left alone.
+    skipped: Vec<PathBuf>,
+}
+
 /// Plans all outputs, writes all, and then gives them their names.
-fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Output<'a>>> {
+fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Written<'a>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
     let mut run = Files::default();
     inputs.iter().try_for_each(|input| input.files().map(|files| run.read(files)))?;
@@ -116,17 +124,28 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
             return Err(error.remedy("name the tensors in it with --tensor"));
         }
         if output.is_dir() || container::by_extension(output).is_none() {
-            return write_folder(args, folder, output, decision, &mut run).map(|output| vec![output]);
+            return match write_folder(args, folder, output, decision, &mut run) {
+                Err(error) if args.skip_existing && error.is_existing() => {
+                    Ok(Written { outputs: Vec::new(), skipped: vec![output.clone()] })
+                }
+                written => written.map(|output| Written { outputs: vec![output], skipped: Vec::new() }),
+            };
         }
     }
     let folder = Folder::new(output, args.inputs.len() == 1)?;
-    let mut planned = Vec::new();
+    let (mut planned, mut skipped) = (Vec::new(), Vec::new());
     for input in inputs {
         let to = folder.place(&input.path);
         let target = container::by_extension(&to).unwrap_or(input.shards[0].container);
-        let destination = Destination::among(&mut run, &to, args.force)?;
+        let destination = match Destination::among(&mut run, &to, args.force) {
+            Err(error) if args.skip_existing && error.is_existing() => {
+                skipped.push(to);
+                continue;
+            }
+            destination => destination?,
+        };
         let plan = plans(args, input, decision, target, Spread::One)?.swap_remove(0);
-        planned.push((destination, to, plan));
+        planned.push((destination, input, to, plan));
     }
     let needed = planned.iter().map(|(.., plan)| plan.len).sum();
     if let Some((destination, ..)) = planned.first() {
@@ -135,7 +154,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let bytes = planned.iter().map(|(.., plan)| plan.source_bytes()).sum();
     let progress = progress::shown("", bytes, args.quiet);
     let mut done = Vec::new();
-    for ((destination, to, mut plan), input) in planned.into_iter().zip(inputs) {
+    for (destination, input, to, mut plan) in planned {
         let file = destination.create()?;
         let outcomes = engine::run(&plan, &input.shards, &file, threads(args.threads), false, &*progress)?;
         plan.literals = Vec::new();
@@ -151,7 +170,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     if let Some(made) = folder.made {
         made.keep();
     }
-    Ok(outputs)
+    Ok(Written { outputs, skipped })
 }
 
 /// A whole checkpoint, of which some tensors get another type.
@@ -224,7 +243,7 @@ impl Folder {
 }
 
 /// What was decided, why, and what each input could lose; then what the outputs lost.
-fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, outputs: &[Output]) -> Value {
+fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, written: &Written) -> Value {
     let inputs = parts.iter().map(|part| {
         json!({
             "file": args.inputs[part.file].to_string_lossy(),
@@ -248,7 +267,7 @@ fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, outputs: &[O
         "inputs": inputs.collect::<Vec<_>>(),
     });
     if !args.dry_run {
-        let outputs = outputs.iter().map(|output| {
+        let outputs = written.outputs.iter().map(|output| {
             json!({
                 "input": output.from.to_string_lossy(),
                 "output": output.to.to_string_lossy(),
@@ -259,12 +278,15 @@ fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, outputs: &[O
             })
         });
         document["outputs"] = outputs.collect();
+        let skipped = written.skipped.iter().map(|path| path.to_string_lossy());
+        document["skipped"] = json!(skipped.collect::<Vec<_>>());
     }
     document
 }
 
 /// What became what, and, tensor by tensor, how many values changed.
-fn summary(decision: Decision, outputs: &[Output], time: Duration) -> String {
+fn summary(decision: Decision, written: &Written, time: Duration) -> String {
+    let Written { outputs, skipped } = written;
     let tensors = || outputs.iter().flat_map(|output| &output.files).flat_map(|file| &file.tensors);
     let converted = tensors().filter(|tensor| tensor.is_converted).count();
     let (all, seconds) = (tensors().count(), time.as_secs_f64());
@@ -283,6 +305,9 @@ fn summary(decision: Decision, outputs: &[Output], time: Duration) -> String {
                 let _ = write!(text, "\n  {}: {count} of {all} values {}", shorten(&tensor.name), loss.describe());
             }
         }
+    }
+    for path in skipped {
+        let _ = write!(text, "\nskipped: {} exists", visible(&path.to_string_lossy()));
     }
     text
 }

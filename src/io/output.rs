@@ -190,6 +190,7 @@ impl Destination {
         files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
         if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
             return Err(Error::new("the output exists already")
+                .into_existing()
                 .in_file(path)
                 .remedy("add --force to replace it, or name another file with -o"));
         }
@@ -412,7 +413,11 @@ impl Output {
         } else {
             temporary_path.persist_noclobber(file) // somebody else may have made one since the plan
         };
-        renamed.map_err(|error| failed(error.error))?;
+        renamed.map_err(|error| {
+            let exists = error.error.kind() == io::ErrorKind::AlreadyExists;
+            let error = failed(error.error);
+            if exists { error.into_existing() } else { error }
+        })?;
         if let Some(kept) = kept {
             temporaries.kept = Some(kept.to_owned());
         }

@@ -31,6 +31,13 @@ impl Operator {
         }
     }
 
+    /// Whether every value of a type stays as it is where that is the target too. To itself, Cast maps a float8 by its
+    /// table, and a bool other than 0 and 1 to 1.
+    #[must_use]
+    pub(crate) fn keeps(&self, dtype: Dtype) -> bool {
+        !matches!(self, Self::Cast(_)) || !dtype.is_float8() && dtype != Dtype::Bool
+    }
+
     /// The name of the subcommand, which is also a verb.
     #[must_use]
     pub fn name(&self) -> &'static str {

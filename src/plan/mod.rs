@@ -14,7 +14,7 @@ use crate::error::{Error, Result, shorten};
 use crate::kernel::{Form, Kernel, Loss};
 use crate::operator::Operator;
 use crate::scaled::Codes;
-use crate::select::{Candidate, Rename, Selection, rule_to_keep};
+use crate::select::{Candidate, Kept, Rename, Selection, rule_to_keep};
 use source::known_dtype;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -78,6 +78,8 @@ pub struct PlannedTensor<'a> {
     pub(crate) conversion: Conversion,
     /// Whether the operator is applied; otherwise the tensor is copied.
     pub is_converted: bool,
+    /// Why it is copied, if it is.
+    pub(crate) kept: Option<Kept>,
     /// Which of the inputs the elements come from.
     pub input: usize,
     /// Where in it.
@@ -204,8 +206,8 @@ pub fn apply<'a>(
         let mut tensors = Vec::with_capacity(group.len());
         for (Chosen { input, tensor, from, target, new }, place) in group.into_iter().zip(layout.places) {
             let to = place.form;
-            let conversion = conversions.get(from, to, target.is_some());
-            let forbidden = (target.is_some() && !request.fail_on.is_empty()).then(|| Forbidden {
+            let conversion = conversions.get(from, to, target.is_ok());
+            let forbidden = (target.is_ok() && !request.fail_on.is_empty()).then(|| Forbidden {
                 losses: request.fail_on.to_vec(),
                 rule: rule_to_keep(inputs[input].name_of(tensor)),
             });
@@ -218,7 +220,8 @@ pub fn apply<'a>(
                 conversion: conversion.ok_or_else(refused)?,
                 name: new.name,
                 fortran_order: new.fortran_order,
-                is_converted: target.is_some(),
+                is_converted: target.is_ok(),
+                kept: target.err(),
                 input,
                 source: tensor,
                 target: place.range,
@@ -261,8 +264,8 @@ struct Chosen<'a> {
     input: usize,
     tensor: &'a Tensor,
     from: Form,
-    /// The type to convert to; `None` where the tensor is copied.
-    target: Option<Dtype>,
+    /// The type to convert to, or why the tensor is copied.
+    target: Result<Dtype, Kept>,
     new: NewTensor<'a>,
 }
 
@@ -271,19 +274,24 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
     let Request { operator, selection, from, container, codes, .. } = *request;
     let all = || inputs.iter().enumerate().flat_map(|(at, input)| input.contents.tensors.iter().map(move |t| (at, t)));
     check_from(all().map(|(_, tensor)| tensor), from)?;
-    let is_alone = all().count() == 1;
     let names = new_names(inputs, container, &selection.renames)?;
     let choose = |input: usize, tensor: &'a Tensor, new_name| {
         let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
+        let is_alone = inputs[input].container.facts().holds_one;
         let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
         // What is left as it is keeps the type that it is stored as, if it has one.
         let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
-        let source = source_form(tensor, from.filter(|_| target.is_some() || is_untyped))?;
-        // A promotion leaves what has the type already, float8 too, which a cast would saturate.
-        let is_there = matches!(operator, Operator::Promote(_)) && target == Some(source.dtype());
-        let target = target.filter(|_| !is_there);
-        if let Some(target) = target {
+        let source = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
+        if let Ok(target) = target
+            && (target != source.dtype() || !matches!(operator, Operator::Promote(_)))
+        {
             operator.check(source.dtype(), target)?;
+        }
+        let target = target.and_then(|target| {
+            let is_there = target == source.dtype() && operator.keeps(target);
+            if is_there { Err(Kept::Already) } else { Ok(target) }
+        });
+        if target.is_ok() {
             // A rule names the tensors that it means.
             let codes = codes.filter(|_| selection.rule(name).is_none());
             if let Some((message, remedy)) = codes.and_then(|codes| codes.refusal(name)) {

@@ -13,6 +13,7 @@ use crate::hash::Hashes;
 use crate::kernel::{Counts, Loss};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
+use crate::select::Kept;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -74,6 +75,9 @@ pub struct TensorReport<'a> {
     /// Whether the operator was applied; otherwise it was copied.
     #[serde(rename = "cast")]
     pub is_converted: bool,
+    /// Why it was copied, if it was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) kept: Option<Kept>,
     /// Bytes that it took in its file.
     pub bytes_in: u64,
     /// Bytes that it takes now.
@@ -131,6 +135,7 @@ impl<'a> TensorReport<'a> {
             from: tensor.conversion.from.dtype(),
             to: tensor.conversion.to.dtype(),
             is_converted: tensor.is_converted,
+            kept: tensor.kept,
             bytes_in: tensor.source.data.stored_len(),
             bytes_out: tensor.target.end - tensor.target.start,
             counts,
@@ -227,7 +232,7 @@ impl Report<'_> {
             count => format!("{} {} to {}", self.operator, tensors(count), self.targets()),
         };
         if all > converted {
-            let _ = write!(text, ", copied {}", all - converted);
+            let _ = write!(text, ", copied {}{}", all - converted, self.reasons());
         }
         let (size_in, size_out) = (size(self.bytes_in), size(self.bytes_out()));
         let _ =
@@ -276,6 +281,25 @@ impl Report<'_> {
         text
     }
 
+    /// The types converted to, in the order of the tensors.
+    fn targets(&self) -> String {
+        names(self.converted())
+    }
+
+    /// Why tensors are copied that nobody asked to be left out.
+    fn reasons(&self) -> String {
+        let of = |why| self.tensors().filter(move |tensor| tensor.kept == Some(why));
+        let (already, others) = (of(Kept::Already).count(), of(Kept::NotFloating).count());
+        let mut reasons = Vec::new();
+        if already > 0 {
+            reasons.push(format!("{already} already {}", names(of(Kept::Already))));
+        }
+        if others > 0 {
+            reasons.push(format!("{others} not floating (--all casts them)"));
+        }
+        if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
+    }
+
     /// A table of what would become what.
     #[must_use]
     pub fn table(&self) -> String {
@@ -288,7 +312,7 @@ impl Report<'_> {
         let mut places = std::collections::HashMap::new();
         for tensor in self.tensors() {
             let pattern = pattern(&tensor.name);
-            let key = (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.is_converted);
+            let key = (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.kept);
             let place = *places.entry(key).or_insert_with(|| {
                 groups.push((pattern, Vec::new()));
                 groups.len() - 1
@@ -304,7 +328,11 @@ impl Report<'_> {
                 (pattern.as_str(), format!("{} tensors", group.len()))
             };
             let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
-            let to = if first.is_converted { format!("-> {}", first.to) } else { "kept".to_owned() };
+            let to = match first.kept {
+                None => format!("-> {}", first.to),
+                Some(Kept::Already) => "already".to_owned(),
+                Some(_) => "kept".to_owned(),
+            };
             let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());
             let (before, after) = (sum(|tensor| tensor.bytes_in), sum(|tensor| tensor.bytes_out));
             [shorten(name), count, shape, format!("{} {to}", first.from), before, after]
@@ -347,17 +375,30 @@ impl Report<'_> {
             if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
         rows.iter().map(line).collect::<Vec<_>>().join("\n") + &more
     }
+}
 
-    /// The types converted to, in the order of the tensors.
-    fn targets(&self) -> String {
-        let mut names: Vec<&str> = Vec::new();
-        for tensor in self.converted() {
-            if !names.contains(&tensor.to.name()) {
-                names.push(tensor.to.name());
-            }
+/// The JSON document of an input whose output existed, and was left alone.
+#[must_use]
+pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "tcast": env!("CARGO_PKG_VERSION"),
+        "operator": operator,
+        "input": input.to_string_lossy(),
+        "output": output.to_string_lossy(),
+        "skipped": true,
+    })
+}
+
+/// The types of tensors now, each once, in the order of the tensors.
+fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for tensor in tensors {
+        if !names.contains(&tensor.to.name()) {
+            names.push(tensor.to.name());
         }
-        names.join(", ")
     }
+    names.join(", ")
 }
 
 /// A tensor's name with a star for each part that is a number.

@@ -127,7 +127,8 @@ fn find(folder: &Path) -> Result<Found> {
 /// # Errors
 /// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
-    let (message, remedy) = match (find(folder)?, start) {
+    let found = find(folder)?;
+    let (message, remedy) = match (found, start) {
         (Found::Unfinished, Start::Anew) if manifest.can_resume() => {
             ("an unfinished conversion is in it", "add --resume to go on with it, or --force to start anew")
         }
@@ -145,7 +146,8 @@ pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<
             return check_places(folder, manifest);
         }
     };
-    Err(Error::new(message).in_file(folder).remedy(remedy))
+    let error = Error::new(message).in_file(folder).remedy(remedy);
+    Err(if found == Found::Other { error.into_existing() } else { error })
 }
 
 /// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.

@@ -1,0 +1,126 @@
+//! Patterns that match no tensor, most likely by mistake, and what was meant.
+
+use super::{Pattern, Selection};
+use crate::error::{Error, quoted, shorten};
+
+/// Names that a message proposes.
+const FEW: usize = 3;
+/// Names that are compared with a pattern, of files with very many.
+const MOST: usize = 100_000;
+
+impl Selection {
+    /// An error for each `--include`, `--exclude` and `--rule` without effect on tensors of these names.
+    #[must_use]
+    pub(crate) fn unmatched(&self, names: &[&str]) -> Vec<Error> {
+        if names.is_empty() {
+            return Vec::new(); // no pattern could match
+        }
+        let include = self.include.iter().map(|pattern| ("--include", pattern, String::new()));
+        let exclude = self.exclude.iter().map(|pattern| ("--exclude", pattern, String::new()));
+        let rules = self.rules.iter().map(|rule| ("--rule", &rule.pattern, format!("={}", rule.target_name())));
+        let describe = |(flag, pattern, target): (&str, &Pattern, String)| {
+            let text = shorten(pattern.text());
+            let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
+            if matched.peek().is_none() {
+                let error = Error::usage(format!("{flag} '{text}' matches no tensor"));
+                Some(error.remedy(propose(flag, pattern, &target, names)))
+            } else if flag == "--rule" && !matched.any(|name| self.selects(name)) {
+                let what = format!("{flag} '{text}' matches only tensors that --include and --exclude leave out");
+                Some(Error::usage(what).remedy("leave the rule out, or choose its tensors too"))
+            } else {
+                None
+            }
+        };
+        include.chain(exclude).chain(rules).filter_map(describe).collect()
+    }
+}
+
+/// What to do about a pattern that matches nothing.
+fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> String {
+    const ALLOW: &str = "--allow-unmatched accepts it";
+    let text = pattern.text();
+    let wider = format!("*{text}*");
+    let found = wider.parse::<Pattern>().map_or(0, |wider| names.iter().filter(|name| wider.matches(name)).count());
+    if found > 0 {
+        let argument = quoted(format!("{wider}{target}").as_ref());
+        return format!("a pattern matches the whole name: {flag} {argument} matches {found}");
+    }
+    let near = near(text, names);
+    let list = |names: &[&str]| names.iter().map(|name| shorten(name)).collect::<Vec<_>>().join(", ");
+    if near.is_empty() {
+        let more = if names.len() > FEW { ", ..." } else { "" };
+        return format!("there are {}{more}; {ALLOW}", list(&names[..names.len().min(FEW)]));
+    }
+    format!("near it: {}; {ALLOW}", list(&near))
+}
+
+/// The names that come nearest to a pattern: as a whole, or with as many of their parts as it has.
+fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
+    let wanted = pattern.trim_matches('*').trim_matches('.').to_lowercase();
+    let length = wanted.split('.').count();
+    let score = |name: &str| {
+        let name = name.to_lowercase();
+        let parts: Vec<&str> = name.split('.').collect();
+        let windows = parts.windows(length).map(|window| strsim::jaro_winkler(&wanted, &window.join(".")));
+        windows.fold(strsim::jaro_winkler(&wanted, &name), f64::max)
+    };
+    let scored = names.iter().take(MOST).map(|name| (score(name), *name));
+    let mut scored: Vec<(f64, &str)> = scored.filter(|(score, _)| *score > 0.85).collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| (a.1.len(), a.1).cmp(&(b.1.len(), b.1))));
+    scored.dedup_by_key(|(_, name)| *name);
+    scored.truncate(FEW);
+    scored.into_iter().map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: &[&str] = &["model.norm.weight", "model.layers.0.mlp.up_proj.weight", "lm_head.weight"];
+
+    #[track_caller]
+    fn expect(selection: &Selection, expected: &[(&str, &str)]) {
+        let found: Vec<(String, String)> = selection
+            .unmatched(NAMES)
+            .iter()
+            .map(|error| (error.to_string(), error.remedy_text().unwrap_or_default().to_owned()))
+            .collect();
+        let found: Vec<(&str, &str)> = found.iter().map(|(what, remedy)| (&**what, &**remedy)).collect();
+        assert_eq!(found, expected);
+    }
+
+    fn excluding(pattern: &str) -> Selection {
+        Selection { exclude: vec![pattern.parse().unwrap()], ..Selection::default() }
+    }
+
+    #[test]
+    fn part_of_a_name_is_answered_with_the_pattern_that_matches() {
+        let remedy = "a pattern matches the whole name: --exclude '*norm*' matches 1";
+        expect(&excluding("norm"), &[("--exclude 'norm' matches no tensor", remedy)]);
+        let rules = vec!["weight=keep".parse().unwrap()];
+        let remedy = "a pattern matches the whole name: --rule '*weight*=keep' matches 3";
+        expect(&Selection { rules, ..Selection::default() }, &[("--rule 'weight' matches no tensor", remedy)]);
+    }
+
+    #[test]
+    fn a_misspelt_name_is_answered_with_the_near_ones() {
+        let allow = "--allow-unmatched accepts it";
+        for (pattern, near) in [
+            ("*lm_haed*", "near it: lm_head.weight"),
+            ("*Up_Proj*", "near it: model.layers.0.mlp.up_proj.weight"),
+            ("model.nrom.weight", "near it: model.norm.weight"),
+            ("*vision*", "there are model.norm.weight, model.layers.0.mlp.up_proj.weight, lm_head.weight"),
+        ] {
+            let what = format!("--exclude '{pattern}' matches no tensor");
+            expect(&excluding(pattern), &[(&what, &format!("{near}; {allow}"))]);
+        }
+    }
+
+    #[test]
+    fn a_rule_for_what_is_left_out_anyway_has_no_effect() {
+        let selection = Selection { rules: vec!["lm_head*=keep".parse().unwrap()], ..excluding("lm_head.weight") };
+        let what = "--rule 'lm_head*' matches only tensors that --include and --exclude leave out";
+        expect(&selection, &[(what, "leave the rule out, or choose its tensors too")]);
+        expect(&excluding("*.weight"), &[]);
+    }
+}
