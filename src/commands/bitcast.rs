@@ -51,7 +51,11 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
 
 /// Prints elements of one tensor.
 fn show(args: &BitcastArgs) -> Result<()> {
-    let source = checkpoint::survey(&args.input)?;
+    let mut source = checkpoint::survey(&args.input)?;
+    let is_there = |name: &String| source.names().any(|known| known == name);
+    if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
+        return Err(source.broken.swap_remove(0)); // it may be in there
+    }
     let in_file = |error: Error| error.in_file(&args.input);
     let (input, tensor) = choose(&source, args.tensor.as_deref()).map_err(in_file)?;
     plan::check_from([tensor], args.file.from).map_err(in_file)?;

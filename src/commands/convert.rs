@@ -193,7 +193,7 @@ fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files
 fn plans<'a>(job: &Job, source: &'a Checkpoint, container: &dyn Container, spread: Spread) -> Result<Vec<Plan<'a>>> {
     let measuring = progress::shown("measuring the texts", source.bytes(), job.file.quiet);
     let is_cast = matches!(job.operator, Operator::Cast(_));
-    let codes = (is_cast && !job.force_codes).then(|| codes(source));
+    let codes = if is_cast && !job.force_codes { Some(codes(source)?) } else { None };
     let (selection, from) = (&job.selection, job.file.from);
     let fail_on = &job.fail_on[..];
     let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref(), fail_on };
@@ -208,15 +208,18 @@ fn plans<'a>(job: &Job, source: &'a Checkpoint, container: &dyn Container, sprea
 }
 
 /// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.
-fn codes(source: &Checkpoint) -> Codes {
+///
+/// # Errors
+/// When one of these cannot be read.
+fn codes(source: &Checkpoint) -> Result<Codes> {
     let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
     let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
     let (beside, quantization) = match &source.folder {
         _ if !tensors.iter().any(|(_, dtype)| can_be_codes(*dtype)) => (Vec::new(), None),
-        Some(folder) => (Vec::new(), quantization(folder)),
-        None => beside(&source.path),
+        Some(folder) => (Vec::new(), quantization(folder)?),
+        None => beside(&source.path)?,
     };
-    Codes::find(&tensors, &beside, quantization.as_deref())
+    Ok(Codes::find(&tensors, &beside, quantization.as_deref()))
 }
 
 /// Warns of what does not reach the output.

@@ -4,7 +4,8 @@ use super::{print, tell, warn};
 use crate::cli::{FileArgs, Part};
 use crate::container::Input;
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, INDEX, SideFiles, config, index_text, is_index, shard_names, weight_map, with_dtype,
+    CONFIG, Checkpoint, INDEX, SideFiles, config, index_text, is_index, is_shard_name, shard_names, weight_map,
+    with_dtype,
 };
 use crate::engine;
 use crate::error::{Error, Result, quoted, shorten};
@@ -18,6 +19,7 @@ use crate::staging::{self, Manifest, Shard, Source, Staging, Start};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -80,7 +82,7 @@ impl Folder {
             names.into_iter().zip(plans).map(|(file, plan)| Shard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, plans, &shards)));
-        let config = config_of(source, plans).map(|text| (CONFIG.to_owned(), text));
+        let config = config_of(source, plans)?.map(|text| (CONFIG.to_owned(), text));
         let side_file = |name: String| Source::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
         let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
         let manifest = Manifest {
@@ -308,13 +310,17 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
 }
 
 /// The config with the type that most weights have now, where that changes it.
-fn config_of(source: &Checkpoint, plans: &[Plan]) -> Option<String> {
-    let config = config(source.folder.as_ref()?)?;
+///
+/// # Errors
+/// When there is one and it cannot be read.
+fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
+    let config = source.folder.as_deref().map(config).transpose()?.flatten();
+    let Some(config) = config else { return Ok(None) };
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
     for tensor in plans.iter().flat_map(|plan| &plan.tensors) {
         *elements.entry(tensor.conversion.to.dtype().name()).or_default() += tensor.source.count;
     }
-    with_dtype(&config, &elements)
+    Ok(with_dtype(&config, &elements))
 }
 
 /// A file of the input, as later runs must find it.
@@ -332,11 +338,23 @@ fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()
 /// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are
 /// not known to be of it are not touched, and would be taken for those of the new one.
 fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
-    let there: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed)?,
+    };
+    let mut there = Vec::new();
+    for entry in entries {
+        there.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()); // none of ours is no text
+    }
     let mut replaced: Vec<String> = there.iter().filter(|name| is_index(name)).cloned().collect();
-    let named: Vec<String> = replaced.iter().flat_map(|index| weight_map(&folder.join(index)).into_values()).collect();
-    for name in there.into_iter().filter(|name| name.ends_with(".safetensors")) {
+    let mut named = Vec::new();
+    for index in &replaced {
+        let map = weight_map(&folder.join(index));
+        let remedy = format!("rm {}, or name another folder with -o", quoted(&folder.join(index)));
+        named.extend(map.map_err(|error| error.remedy(remedy))?.into_values());
+    }
+    for name in there.into_iter().filter(|name| is_shard_name(name)) {
         if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
             let path = folder.join(&name);
             let remedy = format!("rm {}, or name another folder with -o", quoted(&path));

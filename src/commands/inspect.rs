@@ -34,7 +34,8 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
     print(&if args.json { listing.json().to_string() } else { listing.text().trim_end().to_owned() })?;
     // All that could be read is shown first.
-    listing.stats.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    let failed = listing.stats.into_iter().find_map(Result::err);
+    folder.broken.into_iter().next().or(failed).map_or(Ok(()), Err)
 }
 
 /// What is to be shown.
@@ -95,7 +96,7 @@ impl<'a> Listing<'a> {
     }
 
     fn unreadable(&self) -> impl Iterator<Item = &'a Error> {
-        self.folder.shards.iter().flat_map(|input| &input.contents.unreadable)
+        self.folder.broken.iter().chain(self.folder.shards.iter().flat_map(|input| &input.contents.unreadable))
     }
 
     /// Tensors, elements and bytes of each type.

@@ -1,8 +1,10 @@
-//! Stricter readings of JSON than serde derives: what stands twice, or is no object, is refused.
+//! Stricter readings of JSON than serde derives: what stands twice, or is no object, is refused. And one that is less
+//! strict, for what Python writes.
 
 use crate::error::shorten;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
@@ -50,5 +52,58 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
             }
         }
         deserializer.deserialize_map(MapVisitor(PhantomData))
+    }
+}
+
+/// JSON in which each `NaN`, `Infinity` and `-Infinity` is replaced. Python's `json` writes and reads them as numbers,
+/// though JSON has no such numbers.
+pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> String) -> Cow<'_, str> {
+    const LITERALS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
+    if !json.contains("NaN") && !json.contains("Infinity") {
+        return Cow::Borrowed(json);
+    }
+    let mut changed = String::with_capacity(json.len());
+    let (mut rest, mut in_string) = (json, false);
+    while let Some(next) = rest.chars().next() {
+        let literal = LITERALS.iter().find(|literal| {
+            let after = |text: &str| text.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+            !in_string && rest.strip_prefix(**literal).is_some_and(|rest| !after(rest))
+        });
+        let len = match literal {
+            Some(literal) => {
+                changed += &replacement(literal);
+                literal.len()
+            }
+            None => {
+                in_string ^= next == '"';
+                // A backslash and what it escapes, and a word in one go: `xNaN` is none of them.
+                let is_in_word = |c: char| c.is_alphanumeric() || c == '_';
+                let len = if in_string && next == '\\' {
+                    next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
+                } else if !in_string && is_in_word(next) {
+                    rest.find(|c: char| !is_in_word(c)).unwrap_or(rest.len())
+                } else {
+                    next.len_utf8()
+                };
+                changed += &rest[..len];
+                len
+            }
+        };
+        rest = &rest[len..];
+    }
+    Cow::Owned(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_python_literals;
+
+    #[test]
+    fn only_literals_outside_of_strings_are_replaced() {
+        let changed = |json| without_python_literals(json, |literal| "0".repeat(literal.len())).into_owned();
+        let json = r#"{"NaN": NaN, "a\"NaN": [-Infinity,Infinity], "b\\": NaN, "x": NaNs, "y": -NaN, "z": xNaN}"#;
+        let wanted = r#"{"NaN": 000, "a\"NaN": [000000000,00000000], "b\\": 000, "x": NaNs, "y": -000, "z": xNaN}"#;
+        assert_eq!(changed(json), wanted);
+        assert_eq!(changed("\"NaN\\"), "\"NaN\\");
     }
 }

@@ -2,4 +2,5 @@
 
 pub(crate) mod identity;
 pub mod map;
+pub(crate) mod open;
 pub mod output;

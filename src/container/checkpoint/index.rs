@@ -1,7 +1,7 @@
 //! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
 
 use super::{WITHOUT_INDEX, read_text};
-use crate::container::json::{MapOnly, StringPairs};
+use crate::container::json::{MapOnly, StringPairs, without_python_literals};
 use crate::error::{Error, Result, shorten};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -24,6 +24,9 @@ pub struct Index {
     pub(super) weight_map: BTreeMap<String, String>,
 }
 
+/// Stands before a literal of Python in the string that stands for it, as long as it is JSON.
+const LITERAL: char = '\u{f8ff}';
+
 /// What counts of an index; what else it holds is of no concern.
 #[derive(Deserialize)]
 struct Content {
@@ -39,7 +42,8 @@ impl Index {
     /// When it is no file, or not what an index is.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
-        let MapOnly(content) = serde_json::from_slice::<MapOnly<Content>>(&text).map_err(|error| {
+        let json = without_python_literals(&text, |literal| format!("\"{LITERAL}{literal}\""));
+        let MapOnly(content) = serde_json::from_str::<MapOnly<Content>>(&json).map_err(|error| {
             let error = Error::new(format!("malformed index: {}", shorten(&error.to_string())));
             error.remedy("download the folder again")
         })?;
@@ -49,10 +53,12 @@ impl Index {
     }
 }
 
-/// Which shard holds which tensor by an index, as far as it can be read.
-#[must_use]
-pub fn weight_map(path: &Path) -> BTreeMap<String, String> {
-    Index::read(path).map(|index| index.weight_map).unwrap_or_default()
+/// Which shard holds which tensor by an index.
+///
+/// # Errors
+/// When it cannot be read, or is not what an index is.
+pub fn weight_map(path: &Path) -> Result<BTreeMap<String, String>> {
+    Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
 }
 
 /// Whether a file name is that of an index.
@@ -87,6 +93,9 @@ pub fn index_text(
                 let _ = write!(ascii, "\\u{unit:04x}");
             }
         }
+    }
+    for literal in ["NaN", "Infinity", "-Infinity"] {
+        ascii = ascii.replace(&format!("\"\\u{:04x}{literal}\"", u32::from(LITERAL)), literal);
     }
     ascii + "\n"
 }

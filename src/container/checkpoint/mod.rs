@@ -6,6 +6,7 @@
 
 mod index;
 mod side_files;
+mod unfinished;
 
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
@@ -13,10 +14,12 @@ pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dt
 use super::{Input, Tensor, survey as survey_file};
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
-use crate::io::output::{WORK, directory_of};
+use crate::io::open::{Links, read_regular};
+use crate::io::output::directory_of;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::Read;
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 /// Disagreements that are told one by one.
@@ -34,6 +37,8 @@ pub struct Checkpoint {
     pub index: Option<Index>,
     /// The shards in the order of their names, or the one file.
     pub shards: Vec<Input>,
+    /// Why shards could not be opened. A single file that cannot be is an error by itself.
+    pub broken: Vec<Error>,
     /// Where the index and the shards disagree, or the shards among themselves.
     pub disagreements: Vec<Disagreement>,
 }
@@ -82,13 +87,14 @@ impl Checkpoint {
         if let Some(folder) = &self.folder {
             let names = file_names(folder).map_err(|error| error.in_file(folder))?;
             let SideFiles { kept, left_out } = SideFiles::of(folder)?;
-            let names = names.into_iter().chain(kept).map(PathBuf::from).chain(left_out);
+            let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
         } else {
             // What says whether the tensors of a shard are codes.
             let folder = directory_of(&self.path);
-            let names = file_names(folder).unwrap_or_default();
-            files.extend(names.iter().filter(|name| is_index(name) || *name == CONFIG).map(|name| folder.join(name)));
+            let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
+            let is_read = |name: &OsString| *name == CONFIG || name.to_str().is_some_and(is_index);
+            files.extend(names.iter().filter(|name| is_read(name)).map(|name| folder.join(name)));
         }
         Ok(files)
     }
@@ -122,13 +128,16 @@ impl Checkpoint {
 /// As [`survey`], and when that is not so.
 pub fn open(path: &Path) -> Result<Checkpoint> {
     let mut checkpoint = survey(path)?;
+    if !checkpoint.broken.is_empty() {
+        return Err(checkpoint.broken.swap_remove(0));
+    }
     for shard in &mut checkpoint.shards {
         if !shard.contents.unreadable.is_empty() {
             return Err(shard.contents.unreadable.swap_remove(0).in_file(shard.path()));
         }
     }
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
-        let remedy = format!("download the folder again; tcast inspect {} shows all that does not fit", path.display());
+        let remedy = format!("download the folder again; tcast inspect {} shows all that does not fit", quoted(path));
         return Err(Error::new(&fatal.text).in_file(path).remedy(remedy));
     }
     Ok(checkpoint)
@@ -137,17 +146,20 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
 /// Opens a file, or every shard of a folder, which is given by its own path or that of an index in it.
 ///
 /// # Errors
-/// When a file cannot be read, there is none, or the index is broken or names one that is missing or outside.
+/// When none of the files can be read, an unfinished conversion is in the folder, a shard has a name that is no text, or
+/// the index is broken or names a shard outside.
 pub fn survey(path: &Path) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
     let found = if path.is_dir() {
         let in_folder = |error: Error| error.in_file(path);
-        let files = file_names(path).map_err(in_folder)?;
+        unfinished::refuse(path)?;
+        let files = texts(file_names(path).map_err(in_folder)?).map_err(in_folder)?;
         match find_index(&files).map_err(in_folder)? {
             Some(index) => open_indexed(path, &index)?,
             None => open_all_of(path, files)?,
         }
     } else if is_of_index {
+        unfinished::refuse(directory_of(path))?;
         open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy())?
     } else {
         Checkpoint {
@@ -155,6 +167,7 @@ pub fn survey(path: &Path) -> Result<Checkpoint> {
             folder: None,
             index: None,
             shards: vec![survey_file(path).map_err(|error| suggest_name(error, path))?],
+            broken: Vec::new(),
             disagreements: Vec::new(),
         }
     };
@@ -177,49 +190,43 @@ fn suggest_name(error: Error, path: &Path) -> Error {
 }
 
 /// All of a small file that describes others.
-fn read_text(path: &Path) -> Result<Vec<u8>> {
+fn read_text(path: &Path) -> Result<String> {
     /// Indexes of the largest models have a few MiB.
     const MOST: u64 = 100 << 20;
-    let failed = |error: std::io::Error| Error::io("cannot read", &error);
-    // A pipe would be waited for, and has no length.
-    if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(Error::new("is not a file"));
-    }
-    let mut text = Vec::new();
-    File::open(path).and_then(|file| file.take(MOST + 1).read_to_end(&mut text)).map_err(failed)?;
-    if text.len() as u64 > MOST {
-        return Err(Error::new("is longer than any file of its kind"));
-    }
-    Ok(text)
+    let text = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error))?;
+    String::from_utf8(text).map_err(|_| Error::new("is no UTF-8 text"))
 }
 
 /// What a shard belongs to, by what lies beside it: the names of all tensors by an index that names it, and how the config
 /// says that the weights are quantized. Nothing of a file that stands alone.
-#[must_use]
-pub fn beside(shard: &Path) -> (Vec<String>, Option<String>) {
+///
+/// # Errors
+/// When the config, an index or the folder cannot be read.
+pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
     let folder = directory_of(shard);
     let name = shard.file_name().unwrap_or_default().to_string_lossy();
-    let indexes = file_names(folder).unwrap_or_default().into_iter().filter(|name| is_index(name));
-    let maps = indexes.map(|index| weight_map(&folder.join(index)));
-    let map = maps.into_iter().find(|map| map.values().any(|shard| *shard == name)).unwrap_or_default();
-    (map.into_keys().collect(), quantization(folder))
+    let mut tensors = Vec::new();
+    if is_shard_name(&name) {
+        let files = file_names(folder).map_err(|error| error.in_file(folder))?;
+        for index in files.iter().filter_map(|file| file.to_str()).filter(|file| is_index(file)) {
+            let map = weight_map(&folder.join(index))?;
+            if map.values().any(|shard| *shard == name) {
+                tensors.extend(map.into_keys());
+            }
+        }
+    }
+    Ok((tensors, quantization(folder)?))
 }
 
 fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
     let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
-    if names.is_empty() && folder.join(WORK).is_dir() {
-        let error = Error::new("is an unfinished conversion").in_file(folder);
-        return Err(
-            error.remedy("run its tcast cast again with --resume, or tcast cast --finish if it was done in parts")
-        );
-    }
     if names.is_empty() {
         let error = Error::new("is a folder without .safetensors files").in_file(folder);
         return Err(error.remedy("give a .npy, .npz, .safetensors or .pb file, or a folder of shards"));
     }
-    let shards = open_shards(folder, names)?;
+    let (shards, broken) = open_shards(folder, names, |error, _| error)?;
     let disagreements = first_of(repetitions(&shards));
-    Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, disagreements })
+    Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, broken, disagreements })
 }
 
 fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
@@ -227,46 +234,62 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
     let index = Index::read(&path).map_err(|error| error.in_file(&path))?;
     let map = &index.weight_map;
     let names: BTreeSet<&String> = map.values().collect();
-    let refuse = |message: &str, name: &str, remedy: &str| {
-        Err(Error::new(format!("names the shard '{}', which is {message}", shorten(name)))
-            .in_file(&path)
-            .remedy(remedy))
+    let refusal = |message: &str, name: &str, remedy: &str| {
+        let error = Error::new(format!("names the shard '{}', which is {message}", shorten(name))).in_file(&path);
+        error.remedy(remedy)
     };
     if let Some(outside) = names.iter().find(|name| !is_plain(name)) {
-        return refuse("not in the folder", outside, "shards must be in the folder of their index");
-    }
-    if let Some(missing) = names.iter().find(|name| !folder.join(name).exists()) {
-        return refuse("missing", missing, "download the whole folder");
+        return Err(refusal("not in the folder", outside, "shards must be in the folder of their index"));
     }
     if let Some(other) = names.iter().find(|name| !is_shard(folder, name)) {
-        return refuse("no .safetensors file", other, "download the folder in the safetensors format");
+        return Err(refusal("no .safetensors file", other, "download the folder in the safetensors format"));
     }
-    // A path without a folder is one of the current folder.
-    let files = file_names(folder).map_err(|error| error.in_file(folder))?;
+    let in_folder = |error: Error| error.in_file(folder);
+    let files = texts(file_names(folder).map_err(in_folder)?).map_err(in_folder)?;
     let unnamed = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file));
     let unnamed = unnamed.map(|file| Disagreement::mild(format!("{} is not in the index", shorten(file))));
     let empty = map.is_empty().then(|| Disagreement::fatal("the index names no tensor".to_owned()));
     let unnamed: Vec<Disagreement> = unnamed.collect();
-    let shards = open_shards(folder, names.into_iter().cloned().collect())?;
+    let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
+        Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
+        _ => error,
+    };
+    let (shards, broken) = open_shards(folder, names.into_iter().cloned().collect(), missing)?;
     let disagreements = first_of(empty.into_iter().chain(compare(map, &shards)).chain(unnamed).collect());
     let folder = Some(folder.to_owned());
-    Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, disagreements })
+    Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, broken, disagreements })
+}
+
+/// Whether a name is that of a shard, in capital letters too.
+#[must_use]
+pub fn is_shard_name(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".safetensors")
 }
 
 /// Whether a name in the folder is that of a shard; what is a folder itself is none.
 fn is_shard(folder: &Path, name: &str) -> bool {
-    name.ends_with(".safetensors") && !folder.join(name).is_dir()
+    is_shard_name(name) && !folder.join(name).is_dir()
 }
 
-fn file_names(folder: &Path) -> Result<Vec<String>> {
+fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     let failed = |error: std::io::Error| Error::io("cannot read", &error);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        names.extend(name.into_string().ok()); // a name that is no text is none that an index has
-    }
-    names.sort();
-    Ok(names)
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let mut names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
+    names.iter_mut().for_each(|names| names.sort());
+    names.map_err(failed)
+}
+
+/// Names as text. One that is none is no name that an index has, and must not be that of a shard: it would be left out.
+fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
+    let text = |name: OsString| match name.into_string() {
+        Ok(name) => Some(Ok(name)),
+        Err(name) if is_shard_name(&name.to_string_lossy()) => {
+            let error = Error::new(format!("has a shard whose name is no UTF-8 text: '{}'", name.display()));
+            Some(Err(error.remedy("rename it, or move it out of the folder")))
+        }
+        Err(_) => None,
+    };
+    names.into_iter().filter_map(text).collect()
 }
 
 fn find_index(files: &[String]) -> Result<Option<String>> {
@@ -282,25 +305,44 @@ fn find_index(files: &[String]) -> Result<Option<String>> {
     }
 }
 
-/// Whether a name is that of a file in the folder, on every system.
+/// Whether a name is that of a file in the folder, and of nothing else.
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
-    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) && !name.contains(['\\', ':', '\0'])
+    let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name);
+    // A colon on Windows is a drive, or a stream of another file.
+    is_one && !name.contains('\0') && !(cfg!(windows) && name.contains(':'))
 }
 
-fn open_shards(folder: &Path, names: Vec<String>) -> Result<Vec<Input>> {
-    names.into_iter().map(|name| survey_file(&folder.join(name))).collect()
+/// Opens shards: those that can be read, and for the others why they cannot, as `explain` has it.
+fn open_shards(
+    folder: &Path,
+    names: Vec<String>,
+    explain: impl Fn(Error, &str) -> Error,
+) -> Result<(Vec<Input>, Vec<Error>)> {
+    let (mut shards, mut broken) = (Vec::new(), Vec::new());
+    for name in names {
+        match survey_file(&folder.join(&name)) {
+            Ok(shard) => shards.push(shard),
+            Err(error) => broken.push(explain(error, &name)),
+        }
+    }
+    if shards.is_empty() && !broken.is_empty() {
+        return Err(broken.swap_remove(0));
+    }
+    Ok((shards, broken))
 }
 
-/// What the index says and the shards do not hold, and the other way round.
+/// What the index says and the shards do not hold, and the other way round; of shards that could be opened.
 fn compare(map: &BTreeMap<String, String>, shards: &[Input]) -> Vec<Disagreement> {
     let name = |shard: &Input| shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     let held: BTreeSet<(&str, String)> = shards
         .iter()
         .flat_map(|shard| shard.contents.tensors.iter().map(|tensor| (tensor.name.as_str(), name(shard))))
         .collect();
-    let named: BTreeSet<(&str, String)> = map.iter().map(|(tensor, shard)| (tensor.as_str(), shard.clone())).collect();
+    let opened: BTreeSet<String> = shards.iter().map(name).collect();
+    let named = map.iter().filter(|(_, shard)| opened.contains(*shard));
+    let named: BTreeSet<(&str, String)> = named.map(|(tensor, shard)| (tensor.as_str(), shard.clone())).collect();
     let missing = named.difference(&held).map(|(tensor, shard)| {
         let (tensor, shard) = (shorten(tensor), shorten(shard));
         Disagreement::fatal(format!("the index has '{tensor}' in {shard}, which does not hold it"))

@@ -1,10 +1,13 @@
 //! What lies beside the shards of a checkpoint: config, tokenizer, chat template and whatever else goes with a model.
 
-use super::{is_index, read_text};
+use super::{is_index, is_shard_name, read_text};
+use crate::container::json::without_python_literals;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shorten};
 use crate::io::output::is_own;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -61,13 +64,13 @@ impl SideFiles {
                     if !name.starts_with('.') {
                         folders.push(inside);
                     }
-                } else if is_index(&name) || inner.as_os_str().is_empty() && name.ends_with(".safetensors") {
+                } else if is_index(&name) || inner.as_os_str().is_empty() && is_shard_name(&name) {
                     // Made anew, or not in the index, which is told already.
                 } else if is_own(&name) {
                     // Of an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()
                     && is_plain_file(&entry)?
-                    && !WEIGHTS.iter().any(|end| name.ends_with(end))
+                    && !WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
                 {
                     found.kept.push(path.to_owned());
                 } else {
@@ -100,25 +103,55 @@ pub fn is_inside(path: &str) -> bool {
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
-/// The members of a JSON object, each as the text that it is; `None` where the text is no object.
-fn members(text: &str) -> Option<BTreeMap<String, &RawValue>> {
-    serde_json::from_str(text).ok()
+/// The members of a JSON object, each as the text that it is; of two with a name the last, as Python has it. `None` where
+/// the text is no object.
+fn members(json: &str) -> Option<BTreeMap<Cow<'_, str>, &RawValue>> {
+    serde_json::from_str(json).ok()
 }
 
-/// The config of a folder, if it has one that can be read.
-#[must_use]
-pub fn config(folder: &Path) -> Option<String> {
-    read_text(&folder.join(CONFIG)).ok().and_then(|text| String::from_utf8(text).ok())
+/// A config as JSON. What Python writes for NaN and infinities is a number of the same length there: every place in the
+/// result is the same place in the config.
+fn as_json(config: &str) -> Cow<'_, str> {
+    without_python_literals(config, |literal| format!("{:0<1$}", "0.", literal.len()))
+}
+
+/// The config of a folder, if it has one.
+///
+/// # Errors
+/// When it cannot be read, or is no JSON: what it says of the weights is not known then.
+pub fn config(folder: &Path) -> Result<Option<String>> {
+    let path = folder.join(CONFIG);
+    match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        _ => {} // another error comes again
+    }
+    let text = read_text(&path).map_err(|error| error.in_file(&path))?;
+    match serde_json::from_str::<IgnoredAny>(&as_json(&text)) {
+        Ok(_) => Ok(Some(text)),
+        Err(error) => {
+            let error = Error::new(format!("malformed JSON: {}", shorten(&error.to_string()))).in_file(&path);
+            Err(error.remedy("correct it, or download it again: it says how the weights are stored"))
+        }
+    }
 }
 
 /// How the weights of a folder are quantized, by the words of its config; `None` where it does not say that they are.
-#[must_use]
-pub fn quantization(folder: &Path) -> Option<String> {
-    let config: serde_json::Value = serde_json::from_str(&config(folder)?).ok()?;
+///
+/// # Errors
+/// As [`config`].
+pub fn quantization(folder: &Path) -> Result<Option<String>> {
+    Ok(config(folder)?.and_then(|config| quantization_of(&as_json(&config))))
+}
+
+fn quantization_of(json: &str) -> Option<String> {
+    let config = members(json)?;
     // Multimodal models have it with the part that is quantized.
-    let of = |config: &serde_json::Value| config.get("quantization_config").filter(|found| found.is_object()).cloned();
-    let found = of(&config).or_else(|| of(config.get("text_config")?))?;
-    Some(found.get("quant_method").and_then(|method| method.as_str()).unwrap_or("of an unnamed method").to_owned())
+    let of = |config: &BTreeMap<Cow<str>, &RawValue>| {
+        let method = members(config.get("quantization_config")?.get())?.get("quant_method").map(|method| method.get());
+        Some(method.and_then(|method| serde_json::from_str::<String>(method).ok()))
+    };
+    let found = of(&config).or_else(|| of(&members(config.get("text_config")?.get())?))?;
+    Some(found.unwrap_or_else(|| "of an unnamed method".to_owned()))
 }
 
 /// A config whose `dtype`, or `torch_dtype` as it used to be called, is another one, and every other byte the same.
@@ -131,15 +164,16 @@ pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Optio
     const COMPUTED_IN: [Dtype; 4] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float64];
     let count = |dtype: &Dtype| elements.get(dtype.name()).copied().unwrap_or(0);
     let most = COMPUTED_IN.into_iter().rev().max_by_key(count).filter(|dtype| count(dtype) > 0)?;
-    let members = members(config)?;
+    let json = as_json(config);
+    let members = members(&json)?;
     let mut changed = config.to_owned();
     // From the back, so that places before stay what they are.
     let mut values: Vec<&str> =
         ["dtype", "torch_dtype"].iter().filter_map(|key| Some(members.get(*key)?.get())).collect();
     values.sort_by_key(|value| std::cmp::Reverse(value.as_ptr()));
     for value in values {
-        let start = value.as_ptr() as usize - config.as_ptr() as usize;
-        let old = serde_json::from_str::<&str>(value).unwrap_or_default();
+        let start = value.as_ptr() as usize - json.as_ptr() as usize;
+        let old = serde_json::from_str::<Cow<str>>(value).unwrap_or_default();
         if old.parse::<Dtype>().is_ok() {
             changed.replace_range(start..start + value.len(), &format!("\"{most}\""));
         }
@@ -160,6 +194,8 @@ mod tests {
         let wanted =
             "{ \"a\": {\"dtype\": \"bfloat16\"},\t\"dtype\" : \"float16\",\n\"x\": 1.0e0,\"torch_dtype\":\"float16\"}";
         assert_eq!(changed(config).as_deref(), Some(wanted));
+        let config = "{\"eps\": NaN, \"limits\": [-Infinity, Infinity], \"dtype\": \"bfloat16\", \"y\": NaN}";
+        assert_eq!(changed(config), Some(config.replace("bfloat16", "float16")));
         for same in ["{\"dtype\": \"float16\"}", "{\"dtype\": null}", "{\"dtype\": \"auto\"}", "{}", "[1]", "not JSON"]
         {
             assert_eq!(changed(same), None, "{same}");
@@ -167,5 +203,21 @@ mod tests {
         // torch has no arithmetic in float8: transformers fails on such a config.
         let elements = BTreeMap::from([("float8e4m3fn", 100), ("int8", 3)]);
         assert_eq!(with_dtype("{\"dtype\": \"bfloat16\"}", &elements), None);
+    }
+
+    #[test]
+    fn the_method_is_found_where_python_finds_it() {
+        let method = |config: &str| quantization_of(&as_json(config));
+        for config in [
+            r#"{"x": Infinity, "quantization_config": {"a": NaN, "quant_method": "fp8"}}"#,
+            r#"{"x": 1e999, "quantization_config": 1, "quantization_config": {"quant_method": "fp8"}}"#,
+            r#"{"text_config": {"quantization\u005fconfig": {"quant_method": "f\u00708"}}}"#,
+        ] {
+            assert_eq!(method(config).as_deref(), Some("fp8"), "{config}");
+        }
+        assert_eq!(method(r#"{"quantization_config": {"bits": 4}}"#).as_deref(), Some("of an unnamed method"));
+        for config in ["[]", "{}", r#"{"quantization_config": null}"#, r#"{"text_config": 1}"#] {
+            assert_eq!(method(config), None, "{config}");
+        }
     }
 }

@@ -1,0 +1,47 @@
+//! Files that describe others, and those of unfinished work: opened without waiting, and read only up to a length.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// What becomes of a symbolic link in place of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Its target is opened: caches keep files so.
+    Follow,
+    /// It is an error: we made no link there.
+    Refuse,
+}
+
+/// Opens a regular file for reading. A pipe is not waited for, and a device is not read.
+///
+/// # Errors
+/// When the system cannot, or it is not a regular file.
+pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
+    let refuse = |what: &str| Err(io::Error::other(what));
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        libc::O_NONBLOCK | if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 },
+    );
+    if links == Links::Refuse && std::fs::symlink_metadata(path)?.is_symlink() {
+        return refuse("it is a symbolic link, which is not followed");
+    }
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { refuse("it is not a regular file") }
+}
+
+/// Reads all of a regular file.
+///
+/// # Errors
+/// As [`open_regular`], and when it is longer than `most` bytes.
+pub(crate) fn read_regular(path: &Path, most: u64, links: Links) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    open_regular(path, links)?.take(most + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > most {
+        return Err(io::Error::other("it is longer than any file of its kind"));
+    }
+    Ok(content)
+}
