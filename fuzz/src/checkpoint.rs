@@ -76,7 +76,7 @@ fn convert(folder: &Path, found: &Checkpoint) {
         .tensors()
         .map(|(shard, tensor)| (shard.name_of(tensor), plan::source_form(tensor, None).ok().map(Form::dtype)))
         .collect();
-    let codes = Codes::find(&names, &[], quantization(folder).as_deref());
+    let codes = Codes::find(&names, &[], quantization(folder).ok().flatten().as_deref());
     let selection = Selection { to: Some(Dtype::Float8E5M2), all: true, ..Selection::default() };
     let operator = Operator::Cast(Attributes::default());
     let mut request = Request::new(operator, &selection, SHARDS);

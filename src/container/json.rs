@@ -76,8 +76,8 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
             }
             None => {
                 in_string ^= next == '"';
-                // A backslash and what it escapes, and a word in one go: `xNaN` is none of them.
-                let is_in_word = |c: char| c.is_alphanumeric() || c == '_';
+                // A backslash and what it escapes, and a word in one go: `-NaN` is none of them.
+                let is_in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
                 let len = if in_string && next == '\\' {
                     next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
                 } else if !in_string && is_in_word(next) {
@@ -102,7 +102,7 @@ mod tests {
     fn only_literals_outside_of_strings_are_replaced() {
         let changed = |json| without_python_literals(json, |literal| "0".repeat(literal.len())).into_owned();
         let json = r#"{"NaN": NaN, "a\"NaN": [-Infinity,Infinity], "b\\": NaN, "x": NaNs, "y": -NaN, "z": xNaN}"#;
-        let wanted = r#"{"NaN": 000, "a\"NaN": [000000000,00000000], "b\\": 000, "x": NaNs, "y": -000, "z": xNaN}"#;
+        let wanted = r#"{"NaN": 000, "a\"NaN": [000000000,00000000], "b\\": 000, "x": NaNs, "y": -NaN, "z": xNaN}"#;
         assert_eq!(changed(json), wanted);
         assert_eq!(changed("\"NaN\\"), "\"NaN\\");
     }
