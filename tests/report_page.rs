@@ -137,14 +137,106 @@ fn every_tensor_has_a_row_as_wide_as_the_head() {
         assert_eq!(row.matches("<td").count() + 1, columns, "{row}");
     }
     assert!(
-        rows[0].contains("31.50") && rows[0].contains(">123,456</td>") && rows[0].contains("float32 → float8e4m3fn")
+        rows[0].contains("31.50") && rows[0].contains(">[61, 1456]</td>") && rows[0].contains("float32 → float8e4m3fn")
     );
     assert!(rows[0].contains("old.<wbr>&lt;b&gt;.<wbr>weight") && rows[0].contains("0.00035%"), "{}", rows[0]);
     assert!(rows[1].contains("&lt;/<wbr>script&gt;&lt;img src=x"), "{}", rows[1]);
-    assert!(rows[2].contains(">exact</td>") && rows[2].contains(r#"data-key="Infinity" style="--share:1.000""#));
-    assert_eq!(rows[3].matches("<td>–</td>").count(), 9, "{}", rows[3]);
-    assert!(rows[4].starts_with("<tr class=\"copied\">") && rows[4].contains("float32, copied"));
-    assert!(rows[5].contains("<i>unnamed</i>"));
+    assert!(rows[2].contains("<i>unnamed</i>"));
+    // An element that the tensor does not have is at no position.
+    assert!(rows[2].contains("[0]") && !rows[2].contains("123"), "{}", rows[2]);
+    assert!(rows[3].contains(">exact</td>") && rows[3].contains(r#"data-key="Infinity" style="--share:1.000""#));
+    assert_eq!(rows[4].matches("<td>–</td>").count(), 9, "{}", rows[4]);
+    assert!(rows[5].contains("<tr data-place=\"4\" class=\"copied\">") && rows[5].contains("float32, copied"));
+}
+
+#[test]
+fn the_noisiest_tensor_comes_first_and_what_became_of_it_second() {
+    let tensors = [("quiet", 40.0), ("noisy", 3.0), ("middle", 20.0)].map(|(name, sqnr)| {
+        tensor(
+            name,
+            &json!({ "figures": { "sqnr_db": sqnr, "compared": 9, "max_abs_error": 1.0,
+            "max_abs_error_at": 0, "max_rel_error": 1.0, "max_rel_error_at": 0, "mean_error": 0.0, "cosine": 1.0 } }),
+        )
+    });
+    let losing = [("some", 7), ("none", 0), ("many", 70)]
+        .map(|(name, flushed)| tensor(name, &json!({ "figures": null, "counts": { "flushed": flushed } })));
+    for (tensors, expected) in [(tensors, ["noisy", "middle", "quiet"]), (losing, ["many", "some", "none"])] {
+        let file = serde_json::from_value(json!({ "file": "a", "bytes": 1, "tensors": tensors })).unwrap();
+        let page = page_of(vec![file], json!({}), None, &[]);
+        let at = expected.map(|name| page.find(&format!("<th scope=\"row\">{name}</th>")).unwrap());
+        assert!(at.is_sorted(), "{at:?}");
+    }
+    let page = whole();
+    let heads: Vec<&str> = page.split("<th scope=\"col\"").skip(1).take(4).collect();
+    assert!(heads[0].contains(">tensor<") && heads[1].contains(">became<"), "{heads:?}");
+    assert!(heads[2].contains(r#"aria-sort="ascending">SQNR"#) && heads[3].contains(">lost<"), "{heads:?}");
+}
+
+#[test]
+fn nan_and_inf_of_the_input_are_shown_with_their_tensor() {
+    let page = whole();
+    assert!(!page.contains("input NaN") && !page.contains("The input already had"));
+    let counts = json!({ "input_nan": 2, "input_infinite": 0, "inexact": 1 });
+    let file = json!({ "file": "a", "bytes": 1, "tensors": [tensor("w", &json!({ "counts": counts }))] });
+    let page = page_of(vec![serde_json::from_value(file).unwrap()], json!({}), None, &[]);
+    assert!(page.contains("<p>The input already had 2 NaN and 0 Inf.</p>"));
+    assert!(page.contains(">input NaN<small>") && !page.contains("input Inf"));
+    assert!(page.contains(r#"title="2 of 2,000,000">0.00010%</td>"#));
+}
+
+#[test]
+fn what_a_page_is_about_is_its_main_landmark() {
+    let page = whole();
+    let (main, footer) = page.split_once("<main>").unwrap().1.split_once("</main>").unwrap();
+    assert!(page.matches("<main").count() == 1 && footer.contains("<footer>"));
+    assert_eq!(main.matches("<h2").count(), page.matches("<h2").count());
+    assert!(main.contains("<table class=\"tensors\""));
+}
+
+/// The box that finds tensors is made by the script: without it, nothing is there that does nothing.
+#[test]
+fn without_its_script_a_page_lacks_no_tensor_and_has_no_idle_control() {
+    let page = whole();
+    assert!(page.contains("input.type = 'search'") && page.contains("row.hidden ="));
+    let page = page.split("<script>").next().unwrap();
+    assert!(!page.contains("type=\"search\"") && !page.contains("<button") && !page.contains(" hidden"));
+    assert_eq!(page.matches("<th scope=\"row\">").count() - page.matches("<tr><th scope=\"row\">").count(), 6);
+}
+
+/// WCAG 2.1, 1.4.11: what is drawn to be understood stands out from what is beside it by 3:1, in light and in dark.
+#[test]
+fn bars_stand_out_in_both_themes() {
+    let style = include_str!("../src/report/page.css");
+    let luminance = |colour: &str| -> f64 {
+        let digits: Vec<u32> = colour.chars().map(|c| c.to_digit(16).unwrap()).collect();
+        let parts: Vec<u32> = if digits.len() == 3 {
+            digits.iter().map(|digit| digit * 17).collect()
+        } else {
+            digits.chunks(2).map(|pair| pair[0] * 16 + pair[1]).collect()
+        };
+        let linear = |part: u32| {
+            let part = f64::from(part) / 255.0;
+            if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * linear(parts[0]) + 0.7152 * linear(parts[1]) + 0.0722 * linear(parts[2])
+    };
+    let themes: Vec<&str> = style.split(":root {").skip(1).map(|rest| rest.split('}').next().unwrap()).collect();
+    assert_eq!(themes.len(), 2);
+    for theme in themes {
+        let light = |name: &str| {
+            let value = theme.split_once(&format!("--{name}: #")).unwrap_or_else(|| panic!("{name}")).1;
+            luminance(value.split(';').next().unwrap())
+        };
+        for bar in ["signal", "signal-tint", "loss", "loss-tint", "old"] {
+            // A row below the pointer is faint.
+            for behind in ["card", "faint"] {
+                let (bar_light, behind_light) = (light(bar), light(behind));
+                let (high, low) = (bar_light.max(behind_light), bar_light.min(behind_light));
+                let contrast = (high + 0.05) / (low + 0.05);
+                assert!(contrast >= 3.0, "{bar} on {behind}: {contrast:.2}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -172,6 +264,27 @@ fn a_long_tail_of_exponents_takes_one_bar() {
     assert!(bars.contains(r#"title="2^-140 to 2^-31: "#), "{bars}");
     assert!(bars.contains(r#"title="2^-9: 1,073,741,824 before, 2,147,483,648 after""#), "{bars}");
     assert!(page.contains("There are no finite numbers but zero."));
+}
+
+/// Of 4096 numbers, all but two have exponents from -20 to -3.
+#[test]
+fn an_outlier_does_not_squeeze_the_others() {
+    let common = (-20..=-3).map(|exponent| (exponent, 228)).collect::<Vec<_>>();
+    let outliers = [(99, 1), (127, 1)];
+    let before = common.iter().copied().chain(outliers).collect();
+    let spread = Spread { name: "exact".to_owned(), before, after: common.into_iter().chain([(8, 2)]).collect() };
+    let page = page_of(files(), json!({}), None, &[spread]);
+    let bars = page.split("<div class=\"bars\"").nth(1).unwrap().split("</div>\n").next().unwrap();
+    for exponent in -20..-3 {
+        assert!(bars.contains(&format!(r#"title="2^{exponent}: 228 before, 228 after""#)), "{exponent}: {bars}");
+    }
+    // What is too large for the type has a bar of its own, and each kind is named, unabridged, below.
+    assert!(bars.contains(r#"title="2^9 to 2^127: 2 before, 0 after""#), "{bars}");
+    let kinds = page.split("<ul class=\"kinds\">").nth(1).unwrap().split("</ul>").next().unwrap();
+    let names: Vec<&str> = kinds.split("<b>").skip(1).map(|rest| rest.split('<').next().unwrap()).collect();
+    assert_eq!(names, ["zero", "subnormal", "normal", "beyond"]);
+    let reach = page.split("<div class=\"reach\"").nth(1).unwrap().split("</div>").next().unwrap();
+    assert!(reach.matches("\"></span>").count() == 4, "{reach}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The report as a page: one file that opens anywhere, asks no network for anything, and prints.
 //!
-//! All that is shown is HTML written here; the script only puts rows in another order. Names come from files that
+//! All that is shown is HTML written here; the script only sorts rows and finds tensors. Names come from files that
 //! anybody may have written, so they are escaped wherever they stand, and none stands in the script or the style.
 
 mod spread;
@@ -30,7 +30,8 @@ pub fn page(report: &Report, spreads: &[Spread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str()).to_string_lossy();
     let title = escape(&visible(&format!("{}: {title}", report.operator)));
     let (style, script) = (include_str!("page.css"), include_str!("page.js"));
-    let body = [head(report), lost(report), table::table(report, spreads), spread::spreads(report, spreads), legend()];
+    let main = [lost(report), table::table(report, spreads), spread::spreads(report, spreads)].concat();
+    let body = [head(report), format!("<main>\n{main}</main>\n"), legend()];
     format!(
         r#"<!DOCTYPE html>
 <html lang="en">
@@ -165,6 +166,11 @@ fn lost(report: &Report) -> String {
         }
         text.push_str("</ul>\n");
     }
+    let [nan, infinite] = [total.input_nan, total.input_infinite];
+    if nan + infinite > 0 {
+        let [nan, infinite] = [nan, infinite].map(counted);
+        let _ = writeln!(text, "<p>The input already had {nan} NaN and {infinite} Inf.</p>");
+    }
     text.push_str("</section>\n");
     text
 }
@@ -179,8 +185,8 @@ fn legend() -> String {
 one bit. “Exact” is a tensor without noise.</dd>
 <dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were NaN and became zero, were flushed to zero, or wrapped; rounding alone is not
 counted here, but under “inexact”, as are all of these.</dd>
-<dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the first element that has it, counted as
-the elements lie.</dd>
+<dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the position of the first element that has
+it.</dd>
 <dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
 </dl>
 <p>Values that are infinite or NaN before or after are left out of all figures but the counts.</p>

@@ -1,9 +1,10 @@
 'use strict';
 // Rows are put in order by the column whose head is pressed: first the one way, then the other, then as in the file.
+// A box above them finds tensors by their name or type.
 const words = new Intl.Collator('en', { numeric: true });
 for (const table of document.querySelectorAll('table.tensors')) {
   const body = table.tBodies[0];
-  const rows = [...body.rows];
+  const rows = [...body.rows].sort((a, b) => a.dataset.place - b.dataset.place);
   const heads = [...table.tHead.rows[0].cells];
 
   const sorted = (column, direction) => {
@@ -17,12 +18,28 @@ for (const table of document.querySelectorAll('table.tensors')) {
     return [...known, ...keyed.filter(item => item.key === null)].map(item => item.row);
   };
 
+  const find = document.createElement('p');
+  const input = document.createElement('input');
+  const found = document.createElement('output');
+  find.className = 'find';
+  input.type = 'search';
+  input.placeholder = 'Find tensors by name or type';
+  input.setAttribute('aria-label', input.placeholder);
+  find.append(input, found);
+  document.querySelector('#tensors').after(find);
+  const texts = rows.map(row => [0, 1].map(at => row.cells[at].textContent).join(' ').toLowerCase());
+  input.addEventListener('input', () => {
+    const wanted = input.value.toLowerCase().split(/\s+/);
+    rows.forEach((row, at) => { row.hidden = !wanted.every(word => texts[at].includes(word)); });
+    found.textContent = input.value.trim() && `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
+  });
+
   heads.forEach((head, column) => {
     const button = document.createElement('button');
     button.type = 'button';
     button.append(...head.childNodes);
     head.append(button);
-    head.setAttribute('aria-sort', 'none');
+    if (!head.hasAttribute('aria-sort')) head.setAttribute('aria-sort', 'none');
     const ways = ['none', 'ascending', 'descending'];
     if (head.classList.contains('largest')) ways.splice(1, 2, 'descending', 'ascending');
     button.addEventListener('click', () => {

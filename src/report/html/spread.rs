@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 /// Bars that fit beside each other on a phone.
 const BINS: i32 = 40;
+/// Numbers that are few enough to share a bar with all that are beyond them, however many others there are.
+const FEW: u64 = 2;
 /// Labels below the bars, at the most.
 const LABELS: usize = 7;
 
@@ -38,7 +40,7 @@ pub(super) fn spreads(report: &Report, spreads: &[Spread]) -> String {
         r#"<section>
 <h2>Exponents before and after</h2>
 <p class="key"><span class="before">before</span> <span class="after">after</span> Numbers by their binary exponent;
-zeros, infinities and NaN have none. Below the bars: what the type after has for such numbers.</p>
+zeros, infinities and NaN have none. For floats, the line below the bars says how the type after holds such numbers.</p>
 <div class="spreads">
 "#,
     );
@@ -46,9 +48,10 @@ zeros, infinities and NaN have none. Below the bars: what the type after has for
         let to = report.tensors().find(|tensor| tensor.name == spread.name).map(|tensor| tensor.to);
         let _ = write!(text, "<figure id=\"spread-{at}\">\n<figcaption>{}", title(spread, to));
         text.push_str("</figcaption>\n");
-        match bins(spread) {
+        let reach = to.and_then(Reach::of);
+        match bins(spread, reach.as_ref()) {
             bins if bins.is_empty() => text.push_str("<p>There are no finite numbers but zero.</p>\n"),
-            bins => draw(&mut text, &bins, to),
+            bins => draw(&mut text, &bins, reach.as_ref()),
         }
         text.push_str("</figure>\n");
     }
@@ -63,25 +66,75 @@ fn title(spread: &Spread, to: Option<Dtype>) -> String {
     format!(r#"<span class="name">{name}</span><small>{before} numbers before, {after} after{to}</small>"#)
 }
 
-/// From the smallest exponents to the largest, of equal width but for the first, which takes the thin tail.
-fn bins(spread: &Spread) -> Vec<Bin> {
+/// From the smallest exponents to the largest, of equal width. Where they are too many for a bar each, the first and the
+/// last bar take the thin tails: one number in a thousand at the most, so that an outlier does not squeeze the others.
+fn bins(spread: &Spread, reach: Option<&Reach>) -> Vec<Bin> {
     let both: Histogram = spread.before.iter().chain(spread.after.iter()).collect();
-    let Some(((lowest, _), (high, _))) = both.iter().next().zip(both.iter().next_back()) else { return Vec::new() };
-    // One number in a thousand at the most is put into the first bin for being small.
-    let thin = |exponent: &i32| both.within(lowest..*exponent + 1) <= both.total() / 1000;
-    let low = (lowest..=high).take_while(thin).last().unwrap_or(lowest);
+    let Some(((lowest, _), (highest, _))) = both.iter().next().zip(both.iter().next_back()) else { return Vec::new() };
+    let few = if highest - lowest < BINS { 0 } else { FEW.max(both.total() / 1000).min(both.total() / 8) };
+    let low = (lowest..=highest).take_while(|low| both.within(lowest..*low + 1) <= few).last().unwrap_or(lowest);
+    let high =
+        (low..=highest).rev().take_while(|high| both.within(*high..highest + 1) <= few).last().unwrap_or(highest);
     let count = |step: i32| high.div_euclid(step) - low.div_euclid(step) + 1;
     let step = (1..=high - low + 1).find(|step| count(*step) <= BINS).unwrap_or(1);
-    let starts = (0..count(step)).map(|bin| (low.div_euclid(step) + bin) * step);
-    let bin = |start: i32| {
-        let (from, to) = (if start <= low { lowest } else { start }, high.min(start + step - 1));
-        let within = |histogram: &Histogram| histogram.within(from..to + 1);
-        Bin { low: from, high: to, before: within(&spread.before), after: within(&spread.after) }
+    let mut bounds = Vec::new();
+    for at in 0..count(step) {
+        let start = (low.div_euclid(step) + at) * step;
+        let from = if start <= low { lowest } else { start };
+        let to = if start + step > high { highest } else { start + step - 1 };
+        bounds.push(from);
+        // A tail has a bar for each way in which the type holds what is in it.
+        let edges = reach.iter().flat_map(|reach| reach.edges());
+        bounds.extend(edges.filter(|edge| to - from >= step && from < *edge && *edge <= to));
+    }
+    bounds.push(highest + 1);
+    let bin = |bounds: &[i32]| {
+        let within = |histogram: &Histogram| histogram.within(bounds[0]..bounds[1]);
+        Bin { low: bounds[0], high: bounds[1] - 1, before: within(&spread.before), after: within(&spread.after) }
     };
-    starts.map(bin).collect()
+    bounds.windows(2).map(bin).collect()
 }
 
-fn draw(text: &mut String, bins: &[Bin], to: Option<Dtype>) {
+/// How a float type holds numbers, by their exponents.
+struct Reach {
+    dtype: Dtype,
+    /// Of the smallest number, of the smallest with all digits, and of the largest.
+    smallest: i32,
+    normal: i32,
+    largest: i32,
+}
+
+impl Reach {
+    fn of(dtype: Dtype) -> Option<Self> {
+        let Class::Float(format) = dtype.class() else { return None };
+        Some(Self {
+            dtype,
+            smallest: format.min_subnormal_exponent(),
+            normal: format.min_normal_exponent(),
+            largest: (format.max_finite() >> format.mantissa_bits) as i32 - format.bias,
+        })
+    }
+
+    /// The first exponents of all kinds but zero. What is above half of the smallest number still comes to it.
+    fn edges(&self) -> [i32; 3] {
+        [self.smallest - 1, self.normal, self.largest + 1]
+    }
+
+    /// One word, and what it means.
+    fn kind(&self, bin: &Bin) -> (&'static str, String) {
+        let Self { dtype, smallest, normal, largest } = self;
+        match bin {
+            _ if bin.high < smallest - 1 => {
+                ("zero", format!("too small for {dtype}: its smallest is {}", power(*smallest)))
+            }
+            _ if bin.high < *normal => ("subnormal", format!("fewer digits in {dtype}: below {}", power(*normal))),
+            _ if bin.low <= *largest => ("normal", format!("all digits of {dtype}")),
+            _ => ("beyond", format!("too large for {dtype}: all of it is below {}", power(largest + 1))),
+        }
+    }
+}
+
+fn draw(text: &mut String, bins: &[Bin], reach: Option<&Reach>) {
     let most = bins.iter().map(|bin| bin.before.max(bin.after)).max().unwrap_or(1) as f64;
     let height = |count: u64| count as f64 / most * 100.0;
     text.push_str("<div class=\"bars\" aria-hidden=\"true\">");
@@ -97,10 +150,10 @@ fn draw(text: &mut String, bins: &[Bin], to: Option<Dtype>) {
         text.push_str("</div>");
     }
     text.push_str("</div>\n");
-    if let Some(to) = to {
-        draw_reach(text, bins, to);
+    match reach {
+        Some(reach) => draw_reach(text, bins, reach),
+        None => draw_labels(text, bins),
     }
-    draw_labels(text, bins);
     text.push_str("<details><summary>As numbers</summary>\n<table><thead><tr><th scope=\"col\">exponent</th><th scope=\"col\">before</th><th scope=\"col\">after</th></tr></thead>\n<tbody>\n");
     for bin in bins {
         let (before, after) = (counted(bin.before), counted(bin.after));
@@ -109,37 +162,38 @@ fn draw(text: &mut String, bins: &[Bin], to: Option<Dtype>) {
     text.push_str("</tbody></table>\n</details>\n");
 }
 
-/// Below the bars, what a float type has for such numbers.
-fn draw_reach(text: &mut String, bins: &[Bin], dtype: Dtype) {
-    let Class::Float(format) = dtype.class() else { return };
-    let (smallest, normal) = (format.min_subnormal_exponent(), format.min_normal_exponent());
-    let highest = (format.max_finite() >> format.mantissa_bits) as i32 - format.bias;
-    // What is above half of the smallest number still comes to it.
-    let kind = |bin: &Bin| match bin {
-        _ if bin.high < smallest - 1 => {
-            ("zero", format!("too small for {dtype}, whose smallest is {}", power(smallest)))
-        }
-        _ if bin.high < normal => ("subnormal", format!("fewer digits in {dtype}, below {}", power(normal))),
-        _ if bin.low <= highest => ("normal", format!("all digits of {dtype}")),
-        _ => ("beyond", format!("too large for {dtype}, whose largest is below {}", power(highest + 1))),
-    };
-    text.push_str("<div class=\"reach\">");
+/// Below the bars, how the type holds such numbers: a line with the bars' labels, and its parts in words.
+fn draw_reach(text: &mut String, bins: &[Bin], reach: &Reach) {
+    let kind = |bin: &Bin| reach.kind(bin);
+    let (mut line, mut kinds) = (String::new(), String::new());
     for group in bins.chunk_by(|a, b| kind(a).0 == kind(b).0) {
         let ((class, what), wide) = (kind(&group[0]), group.len());
-        let _ = write!(text, r#"<span class="{class}" style="flex:{wide}" title="{what}">{class}</span>"#);
+        let _ = write!(line, r#"<span class="{class}" style="flex:{wide}" title="{what}"></span>"#);
+        let _ = write!(kinds, r#"<li class="{class}"><b>{class}</b> {what}</li>"#);
     }
-    text.push_str("</div>\n");
+    let _ = writeln!(text, "<div class=\"reach\" aria-hidden=\"true\">{line}</div>");
+    draw_labels(text, bins);
+    let _ = writeln!(text, "<ul class=\"kinds\">{kinds}</ul>");
 }
 
 fn draw_labels(text: &mut String, bins: &[Bin]) {
     text.push_str("<div class=\"labels\" aria-hidden=\"true\">");
-    for group in bins.chunks(bins.len().div_ceil(LABELS)) {
-        let (first, wide) = (&group[0], group.len());
-        let is_tail =
-            bins.get(1).is_some_and(|next| first.high < next.low && first.high - first.low > next.high - next.low);
-        let label =
-            if is_tail { format!("≤2<sup>{}</sup>", first.high) } else { format!("2<sup>{}</sup>", first.low) };
-        let _ = write!(text, r#"<span style="flex:{wide}">{label}</span>"#);
+    let wide = |bin: &Bin| bin.high - bin.low;
+    let middle = &bins[bins.len() / 2];
+    let last = bins.len() - 1;
+    let is_tail = |at: usize| wide(&bins[at]) > wide(middle) && at != bins.len() / 2;
+    let step = bins.len().div_ceil(LABELS);
+    for at in (0..bins.len()).step_by(step) {
+        let flex = step.min(bins.len() - at);
+        // The last tail has its label below it, at the right edge; the one before makes room.
+        let is_last = at + step > last && is_tail(last);
+        let label = match &bins[at] {
+            _ if is_last => format!("≥2<sup>{}</sup>", bins[last].low),
+            bin if at == 0 && is_tail(0) => format!("≤2<sup>{}</sup>", bin.high),
+            bin => format!("2<sup>{}</sup>", bin.low),
+        };
+        let class = if is_last { " class=\"last\"" } else { "" };
+        let _ = write!(text, r#"<span{class} style="flex:{flex}">{label}</span>"#);
     }
     text.push_str("</div>\n");
 }

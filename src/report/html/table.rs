@@ -2,6 +2,7 @@
 
 use super::words::{self, counted, escape, share, significant};
 use super::{Report, Spread};
+use crate::container::position;
 use crate::error::shorten;
 use crate::figures::Figures;
 use crate::kernel::{Counts, Loss};
@@ -72,6 +73,7 @@ impl Cell {
 /// The section of the table.
 pub(super) fn table(report: &Report, spreads: &[Spread]) -> String {
     let columns = columns(report, spreads);
+    let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
     let copied = report.tensors().count() - report.converted().count();
     let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
     if copied > 0 {
@@ -89,18 +91,20 @@ pub(super) fn table(report: &Report, spreads: &[Spread]) -> String {
 <thead><tr>"#,
         widths(report, &columns)
     );
-    for Column { title, note, order, .. } in &columns {
+    for (at, Column { title, note, order, .. }) in columns.iter().enumerate() {
         let class = match order {
             Order::Text => r#" class="text""#,
             Order::Smallest => "",
             Order::Largest => r#" class="largest""#,
         };
         let note = if note.is_empty() { String::new() } else { format!("<small>{note}</small>") };
-        let _ = write!(text, r#"<th scope="col"{class}>{title}{note}</th>"#);
+        let sorted = if sqnr == Some(at) { r#" aria-sort="ascending""# } else { "" };
+        let _ = write!(text, r#"<th scope="col"{class}{sorted}>{title}{note}</th>"#);
     }
     text.push_str("</tr></thead>\n<tbody>\n");
-    for (file, tensor) in rows(report) {
-        text.push_str(if tensor.is_converted { "<tr>" } else { r#"<tr class="copied">"# });
+    for (place, (file, tensor)) in noisiest_first(report) {
+        let class = if tensor.is_converted { "" } else { r#" class="copied""# };
+        let _ = write!(text, r#"<tr data-place="{place}"{class}>"#);
         for (at, column) in columns.iter().enumerate() {
             write_cell(&mut text, at == 0, column.order, &(column.cell)(file, tensor));
         }
@@ -114,16 +118,34 @@ fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport<'a>, &'a
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
+/// Rows with their places in the file. Without figures, those come first that lost the largest share of their values.
+fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'a TensorReport<'a>))> {
+    let mut sorted: Vec<_> = rows(report).enumerate().collect();
+    sorted.sort_by(|(_, (_, left)), (_, (_, right))| {
+        // NaN, where nothing is known, comes last in the total order.
+        let [left_noise, right_noise] = [left, right].map(|tensor| noise(tensor).unwrap_or(f64::NAN));
+        let [left_lost, right_lost] = [left, right].map(|tensor| lost(tensor).map_or(0.0, ratio));
+        left_noise
+            .total_cmp(&right_noise)
+            .then(right.is_converted.cmp(&left.is_converted))
+            .then(right_lost.total_cmp(&left_lost))
+    });
+    sorted
+}
+
 /// Widths of the columns, told to the browser: to find them itself it would lay out every row before it shows one.
 fn widths(report: &Report, columns: &[Column]) -> String {
     let mut text = String::from("var(--name)");
-    for Column { title, note, cell, .. } in &columns[1..] {
+    for (at, Column { title, note, cell, .. }) in columns.iter().enumerate().skip(1) {
         let cells = || rows(report).map(|(file, tensor)| cell(file, tensor));
-        let wide = cells().map(|cell| cell.html.chars().count()).max().unwrap_or(0);
+        let wide =
+            cells().map(|cell| cell.html.chars().count() + usize::from(cell.html.contains('%'))).max().unwrap_or(0);
         let bar = if cells().any(|cell| cell.bar.is_some()) { " + var(--bar)" } else { "" };
         // The title has an arrow when it was pressed; the note is smaller.
         let head = (title.chars().count() + 2).max(note.chars().count() * 4 / 5 + 1);
-        let _ = write!(text, " calc(max({wide}ch{bar}, {head}ch) + var(--gap))");
+        let width = format!("calc(max({wide}ch{bar}, {head}ch) + var(--gap))");
+        // On a narrow screen, this column breaks its lines.
+        let _ = if at == BECAME { write!(text, " var(--became, {width})") } else { write!(text, " {width}") };
     }
     text
 }
@@ -154,6 +176,10 @@ fn write_cell(text: &mut String, is_head: bool, order: Order, cell: &Cell) {
     let _ = write!(text, ">{html}</{tag}>");
 }
 
+/// Where the columns are that have a rule of their own; the page's style knows them too.
+const BECAME: usize = 1;
+const SQNR: usize = 2;
+
 /// From the left what matters most.
 fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
     let total = report.total();
@@ -168,6 +194,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
     let text = |title, cell| column(title, "", Order::Text, cell);
     let mut columns = vec![
         text("tensor", Box::new(move |_, tensor| name(tensor, drawn.get(&*tensor.name)))),
+        text("became", Box::new(|_, tensor| types(tensor))),
         column("SQNR", &of_clearest, Order::Smallest, of_figures(move |figures| sqnr(figures, clearest))),
         column(
             "lost",
@@ -189,24 +216,33 @@ fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
         };
         columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[loss])));
     }
+    if total.input_nan > 0 {
+        columns.push(column("input NaN", "of values", Order::Largest, of_counts(|counts| counts.input_nan)));
+    }
+    if total.input_infinite > 0 {
+        columns.push(column("input Inf", "of values", Order::Largest, of_counts(|counts| counts.input_infinite)));
+    }
     columns.extend([
         column("max error", "|y − x|", Order::Largest, of_figures(|figures| error(figures.max_abs_error))),
         column(
             "at",
-            "element",
-            Order::Largest,
-            of_figures(|figures| place(figures.max_abs_error, figures.max_abs_error_at)),
+            "position",
+            Order::Smallest,
+            Box::new(|_, tensor| {
+                place(tensor, |figures| figures.max_abs_error_at.filter(|_| figures.max_abs_error > 0.0))
+            }),
         ),
         column("max rel. error", "|y − x| / |x|", Order::Largest, of_figures(|figures| error(figures.max_rel_error))),
         column(
             "at",
-            "element",
-            Order::Largest,
-            of_figures(|figures| place(figures.max_rel_error, figures.max_rel_error_at)),
+            "position",
+            Order::Smallest,
+            Box::new(|_, tensor| {
+                place(tensor, |figures| figures.max_rel_error_at.filter(|_| figures.max_rel_error > 0.0))
+            }),
         ),
         column("cosine", "", Order::Smallest, of_figures(cosine)),
         column("inexact", "of values", Order::Largest, of_counts(|counts| counts[Loss::Inexact])),
-        text("type", Box::new(|_, tensor| types(tensor))),
         text("shape", Box::new(|_, tensor| Cell::text(shorten(&format!("{:?}", tensor.shape))))),
         column(
             "values",
@@ -265,6 +301,11 @@ fn sqnr(figures: &Figures, clearest: f64) -> Cell {
     }
 }
 
+/// The ratio of signal to noise; infinite where there is no noise.
+fn noise(tensor: &TensorReport) -> Option<f64> {
+    sqnr(tensor.figures.as_deref().filter(|figures| figures.compared > 0)?, 1.0).key
+}
+
 /// How many values were lost, and of how many; `None` where it is not known, or there are none.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
     let (counts, all) = (tensor.counts.as_ref()?, tensor.elements());
@@ -279,10 +320,11 @@ fn error(error: f64) -> Cell {
     if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
 }
 
-/// Where an error is, if there is one.
-fn place(error: f64, element: Option<u64>) -> Cell {
-    let element = element.filter(|_| error > 0.0);
-    element.map(|element| Cell::number(counted(element), element as f64)).unwrap_or_default()
+/// Where an element is, if there is one.
+fn place(tensor: &TensorReport, element: impl Fn(&Figures) -> Option<u64>) -> Cell {
+    let element = tensor.figures.as_deref().and_then(element).filter(|element| *element < tensor.elements());
+    let shown = |element| Cell::number(position(element, &tensor.shape, false), element as f64);
+    element.map(shown).unwrap_or_default()
 }
 
 fn cosine(figures: &Figures) -> Cell {
