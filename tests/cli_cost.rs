@@ -92,11 +92,49 @@ fn figures_are_those_of_the_values_for_any_number_of_threads() {
     // Nothing lost is no noise, and says so.
     let exact = tensor(2, "f64");
     assert_eq!(
-        (&exact["sqnr_db"], &exact["max_abs_error"], &exact["compared"]),
-        (&Value::Null, &0.0.into(), &3_000_000.into())
+        (&exact["sqnr_db"], &exact["max_abs_error"], &exact["compared"], &exact["is_exact"]),
+        (&"Infinity".into(), &0.0.into(), &3_000_000.into(), &true.into())
     );
     let told = bench.run("cast x.npy --to f64 --stats -f -o out.npy").stderr;
     assert!(told.contains("SQNR") && told.contains("exact") && told.contains("0 at [0]"), "{told}");
+}
+
+#[test]
+fn only_a_tensor_of_which_no_value_changed_is_exact() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0, f32::INFINITY, 0.5]));
+    let figures =
+        |line: &str| report(&bench, &format!("cast {line} --stats --json -q -f"))["tensors"][0]["figures"].clone();
+    let saturated = figures("x.npy --to e4m3");
+    let found = ["is_exact", "sqnr_db", "max_abs_error"].map(|name| saturated[name].clone());
+    assert_eq!(found, [Value::from(false), "Infinity".into(), 0.0.into()]);
+    let told = bench.run("cast x.npy --to e4m3 --stats -f").stderr;
+    assert!(told.contains("  x  no noise  0 at [0]") && !told.contains("exact"), "{told}");
+    assert_eq!(figures("x.npy --to f64")["is_exact"], true);
+    // float64 rounds these integers, and is no judge of them.
+    let integers: [i64; 2] = [(1 << 53) + 1, 5];
+    bench.write("i.npy", &common::npy("'<i8'", "(2,)", &integers.map(i64::to_le_bytes).concat()));
+    let rounded = figures("i.npy --to f64");
+    assert_eq!((&rounded["is_exact"], &rounded["max_abs_error"]), (&false.into(), &1.0.into()));
+    assert_eq!(figures("i.npy --to string -o i.pb"), Value::Null);
+    // No signal is no figure, which is not the same as no noise.
+    bench.write("z.npy", &common::npy("'<i8'", "(2,)", &[0; 16]));
+    assert_eq!(figures("z.npy --to e8m0")["sqnr_db"], Value::Null);
+}
+
+#[test]
+fn numbers_whose_squares_leave_float64_have_right_figures() {
+    let bench = Bench::new();
+    for (values, cosine) in [([1e160, 1e160], 1.0), ([1e-200, 3e-200], 4.0 / 20_f64.sqrt())] {
+        bench.write("x.npy", &common::npy("'<f8'", "(2,)", &values.map(f64::to_le_bytes).concat()));
+        let figures = report(&bench, "cast x.npy --to bool --stats --json -q -f")["tensors"][0]["figures"].clone();
+        assert!((figures["cosine"].as_f64().unwrap() - cosine).abs() < 1e-15, "{figures}");
+    }
+    bench.write("x.npy", &common::npy("'<f8'", "(1,)", &1e-320_f64.to_le_bytes()));
+    let figures = report(&bench, "cast x.npy --to bool --stats --json -q -f")["tensors"][0]["figures"].clone();
+    assert_eq!(figures["max_rel_error"], "Infinity");
+    let told = bench.run("cast x.npy --to bool --stats -f").stderr;
+    assert!(told.contains("inf at [0]"), "{told}");
 }
 
 #[test]

@@ -81,6 +81,38 @@ fn only_what_differs_is_listed() {
 }
 
 #[test]
+fn a_relative_tolerance_grows_with_the_values_of_a() {
+    let bench = Bench::new();
+    bench.write("a.npy", &npy_f32(&[100.0, 0.0, f32::NAN, f32::INFINITY]));
+    bench.write("b.npy", &npy_f32(&[101.0, 0.0, f32::NAN, f32::INFINITY]));
+    bench.run("diff a.npy b.npy --rtol 0.01").expect(0, "1 tensor is equal within 0.01 of A\n", "");
+    bench.run("diff b.npy a.npy --rtol 0.0099 --tolerance 1e-5").expect(
+        1,
+        "  b  values differ  1 of 4, first at [0]: 101, 100; largest absolute error 1 at [0], relative 0.00990099, SQNR 40.09 dB\n\
+         1 tensor: 0 equal within 1e-5 + 0.0099 of A, 1 differs (largest absolute error 1 in 'b'), 0 only in A, 0 only in B\n",
+        "",
+    );
+    let report = json(&bench, "a.npy b.npy --rtol 0.005 --tolerance 0.5", 0);
+    assert_eq!((&report["rtol"], &report["tolerance"]), (&json!(0.005), &json!(0.5)));
+    assert_eq!(report["tensors"][0]["status"], "within_tolerance");
+    // Inf is no number that others could be near to.
+    bench.write("c.npy", &npy_f32(&[100.0, 0.0, f32::NAN, f32::MAX]));
+    bench.run("diff a.npy c.npy --rtol 1 -q").expect(1, "", "");
+    bench.run("diff c.npy a.npy --rtol 1 -q").expect(1, "", "");
+}
+
+#[test]
+fn equal_values_of_other_types_are_within_a_tolerance() {
+    let bench = Bench::new();
+    bench.write("a.npy", &npy_f32(&[1.0, 2.0]));
+    bench.run("cast a.npy --to f16 -o h.npy -q").expect(0, "", "");
+    for tolerance in ["--tolerance 0", "--rtol 0", "--tolerance 1"] {
+        assert_eq!(json(&bench, &format!("a.npy h.npy {tolerance}"), 0)["tensors"][0]["status"], "within_tolerance");
+    }
+    assert_eq!(json(&bench, "a.npy h.npy", 1)["tensors"][0]["status"], "bits_differ");
+}
+
+#[test]
 fn a_tolerance_accepts_values_that_are_no_farther_apart() {
     let bench = Bench::new();
     bench.write("a.npy", &npy_f32(&[1.0, 0.0, f32::NAN, f32::INFINITY]));

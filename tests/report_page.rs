@@ -14,7 +14,7 @@ fn tensor(name: &str, more: &Value) -> Value {
         "counts": { "saturated": 0, "infinite": 0, "nan": 0, "flushed": 7, "wrapped": 0, "inexact": 1_999_990 },
         "figures": {
             "compared": 2_000_000, "max_abs_error": 0.015_625, "max_abs_error_at": 123_456, "max_rel_error": 1.0,
-            "max_rel_error_at": 5, "mean_error": -1e-9, "sqnr_db": 31.5, "cosine": 0.999_65,
+            "max_rel_error_at": 5, "mean_error": -1e-9, "is_exact": false, "sqnr_db": 31.5, "cosine": 0.999_65,
         },
     });
     for (key, value) in more.as_object().unwrap() {
@@ -26,7 +26,7 @@ fn tensor(name: &str, more: &Value) -> Value {
 fn files() -> Vec<FileReport<'static>> {
     let exact = json!({
         "compared": 2_000_000, "max_abs_error": 0.0, "max_abs_error_at": 0, "max_rel_error": 0.0,
-        "max_rel_error_at": null, "mean_error": 0.0, "sqnr_db": null, "cosine": 1.0,
+        "max_rel_error_at": null, "mean_error": 0.0, "is_exact": true, "sqnr_db": "Infinity", "cosine": 1.0,
     });
     let tensors = [
         tensor("model.layers.0.mlp.down_proj.weight", &json!({ "renamed_from": "old.<b>.weight" })),

@@ -16,7 +16,7 @@ nor how tensors are stored: byte order, row-major or column-major, packed or not
 
 A tensor is equal where type, shape and bits are. Values of different types are compared exactly, as no rounding makes \
 equal what is not. NaN equals NaN, and 0 equals -0: such tensors have equal values and other bits, which is a difference, \
-unless there is a --tolerance. Where values differ, the errors are those of B against A: the largest absolute and \
+unless there is a --tolerance or --rtol. Where values differ, the errors are those of B against A: the largest absolute and \
 relative error, and the ratio of signal to noise (SQNR). The first difference is the first as the elements lie in the \
 files, or in rows, where one of them is column-major.",
     override_usage = "tcast diff [OPTIONS] <A> <B>
@@ -41,8 +41,8 @@ Reports:
       every tensor
 
 JSON:
-  schema 1, tcast (its version), a, b, tolerance (null if none), is_equal, counts
-  (how many tensors have each status), and tensors, each with name (in_b: its
+  schema 1, tcast (its version), a, b, tolerance, rtol (null if none), is_equal,
+  counts (how many tensors have each status), and tensors, each with name (in_b: its
   name there, if that is another), status, shape_a, shape_b, dtype_a, dtype_b,
   differing (elements that differ by more than the tolerance; where none does,
   those whose bits differ), first_difference (null, or index, a, b, bits_a,
@@ -68,7 +68,7 @@ pub struct DiffArgs {
     /// Compare A with the report of cast --hash --report
     ///
     /// Every tensor must be what was written then; see Reports below.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "from", "include", "exclude"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "rtol", "from", "include", "exclude"])]
     pub report: Option<PathBuf>,
 
     /// Values with |A - B| <= T are no difference
@@ -76,6 +76,12 @@ pub struct DiffArgs {
     /// Absolute, not relative. NaN and Inf must be the same.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub tolerance: Option<Tolerance>,
+
+    /// Values with |A - B| <= T + R * |A| are no difference
+    ///
+    /// T is that of --tolerance, or 0. NaN and Inf must be the same.
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub rtol: Option<Tolerance>,
 
     /// What opaque bytes (V1, u1, U8) mean
     ///

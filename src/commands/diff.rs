@@ -51,6 +51,15 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     comparison.outcomes.into_iter().find_map(Result::err).map_or(Ok(is_equal), Err)
 }
 
+/// How far values may be apart; `None` where it was not said.
+fn tolerance(args: &DiffArgs) -> Option<compare::Tolerance> {
+    let given = args.tolerance.or(args.rtol);
+    given.map(|_| compare::Tolerance {
+        absolute: args.tolerance.map_or(0.0, |tolerance| tolerance.0),
+        relative: args.rtol.map_or(0.0, |rtol| rtol.0),
+    })
+}
+
 /// A tensor of A, of B, or of both.
 struct Line<'a> {
     name: &'a str,
@@ -107,7 +116,7 @@ impl<'a> Comparison<'a> {
         let progress = progress::shown("comparing", bytes.sum(), args.quiet);
         let options = Options {
             from: args.from,
-            tolerance: args.tolerance.map_or(0.0, |tolerance| tolerance.0),
+            tolerance: tolerance(args),
             threads: threads(args.threads),
             progress: &*progress,
         };
@@ -124,7 +133,7 @@ impl<'a> Comparison<'a> {
     fn accepts(&self, status: Status) -> bool {
         match status {
             Status::Equal | Status::WithinTolerance => true,
-            Status::BitsDiffer => self.args.tolerance.is_some(),
+            Status::BitsDiffer => tolerance(self.args).is_some(),
             _ => false,
         }
     }
@@ -149,6 +158,7 @@ impl<'a> Comparison<'a> {
             "a": self.args.a.to_string_lossy(),
             "b": self.args.b.as_ref().map(|b| b.to_string_lossy()),
             "tolerance": self.args.tolerance.map(|tolerance| tolerance.0),
+            "rtol": self.args.rtol.map(|rtol| rtol.0),
             "is_equal": self.is_equal(),
             "counts": counts,
             "tensors": tensors.collect::<Vec<_>>(),
@@ -239,7 +249,12 @@ impl<'a> Comparison<'a> {
     fn summary(&self) -> String {
         let all = self.lines.len();
         let tensors = counted(all as u64, "tensor");
-        let within = self.args.tolerance.map_or(String::new(), |tolerance| format!(" within {tolerance}"));
+        let within = match (self.args.tolerance, self.args.rtol) {
+            (None, None) => String::new(),
+            (Some(tolerance), None) => format!(" within {tolerance}"),
+            (None, Some(rtol)) => format!(" within {rtol} of A"),
+            (Some(tolerance), Some(rtol)) => format!(" within {tolerance} + {rtol} of A"),
+        };
         if self.is_equal() {
             let is_exact = self.count(|status| status == Status::Equal) == all;
             let within = if is_exact { String::new() } else { within };
@@ -283,7 +298,7 @@ fn told(outcome: &Outcome, line: &Line, with_bits: bool) -> String {
     {
         let (absolute, relative) = (brief(figures.max_abs_error), brief(figures.max_rel_error));
         let _ = write!(text, "; largest absolute error {absolute} at {at:?}, relative {relative}");
-        if let Some(sqnr) = figures.sqnr_db {
+        if let Some(sqnr) = figures.sqnr_db.filter(|sqnr| sqnr.is_finite()) {
             let _ = write!(text, ", SQNR {sqnr:.2} dB");
         }
     }

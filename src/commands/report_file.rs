@@ -60,7 +60,9 @@ impl ReportFile {
 /// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<Spread>> {
     let Ok(output) = checkpoint::survey(report.output) else { return Ok(Vec::new()) };
-    let noise = |tensor: &&TensorReport| tensor.figures.as_ref().and_then(|figures| figures.sqnr_db);
+    let noise = |tensor: &&TensorReport| {
+        tensor.figures.as_ref().and_then(|figures| figures.sqnr_db).filter(|noise| noise.is_finite())
+    };
     let mut worst: Vec<&TensorReport> = report.tensors().filter(|tensor| noise(tensor).is_some()).collect();
     worst.sort_by(|left, right| noise(left).partial_cmp(&noise(right)).unwrap_or(std::cmp::Ordering::Equal));
     worst.truncate(WORST);

@@ -27,12 +27,27 @@ pub(crate) type Found<'a> = (&'a Input, &'a Tensor);
 pub(crate) struct Options<'a> {
     /// What untyped elements are.
     pub from: Option<Dtype>,
-    /// Values that are no farther apart than this are no difference.
-    pub tolerance: f64,
+    /// How far values may be apart; `None` where bits and types count too.
+    pub tolerance: Option<Tolerance>,
     /// Threads to use.
     pub threads: usize,
     /// Told of the bytes of both sides.
     pub progress: &'a dyn Progress,
+}
+
+/// How far a value of B may be from that of A: `absolute + relative * |A|`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Tolerance {
+    pub absolute: f64,
+    pub relative: f64,
+}
+
+impl Tolerance {
+    /// Whether a difference from a number is none that counts.
+    fn accepts(self, difference: f64, number: f64) -> bool {
+        // NaN and Inf must be the same; a product with Inf would be as large as any difference.
+        difference == 0.0 || difference.is_finite() && difference.abs() <= self.absolute + self.relative * number.abs()
+    }
 }
 
 /// What was found of two tensors, or of one that has no counterpart.
@@ -42,7 +57,7 @@ pub(crate) enum Status {
     Equal,
     /// All values are equal; bits or types are not.
     BitsDiffer,
-    /// Values differ, and none by more than the tolerance.
+    /// There is a tolerance, and no value differs by more; or all are equal, and the types are not.
     WithinTolerance,
     /// Values differ.
     ValuesDiffer,
@@ -94,8 +109,7 @@ pub(crate) struct Outcome {
     pub differing: u64,
     /// The first of them.
     pub first: Option<Difference>,
-    /// How far B is from A, where numbers differ. Of 64-bit integers, all but the largest absolute error are figures of
-    /// the nearest float64.
+    /// How far B is from A, where numbers differ. Sums of squares of 64-bit integers are those of the nearest float64.
     pub figures: Option<Figures>,
     /// The indices of the element with the largest absolute error.
     pub largest_at: Option<Vec<u64>>,

@@ -2,7 +2,7 @@
 
 use super::pieces::{Pair, Piece};
 use super::values::{Values, storage};
-use super::{Difference, Outcome, Shown, Side, Status};
+use super::{Difference, Outcome, Shown, Side, Status, Tolerance};
 use crate::bits::{codes, hex, meaning};
 use crate::conversion::Conversion;
 use crate::error::{Result, hex_digits};
@@ -14,7 +14,7 @@ const PIECE: u64 = 1 << 20;
 /// Elements of a piece of which the values are compared: as many of every type, so that figures do not depend on it.
 const VALUES: u64 = 1 << 17;
 
-pub(super) fn compare(mut pair: Pair, tolerance: f64) -> Result<Outcome> {
+pub(super) fn compare(mut pair: Pair, tolerance: Option<Tolerance>) -> Result<Outcome> {
     let sides = pair.sides;
     let bits = Bits::new(&sides);
     // Packed elements start on whole bytes, as 8 of them end on one.
@@ -174,8 +174,6 @@ struct Seen {
     /// Those whose values differ by more than the tolerance.
     beyond: Spots,
     tally: Tally,
-    /// The largest distance between two numbers, and the first element that has it.
-    largest: Option<(f64, u64)>,
 }
 
 impl Seen {
@@ -184,13 +182,6 @@ impl Seen {
         self.unequal.append(next.unequal);
         self.beyond.append(next.beyond);
         self.tally.append(&next.tally);
-        next.largest.into_iter().for_each(|(distance, at)| self.add_distance(distance, at));
-    }
-
-    fn add_distance(&mut self, distance: f64, at: u64) {
-        if self.largest.is_none_or(|(largest, _)| distance > largest) {
-            self.largest = Some((distance, at));
-        }
     }
 }
 
@@ -201,7 +192,8 @@ struct Look<'a> {
     bits: Option<Bits>,
     /// `None` of opaque bytes.
     values: Option<Values>,
-    tolerance: f64,
+    /// `None` where bits and types count.
+    tolerance: Option<Tolerance>,
 }
 
 impl Look<'_> {
@@ -221,20 +213,21 @@ impl Look<'_> {
         }
         let Some(values) = &self.values else { return Ok(()) };
         let (start, floats) = values.floats(sides, block)?;
-        seen.tally.add(start, &floats.values[0], &floats.values[1]);
-        let distances = if are_alike { Vec::new() } else { values.distances(sides, block, &floats)? };
-        if distances.iter().all(|distance| *distance == 0.0) {
+        let [a, b] = &floats.values;
+        let differences = if are_alike { vec![0.0; a.len()] } else { values.differences(sides, block, &floats)? };
+        seen.tally.add(start, a, b, Some(&differences));
+        if differences.iter().all(|difference| *difference == 0.0) {
             return Ok(());
         }
-        for (at, numbers) in distances.chunks_exact(values.per_element).enumerate() {
-            let distance = numbers.iter().copied().fold(0.0, f64::max);
-            if distance > 0.0 {
+        let per_element = values.per_element;
+        let elements = differences.chunks_exact(per_element).zip(a.chunks_exact(per_element));
+        for (at, (differences, numbers)) in elements.enumerate() {
+            if differences.iter().any(|difference| *difference != 0.0) {
                 seen.unequal.add(sides, block, at);
-                if distance > self.tolerance {
+                let mut pairs = differences.iter().zip(numbers);
+                let tolerance = self.tolerance.unwrap_or_default();
+                if pairs.any(|(difference, number)| !tolerance.accepts(*difference, *number)) {
                     seen.beyond.add(sides, block, at);
-                }
-                for finite in numbers.iter().copied().filter(|distance| distance.is_finite()) {
-                    seen.add_distance(finite, block.start + at as u64);
                 }
             }
         }
@@ -242,10 +235,10 @@ impl Look<'_> {
     }
 
     fn outcome(&self, seen: Seen, pair: &Pair) -> Outcome {
-        let Seen { bits, unequal, beyond, tally, largest } = seen;
+        let Seen { bits, unequal, beyond, tally } = seen;
         let (status, spots) = if self.values.is_none() || beyond.count > 0 {
             (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
-        } else if unequal.count > 0 {
+        } else if unequal.count > 0 || self.bits.is_none() && self.tolerance.is_some() {
             (Status::WithinTolerance, beyond)
         } else {
             (Status::BitsDiffer, bits)
@@ -256,9 +249,6 @@ impl Look<'_> {
         let per_element = values.map_or(1, |values| values.per_element as u64);
         figures.max_abs_error_at = figures.max_abs_error_at.map(|at| at / per_element);
         figures.max_rel_error_at = figures.max_rel_error_at.map(|at| at / per_element);
-        if let (Some((distance, at)), true) = (largest, values.is_some_and(Values::are_wide)) {
-            (figures.max_abs_error, figures.max_abs_error_at) = (distance, Some(at));
-        }
         let largest_at = figures.max_abs_error_at.filter(|_| values.is_some()).map(|at| pair.indices(at));
         Outcome { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
     }

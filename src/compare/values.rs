@@ -6,6 +6,7 @@ use crate::container::Elements;
 use crate::conversion::Conversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
+use crate::figures::{Number, difference, integer_of};
 use crate::kernel::{Form, Loss, Storage};
 use crate::operator::cast::Attributes;
 
@@ -39,13 +40,6 @@ struct Widening {
     parts: usize,
 }
 
-/// A number, exactly.
-#[derive(Clone, Copy)]
-enum Number {
-    Integer(i128),
-    Float(f64),
-}
-
 impl Values {
     /// `None` of opaque bytes.
     pub(super) fn new(sides: &[Side; 2]) -> Option<Self> {
@@ -53,11 +47,6 @@ impl Values {
         let sides = [Widening::new(a?)?, Widening::new(b?)?];
         let per_element = sides[0].parts.max(sides[1].parts);
         Some(Self { sides, per_element })
-    }
-
-    /// Whether there are integers that float64 may have to round.
-    pub(super) fn are_wide(&self) -> bool {
-        self.sides.iter().any(|side| side.integer.is_some())
     }
 
     /// Both as float64, and the place of the first number.
@@ -75,15 +64,16 @@ impl Values {
         Ok((block.start * self.per_element as u64, floats))
     }
 
-    /// How far the numbers of a block are apart.
-    pub(super) fn distances(&self, sides: &[Side; 2], block: &Piece, floats: &Floats) -> Result<Vec<f64>> {
+    /// What has to be added to the numbers of A to come to those of B: 0 where they are equal and nowhere else, and no
+    /// number where one of them is none.
+    pub(super) fn differences(&self, sides: &[Side; 2], block: &Piece, floats: &Floats) -> Result<Vec<f64>> {
         let [a, b] = &floats.values;
         if floats.are_exact {
-            return Ok(a.iter().zip(b).map(|(&a, &b)| distance(a, b)).collect());
+            return Ok(a.iter().zip(b).map(|(&a, &b)| difference(a, b)).collect());
         }
         let a = self.exact(0, &sides[0], block, a)?;
         let b = self.exact(1, &sides[1], block, b)?;
-        Ok(a.into_iter().zip(b).map(|(a, b)| exact_distance(a, b)).collect())
+        Ok(a.into_iter().zip(b).map(|(a, b)| a.to(b)).collect())
     }
 
     fn exact(&self, at: usize, side: &Side, block: &Piece, floats: &[f64]) -> Result<Vec<Number>> {
@@ -93,11 +83,7 @@ impl Values {
         };
         let mut wide = Vec::new();
         side.run(conversion, block.start, block.bytes[at], block.count, &mut wide)?;
-        let number = |bytes: &[u8; 8]| {
-            let integer =
-                if *is_signed { i64::from_le_bytes(*bytes).into() } else { u64::from_le_bytes(*bytes).into() };
-            Number::Integer(integer)
-        };
+        let number = |bytes: &[u8; 8]| Number::Integer(integer_of(*bytes, *is_signed));
         let numbers = wide.as_chunks().0.iter().map(number).collect();
         Ok(self.spread(widening, numbers, Number::Integer(0)))
     }
@@ -124,67 +110,5 @@ impl Widening {
         };
         let parts = if dtype == storage.dtype { 1 } else { 2 };
         Some(Self { float: widen(Dtype::Float64)?, integer, parts })
-    }
-}
-
-/// |a - b|, which is 0 where they are equal and nowhere else. NaN is equal to NaN, and infinitely far from any number.
-fn distance(a: f64, b: f64) -> f64 {
-    let distance = (a - b).abs();
-    let apart = if distance.is_nan() { f64::INFINITY } else { distance };
-    #[allow(clippy::float_cmp, reason = "equality is meant exactly")]
-    let are_equal = (a == b) | (a.is_nan() & b.is_nan());
-    if are_equal { 0.0 } else { apart }
-}
-
-/// The same of integers that float64 may not hold.
-fn exact_distance(a: Number, b: Number) -> f64 {
-    /// Far beyond all integers there are, and few enough for the difference to fit in 128 bits.
-    const BEYOND: f64 = 1e30;
-    match (a, b) {
-        (Number::Integer(a), Number::Integer(b)) => a.abs_diff(b) as f64,
-        (Number::Float(a), Number::Float(b)) => distance(a, b),
-        (Number::Integer(integer), Number::Float(float)) | (Number::Float(float), Number::Integer(integer)) => {
-            if float.fract() == 0.0 && float.abs() < BEYOND {
-                integer.abs_diff(float as i128) as f64
-            } else {
-                // A fraction is below 2^52: an integer near it is exact as float64.
-                distance(integer as f64, float)
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_equal_values_have_no_distance() {
-        assert_eq!((distance(0.0, -0.0), distance(f64::NAN, -f64::NAN)), (0.0, 0.0));
-        assert_eq!((distance(f64::NAN, 1.0), distance(f64::INFINITY, 1.0)), (f64::INFINITY, f64::INFINITY));
-        assert_eq!((distance(f64::INFINITY, f64::INFINITY), distance(1.0, -0.5)), (0.0, 1.5));
-        assert!(distance(f64::INFINITY, f64::NEG_INFINITY).is_infinite());
-        assert!(distance(f64::MIN_POSITIVE, f64::from_bits(f64::MIN_POSITIVE.to_bits() - 1)) > 0.0);
-    }
-
-    #[test]
-    fn integers_are_not_rounded_before_they_are_compared() {
-        let (integer, float) = (Number::Integer, Number::Float);
-        let two_to_53 = 1_i128 << 53;
-        let cases = [
-            (integer(two_to_53), float(two_to_53 as f64), 0.0),
-            (integer(two_to_53 + 1), float(two_to_53 as f64), 1.0),
-            (integer(i64::MAX.into()), float(9_223_372_036_854_775_808.0), 1.0),
-            (integer(u64::MAX.into()), float(18_446_744_073_709_551_616.0), 1.0),
-            (integer(u64::MAX.into()), integer(i64::MIN.into()), 27_670_116_110_564_327_424.0),
-            (integer(-1), integer(u64::MAX.into()), 18_446_744_073_709_551_616.0),
-            (integer(3), float(2.5), 0.5),
-            (integer(3), float(f64::NAN), f64::INFINITY),
-            (integer(3), float(f64::NEG_INFINITY), f64::INFINITY),
-            (integer(0), float(1e300), 1e300),
-        ];
-        for (a, b, wanted) in cases {
-            assert_eq!((exact_distance(a, b), exact_distance(b, a)), (wanted, wanted));
-        }
     }
 }

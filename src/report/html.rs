@@ -112,7 +112,7 @@ fn head(report: &Report) -> String {
 /// The tensor that has the most noise.
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
     let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_ref()?.sqnr_db?)));
-    known.filter(|(_, decibels)| !decibels.is_nan()).min_by(|(_, a), (_, b)| a.total_cmp(b))
+    known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
 /// The options that were given.
@@ -182,7 +182,7 @@ fn legend() -> String {
 <details><summary>What the figures mean</summary>
 <dl>
 <dt>SQNR</dt><dd>Signal to quantization noise, 10 log₁₀(Σx² / Σ(y − x)²) with x a value before and y after: every 6 dB are
-one bit. “Exact” is a tensor without noise.</dd>
+one bit. “Exact” is a tensor of which no value changed, “no noise” one of which only Inf or NaN did.</dd>
 <dt>Lost</dt><dd>Values that saturated, became infinite or NaN, were NaN and became zero, were flushed to zero, or wrapped; rounding alone is not
 counted here, but under “inexact”, as are all of these.</dd>
 <dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the position of the first element that has

@@ -344,7 +344,8 @@ impl Report<'_> {
     fn figures(&self) -> String {
         let mut found: Vec<(&TensorReport, &Figures)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_deref()?))).collect();
-        let sqnr = |figures: &Figures| figures.sqnr_db.unwrap_or(f64::INFINITY);
+        // What has no figure comes before what has no noise.
+        let sqnr = |figures: &Figures| figures.sqnr_db.unwrap_or(f64::MAX);
         found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
         let row = |(tensor, figures): &(&TensorReport, &Figures)| {
             let at = |index: Option<u64>| index.map_or("-".to_owned(), |index| position(index, &tensor.shape, false));
@@ -352,9 +353,10 @@ impl Report<'_> {
             [
                 shorten(&tensor.name),
                 match figures.sqnr_db {
-                    Some(sqnr) => format!("{sqnr:.2} dB"),
-                    None if figures.max_abs_error > 0.0 || figures.compared == 0 => "-".to_owned(),
-                    None => "exact".to_owned(),
+                    _ if figures.is_exact => "exact".to_owned(),
+                    Some(sqnr) if sqnr.is_finite() => format!("{sqnr:.2} dB"),
+                    Some(_) => "no noise".to_owned(), // but Inf or NaN became something else
+                    None => "-".to_owned(),
                 },
                 format!("{} at {}", brief(figures.max_abs_error), at(figures.max_abs_error_at)),
                 format!("{} at {}", brief(figures.max_rel_error), at(figures.max_rel_error_at)),

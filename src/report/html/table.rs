@@ -292,12 +292,12 @@ fn types(tensor: &TensorReport) -> Cell {
 
 fn sqnr(figures: &Figures, clearest: f64) -> Cell {
     match figures.sqnr_db {
+        _ if figures.is_exact => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
+        Some(f64::INFINITY) => Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0),
         Some(db) if db.is_nan() => Cell::default(),
         Some(db) => Cell::number(if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) }, db)
             .with_bar(if db > 0.0 { db / clearest } else { 0.0 }),
-        // Noise too small for its square is noise.
-        None if figures.max_abs_error > 0.0 => Cell::default(),
-        None => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
+        None => Cell::default(),
     }
 }
 
