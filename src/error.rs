@@ -2,6 +2,7 @@
 //! names and sizes.
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Shorthand for results of this crate.
@@ -61,7 +62,7 @@ impl Error {
 
     /// An operating system error while doing `what`.
     #[must_use]
-    pub fn io(what: &str, error: &std::io::Error) -> Self {
+    pub fn io(what: &str, error: &io::Error) -> Self {
         Self { is_io: true, ..Self::new(format!("{what}: {}", describe(error))) }
     }
 
@@ -127,18 +128,96 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Text with control characters escaped: what files and arguments hold never reaches a terminal as a command.
+/// Text with all escaped that is not what it seems: what files and arguments hold never reaches a terminal as a command,
+/// and cannot pass for something else.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn visible(text: &str) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    text.chars().map(escaped).collect()
+    text.chars().map(|c| if is_shown(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 
-/// A path as a shell takes it.
+/// Whether a character is shown as it is: none that controls a terminal, ends a line, turns the direction of the text or
+/// takes no room.
+fn is_shown(c: char) -> bool {
+    /// Joiners, selectors of variants, and letters without a shape, which Unicode counts among those that can be printed.
+    const UNSEEN: [std::ops::RangeInclusive<char>; 7] = [
+        '\u{34f}'..='\u{34f}',
+        '\u{115f}'..='\u{1160}',
+        '\u{180b}'..='\u{180f}',
+        '\u{3164}'..='\u{3164}',
+        '\u{fe00}'..='\u{fe0f}',
+        '\u{ffa0}'..='\u{ffa0}',
+        '\u{e0100}'..='\u{e01ef}',
+    ];
+    // An accent is printed with the letter before it.
+    let is_printed = || c.escape_debug().len() == 1 || ['a', c].iter().collect::<String>().escape_debug().count() == 2;
+    c.is_ascii_graphic() || c == ' ' || is_printed() && !UNSEEN.iter().any(|range| range.contains(&c))
+}
+
+/// JSON in which everything is escaped that [`visible`] escapes.
+///
+/// # Panics
+/// When a key is no string.
+#[must_use]
+pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
+    struct Visible;
+    impl serde_json::ser::Formatter for Visible {
+        fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+            if fragment.chars().all(is_shown) {
+                return writer.write_all(fragment.as_bytes());
+            }
+            for c in fragment.chars() {
+                if is_shown(c) {
+                    write!(writer, "{c}")?;
+                } else {
+                    c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
+                }
+            }
+            Ok(())
+        }
+    }
+    let mut text = Vec::new();
+    let written = value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Visible));
+    written.expect("memory takes all, and keys are strings");
+    String::from_utf8(text).expect("JSON is text")
+}
+
+/// A path as a POSIX shell takes it, whatever bytes it has.
 #[must_use]
 pub(crate) fn quoted(path: &Path) -> String {
-    format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"))
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // With its folder before it, it is no option.
+    if bytes.starts_with(b"-") { in_quotes(&[b"./", bytes].concat()) } else { in_quotes(bytes) }
+}
+
+/// A word as a POSIX shell takes it.
+#[must_use]
+pub(crate) fn quoted_word(word: &str) -> String {
+    in_quotes(word.as_bytes())
+}
+
+fn in_quotes(bytes: &[u8]) -> String {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && text.chars().all(is_shown)
+    {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let mut quoted = String::from("$'");
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\'' | '\\' => quoted.extend(['\\', c]),
+                _ if is_shown(c) => quoted.push(c),
+                _ => quoted += &octal(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        quoted += &octal(chunk.invalid());
+    }
+    quoted + "'"
+}
+
+fn octal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("\\{byte:03o}")).collect()
 }
 
 /// A name as a pattern that matches it, and where it is not very long nothing else.
@@ -155,19 +234,17 @@ pub fn as_glob(name: &str) -> String {
 /// Characters at either end of a name that is too long to be shown.
 const KEPT: usize = 100;
 
-/// A name as it can be shown: control characters escaped, the middle of a very long one left out.
+/// A name as it can be shown: as [`visible`], and the middle of a very long one left out.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn shorten(name: &str) -> String {
     let count = name.chars().count();
-    // Quotes stay as they are: names are not read back from messages.
-    let escape = |c: char| if matches!(c, '\'' | '"' | '\\') { c.to_string() } else { c.escape_debug().to_string() };
     if count <= 2 * KEPT {
-        return name.chars().map(escape).collect();
+        return visible(name);
     }
-    let head: String = name.chars().take(KEPT).map(escape).collect();
-    let tail: String = name.chars().skip(count - KEPT).map(escape).collect();
-    format!("{head}...{tail}")
+    let head: String = name.chars().take(KEPT).collect();
+    let tail: String = name.chars().skip(count - KEPT).collect();
+    format!("{}...{}", visible(&head), visible(&tail))
 }
 
 /// A number of bytes in the unit that fits it.
@@ -214,7 +291,7 @@ pub(crate) fn brief(value: f64) -> String {
 }
 
 /// The system's words, without its "(os error 28)" and in lower case as all messages here.
-fn describe(error: &std::io::Error) -> String {
+fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut chars = text.chars();
@@ -223,7 +300,44 @@ fn describe(error: &std::io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_glob, brief};
+    use super::{as_glob, brief, json_text, quoted, quoted_word, visible};
+    use std::path::Path;
+
+    #[test]
+    fn nothing_is_shown_that_is_not_what_it_seems() {
+        let hidden = "\n\u{1b}\u{7f}\u{85}\u{9b}\u{ad}\u{61c}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{202e}\u{2066}\u{feff}\
+                      \u{3164}\u{fe0f}\u{e0041}";
+        for c in hidden.chars() {
+            let text = format!("a{c}b");
+            assert_eq!(visible(&text), format!("a{}b", c.escape_debug()));
+            let json = json_text(&text);
+            assert!(json.is_ascii() && !json.contains(c), "{json}");
+            assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+        }
+        for text in ["a 'b' \"c\" \\ ~", "\u{e9}e\u{301}\u{4e2d}\u{1f600}\u{fffd}"] {
+            assert_eq!(visible(text), text);
+            assert_eq!(json_text(&text), serde_json::to_string(text).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_shell_takes_what_is_quoted_for_the_same_bytes() {
+        for (name, text) in [
+            ("it em", "'it em'"),
+            ("it's; touch PWN", r"'it'\''s; touch PWN'"),
+            ("-f", "'./-f'"),
+            ("a\n'\\b", r"$'a\012\'\\b'"),
+            ("x\u{202e}y", r"$'x\342\200\256y'"),
+        ] {
+            assert_eq!(quoted(Path::new(name)), text);
+        }
+        assert_eq!(quoted_word("-a*"), "'-a*'");
+        #[cfg(unix)]
+        {
+            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"b\xff\x80");
+            assert_eq!(quoted(name.as_ref()), r"$'b\377\200'");
+        }
+    }
 
     #[test]
     fn a_pattern_of_a_name_is_as_short_as_can_be_shown() {

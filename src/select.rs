@@ -3,7 +3,7 @@
 mod unmatched;
 
 use crate::dtype::Dtype;
-use crate::error::{as_glob, quoted};
+use crate::error::{as_glob, quoted_word};
 use globset::{Glob, GlobMatcher, GlobSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -121,7 +121,7 @@ impl std::str::FromStr for Rule {
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn rule_to_keep(name: &str) -> String {
-    quoted(format!("{}=keep", as_glob(name)).as_ref())
+    quoted_word(&format!("{}=keep", as_glob(name)))
 }
 
 /// `OLD=NEW`: another name for a tensor.

@@ -466,12 +466,12 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
     bench.run("x.npy --to f16").expect(
         2,
         "",
-        "tcast: error: 'x.npy' is no subcommand\n  tcast cast x.npy --to DTYPE\n",
+        "tcast: error: 'x.npy' is no subcommand\n  tcast cast 'x.npy' --to DTYPE\n",
     );
     bench.run("cast x.npy y.npy --to f16").expect(
         2,
         "",
-        "tcast: error: 'y.npy' is one file too many\n  -o y.npy, if it is the output\n",
+        "tcast: error: 'y.npy' is one file too many\n  -o 'y.npy', if it is the output\n",
     );
     let outcome = bench.run_args(&["cast", "x.npy", "a;b.npy", "--to", "f16"]);
     outcome.expect(2, "", "tcast: error: 'a;b.npy' is one file too many\n  -o 'a;b.npy', if it is the output\n");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, npy_f32, safetensors};
+use common::{Bench, external_tensor, npy_f32, safetensors};
 use std::fs;
 
 const COPY: &str = "--to float32 --exclude * -q -f";
@@ -97,16 +97,7 @@ fn metadata_goes_with_the_tensor_where_both_formats_have_it() {
 #[test]
 fn external_data_is_read_from_the_tensors_folder_only() {
     let bench = Bench::new();
-    // dims 2, FLOAT, name x, external_data {location: w.bin, offset: 4}, data_location EXTERNAL
-    let file = |location: &str| {
-        let entry = |key: &str, value: &str| {
-            let pair =
-                [&[0x0a, key.len() as u8], key.as_bytes(), &[0x12, value.len() as u8], value.as_bytes()].concat();
-            [&[0x6a, pair.len() as u8], &pair[..]].concat()
-        };
-        let entries = [entry("location", location), entry("offset", "4")].concat();
-        [&[0x08, 2, 0x10, 1, 0x42, 1, b'x'][..], &entries, &[0x70, 1]].concat()
-    };
+    let file = |location: &str| external_tensor(&[("location", location), ("offset", "4")]);
     fs::create_dir_all(bench.path("model/weights")).unwrap();
     let data: Vec<u8> = [9.0_f32, 1.5, -2.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     bench.write("model/weights/w.bin", &data);
@@ -133,6 +124,29 @@ fn external_data_is_read_from_the_tensors_folder_only() {
     bench.write("model/x.pb", &file("missing.bin"));
     let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
     assert!(outcome.stderr.contains("cannot read: no such file or directory"), "{}", outcome.stderr);
+    for key in ["location", "offset", "length", "note"] {
+        bench.write("model/x.pb", &external_tensor(&[("location", "weights/w.bin"), (key, "4"), (key, "4")]));
+        let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
+        let message = format!("tensor 'x': its external data has the key '{key}' twice");
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(&message), "{}", outcome.stderr);
+    }
+    #[cfg(unix)]
+    {
+        // A link to a folder, a folder, and a pipe that nobody writes to.
+        std::os::unix::fs::symlink("weights", bench.path("model/links")).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(bench.path("model/pipe")).status().unwrap();
+        assert!(pipe.success());
+        for (location, what) in [
+            ("links/w.bin", "is a symbolic link, and is never followed"),
+            ("weights", "is not a file"),
+            ("pipe", "is not a file"),
+        ] {
+            bench.write("model/x.pb", &file(location));
+            let outcome = bench.run("cast model/x.pb --to f32 -o y.npy -q");
+            let message = format!("tensor 'x': its external data '{location}' {what}");
+            assert!(outcome.code == Some(1) && outcome.stderr.contains(&message), "{}", outcome.stderr);
+        }
+    }
     // Neither the tensor nor its data is ever written over.
     bench.write("model/x.pb", &file("weights/w.bin"));
     let outcome = bench.run("cast model/x.pb --to f32 -o model/weights/w.bin -q -f");
@@ -161,7 +175,7 @@ fn a_file_that_is_named_as_another_format_is_refused() {
         1,
         "",
         "tcast: error: x.safetensors: is a .npy file by its content, and named as a .safetensors file\n  \
-         give it the name x.npy\n",
+         mv 'x.safetensors' 'x.npy'\n",
     );
     bench.write("x", &npy_f32(&[1.0]));
     bench.run("cast x --to f16 -q").expect(0, "", "");

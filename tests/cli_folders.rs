@@ -210,7 +210,7 @@ fn a_folder_in_doubt_is_listed_and_not_converted() {
         1,
         "",
         "tcast: error: in: the index has 'y' in a.safetensors, which does not hold it\n  \
-         download the folder again; tcast inspect in shows all that does not fit\n",
+         download the folder again; tcast inspect 'in' shows all that does not fit\n",
     );
     // What the index does not know is kept and told.
     index(r#"{"x":"a.safetensors","y":"b.safetensors"}"#);
@@ -275,7 +275,10 @@ fn parts_in_any_order_make_what_one_run_makes() {
     for part in [2, 3] {
         let outcome = bench.run(&format!("{cast} --part {part}/3"));
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
-        assert!(outcome.stderr.ends_with("shards are done; when all are: tcast cast --finish parts\n"), "{outcome:?}");
+        assert!(
+            outcome.stderr.ends_with("shards are done; when all are: tcast cast --finish 'parts'\n"),
+            "{outcome:?}"
+        );
     }
     // Nobody takes it for a checkpoint before it is one.
     assert_eq!(fs::read_dir(bench.path("parts")).unwrap().count(), 1);

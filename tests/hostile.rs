@@ -120,9 +120,30 @@ fn what_is_short_in_a_file_and_long_in_memory_is_bounded() {
     bench.write("shape.npz", &zip("a.npy", &deflated, sum, file.len() as u32));
     let outcome = bench.run("cast shape.npz --to float16");
     outcome.expect(1, "", "tcast: error: shape.npz: tensor 'a': malformed header: more than 16384 values\n");
+    // The name of a type with a million zeros in it, which every member would keep.
+    let header = |code: &str| {
+        let header = format!("{{'descr': {code}, 'fortran_order': False, 'shape': (0,), }}\n");
+        [b"\x93NUMPY\x02\x00", &(header.len() as u32).to_le_bytes()[..], header.as_bytes()].concat()
+    };
+    let zeros = "0".repeat(1_000_000);
+    for code in [format!("'|V{zeros}1'"), format!("'<U{zeros}1'"), format!("[('int4', '|V{zeros}1')]")] {
+        check("code.npy", &header(&code), &[1]);
+    }
     // Pairs that say nothing, of external data and of metadata.
     check("external.pb", &[0x6a, 0].repeat(5_000_000), &[1]);
     check("metadata.pb", &[0x82, 0x01, 0].repeat(5_000_000), &[1]);
+}
+
+/// The lengths that are not zero multiply to more than 64 bits hold: no library reads what would be written.
+#[test]
+fn an_empty_tensor_of_too_long_dimensions_is_refused() {
+    let long = (1_u64 << 63) - 1;
+    let header = format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{long},7,0],\"data_offsets\":[0,0]}}}}");
+    check("empty.safetensors", &safetensors(&header, &[]), &[1]);
+    check("empty.npy", &npy("'<f4'", &format!("({long}, 7, 0)"), &[]), &[1]);
+    let dimension = [&[0x08][..], &[0xff; 8], &[0x7f]].concat();
+    check("empty.pb", &[&dimension[..], &[0x08, 7, 0x08, 0, 0x10, 1, 0x4a, 0]].concat(), &[1]);
+    check("empty_and_short.npy", &npy("'<f4'", "(7, 0, 7)", &[]), &[0]);
 }
 
 #[test]

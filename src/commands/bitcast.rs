@@ -8,7 +8,7 @@ use crate::cli::BitcastArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Input, Reader, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, json_text, quoted, shorten};
 use crate::kernel::{Form, Kernel, Malformed, Storage};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
@@ -65,7 +65,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let Form::Numbers(storage) = form else {
         return Err(in_tensor(
             Error::new("text has no bits of its own: elements have no fixed width")
-                .remedy(format!("tcast cast {} --to DTYPE reads numbers from text", args.input.display())),
+                .remedy(format!("tcast cast {} --to DTYPE reads numbers from text", quoted(&args.input))),
         ));
     };
     let dtype = args.to.unwrap_or(storage.dtype);
@@ -142,7 +142,7 @@ fn print_elements(
     let mut index = range.start;
     let mut pending = Vec::new();
     if args.file.json {
-        let (name, shape, Range { start, end }) = (json!(name), json!(tensor.shape), range);
+        let (name, shape, Range { start, end }) = (json_text(&name), json!(tensor.shape), range);
         write!(output, "{{\"schema\":{SCHEMA},\"tensor\":{name},\"dtype\":\"{dtype}\",\"shape\":{shape},")?;
         write!(output, "\"range\":[{start},{end}],\"elements\":[")?;
     }

@@ -8,7 +8,7 @@ use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, as_glob, quoted, shorten, size, visible};
+use crate::error::{Error, Result, as_glob, json_text, quoted, quoted_word, shorten, size, visible};
 use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination};
@@ -83,7 +83,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         file.write(&report, &source, args)?;
     }
     if args.json {
-        print(&report.json().to_string())?;
+        print(&json_text(&report.json()))?;
     } else if args.dry_run {
         print(&report.table())?;
     }
@@ -97,7 +97,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         }
         if job.part.is_some() && !args.dry_run {
             let when = if finished == all { "all are" } else { "when all are" };
-            tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", output.display()));
+            tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", quoted(&output)));
         }
     }
     Ok(())
@@ -249,7 +249,7 @@ fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) 
     let cast: Vec<&str> = tensors.map(|tensor| &*tensor.source.name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
-        let exclude = format!("--exclude {}", quoted(format!("*{}", as_glob(ending)).as_ref()));
+        let exclude = format!("--exclude {}", quoted_word(&format!("*{}", as_glob(ending))));
         warn(&format!("{count} scales of codes are cast too, '{}' is one: {exclude} keeps them", shorten(first)));
     }
 }

@@ -7,7 +7,7 @@ use crate::compare::{self, Difference, Found, Options, Outcome, Status};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, brief, counted, shorten};
+use crate::error::{Error, Result, brief, counted, json_text, shorten};
 use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
@@ -42,7 +42,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     a.check_unchanged()?;
     b.check_unchanged()?;
     if args.json {
-        print(&comparison.json().to_string())?;
+        print(&json_text(&comparison.json()))?;
     } else if !args.quiet {
         print(&comparison.text())?;
     }

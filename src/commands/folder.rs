@@ -8,7 +8,7 @@ use crate::container::checkpoint::{
     with_dtype,
 };
 use crate::engine;
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result, json_text, quoted, shorten};
 use crate::hash;
 use crate::io::identity::{Files, is_within};
 use crate::io::output::check_room;
@@ -234,7 +234,7 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     let before = files.len();
     let report = Report { operator: &operator, input: &input, output: path, options, bytes_in, files, before, time };
     if args.json {
-        print(&report.json().to_string())?;
+        print(&json_text(&report.json()))?;
     }
     if !args.quiet {
         tell(&report.summary());

@@ -4,7 +4,7 @@ use super::{check_matched, print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Input, Tensor};
-use crate::error::{Error, Result, brief, counted, shorten, size, visible};
+use crate::error::{Error, Result, brief, counted, json_text, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
@@ -32,7 +32,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         listing.stats = listing.measure();
         folder.check_unchanged()?;
     }
-    print(&if args.json { listing.json().to_string() } else { listing.text().trim_end().to_owned() })?;
+    print(&if args.json { json_text(&listing.json()) } else { listing.text().trim_end().to_owned() })?;
     // All that could be read is shown first.
     let failed = listing.stats.into_iter().find_map(Result::err);
     folder.broken.into_iter().next().or(failed).map_or(Ok(()), Err)

@@ -7,7 +7,7 @@ use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{self, Container, Tensor};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, shorten, visible};
+use crate::error::{Error, Result, json_text, shorten, visible};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, NewFolder};
 use crate::kernel::{Counts, Loss};
@@ -51,12 +51,12 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let decision = promote::promote(&named, &attributes)?;
     if args.dry_run {
         let nothing = Written { outputs: Vec::new(), skipped: Vec::new() };
-        let document = || document(args, &parts, decision, &nothing).to_string();
+        let document = || json_text(&document(args, &parts, decision, &nothing));
         return print(&if args.json { document() } else { decision.dtype.to_string() });
     }
     let written = write(args, &inputs, decision)?;
     if args.json {
-        print(&document(args, &parts, decision, &written).to_string())?;
+        print(&json_text(&document(args, &parts, decision, &written)))?;
     }
     if !args.quiet {
         tell(&summary(decision, &written, start.elapsed()));

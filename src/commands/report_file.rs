@@ -4,7 +4,7 @@ use super::threads;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, json_text};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::Destination;
 use crate::plan::source_form;
@@ -49,7 +49,7 @@ impl ReportFile {
         let text = if self.is_page {
             page(report, &spreads(report, source, args.from, threads(args.threads))?)
         } else {
-            report.json().to_string() + "\n"
+            json_text(&report.json()) + "\n"
         };
         let file = self.destination.create()?;
         file.write_at(0, text.as_bytes())?;

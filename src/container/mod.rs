@@ -19,7 +19,7 @@ pub use reader::Reader;
 pub use reader::{Stream, Streamed};
 
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, quoted};
 use crate::io::map::MappedFile;
 use crate::kernel::{Form, TextExtent};
 use std::borrow::Cow;
@@ -384,8 +384,7 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");
             let name = path.with_extension(extension);
-            let remedy = format!("give it the name {}", name.file_name().unwrap_or_default().display());
-            Err(Error::new(message).in_file(path).remedy(remedy))
+            Err(Error::new(message).in_file(path).remedy(format!("mv {} {}", quoted(path), quoted(&name))))
         }
         _ => Ok(()),
     }
@@ -440,14 +439,14 @@ fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
     FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length).map(|(_, what, remedy)| (*what, *remedy))
 }
 
-/// The number of elements of a shape. `None` when it does not fit in 64 bits; a zero anywhere makes it 0.
+/// The number of elements of a shape. `None` when the lengths that are not zero multiply to more than 64 bits hold: other
+/// readers refuse such a shape, though a zero makes the tensor empty.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn element_count(shape: &[u64]) -> Option<u64> {
-    if shape.contains(&0) {
-        return Some(0);
-    }
-    shape.iter().try_fold(1_u64, |count, &length| count.checked_mul(length))
+    let extent =
+        shape.iter().filter(|&&length| length > 0).try_fold(1_u64, |count, &length| count.checked_mul(length))?;
+    Some(if shape.contains(&0) { 0 } else { extent })
 }
 
 /// `[1, 2]` of an index into the elements as they lie in the file.

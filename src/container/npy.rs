@@ -18,6 +18,8 @@ pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 const MAX_RANK: usize = 64;
 /// The longest header that is read; numpy itself stops at 10,000 characters unless told otherwise.
 const MAX_HEADER: usize = 1 << 20;
+/// The longest name of a type that is read: numpy's own have fewer characters, and leading zeros can make any of them long.
+const MAX_CODE: usize = 32;
 /// The most literals in a header; each takes 16 times as much memory as it takes there, and an array in an archive can
 /// have a header of a MiB that is compressed to nothing.
 const MAX_LITERALS: usize = 1 << 14;
@@ -396,6 +398,9 @@ fn elements_of(descr: &Literal) -> Result<Elements> {
 
 /// A numpy type code: byte order, kind, bytes.
 fn elements_of_code(code: &str) -> Option<Elements> {
+    if code.len() > MAX_CODE {
+        return None;
+    }
     let plain = code.strip_prefix(['<', '>', '|', '=']).unwrap_or(code);
     let big_endian = code.starts_with('>');
     let typed = |dtype| Some(numbers(Storage { big_endian, ..Storage::per_byte(dtype) }));
@@ -436,6 +441,9 @@ fn tagged(name: &str, base: &str) -> Option<Elements> {
     let by_table =
         Dtype::all().find(|dtype| dtype.ml_dtypes_name().is_some_and(|known| known == name || dtype.name() == name));
     let dtype = by_table.or_else(|| ONNX.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype))?;
+    if base.len() > MAX_CODE {
+        return None;
+    }
     let plain = base.strip_prefix(['<', '>', '|', '=']).unwrap_or(base);
     let width: u32 = plain.strip_prefix(['u', 'i', 'V'])?.parse().ok()?;
     let storage = Storage { big_endian: base.starts_with('>'), ..Storage::per_byte(dtype) };

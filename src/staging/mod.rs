@@ -17,7 +17,7 @@ mod manifest;
 
 pub(crate) use manifest::{Manifest, Shard, Source};
 
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result, quoted, shorten, visible};
 use crate::io::map::MappedFile;
 use crate::io::output::{
     Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
@@ -465,7 +465,7 @@ impl Staging {
 
     /// From now on the work stays when the run fails or is interrupted.
     fn keep(&mut self) {
-        let (folder, how) = (self.work.display(), self.how_to_go_on());
+        let (folder, how) = (visible(&self.work.to_string_lossy()), self.how_to_go_on());
         let what = format!("finished shards are kept in {folder}: {how} goes on");
         keep_at_interrupt(what, self.made.drain(..));
     }
@@ -482,7 +482,7 @@ impl Staging {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
         if self.start == Start::Part || self.before > 0 || is_worth {
-            let (folder, how) = (self.work.display(), self.how_to_go_on());
+            let (folder, how) = (visible(&self.work.to_string_lossy()), self.how_to_go_on());
             return Some(format!("{finished} of {all} shards are done and kept in {folder}: {how} goes on"));
         }
         clear(&self.work);

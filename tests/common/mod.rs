@@ -140,6 +140,17 @@ pub fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 
+/// An ONNX tensor x of 2 float32 numbers whose elements are in another file, which these entries describe.
+pub fn external_tensor(entries: &[(&str, &str)]) -> Vec<u8> {
+    let entry = |(key, value): &(&str, &str)| {
+        let pair = [&[0x0a, key.len() as u8], key.as_bytes(), &[0x12, value.len() as u8], value.as_bytes()].concat();
+        [&[0x6a, pair.len() as u8], &pair[..]].concat()
+    };
+    let entries: Vec<u8> = entries.iter().flat_map(entry).collect();
+    // dims 2, FLOAT, name x; data_location EXTERNAL
+    [&[0x08, 2, 0x10, 1, 0x42, 1, b'x'][..], &entries, &[0x70, 1]].concat()
+}
+
 /// Runs a cast of a file that nobody should trust: it must end as one of `allowed`, within 256 MiB of address space, with
 /// one error or none, and leave nothing but the output. It takes a fraction of a second; the limit of a minute of
 /// computing time is for slow machines, and what takes time in another proportion needs more.

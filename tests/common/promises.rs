@@ -27,6 +27,8 @@ pub const PROMISES: &[Promise] = &[
             ("tests/faults/names.rs", "names_in_a_file_never_become_paths"),
             ("tests/faults/names.rs", "any_name_that_a_file_can_have_is_read_and_written"),
             ("tests/faults/names.rs", "a_link_beside_the_output_is_not_followed"),
+            ("tests/faults/names.rs", "a_remedy_can_be_pasted_into_a_shell_whatever_the_names_are"),
+            ("tests/faults/races.rs", "a_link_in_the_place_of_external_data_is_never_followed"),
         ],
     },
     Promise {
@@ -45,6 +47,8 @@ pub const PROMISES: &[Promise] = &[
             ("tests/hostile.rs", "a_small_archive_that_unpacks_to_much_is_streamed_or_refused"),
             ("tests/hostile.rs", "many_of_anything_take_time_in_proportion"),
             ("tests/hostile.rs", "one_long_text_does_not_make_all_of_them_long"),
+            ("tests/hostile.rs", "what_is_short_in_a_file_and_long_in_memory_is_bounded"),
+            ("tests/hostile.rs", "an_empty_tensor_of_too_long_dimensions_is_refused"),
             ("tests/cli_folders.rs", "a_hundred_shards_take_the_memory_of_one"),
         ],
     },

@@ -29,6 +29,7 @@ fn odd_names() -> Vec<OsString> {
         "{}",
         "\u{1b}[31mred",
         "\u{202e}txt",
+        "\u{85}\u{9b}31m\u{2028}\u{200b}\u{2066}\u{feff}",
         "e\u{301}",
         "\u{1f980}",
         "CON",
@@ -39,6 +40,36 @@ fn odd_names() -> Vec<OsString> {
     let long = [OsString::from("n".repeat(250)), OsString::from("\u{e9}".repeat(125))];
     let bytes = bytes.map(|name| OsString::from_vec(name.to_vec()));
     texts.into_iter().map(OsString::from).chain(bytes).chain(long).collect()
+}
+
+/// Whether a text has a character in it that a terminal obeys, or that shows other text than there is.
+fn deceives(text: &str) -> bool {
+    let is_format =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    text.chars().any(|c| c.is_control() && c != '\n' || is_format(c))
+}
+
+#[test]
+fn a_remedy_can_be_pasted_into_a_shell_whatever_the_names_are() {
+    if !Command::new("bash").args(["-c", ":"]).status().is_ok_and(|status| status.success()) {
+        return skip("remedies in a shell", "there is no bash");
+    }
+    let bench = Bench::new();
+    bench.write("x.npy", &numbers(1));
+    let names = odd_names();
+    for name in names.iter().filter(|name| name.len() < 240) {
+        let folder = bench.path("").join("deep").join(name);
+        let output = std::path::Path::new("deep").join(name).join("out.npy");
+        let said = outcome(bench.command().args(["cast", "x.npy", "--to", "f16", "-o"]).arg(output).output().unwrap());
+        assert!(said.code == Some(1) && !deceives(&said.stderr), "{said:?}");
+        let remedy = said.stderr.lines().last().unwrap();
+        assert!(remedy.starts_with("  mkdir -p "), "{said:?}");
+        let pasted = Command::new("bash").args(["-c", remedy]).current_dir(bench.path("")).status().unwrap();
+        assert!(pasted.success() && folder.is_dir(), "{name:?}: {remedy}");
+        fs::remove_dir_all(bench.path("deep")).unwrap();
+    }
+    assert_eq!(bench.files(), ["x.npy"]);
+    record("a_remedy_can_be_pasted_into_a_shell_whatever_the_names_are", &format!("{} names", names.len()));
 }
 
 fn with(name: &OsStr, ending: &str) -> OsString {
@@ -65,16 +96,17 @@ fn any_name_that_a_file_can_have_is_read_and_written() {
         );
         assert_eq!((said.code, said.stdout.as_str()), (Some(0), ""), "{name:?}: {said:?}");
         // Nothing of a name reaches the terminal as a command to it.
-        assert!(!said.stderr.chars().any(|c| c.is_control() && c != '\n'), "{name:?}: {said:?}");
+        assert!(!deceives(&said.stderr), "{name:?}: {said:?}");
         assert!(fs::read(&output).unwrap() == wanted, "{name:?}");
         // An error shows it as well, and a report.
         let refused =
             outcome(bench.command().args(["cast", "--to", "f16", "-o"]).arg(&output).arg(&input).output().unwrap());
         assert_eq!(refused.code, Some(1));
-        assert!(!refused.stderr.chars().any(|c| c.is_control() && c != '\n'), "{name:?}: {refused:?}");
+        assert!(!deceives(&refused.stderr), "{name:?}: {refused:?}");
         assert_eq!(refused.stderr.lines().count(), 2, "{name:?}: {refused:?}");
         let json =
             outcome(bench.command().args(["cast", "-n", "-q", "--json", "--to", "f32"]).arg(&input).output().unwrap());
+        assert!(!deceives(&json.stdout), "{name:?}: {json:?}");
         if name.len() < 240 {
             assert!(serde_json::from_str::<serde_json::Value>(&json.stdout).is_ok(), "{name:?}: {json:?}");
         }

@@ -1,8 +1,8 @@
 //! Several runs, and other programs, at the same place at the same time.
 
-use super::{number, numbers};
+use super::{content, number, numbers};
 use crate::common::promises::record;
-use crate::common::{Bench, shard, tree};
+use crate::common::{Bench, external_tensor, npy_data, npy_f32, shard, tree};
 use std::fs;
 use std::process::{Child, Stdio};
 
@@ -73,4 +73,54 @@ fn of_two_runs_to_one_folder_one_is_heard() {
         fs::remove_dir_all(bench.path("out")).unwrap();
     }
     record("of_two_runs_to_one_folder_one_is_heard", &format!("{rounds} races"));
+}
+
+/// Somebody swaps the external data of a tensor for a link that leads out of its folder, again and again.
+#[test]
+fn a_link_in_the_place_of_external_data_is_never_followed() {
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("model/real")).unwrap();
+    fs::create_dir(bench.path("secret")).unwrap();
+    let own = npy_f32(&[1.0, 2.0]);
+    bench.write("model/real/w.bin", npy_data(&own));
+    bench.write("secret/w.bin", npy_data(&npy_f32(&[8.0, 9.0])));
+    bench.write("model/file.pb", &external_tensor(&[("location", "w.bin")]));
+    bench.write("model/folder.pb", &external_tensor(&[("location", "data/w.bin")]));
+    let (file, folder) = (bench.path("model/w.bin"), bench.path("model/data"));
+    let (other, aside) = (bench.path("model/other"), bench.path("model/aside"));
+    fs::create_dir(&folder).unwrap();
+    fs::copy(bench.path("model/real/w.bin"), folder.join("w.bin")).unwrap();
+    let is_over = AtomicBool::new(false);
+    let swap = || {
+        while !is_over.load(Ordering::Relaxed) {
+            fs::hard_link(bench.path("model/real/w.bin"), &other).unwrap();
+            fs::rename(&other, &file).unwrap();
+            symlink("../secret/w.bin", &other).unwrap();
+            fs::rename(&other, &file).unwrap();
+            fs::rename(&folder, &aside).unwrap();
+            symlink("../secret", &folder).unwrap();
+            fs::remove_file(&folder).unwrap();
+            fs::rename(&aside, &folder).unwrap();
+        }
+    };
+    let times = number("TCAST_KILLS", 100);
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(swap);
+        let run = |name: &&str| {
+            let said = bench.run(&format!("cast model/{name}.pb --to f32 -o out.npy -f -q --no-sync"));
+            let written = content(&bench.path("out.npy"));
+            let _ = fs::remove_file(bench.path("out.npy"));
+            (said, written)
+        };
+        let ended: Vec<_> = ["file", "folder"].iter().cycle().take(times).map(run).collect();
+        is_over.store(true, Ordering::Relaxed);
+        ended
+    });
+    for (said, written) in ended {
+        let is_own = said.code == Some(0) && written.as_ref() == Some(&own);
+        assert!(is_own || said.code == Some(1) && written.is_none(), "{said:?}");
+    }
+    record("a_link_in_the_place_of_external_data_is_never_followed", &format!("{times} races"));
 }

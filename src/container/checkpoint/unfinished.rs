@@ -1,6 +1,6 @@
 //! A folder with an unfinished conversion in it is no checkpoint, whatever else is there.
 
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, quoted, quoted_word};
 use crate::io::open::{Links, read_regular};
 use crate::io::output::WORK;
 use serde::Deserialize;
@@ -71,8 +71,8 @@ fn command(begun: &Begun) -> Option<String> {
             return None;
         }
         let word = |value: &Value| match value {
-            Value::String(text) => quoted(text.as_ref()),
-            other => quoted(other.to_string().as_ref()),
+            Value::String(text) => quoted_word(text),
+            other => quoted_word(&other.to_string()),
         };
         match (name.as_str(), value) {
             // What holds when the flag is not given.
@@ -84,10 +84,10 @@ fn command(begun: &Begun) -> Option<String> {
             ("fail_on", Value::Array(items)) if items.is_empty() => {}
             ("fail_on", Value::Array(items)) => {
                 let losses: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-                command += &format!(" --fail-on {}", quoted(losses.join(",").as_ref()));
+                command += &format!(" --fail-on {}", quoted_word(&losses.join(",")));
             }
             (_, Value::Bool(_)) => command += &format!(" {flag}"),
-            ("max_shard_size", bytes) => command += &format!(" {flag} {}", quoted(format!("{bytes}B").as_ref())),
+            ("max_shard_size", bytes) => command += &format!(" {flag} {}", quoted_word(&format!("{bytes}B"))),
             (_, Value::Array(items)) => {
                 let flag = if name == "include" || name == "exclude" { &*flag } else { flag.trim_end_matches('s') };
                 items.iter().for_each(|item| command += &format!(" {flag} {}", word(item)));

@@ -1,8 +1,13 @@
 //! Elements in another file beside the message.
 
 use crate::error::{Error, Result, shorten};
+use crate::io::map::MappedFile;
+use crate::io::output::directory_of;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
 use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 /// Where elements lie in another file.
 pub(super) struct External {
@@ -14,6 +19,10 @@ pub(super) struct External {
 impl External {
     /// Of the entries of `external_data`. Their `checksum` is a comment: no library checks it.
     pub(super) fn new(entries: &[(String, String)]) -> Result<Self> {
+        let mut keys = HashSet::new();
+        if let Some((twice, _)) = entries.iter().find(|(key, _)| !keys.insert(key)) {
+            return Err(Error::new(format!("its external data has the key '{}' twice", shorten(twice))));
+        }
         let value = |key: &str| entries.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str());
         let number = |key: &str| -> Result<Option<u64>> {
             let Some(text) = value(key) else { return Ok(None) };
@@ -24,24 +33,23 @@ impl External {
         Ok(Self { location: location.to_owned(), offset: number("offset")?.unwrap_or(0), length: number("length")? })
     }
 
-    /// The file, which must lie in the folder of the tensor's: nothing leads out of it, no `..` and no link.
-    pub(super) fn find(&self, tensor: &Path) -> Result<PathBuf> {
+    /// Opens the file, which must lie in the folder of the tensor's: nothing leads out of it, no `..` and no link.
+    pub(super) fn open(&self, tensor: &Path) -> Result<MappedFile> {
         let refuse = |what: &str| Error::new(format!("its external data '{}' {what}", shorten(&self.location)));
         let location = Path::new(&self.location);
         let is_inside = location.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !is_inside || self.location.is_empty() || self.location.contains(['\\', ':', '\0']) {
             return Err(refuse("is not in the tensor's folder, and is never read"));
         }
-        let mut path = tensor.parent().unwrap_or(Path::new("")).to_owned();
-        for part in location.components() {
-            path.push(part);
-            let metadata = path.symlink_metadata();
-            let metadata = metadata.map_err(|error| Error::io("cannot read", &error).in_file(&path))?;
-            if metadata.is_symlink() {
-                return Err(refuse("is a symbolic link, and is never followed"));
-            }
+        let folder = directory_of(tensor);
+        let path = tensor.parent().unwrap_or(Path::new("")).join(location);
+        let failed = |error: io::Error| Error::io("cannot read", &error).in_file(&path);
+        let file = open_beneath(folder, location).map_err(failed)?;
+        let file = file.ok_or_else(|| refuse("is a symbolic link, and is never followed"))?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(refuse("is not a file"));
         }
-        if path.is_file() { Ok(path) } else { Err(refuse("is not a file")) }
+        MappedFile::opened(file, &path)
     }
 
     /// Where the bytes lie in a file of `len` bytes.
@@ -54,4 +62,49 @@ impl External {
         let (offset, name) = (self.offset, shorten(&self.location));
         Err(Error::new(format!("its external data starts at {offset}{length}; '{name}' has {len} bytes")))
     }
+}
+
+/// Opens a file below a folder; `None` where a link is on the way. One folder after the other is opened and none is named
+/// twice, so that nobody can put a link in the place of something that was checked.
+#[cfg(unix)]
+fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
+    use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK; // a pipe would be waited for
+    // Passing through a folder asks for less than reading it.
+    #[cfg(target_os = "linux")]
+    let is_folder = OFlags::DIRECTORY | OFlags::PATH;
+    #[cfg(not(target_os = "linux"))]
+    let is_folder = OFlags::DIRECTORY;
+    let mut at = open(folder, flags | is_folder, Mode::empty())?;
+    let mut parts = location.components().filter(|part| *part != Component::CurDir).peekable();
+    while let Some(part) = parts.next() {
+        let kind = if parts.peek().is_some() { is_folder } else { OFlags::empty() };
+        at = match openat(&at, part.as_os_str(), flags | kind | OFlags::NOFOLLOW, Mode::empty()) {
+            Ok(next) => next,
+            // Systems have several numbers for a link that is not followed.
+            Err(error) => {
+                let found = statat(&at, part.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)?;
+                let is_link = FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
+                return if is_link { Ok(None) } else { Err(error.into()) };
+            }
+        };
+    }
+    Ok(Some(at.into()))
+}
+
+/// As above, where folders cannot be opened: the way is looked at before and after.
+#[cfg(not(unix))]
+fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
+    let has_link = || {
+        let mut path = folder.to_owned();
+        location.components().try_fold(false, |found, part| {
+            path.push(part);
+            Ok::<_, io::Error>(found || path.symlink_metadata()?.is_symlink())
+        })
+    };
+    if has_link()? {
+        return Ok(None);
+    }
+    let file = File::open(folder.join(location))?;
+    Ok((!has_link()?).then_some(file))
 }

@@ -243,7 +243,7 @@ impl Message {
             (Some(range), None, false) => mapped(0, range.clone()),
             (None, None, true) => {
                 let external = External::new(&self.external)?;
-                let other = MappedFile::open(&external.find(file.path())?)?;
+                let other = external.open(file.path())?;
                 let range = external.range(other.len() as u64)?;
                 let result = mapped(1, range).map_err(|error| error.in_file(other.path()));
                 beside.push(other);
