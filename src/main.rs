@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use tcast::{cli::Cli, commands};
+use tcast::cli::{self, Cli};
+use tcast::commands;
 
 fn main() -> ExitCode {
     if let Some(shell) = std::env::var_os(commands::COMPLETE) {
@@ -11,7 +12,9 @@ fn main() -> ExitCode {
     if let Err(error) = commands::remove_temporaries_on_interrupt() {
         return commands::fail(&error);
     }
-    match Cli::try_parse() {
+    let arguments = cli::join_saturate(std::env::args_os());
+    commands::choose_color(cli::color(&arguments));
+    match Cli::try_parse_from(arguments) {
         Ok(cli) => commands::run(&cli),
         Err(error) => commands::usage(error),
     }

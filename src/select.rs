@@ -97,6 +97,12 @@ impl std::fmt::Display for Rule {
 }
 
 impl Rule {
+    /// The type of the tensors that it names; `None` where it keeps them.
+    #[must_use]
+    pub(crate) fn target(&self) -> Option<Dtype> {
+        self.target
+    }
+
     fn target_name(&self) -> &'static str {
         self.target.map_or("keep", Dtype::name)
     }

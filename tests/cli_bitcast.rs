@@ -72,7 +72,7 @@ fn hex_shows_the_bits_of_each_element() {
     bench.run("bitcast x.npy --hex --range 2..9").expect(
         1,
         "",
-        "tcast: error: x.npy: --range goes to element 9; there are 5\n  --range 2..5\n",
+        "tcast: error: x.npy: --range ends at element 9; there are 5\n  --range 2..5\n",
     );
     assert_eq!(bench.run("bitcast x.npy --hex --range 2..1").code, Some(2));
     let outcome = bench.run("bitcast x.npy --hex --range 4..5 --json");

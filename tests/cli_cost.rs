@@ -213,7 +213,7 @@ fn what_fail_on_forbids_publishes_nothing_and_names_the_first_element() {
     bench.run("cast m.safetensors --to string -o t.npz -q").expect(0, "", "");
     let outcome = bench.run("cast t.npz --to f16 --all --fail-on infinite -o t.safetensors");
     assert!(outcome.code == Some(3) && outcome.stderr.contains("'70000' became infinite (in float16)"), "{outcome:?}");
-    let outcome = bench.run("cast m.safetensors --to f16 --fail-on infinite --max-shard-size 8 -o folder");
+    let outcome = bench.run("cast m.safetensors --to f16 --fail-on infinite --max-shard-size 8B -o folder");
     assert!(outcome.code == Some(3) && !bench.path("folder").exists(), "{outcome:?}");
 }
 

@@ -127,7 +127,7 @@ fn shards_are_merged_split_and_spread_anew() {
         assert!(held <= 500_000, "{shard}: {held}");
     }
     // A tensor of more than a shard may hold has one for itself; all in one need no index.
-    bench.run("cast llama --to bf16 --max-shard-size 1 -o single -q").expect(0, "", "");
+    bench.run("cast llama --to bf16 --max-shard-size 1B -o single -q").expect(0, "", "");
     assert_eq!(tree(&bench.path("single")).len(), 38 + 3);
     bench.run("cast llama --to bf16 --max-shard-size 1GiB -o whole -q").expect(0, "", "");
     let names: Vec<String> = tree(&bench.path("whole")).into_keys().collect();

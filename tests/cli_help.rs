@@ -61,7 +61,7 @@ fn flags_stand_under_their_headings() {
         let flags = entries.filter_map(|line| line.trim_start().split_once("--").filter(|(short, _)| short.len() <= 4));
         flags.map(|(_, flag)| flag.split([' ', '[']).next().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(group("Options"), ["to", "help"]);
+    assert_eq!(group("Options"), ["to", "help", "color"]);
     let selection = ["all", "protect", "force-codes", "include", "exclude", "rule", "allow-unmatched", "rename"];
     assert_eq!(group("Which tensors"), selection);
     assert_eq!(group("Values"), ["saturate", "no-saturate", "round-mode", "out-of-range", "fail-on", "opset"]);

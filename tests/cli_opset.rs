@@ -112,10 +112,13 @@ fn an_attribute_that_the_version_lacks_is_wrong_usage_where_it_was_given() {
     assert_eq!(refusal("--to f16 --opset 23 --round-mode up"), message(23, "round_mode", 24));
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0]));
-    for flags in
-        ["--opset 1", "--opset 19 --saturate", "--opset 24 --round-mode down", "--opset 1 --out-of-range error"]
-    {
-        bench.run(&format!("cast x.npy --to f16 {flags} -f -q")).expect(0, "", "");
+    for flags in [
+        "f16 --opset 1",
+        "e5m2 --opset 19 --saturate",
+        "e8m0 --opset 24 --round-mode down",
+        "int8 --opset 1 --out-of-range error",
+    ] {
+        bench.run(&format!("cast x.npy --to {flags} -f -q")).expect(0, "", "");
     }
 }
 
@@ -179,14 +182,14 @@ fn infinity_is_nan_in_the_fnuz_types_up_to_cast_23_and_the_largest_number_after(
 #[test]
 fn the_report_has_the_opset_and_the_attributes_in_effect() {
     let cases = [
-        ("", r#"[null,true,"up"]"#),
-        ("--opset 24 --no-saturate --round-mode nearest", r#"[24,false,"nearest"]"#),
-        ("--opset 18", r#"[18,true,"up"]"#),
+        ("f16", r#"[null,true,"up"]"#),
+        ("e8m0 --opset 24 --no-saturate --round-mode nearest", r#"[24,false,"nearest"]"#),
+        ("f16 --opset 18", r#"[18,true,"up"]"#),
     ];
     for (flags, expected) in cases {
         let bench = Bench::new();
         bench.write("x.npy", &npy_f32(&[1.0]));
-        let outcome = bench.run(&format!("cast x.npy --to f16 {flags} --json -q -n"));
+        let outcome = bench.run(&format!("cast x.npy --to {flags} --json -q -n"));
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
         let options = &report["options"];
         let found = serde_json::json!([options["opset"], options["saturate"], options["round_mode"]]);

@@ -171,3 +171,171 @@ fn a_tensor_that_has_the_type_already_is_copied_and_said_to_be() {
     assert_eq!(outcome.stderr.lines().next(), Some("cast 1 tensor to float8e5m2"));
     assert!(bench.read("same.safetensors").ends_with(&[0x7b]));
 }
+
+#[test]
+fn a_flag_without_effect_is_refused() {
+    let bench = with_floats();
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    for (line, message) in [
+        (
+            "cast x.npy --to f16 --saturate",
+            "--saturate is for float8 targets, and there is none\n  leave --saturate out",
+        ),
+        (
+            "cast x.npy --to f16 --no-saturate",
+            "--no-saturate is for float8 targets, and there is none\n  leave --no-saturate out",
+        ),
+        (
+            "cast x.npy --to e4m3 --round-mode down",
+            "--round-mode is for float8e8m0 targets, and there is none\n  leave --round-mode out",
+        ),
+        (
+            "cast x.npy --to bool --out-of-range wrap",
+            "--out-of-range is for integer targets, and there is none\n  leave --out-of-range out",
+        ),
+        ("cast x.npy --to f16 --stats -q", "--quiet hides the figures of --stats\n  add --json or --report FILE"),
+        (
+            "promote x.npy -o out --saturate",
+            "--saturate is for float8 types, and the common one is float32\n  leave --saturate out",
+        ),
+    ] {
+        bench.run(line).expect(2, "", &format!("tcast: error: {message}\n"));
+    }
+    for line in [
+        "cast m.safetensors --rule *=f16 --protect",
+        "cast m.safetensors --rule *=f16 --all",
+        "cast x.npy --to f16 -n --hash --json",
+        "promote x.npy -o out --u64-target float16",
+    ] {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""), "{line}");
+    }
+    assert_eq!(bench.files(), ["m.safetensors", "x.npy"]);
+    // A rule's target counts as well.
+    let line = "cast m.safetensors --to f16 --rule *norm*=int8 --rule *mlp*=e8m0 -o out.safetensors -q";
+    bench.run(&format!("{line} --out-of-range saturate --round-mode down --saturate=false")).expect(0, "", "");
+}
+
+#[test]
+fn a_dry_run_measures_what_it_is_asked_for_and_writes_no_output() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0, 1e9, 0.1]));
+    let outcome = bench.run("cast x.npy --to e4m3 --stats -n");
+    assert_eq!(outcome.code, Some(0));
+    assert!(outcome.stderr.contains("SQNR") && outcome.stderr.contains("1 of 3 values saturated"), "{outcome:?}");
+    let outcome = bench.run("cast x.npy --to e4m3 --report r.json -n -q");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let report: serde_json::Value = serde_json::from_slice(&bench.read("r.json")).unwrap();
+    assert_eq!((&report["dry_run"], &report["counts"]["saturated"]), (&true.into(), &1.into()));
+    assert!(report["tensors"][0]["figures"]["max_abs_error"].is_number());
+    assert_eq!(bench.run("cast x.npy --to e4m3 --report r.html -n").code, Some(0));
+    let outcome = bench.run("cast x.npy --to e4m3 --fail-on saturated -n");
+    assert_eq!(outcome.code, Some(3));
+    assert_eq!(bench.files(), ["r.html", "r.json", "x.npy"]);
+    // The same figures as those of the run itself.
+    let figures = |line: &str| {
+        let report: serde_json::Value = serde_json::from_str(&bench.run(line).stdout).unwrap();
+        (report["tensors"].clone(), report["counts"].clone())
+    };
+    bench.add_checkpoint("llama-tiny-bf16", "llama");
+    let line = "cast llama --to e4m3 --stats --json -q";
+    assert_eq!(figures(&format!("{line} -n")), figures(line));
+    assert_eq!(figures(&format!("{line} -o one.safetensors -n")), figures(&format!("{line} -o one.safetensors")));
+}
+
+#[test]
+fn a_value_of_saturate_may_follow_a_blank_and_no_file_is_taken_for_one() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[500.0]));
+    for (flags, byte) in [("--saturate false", 0x7f), ("--saturate 1", 0x7e), ("--saturate", 0x7e)] {
+        bench.run(&format!("cast --to e4m3 {flags} x.npy -o y.npy -f -q")).expect(0, "", "");
+        assert_eq!(bench.read("y.npy").last(), Some(&byte), "{flags}");
+    }
+    bench.write("false", &npy_f32(&[500.0]));
+    bench.run("cast --to e4m3 -o y.npy -f -q --saturate -- false").expect(0, "", "");
+    assert_eq!(bench.read("y.npy").last(), Some(&0x7e));
+}
+
+#[test]
+fn colours_are_chosen_by_flag_and_environment() {
+    let bench = Bench::new();
+    let is_coloured = |flag: &str, variable: Option<(&str, &str)>| {
+        let mut command = bench.command();
+        command.args(["inspect", "missing.npy"]).args(flag.split_whitespace());
+        command.env_remove("CLICOLOR_FORCE").env_remove("CLICOLOR").env("TERM", "xterm").envs(variable);
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
+        output.stderr.contains(&0x1b)
+    };
+    assert!(!is_coloured("", None) && !is_coloured("--color auto", None));
+    assert!(is_coloured("--color always", None) && is_coloured("--color=always", Some(("NO_COLOR", "1"))));
+    assert!(is_coloured("", Some(("CLICOLOR_FORCE", "1"))));
+    assert!(!is_coloured("--color never", Some(("CLICOLOR_FORCE", "1"))));
+    // Mistakes in the arguments too.
+    let outcome = bench.run("cast --no-such-flag --color always");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains('\u{1b}'), "{outcome:?}");
+    let outcome = bench.run("inspect x.npy --color sometimes");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("auto, always, never"), "{outcome:?}");
+}
+
+#[test]
+fn a_size_wants_a_unit_and_a_width_that_no_type_has_is_answered_with_the_next() {
+    let bench = with_floats();
+    let outcome = bench.run("cast m.safetensors --to f16 --max-shard-size 5");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
+    assert!(outcome.stderr.contains("'5' has no unit: 5GB, 5MB, or 5B for bytes"), "{outcome:?}");
+    for (name, near) in [
+        ("fp9", "float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz"),
+        ("int24", "int16, int32"),
+        ("uint3", "uint2, uint4"),
+    ] {
+        let outcome = bench.run(&format!("cast m.safetensors --to {name}"));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
+        assert!(outcome.stderr.contains(&format!("unknown dtype '{name}'; near it: {near}\n")), "{outcome:?}");
+    }
+}
+
+#[test]
+fn integers_wrap_into_integers_whatever_out_of_range_says() {
+    let bench = Bench::new();
+    bench.write("x.npy", &common::npy("'<i8'", "(1,)", &300_i64.to_le_bytes()));
+    for policy in ["wrap", "saturate", "error"] {
+        bench.run(&format!("cast x.npy --to int8 --out-of-range {policy} -o y.npy -f -q")).expect(0, "", "");
+        assert_eq!(bench.read("y.npy").last(), Some(&44), "{policy}");
+    }
+}
+
+#[test]
+fn elements_are_chosen_by_coordinates_as_figures_show_them() {
+    let bench = Bench::new();
+    let data: Vec<u8> = (0..12_u8).collect();
+    bench.write("x.npy", &common::npy("'|u1'", "(3, 4)", &data));
+    let printed = |range: &str| {
+        let outcome = bench.run_args(&["bitcast", "x.npy", "--hex", "--range", range]);
+        assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{range}");
+        outcome.stdout
+    };
+    assert_eq!(printed("1,2"), "6  06\n");
+    assert_eq!(printed("[1, 2]"), "6  06\n");
+    assert_eq!(printed("6"), "6  06\n");
+    assert_eq!(printed("1,2..2,0"), printed("6..8"));
+    assert_eq!(printed("1,2..1,4"), printed("6..8"));
+    assert_eq!(printed("..0,2"), printed("0..2"));
+    assert_eq!(printed("2,2.."), printed("10..12"));
+    for (range, code, message) in [
+        ("1,4", 1, "--range goes to [1, 4], and the shape is [3, 4]\n  coordinates are counted from 0"),
+        (
+            "0,1,2",
+            1,
+            "--range has 3 coordinates, and the shape [3, 4] has 2\n  give as many, or an index over all elements",
+        ),
+        ("2,0..1,0", 2, "--range ends before it starts"),
+        ("9999..", 1, "--range begins at element 9999; there are 12\n  --range 0..12"),
+        ("12", 1, "--range begins at element 12; there are 12\n  --range 0..12"),
+        ("10..13", 1, "--range ends at element 13; there are 12\n  --range 10..12"),
+    ] {
+        let outcome = bench.run_args(&["bitcast", "x.npy", "--hex", "--range", range]);
+        outcome.expect(code, "", &format!("tcast: error: x.npy: {message}\n"));
+    }
+    assert_eq!(bench.run("bitcast x.npy --hex --range a..b").code, Some(2));
+}

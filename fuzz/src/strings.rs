@@ -1,7 +1,7 @@
 //! Texts that become something: numbers, types, patterns, sizes.
 
 use super::trial::{MIB, within};
-use tcast::cli::{ElementRange, Part, Size, Tolerance};
+use tcast::cli::{ElementRange, Part, Position, Size, Tolerance};
 use tcast::dtype::{Class, Dtype};
 use tcast::error::{shorten, visible};
 use tcast::kernel::{Loss, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
@@ -139,8 +139,9 @@ fn check_argument(text: &str) {
     assert!(
         text.parse::<Part>().is_ok_and(|part| (1..=part.of).contains(&part.number)) || text.parse::<Part>().is_err()
     );
-    if let Ok(range) = text.parse::<ElementRange>() {
-        assert!(range.end.is_none_or(|end| range.start <= end));
+    if let Ok(ElementRange { start: Some(Position::Index(start)), end: Some(Position::Index(end)), .. }) = text.parse()
+    {
+        assert!(start <= end);
     }
     if let Ok(Tolerance(number)) = text.parse() {
         assert_eq!(Tolerance(number).to_string().parse(), Ok(Tolerance(number)));

@@ -70,9 +70,11 @@ pub struct BitcastArgs {
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
 
-    /// Which elements to print: 100..104, 100.., ..4
+    /// Elements to print: 100..104, 100.., 17,203
     ///
-    /// With --hex and --bits: from A on, before B, in the order of rows.
+    /// With --hex and --bits: from A on, before B, in the order of rows. A number is an index over all elements, from 0,
+    /// which in a tensor of one dimension is its coordinate; several are coordinates, as figures have them: 17,203 is
+    /// [17, 203], and 17,203..17,210 the seven from there on. A alone is one element.
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
 
@@ -85,13 +87,42 @@ pub struct BitcastArgs {
     pub file: FileArgs,
 }
 
-/// `A..B`, `A..`, `..B`: some elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `A..B`, `A..`, `..B` or `A`: some elements, or one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElementRange {
-    /// The first.
-    pub start: u64,
+    /// The first; `None` for that of the tensor.
+    pub start: Option<Position>,
     /// The one behind the last; `None` for all that there are.
-    pub end: Option<u64>,
+    pub end: Option<Position>,
+    /// Whether only the first is meant.
+    pub is_one: bool,
+}
+
+/// The place of an element: `203`, or `17,203` and `[17, 203]` as figures have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Of all elements in the order of rows, counted from 0.
+    Index(u64),
+    /// In each dimension.
+    Coordinates(Vec<u64>),
+}
+
+impl std::str::FromStr for Position {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no place.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bare = text.trim();
+        let bare = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
+        let numbers: Result<Vec<u64>, _> = bare.split(',').map(|number| number.trim().parse()).collect();
+        match numbers
+            .map_err(|_| format!("'{}' is no element: an index is 203, coordinates are 17,203", text.escape_debug()))?[..]
+        {
+            [index] => Ok(Self::Index(index)),
+            ref coordinates => Ok(Self::Coordinates(coordinates.to_vec())),
+        }
+    }
 }
 
 impl std::str::FromStr for ElementRange {
@@ -100,15 +131,16 @@ impl std::str::FromStr for ElementRange {
     /// # Errors
     /// When it is no range.
     fn from_str(text: &str) -> Result<Self, String> {
-        let (start, end) = text.split_once("..").ok_or("a range is A..B, A.. or ..B")?;
-        let number = |text: &str, missing| match text {
-            "" => Ok(missing),
-            _ => text.parse().map(Some).map_err(|_| format!("'{text}' is no number of elements")),
+        let position = |text: &str| if text.trim().is_empty() { Ok(None) } else { text.parse().map(Some) };
+        let Some((start, end)) = text.split_once("..") else {
+            return Ok(Self { start: Some(text.parse()?), end: None, is_one: true });
         };
-        let (start, end) = (number(start, None)?.unwrap_or(0), number(end, None)?);
-        if end.is_some_and(|end| end < start) {
-            return Err("the range ends before it starts".to_owned());
+        let range = Self { start: position(start)?, end: position(end)?, is_one: false };
+        match (&range.start, &range.end) {
+            (Some(Position::Index(start)), Some(Position::Index(end))) if end < start => {
+                Err("the range ends before it starts".to_owned())
+            }
+            _ => Ok(range),
         }
-        Ok(Self { start, end })
     }
 }

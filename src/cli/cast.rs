@@ -97,11 +97,11 @@ pub struct CastArgs {
     pub to: Option<Dtype>,
 
     /// Convert integers and bools to floats too
-    #[arg(long, help_heading = "Which tensors")]
+    #[arg(long, requires = "to", help_heading = "Which tensors")]
     pub all: bool,
 
     /// Keep norms, embeddings, heads, routers, biases
-    #[arg(long, help_heading = "Which tensors", long_help = protect_help())]
+    #[arg(long, requires = "to", help_heading = "Which tensors", long_help = protect_help())]
     pub protect: bool,
 
     /// Cast the codes of weights that are quantized with scales, without their scales
@@ -125,11 +125,11 @@ pub struct CastArgs {
     /// Write the report to a file: .html or .json
     ///
     /// With the figures of --stats; .html is a page to look at.
-    #[arg(long, value_name = "FILE", conflicts_with = "dry_run", help_heading = FIGURES)]
+    #[arg(long, value_name = "FILE", help_heading = FIGURES)]
     pub report: Option<PathBuf>,
 
     /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
-    #[arg(long, help_heading = FIGURES, hide_short_help = true)]
+    #[arg(long, conflicts_with = "dry_run", help_heading = FIGURES, hide_short_help = true)]
     pub hash: bool,
 
     /// How a checkpoint is written.
@@ -173,7 +173,7 @@ pub struct ShardArgs {
     pub finish: Option<PathBuf>,
 }
 
-/// A number of bytes: `5GB`, `500MB`, `2GiB`, `1000000`.
+/// A number of bytes: `5GB`, `500MB`, `2GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -183,7 +183,7 @@ impl std::str::FromStr for Size {
     /// # Errors
     /// When it is no size.
     fn from_str(text: &str) -> Result<Self, String> {
-        const UNITS: [(&str, u64); 10] = [
+        const UNITS: [(&str, u64); 9] = [
             ("KIB", 1 << 10),
             ("MIB", 1 << 20),
             ("GIB", 1 << 30),
@@ -193,12 +193,14 @@ impl std::str::FromStr for Size {
             ("GB", 1_000_000_000),
             ("TB", 1_000_000_000_000),
             ("B", 1),
-            ("", 1),
         ];
         let upper = text.trim().to_ascii_uppercase();
         let found = UNITS.iter().find_map(|(unit, factor)| Some((upper.strip_suffix(unit)?, factor)));
         let size = found.and_then(|(number, factor)| number.trim_end().parse::<u64>().ok()?.checked_mul(*factor));
         match size {
+            Some(0) | None if text.parse().is_ok_and(|number: u64| number > 0) => {
+                Err(format!("'{text}' has no unit: {text}GB, {text}MB, or {text}B for bytes"))
+            }
             Some(0) | None => Err("a size is a whole number with a unit: 5GB, 500MB, 2GiB".to_owned()),
             Some(size) => Ok(Self(size)),
         }
@@ -248,10 +250,11 @@ pub struct ValueArgs {
           long_help = with_values::<RoundMode>("Where float8e8m0 rounds to [default: up]"))]
     pub round_mode: Option<RoundMode>,
 
-    /// Too big for an integer: wrap, saturate or error
-    #[arg(long, value_name = "POLICY", default_value = "wrap", hide_default_value = true, hide_possible_values = true,
-          long_help = with_values::<OutOfRange>("What a float that an integer type cannot hold becomes [default: wrap]"))]
-    pub out_of_range: OutOfRange,
+    /// Float beyond an integer: wrap, saturate, error
+    #[arg(long, value_name = "POLICY", hide_possible_values = true,
+          long_help = with_values::<OutOfRange>("What a float or a text that an integer type cannot hold becomes \
+                                                 [default: wrap]; integer to integer always keeps the low bits"))]
+    pub out_of_range: Option<OutOfRange>,
 
     /// Exit with 3 on a loss: saturated, flushed, ...
     #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true,

@@ -6,7 +6,7 @@ mod diff;
 mod inspect;
 mod promote;
 
-pub use bitcast::{BitcastArgs, ElementRange};
+pub use bitcast::{BitcastArgs, ElementRange, Position};
 pub use cast::{CastArgs, Part, ShardArgs, Size, ValueArgs};
 pub use diff::{DiffArgs, Tolerance};
 pub use inspect::InspectArgs;
@@ -14,7 +14,9 @@ pub use promote::PromoteArgs;
 
 use crate::dtype::Dtype;
 use crate::select::{Pattern, Rename, Rule};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{BoolishValueParser, TypedValueParser};
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What the program can do, for those who give it nothing.
@@ -48,9 +50,60 @@ Environment:
                   [default: the best there is]
   TMPDIR=FOLDER   Where a compressed tensor is unpacked that must be transposed"))]
 pub struct Cli {
+    /// Colours in messages
+    ///
+    /// Without it, NO_COLOR, CLICOLOR_FORCE and the terminal decide.
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_short_help = true,
+        display_order = 1000
+    )]
+    pub color: ColorChoice,
+
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Joins a value to `--saturate` before it, where it can be nothing else: its value is optional, so that clap wants
+/// an `=` there.
+pub fn join_saturate(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    let mut only_files = false;
+    for argument in arguments {
+        let is_value = BoolishValueParser::new().parse_ref(&clap::Command::new("tcast"), None, &argument).is_ok();
+        match joined.last_mut() {
+            Some(last) if last == "--saturate" && is_value && !only_files => {
+                last.push("=");
+                last.push(argument);
+            }
+            _ => {
+                only_files |= argument == "--";
+                joined.push(argument);
+            }
+        }
+    }
+    joined
+}
+
+/// What `--color` says, to be known before anything is printed about mistakes in the arguments.
+#[must_use]
+pub fn color(arguments: &[OsString]) -> ColorChoice {
+    let arguments = arguments.iter().take_while(|argument| *argument != "--");
+    let mut texts = arguments.map(|argument| argument.to_string_lossy()).peekable();
+    let mut choice = None;
+    while let Some(text) = texts.next() {
+        let value = match text.strip_prefix("--color=") {
+            Some(value) => Some(value.to_owned()),
+            None if text == "--color" => texts.peek().map(|value| value.clone().into_owned()),
+            None => None,
+        };
+        choice = value.and_then(|value| ColorChoice::from_str(&value, false).ok()).or(choice);
+    }
+    choice.unwrap_or(ColorChoice::Auto)
 }
 
 /// What to do.

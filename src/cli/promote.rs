@@ -51,9 +51,10 @@ pub struct PromoteArgs {
     #[arg(long, help_heading = "The common type")]
     pub pytorch_scalar: bool,
 
-    /// The type for uint64 with a signed integer; it takes --unsafe, and has no effect elsewhere
+    /// The type for uint64 with a signed integer, which --unsafe allows
     #[arg(
         long,
+        requires = "unsafe",
         value_name = "DTYPE",
         default_value = "float32",
         hide_short_help = true,

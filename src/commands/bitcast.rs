@@ -4,7 +4,7 @@ use super::convert::{Job, run as convert, selection};
 use super::folder::Measures;
 use super::{say_which, some_names};
 use crate::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
-use crate::cli::BitcastArgs;
+use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Input, Reader, Tensor};
 use crate::dtype::Dtype;
@@ -72,7 +72,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     if dtype != storage.dtype {
         bitcast::check(storage.dtype, dtype).map_err(in_tensor)?;
     }
-    let range = range_of(args, tensor.count).map_err(in_tensor)?;
+    let range = range_of(args, tensor).map_err(in_tensor)?;
     let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
     match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
@@ -98,14 +98,52 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
     }
 }
 
-fn range_of(args: &BitcastArgs, count: u64) -> Result<Range<u64>> {
-    let Some(range) = args.range else { return Ok(0..count) };
-    let end = range.end.unwrap_or(count);
-    if range.start > count || end > count {
-        let error = Error::new(format!("--range goes to element {}; there are {count}", end.max(range.start)));
-        return Err(error.remedy(format!("--range {}..{count}", range.start.min(count))));
+/// The elements that are asked for.
+fn range_of(args: &BitcastArgs, tensor: &Tensor) -> Result<Range<u64>> {
+    /// Elements that a message proposes to print.
+    const FEW: u64 = 16;
+    let count = tensor.count;
+    let Some(range) = &args.range else { return Ok(0..count) };
+    let index = |position: &Position, is_end| index_of(position, &tensor.shape, is_end);
+    let start = range.start.as_ref().map_or(Ok(0), |start| index(start, false))?;
+    let end = match &range.end {
+        _ if range.is_one => start.saturating_add(1),
+        Some(end) => index(end, true)?,
+        None => count.max(start),
+    };
+    if start > count || end > count || start == count && range.end.is_none() && count > 0 {
+        let what = if start < count { format!("ends at element {end}") } else { format!("begins at element {start}") };
+        let error = Error::new(format!("--range {what}; there are {count}"));
+        let start = if start < count { start } else { count.saturating_sub(FEW) };
+        return Err(error.remedy(format!("--range {start}..{count}")));
     }
-    Ok(range.start..end)
+    if end < start {
+        return Err(Error::usage("--range ends before it starts"));
+    }
+    Ok(start..end)
+}
+
+/// The index of an element among all, in the order of rows. An end may be the one behind the last of its row.
+fn index_of(position: &Position, shape: &[u64], is_end: bool) -> Result<u64> {
+    let coordinates = match position {
+        Position::Index(index) => return Ok(*index),
+        Position::Coordinates(coordinates) => coordinates,
+    };
+    if coordinates.len() != shape.len() {
+        let (given, rank) = (coordinates.len(), shape.len());
+        let error = Error::new(format!("--range has {given} coordinates, and the shape {shape:?} has {rank}"));
+        return Err(error.remedy("give as many, or an index over all elements"));
+    }
+    let mut index = 0_u64;
+    for (at, (&coordinate, &length)) in coordinates.iter().zip(shape).enumerate() {
+        let may_be_behind = is_end && at + 1 == shape.len();
+        if coordinate > length || coordinate == length && !may_be_behind {
+            let error = Error::new(format!("--range goes to {coordinates:?}, and the shape is {shape:?}"));
+            return Err(error.remedy("coordinates are counted from 0"));
+        }
+        index = index.saturating_mul(length).saturating_add(coordinate); // the product of the shape fits
+    }
+    Ok(index)
 }
 
 /// Why printing ended early.

@@ -2,11 +2,13 @@
 
 use super::convert::{Job, run as convert, selection};
 use super::folder::{self, Measures};
-use crate::cli::CastArgs;
+use crate::cli::{CastArgs, ValueArgs};
+use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
+use crate::kernel::OutOfRange;
 use crate::operator::Operator;
 use crate::operator::cast::{Attributes, Opset};
-use crate::select::Selection;
+use crate::select::{Rule, Selection};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -18,8 +20,12 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     if args.hash && !args.file.json && args.report.is_none() {
         return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
     }
+    if args.stats && args.file.quiet && !args.file.json && args.report.is_none() {
+        return Err(Error::usage("--quiet hides the figures of --stats").remedy("add --json or --report FILE"));
+    }
     let attributes = attributes(args);
     attributes.check()?;
+    check_effects(args)?;
     convert(&Job {
         operator: Operator::Cast(attributes),
         input,
@@ -38,12 +44,34 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     })
 }
 
+/// Refuses flags about values that concern none of the targets.
+fn check_effects(args: &CastArgs) -> Result<()> {
+    let ValueArgs { saturate, no_saturate, round_mode, out_of_range, .. } = &args.values;
+    let is_saturated = |to: Dtype| to.is_float8() || to == Dtype::Float8E8M0;
+    let saturate = if *no_saturate { Some("--no-saturate") } else { saturate.map(|_| "--saturate") };
+    let given: [(Option<&str>, &str, &dyn Fn(Dtype) -> bool); 3] = [
+        (saturate, "float8 targets", &is_saturated),
+        (round_mode.map(|_| "--round-mode"), "float8e8m0 targets", &|to| to == Dtype::Float8E8M0),
+        (out_of_range.map(|_| "--out-of-range"), "integer targets", &|to| matches!(to.class(), Class::Int { .. })),
+    ];
+    let targets = || args.to.into_iter().chain(args.selection.rule.iter().filter_map(Rule::target));
+    for (flag, what, concerns) in given {
+        if let Some(flag) = flag
+            && !targets().any(concerns)
+        {
+            let error = Error::usage(format!("{flag} is for {what}, and there is none"));
+            return Err(error.remedy(format!("leave {flag} out")));
+        }
+    }
+    Ok(())
+}
+
 fn attributes(args: &CastArgs) -> Attributes {
     let values = &args.values;
     Attributes {
         saturate: values.saturate.or(values.no_saturate.then_some(false)),
         round_mode: values.round_mode,
-        out_of_range: values.out_of_range,
+        out_of_range: values.out_of_range.unwrap_or(OutOfRange::Wrap),
         opset: values.opset,
     }
 }

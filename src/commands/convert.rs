@@ -51,6 +51,13 @@ pub(super) struct Job<'a> {
     pub(super) options: Value,
 }
 
+impl Job<'_> {
+    /// Whether values have to be looked at, also where nothing is written.
+    fn is_measured(&self) -> bool {
+        self.measures.figures || !self.fail_on.is_empty()
+    }
+}
+
 /// Plans, runs and reports.
 pub(super) fn run(job: &Job) -> Result<()> {
     let args = job.file;
@@ -138,11 +145,16 @@ fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Fil
     if !args.quiet {
         folder.warn_of_left_out();
     }
-    if args.dry_run {
-        return Ok(Written { files: folder.dry_run(&plans, job.part), before: 0, finished: 0, all: plans.len() });
-    }
     let threads = threads(args.threads);
     let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: job.measures, threads };
+    if args.dry_run {
+        let files = if job.is_measured() {
+            folder.measure(source, &plans, job.part, &settings)?
+        } else {
+            folder.dry_run(&plans, job.part)
+        };
+        return Ok(Written { files, before: 0, finished: 0, all: plans.len() });
+    }
     folder.write(source, plans, job.part, &settings)
 }
 
@@ -171,9 +183,10 @@ fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files
     let mut plan = plans(job, source, target, Spread::One)?.swap_remove(0);
     destination.check_room(plan.len)?;
     let name = output.to_string_lossy().into_owned();
-    if args.dry_run {
+    if args.dry_run && !job.is_measured() {
         return Ok(Written { files: vec![FileReport::new(name, &plan, None)], before: 0, finished: 0, all: 1 });
     }
+    let destination = if args.dry_run { Destination::nowhere() } else { destination };
     let file = destination.create()?;
     let progress = progress::shown("", plan.source_bytes(), args.quiet);
     let outcomes = engine::run(&plan, &source.shards, &file, threads(args.threads), job.measures.figures, &*progress)?;

@@ -11,7 +11,7 @@ use crate::engine;
 use crate::error::{Error, Result, json_text, quoted, shorten};
 use crate::hash;
 use crate::io::identity::{Files, is_within};
-use crate::io::output::check_room;
+use crate::io::output::{Destination, check_room};
 use crate::plan::{Plan, Spread};
 use crate::progress::{Shards, Silent};
 use crate::report::{FileReport, Report};
@@ -119,6 +119,30 @@ impl Folder {
     pub(super) fn dry_run<'a>(&self, plans: &[Plan<'a>], part: Option<Part>) -> Vec<FileReport<'a>> {
         let report = |at: usize| FileReport::new(self.manifest.shards[at].file.clone(), &plans[at], None);
         chosen(plans, part).into_iter().map(report).collect()
+    }
+
+    /// What would be written, and what would happen to the values.
+    ///
+    /// # Errors
+    /// When a shard cannot be read or converted.
+    pub(super) fn measure<'a>(
+        &self,
+        source: &'a Checkpoint,
+        plans: &[Plan<'a>],
+        part: Option<Part>,
+        settings: &Settings,
+    ) -> Result<Vec<FileReport<'a>>> {
+        let chosen = chosen(plans, part);
+        let progress = Shards::new(chosen.iter().map(|&at| plans[at].source_bytes()).sum(), settings.quiet);
+        let measure = |at: usize| {
+            let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
+            let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
+            let nowhere = Destination::nowhere().create()?;
+            let figures = settings.measures.figures;
+            let outcomes = engine::run(plan, &source.shards, &nowhere, settings.threads, figures, &*progress)?;
+            Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
+        };
+        chosen.into_iter().map(measure).collect()
     }
 
     /// Writes the shards, or those of one part, and what was written before counts as well. Unless parts are missing,

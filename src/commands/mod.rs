@@ -21,6 +21,7 @@ use crate::io::output;
 use crate::kernel::Isa;
 use crate::select::Selection;
 use anstyle::{AnsiColor, Style};
+use clap::ColorChoice;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 #[cfg(unix)]
 use std::io::IsTerminal;
@@ -65,6 +66,16 @@ fn tell_error(error: &Error) {
     if let Some(remedy) = error.remedy_text() {
         tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
     }
+}
+
+/// Has everything that is printed have colours or not.
+pub fn choose_color(choice: ColorChoice) {
+    match choice {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
 }
 
 /// Has kernels run on the instruction set that the environment names, if it names one.

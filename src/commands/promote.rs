@@ -49,6 +49,10 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         .map(|part| promote::Input { name: &part.name, dtype: part.dtype, is_scalar: part.tensor.shape.is_empty() })
         .collect();
     let decision = promote::promote(&named, &attributes)?;
+    if args.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
+        let error = Error::usage(format!("--saturate is for float8 types, and the common one is {}", decision.dtype));
+        return Err(error.remedy("leave --saturate out"));
+    }
     if args.dry_run {
         let nothing = Written { outputs: Vec::new(), skipped: Vec::new() };
         let document = || json_text(&document(args, &parts, decision, &nothing));

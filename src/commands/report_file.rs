@@ -59,6 +59,9 @@ impl ReportFile {
 
 /// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<Spread>> {
+    if report.time.is_none() {
+        return Ok(Vec::new()); // what may be there was not written by this run
+    }
     let Ok(output) = checkpoint::survey(report.output) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| {
         tensor.figures.as_ref().and_then(|figures| figures.sqnr_db).filter(|noise| noise.is_finite())

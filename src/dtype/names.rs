@@ -12,7 +12,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Dtype, Row, TABLE};
+use super::{Class, Dtype, Row, TABLE};
 
 /// Spellings with more than one meaning, each with the types it could mean.
 const AMBIGUOUS: &[(&str, &[Dtype])] = {
@@ -124,8 +124,28 @@ fn row_spellings(row: &Row) -> impl Iterator<Item = String> {
     names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))
 }
 
+/// For `fp9` and the like, the types of that kind whose width comes nearest.
+fn near_width(plain: &str) -> Vec<Dtype> {
+    let (kind, width) = plain.split_at(plain.find(|c: char| c.is_ascii_digit()).unwrap_or(plain.len()));
+    let Ok(width) = width.parse::<u32>() else { return Vec::new() };
+    let is_of_kind = |dtype: Dtype| match dtype.class() {
+        Class::Float(_) => ["f", "fp", "float"].contains(&kind),
+        Class::Int { signed: true } => ["i", "int"].contains(&kind),
+        Class::Int { signed: false } => ["u", "uint"].contains(&kind),
+        _ => false,
+    };
+    let distance = |dtype: Dtype| dtype.bits().abs_diff(width);
+    let known: Vec<Dtype> = onnx_rows().map(|row| row.dtype).filter(|dtype| is_of_kind(*dtype)).collect();
+    let least = known.iter().map(|dtype| distance(*dtype)).min();
+    known.into_iter().filter(|dtype| Some(distance(*dtype)) == least).take(4).collect()
+}
+
 /// The types whose name or an alias is close to what was typed, the nearest first.
 fn near(plain: &str) -> Vec<Dtype> {
+    let of_width = near_width(plain);
+    if !of_width.is_empty() {
+        return of_width;
+    }
     let mut scored: Vec<(f64, Dtype)> = onnx_rows()
         .map(|row| {
             let score = row_spellings(row).map(|known| strsim::jaro_winkler(plain, &known)).fold(0.0, f64::max);

@@ -211,6 +211,13 @@ impl Destination {
         !self.in_place
     }
 
+    /// Where everything is thrown away, for conversions that are only to be measured.
+    #[must_use]
+    pub(crate) fn nowhere() -> Self {
+        let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, in_place: true }
+    }
+
     /// A file in a folder of our own, which replaces what has its name, a link too.
     #[must_use]
     pub(crate) fn within(path: &Path) -> Self {

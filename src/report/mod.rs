@@ -218,6 +218,8 @@ impl Report<'_> {
         });
         if let Some(time) = &self.time {
             document["seconds"] = json!(time.as_secs_f64());
+        }
+        if self.time.is_some() || self.is_measured() {
             document["counts"] = json!(self.total());
         }
         document
@@ -241,20 +243,35 @@ impl Report<'_> {
             let _ = write!(text, ", {} shards", self.files.len());
         }
         let _ = write!(text, "\n{size_in} -> {size_out}");
-        let Some(time) = &self.time else { return text };
-        let seconds = time.as_secs_f64();
-        let _ = write!(text, " in {seconds:.2} s");
-        let _ = match self.before {
-            0 => write!(text, " ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64)),
-            before => write!(text, ", {before} shards were there before"),
-        };
-        if all > 1 {
-            let rows = self.rows();
-            let _ = write!(text, "\n{}", lines(&rows[..rows.len().min(FEW_ROWS)], "  "));
-            if rows.len() > FEW_ROWS {
-                let _ = write!(text, "\n  ... and {} more rows, which --dry-run shows", rows.len() - FEW_ROWS);
+        if let Some(time) = &self.time {
+            let seconds = time.as_secs_f64();
+            let _ = write!(text, " in {seconds:.2} s");
+            let _ = match self.before {
+                0 => write!(text, " ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64)),
+                before => write!(text, ", {before} shards were there before"),
+            };
+            if all > 1 {
+                let rows = self.rows();
+                let _ = write!(text, "\n{}", lines(&rows[..rows.len().min(FEW_ROWS)], "  "));
+                if rows.len() > FEW_ROWS {
+                    let _ = write!(text, "\n  ... and {} more rows, which --dry-run shows", rows.len() - FEW_ROWS);
+                }
             }
         }
+        if self.time.is_some() || self.is_measured() {
+            text += &self.values();
+        }
+        text
+    }
+
+    /// Whether values were looked at; a dry run does so on request.
+    fn is_measured(&self) -> bool {
+        self.tensors().any(|tensor| tensor.counts.is_some())
+    }
+
+    /// What happened to the values, a line each, each after a line feed.
+    fn values(&self) -> String {
+        let mut text = String::new();
         if self.tensors().any(|tensor| tensor.figures.is_some()) {
             let _ = write!(text, "\n{}", self.figures());
         }

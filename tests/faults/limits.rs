@@ -57,7 +57,7 @@ fn a_thousand_shards_need_no_thousand_open_files() {
     in_shell(&bench, limited, "cast in --to f16 -o out -q --no-sync").expect(0, "", "");
     assert_eq!(tree(&bench.path("out")).len(), 1001);
     in_shell(&bench, limited, "cast in --to f16 -o one.safetensors -q --no-sync").expect(0, "", "");
-    in_shell(&bench, limited, "cast one.safetensors --to f16 -o again --max-shard-size 4 -q --no-sync")
+    in_shell(&bench, limited, "cast one.safetensors --to f16 -o again --max-shard-size 4B -q --no-sync")
         .expect(0, "", "");
     assert_eq!(in_shell(&bench, limited, "diff out again -q").code, Some(0));
     // As few as there can be: standard streams, and one more for whatever is done.
