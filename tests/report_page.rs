@@ -34,6 +34,10 @@ fn files() -> Vec<FileReport<'static>> {
         tensor("exact", &json!({ "figures": exact, "counts": {} })),
         tensor("unknown", &json!({ "figures": null, "counts": null })),
         tensor("kept", &json!({ "to": "float32", "cast": false, "figures": null, "counts": {} })),
+        tensor(
+            "same",
+            &json!({ "from": "float8e4m3fn", "cast": false, "kept": "already", "figures": null, "counts": {} }),
+        ),
         tensor("", &json!({ "shape": [0] })),
     ];
     let file = |name: &str, tensors: &[Value]| json!({ "file": name, "bytes": 6_000_000, "tensors": tensors });
@@ -132,7 +136,7 @@ fn every_tensor_has_a_row_as_wide_as_the_head() {
     let table = page.split("<table class=\"tensors\"").nth(1).unwrap().split("</table>").next().unwrap();
     let columns = table.matches("<th scope=\"col\"").count();
     let rows: Vec<&str> = table.lines().filter(|line| line.contains("<th scope=\"row\"")).collect();
-    assert_eq!(rows.len(), 6);
+    assert_eq!(rows.len(), 7);
     for row in &rows {
         assert_eq!(row.matches("<td").count() + 1, columns, "{row}");
     }
@@ -147,6 +151,7 @@ fn every_tensor_has_a_row_as_wide_as_the_head() {
     assert!(rows[3].contains(">exact</td>") && rows[3].contains(r#"data-key="Infinity" style="--share:1.000""#));
     assert_eq!(rows[4].matches("<td>–</td>").count(), 9, "{}", rows[4]);
     assert!(rows[5].contains("<tr data-place=\"4\" class=\"copied\">") && rows[5].contains("float32, copied"));
+    assert!(rows[6].contains("already float8e4m3fn"));
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn without_its_script_a_page_lacks_no_tensor_and_has_no_idle_control() {
     assert!(page.contains("input.type = 'search'") && page.contains("row.hidden ="));
     let page = page.split("<script>").next().unwrap();
     assert!(!page.contains("type=\"search\"") && !page.contains("<button") && !page.contains(" hidden"));
-    assert_eq!(page.matches("<th scope=\"row\">").count() - page.matches("<tr><th scope=\"row\">").count(), 6);
+    assert_eq!(page.matches("<th scope=\"row\">").count() - page.matches("<tr><th scope=\"row\">").count(), 7);
 }
 
 /// WCAG 2.1, 1.4.11: what is drawn to be understood stands out from what is beside it by 3:1, in light and in dark.

@@ -7,6 +7,7 @@ use crate::error::shorten;
 use crate::figures::Figures;
 use crate::kernel::{Counts, Loss};
 use crate::report::{FileReport, TensorReport};
+use crate::select::Kept;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -287,7 +288,11 @@ fn name(tensor: &TensorReport, spread: Option<&usize>) -> Cell {
 
 fn types(tensor: &TensorReport) -> Cell {
     let from = escape(tensor.from.name());
-    Cell::text(if tensor.is_converted { format!("{from} → {}", tensor.to) } else { format!("{from}, copied") })
+    Cell::text(match tensor.kept {
+        _ if tensor.is_converted => format!("{from} → {}", tensor.to),
+        Some(Kept::Already) => format!("already {from}"),
+        _ => format!("{from}, copied"),
+    })
 }
 
 fn sqnr(figures: &Figures, clearest: f64) -> Cell {
