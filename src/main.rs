@@ -15,7 +15,11 @@ fn main() -> ExitCode {
     let arguments = cli::join_saturate(std::env::args_os());
     commands::choose_color(cli::color(&arguments));
     match Cli::try_parse_from(arguments) {
-        Ok(cli) => commands::run(&cli),
+        Ok(cli) => {
+            let code = commands::run(&cli);
+            commands::end_interrupts();
+            code
+        }
         Err(error) => commands::usage(error),
     }
 }

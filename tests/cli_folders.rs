@@ -717,7 +717,7 @@ fn a_shard_alone_is_known_by_what_lies_beside_it() {
     assert_eq!(bench.run("cast in/a.safetensors --to bf16 -q").code, Some(0));
     let index = br#"{"weight_map":{"q.weight":"a.safetensors","q.weight_scale_inv":"b.safetensors"}}"#;
     bench.write("in/model.safetensors.index.json", index);
-    let outcome = bench.run("cast in/a.safetensors --to bf16 -f");
+    let outcome = bench.run("cast in/a.safetensors --to bf16 -o out.safetensors");
     assert!(outcome.code == Some(1) && outcome.stderr.contains("holds codes whose scales are in 'q.weight_scale_inv'"));
 }
 

@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::{Bench, npy_f32, shard, tree};
+use clap::Parser;
+use common::{Bench, Outcome, npy_f32, shard, tree};
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::Command;
 
 /// A bench with two files of numbers.
 fn two_files() -> Bench {
@@ -89,4 +91,149 @@ fn two_outputs_that_are_one_file_are_refused() {
     bench.write("o/a.npy", b"old");
     bench.run("promote a.npy b.npy -o o -f").expect(1, "", message);
     assert_eq!(bench.read("o/a.npy"), b"old");
+}
+
+/// Runs a line of shell, in which `$tcast` is the program.
+fn shell(bench: &Bench, line: &str) -> Outcome {
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).env("tcast", assert_cmd::cargo::cargo_bin!("tcast")).current_dir(bench.path(""));
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    Outcome { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+#[test]
+fn standard_output_is_a_stream_whatever_it_is_connected_to() {
+    let bench = two_files();
+    bench.run("cast a.npy --to f16 -o whole.npy -q").expect(0, "", "");
+    let whole = bench.read("whole.npy");
+    let around = |before: &[u8], after: &[u8]| [before, &whole, after].concat();
+    symlink("/dev/stdout", bench.path("link.npy")).unwrap();
+    for name in ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "link.npy"] {
+        let cast = format!("$tcast cast a.npy --to f16 -q -o {name}");
+        for (line, wanted) in [
+            (format!("{cast} > y"), around(b"", b"")),
+            (format!("{{ printf head; {cast}; printf tail; }} > y"), around(b"head", b"tail")),
+            (format!("{{ {cast} -f; printf tail; }} > y"), around(b"", b"tail")),
+            (format!("printf log > y; {cast} >> y"), around(b"log", b"")),
+            (format!("printf log > y; {cast} -f >> y"), around(b"log", b"")),
+            (format!("{cast} | cat > y"), around(b"", b"")),
+            // A file that has no name any more.
+            (format!("exec 3<> y.tmp 4< y.tmp; rm y.tmp; {cast} >&3; cat <&4 > y"), around(b"", b"")),
+        ] {
+            shell(&bench, &line).expect(0, "", "");
+            assert!(bench.read("y") == wanted, "{line}: {:?}", String::from_utf8_lossy(&bench.read("y")));
+            fs::remove_file(bench.path("y")).unwrap();
+        }
+        assert_eq!(bench.files(), ["a.npy", "b.npy", "link.npy", "whole.npy"]);
+    }
+    bench.run("bitcast a.npy --to int32 -q -o i.npy").expect(0, "", "");
+    shell(&bench, "$tcast bitcast a.npy --to int32 -q -o - | cmp - i.npy").expect(0, "", "");
+    shell(&bench, "$tcast promote a.npy -q -o - | cmp - a.npy").expect(0, "", "");
+    // A file of that name.
+    bench.run("cast a.npy --to f16 -q -o ./-").expect(0, "", "");
+    assert_eq!(bench.read("-"), whole);
+}
+
+#[test]
+fn a_folder_on_standard_output_is_one_file() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    bench.run("cast llama --to f16 -o one.safetensors -q").expect(0, "", "");
+    shell(&bench, "$tcast cast llama --to f16 -o - -q > two.safetensors").expect(0, "", "");
+    assert!(bench.read("one.safetensors") == bench.read("two.safetensors"));
+}
+
+#[test]
+fn what_cannot_go_to_standard_output_is_refused() {
+    let bench = two_files();
+    for (line, code, error) in [
+        ("$tcast cast a.npy --to f16 -o - --json > y", 2, "-: --json and the output cannot both go to standard output"),
+        (
+            "$tcast promote a.npy -o /dev/fd/1 --json > y",
+            2,
+            "/dev/fd/1: --json and the output cannot both go to standard",
+        ),
+        ("$tcast cast a.npy --to f16 -o - --report r.json --hash > y", 1, "-: cannot be read again for its hashes"),
+        (
+            "$tcast cast a.npy --to f16 -o - --max-shard-size 1KB > y",
+            2,
+            "-: --max-shard-size writes a folder of shards",
+        ),
+        ("$tcast promote a.npy b.npy -o - > y", 2, "-: several outputs cannot go to standard output"),
+        ("$tcast cast a.npy --to f16 -o - >> a.npy", 1, "-: is a file of the input (a.npy), and would be replaced"),
+        ("$tcast cast a.npy --to f16 -o /dev/fd/3 3> y", 1, "/dev/fd/3: is a file that is open already"),
+        ("$tcast cast a.npy --to f16 -o - --report y.json -f > y.json", 1, "would be written twice"),
+    ] {
+        let said = shell(&bench, line);
+        assert!(said.code == Some(code) && said.stdout.is_empty() && said.stderr.contains(error), "{line}: {said:?}");
+        assert!(!bench.path("y").exists() || bench.read("y").is_empty(), "{line}");
+    }
+    assert_eq!(bench.read("a.npy"), npy_f32(&[1.0, 2.0]));
+}
+
+#[test]
+fn an_input_without_a_folder_of_its_own_asks_for_an_output() {
+    let bench = two_files();
+    for input in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {
+        shell(&bench, &format!("$tcast cast {input} --to f16 < a.npy")).expect(
+            2,
+            "",
+            &format!(
+                "tcast: error: {input}: the folder of the input is no place for the output\n  \
+                 name the output: -o FILE, or -o - for standard output\n"
+            ),
+        );
+        shell(&bench, &format!("$tcast cast {input} --to f16 -q -o - < a.npy > y.npy")).expect(0, "", "");
+        bench.run("cast a.npy --to f16 -q -f -o whole.npy").expect(0, "", "");
+        assert_eq!(bench.read("y.npy"), bench.read("whole.npy"));
+    }
+    assert!(!std::path::Path::new("/dev/stdin.float16").exists());
+}
+
+#[test]
+fn the_default_output_does_not_join_the_checkpoint_that_the_input_is() {
+    for described_by in ["config.json", "model.safetensors.index.json"] {
+        let bench = Bench::new();
+        fs::create_dir(bench.path("it's")).unwrap();
+        bench.write("it's/model.safetensors", &shard(&[("w", 1.5, 20)]));
+        bench.write(&format!("it's/{described_by}"), b"{\"weight_map\": {\"w\": \"model.safetensors\"}}");
+        let message = |input: &str, elsewhere: &str| {
+            format!(
+                "tcast: error: {input}: {described_by} describes the folder, and a second .safetensors file would make \
+                 it ambiguous\n  name an output elsewhere: -o {elsewhere}\n"
+            )
+        };
+        let outcome = bench.run_args(&["cast", "it's/model.safetensors", "--to", "f16"]);
+        outcome.expect(1, "", &message("it's/model.safetensors", "'model.float16.safetensors'"));
+        let mut command = bench.command();
+        command.current_dir(bench.path("it's")).args(["cast", "model.safetensors", "--to", "f16"]);
+        let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        assert_eq!(said, message("model.safetensors", "'./../model.float16.safetensors'"));
+        // As the remedy says; other formats do no harm.
+        let args = ["cast", "it's/model.safetensors", "--to", "f16", "-q", "-o", "model.float16.safetensors"];
+        bench.run_args(&args).expect(0, "", "");
+        bench.run_args(&["cast", "it's/model.safetensors", "--to", "f16", "-q", "-o", "it's/x.npz"]).expect(0, "", "");
+    }
+}
+
+#[test]
+fn a_second_run_in_one_process_and_two_at_once_do_their_work() {
+    let bench = two_files();
+    let path = |name: &str| bench.path(name).to_str().unwrap().to_owned();
+    let run = |input: &str, output: &str| {
+        let (input, output) = (path(input), path(output));
+        let args = ["tcast", "cast", &input, "--to", "f16", "-q", "-o", &output];
+        let code = tcast::commands::run(&tcast::cli::Cli::parse_from(args));
+        assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+    };
+    run("a.npy", "one.npy");
+    run("a.npy", "two.npy");
+    std::thread::scope(|scope| {
+        for output in ["three.npy", "four.npy", "five.npy"] {
+            scope.spawn(move || run("a.npy", output));
+        }
+    });
+    for output in ["two.npy", "three.npy", "four.npy", "five.npy"] {
+        assert_eq!(bench.read(output), bench.read("one.npy"));
+    }
 }

@@ -2,16 +2,16 @@
 
 use super::folder::{self, Folder, Measures, Settings, Written};
 use super::report_file::ReportFile;
-use super::{check_matched, print, tell, threads, warn};
+use super::{check_matched, check_standard_output, print, tell, threads, warn, warn_of_abandoned};
 use crate::cli::{FileArgs, Part, SelectionArgs};
-use crate::container::checkpoint::{self, Checkpoint, beside, quantization};
+use crate::container::checkpoint::{self, Checkpoint, beside, description, quantization};
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, as_glob, json_text, quoted, quoted_word, shorten, size, visible};
 use crate::hash;
 use crate::io::identity::Files;
-use crate::io::output::{self, Destination};
+use crate::io::output::{self, Destination, descriptor, directory_of, is_standard_output};
 use crate::kernel::{Form, Loss};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread};
@@ -22,6 +22,7 @@ use crate::select::Selection;
 use crate::staging::Start;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -97,6 +98,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
     if !args.quiet {
         tell(&report.summary());
         if args.dry_run
+            && !is_standard_output(&output)
             && let Some(available) = output::available(output.parent().unwrap_or(&output))
         {
             let needed = report.files.iter().map(|file| file.bytes).sum();
@@ -123,13 +125,13 @@ fn skip(job: &Job, output: &Path) -> Result<()> {
 
 /// Whether a folder of shards is to be written.
 fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> bool {
-    job.max_shard_size.is_some()
-        || source.folder.is_some() && (output.is_dir() || container::by_extension(output).is_none())
+    let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
+    job.max_shard_size.is_some() || source.folder.is_some() && !is_file
 }
 
 fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files) -> Result<Written<'a>> {
     let args = job.file;
-    if container::by_extension(output).is_some() && !output.is_dir() {
+    if is_standard_output(output) || container::by_extension(output).is_some() && !output.is_dir() {
         let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
         return Err(error.remedy("name a folder with -o"));
     }
@@ -177,7 +179,7 @@ fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files
     };
     let destination = Destination::among(run, output, args.force)?;
     if job.measures.hash && !destination.keeps() {
-        let error = Error::new("cannot be read again, to be hashed: it is no file").in_file(output);
+        let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
         return Err(error.remedy("leave --hash out, or name a file with -o"));
     }
     let mut plan = plans(job, source, target, Spread::One)?.swap_remove(0);
@@ -185,6 +187,9 @@ fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files
     let name = output.to_string_lossy().into_owned();
     if args.dry_run && !job.is_measured() {
         return Ok(Written { files: vec![FileReport::new(name, &plan, None)], before: 0, finished: 0, all: 1 });
+    }
+    if destination.keeps() && !args.quiet && !args.dry_run {
+        warn_of_abandoned(destination.folder());
     }
     let destination = if args.dry_run { Destination::nowhere() } else { destination };
     let file = destination.create()?;
@@ -270,13 +275,7 @@ fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) 
 /// The output as named, or beside the input with the type in its name.
 fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     if let Some(output) = &job.file.output {
-        if output == Path::new("-") {
-            let error = Error::usage("- does not stand for standard output here").in_file(output);
-            return Err(error.remedy("write -o /dev/stdout, or -o ./- for a file of that name"));
-        }
-        if job.file.json && !job.file.dry_run && output == Path::new("/dev/stdout") {
-            return Err(Error::usage("--json and the output cannot both go to standard output").in_file(output));
-        }
+        check_standard_output(output, job.file.json && !job.file.dry_run)?;
         return Ok(output.clone());
     }
     let Some(to) = job.to else {
@@ -285,8 +284,31 @@ fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     match &source.folder {
         Some(folder) => folder::with_type(folder, to.name()),
         None if job.max_shard_size.is_some() => folder::with_type(&job.input.with_extension(""), to.name()),
-        None => Ok(with_type(job.input, to.name())),
+        None => beside_input(job.input, with_type(job.input, to.name())),
     }
+}
+
+/// An output beside the input, where the folder is one that users keep files in, and no loader would take the output for a
+/// part of the checkpoint that the input is.
+fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
+    const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
+    let folder = directory_of(input);
+    let whole = fs::canonicalize(folder).unwrap_or_default();
+    let is_of_system = SYSTEM.iter().any(|system| whole.starts_with(system)) && !whole.starts_with("/dev/shm");
+    if is_of_system || descriptor(input).is_some() {
+        let error = Error::usage("the folder of the input is no place for the output").in_file(input);
+        return Err(error.remedy("name the output: -o FILE, or -o - for standard output"));
+    }
+    let is_shard = output.extension() == Some(container::SHARDS.facts().extension.as_ref());
+    let Some(other) = description(folder).filter(|_| is_shard) else { return Ok(output) };
+    let name = output.file_name().unwrap_or_default();
+    let elsewhere = match folder.file_name() {
+        Some(_) => folder.with_file_name(name),
+        None => folder.join("..").join(name),
+    };
+    let message =
+        format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
+    Err(Error::new(message).in_file(input).remedy(format!("name an output elsewhere: -o {}", quoted(&elsewhere))))
 }
 
 /// `model.safetensors` -> `model.TYPE.safetensors`.

@@ -16,8 +16,9 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, quoted, shorten, visible};
-use crate::io::output;
+use crate::error::{Error, counted, quoted, shorten, size, visible};
+use crate::io::output::is_standard_output;
+use crate::io::temporaries::{self, Run};
 use crate::kernel::Isa;
 use crate::select::Selection;
 use anstyle::{AnsiColor, Style};
@@ -26,6 +27,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 #[cfg(unix)]
 use std::io::IsTerminal;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU8;
 #[cfg(unix)]
@@ -42,6 +44,7 @@ const REMEDY: Style = AnsiColor::Cyan.on_default();
 #[must_use]
 pub fn run(cli: &Cli) -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
+    let _run = Run::begin();
     let result = choose_isa().and_then(|()| match &cli.command {
         Command::Cast(args) => cast::run(args).map(done),
         Command::Bitcast(args) => bitcast::run(args).map(done),
@@ -49,9 +52,12 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Inspect(args) => inspect::run(args).map(done),
         Command::Diff(args) => diff::run(args),
     });
-    let code = result.unwrap_or_else(|error| fail(&error));
-    output::end_interrupts();
-    code
+    result.unwrap_or_else(|error| fail(&error))
+}
+
+/// Ends the process by itself: from here on an interrupt would come too late, and is ignored.
+pub fn end_interrupts() {
+    temporaries::end_interrupts();
 }
 
 /// Tells what went wrong, and gives the exit code for it.
@@ -179,6 +185,28 @@ fn warn(message: &str) {
     tell(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
 }
 
+/// Refuses two results on standard output.
+fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
+    if json && is_standard_output(output) {
+        return Err(Error::usage("--json and the output cannot both go to standard output").in_file(output));
+    }
+    Ok(())
+}
+
+/// Warns of temporary files in the folder of an output that no run will remove.
+fn warn_of_abandoned(folder: &Path) {
+    const MOST: usize = 20;
+    let found = temporaries::abandoned(folder);
+    if found.is_empty() {
+        return;
+    }
+    let names: Vec<String> = found.iter().take(MOST).map(|(path, _)| quoted(path)).collect();
+    let files = counted(found.len() as u64, "temporary file");
+    let bytes = size(found.iter().map(|(_, len)| len).sum());
+    warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
+    tell(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
+}
+
 /// Prints a message on standard error; that nobody can read it is no failure.
 fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
@@ -227,9 +255,10 @@ fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Makes SIGINT, SIGTERM and, when a terminal closes, SIGHUP remove what is half written and end the process with exit
-/// code 130; likewise SIGXCPU, the limit of computing time. A SIGBUS, by which an input ends that was cut short, is
-/// an error as any other. A file beyond the limit of sizes is an error of writing then, and no SIGXFSZ.
+/// Makes the signals that end a process remove what is half written before they do, with exit code 130: SIGINT and
+/// SIGTERM, and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, and SIGHUP when a
+/// terminal closes. A SIGBUS, by which an input ends that was cut short, is an error as any other. A file beyond the limit
+/// of sizes is an error of writing then, and no SIGXFSZ.
 ///
 /// # Errors
 /// When the system gives no thread for it.
@@ -237,24 +266,29 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {
         use crate::io::map;
-        use signal_hook::consts::{SIGBUS, SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ};
+        use signal_hook::consts::{
+            SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+        };
         let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
         map::note_faults().map_err(failed)?;
         signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
-        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-        let heeded = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(hang_up);
+        let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
+        let ignored = ignored_signals();
+        // As nohup ignores SIGHUP. Only Linux tells without unsafe code; elsewhere that one is left alone.
+        let is_heeded = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
+        let heeded = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_heeded));
         let mut signals = signal_hook::iterator::Signals::new(heeded).map_err(failed)?;
         let listen = move || {
-            if let Some(signal) = signals.forever().next() {
-                let kept = output::remove_temporaries();
+            for signal in signals.forever() {
+                let Some(interrupt) = temporaries::remove_temporaries() else { continue };
                 if signal == SIGBUS {
                     tell_error(&map::fault());
-                    if let Some(kept) = kept {
+                    if let Some(kept) = &interrupt.kept {
                         tell(&format!("tcast: {kept}"));
                     }
                     std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
                 }
-                let kept = kept.unwrap_or_else(|| "no output was written".to_owned());
+                let kept = interrupt.kept.as_deref().unwrap_or("no output was written");
                 let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
                 tell(&format!("{line_end}tcast: interrupted, {kept}"));
                 std::process::exit(130);
@@ -265,11 +299,10 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the process was started to outlive its terminal, as by nohup. Only Linux tells without unsafe code;
-/// elsewhere the signal is left alone.
+/// The signals that the process was started to ignore, as a mask; `None` where the system does not say.
 #[cfg(unix)]
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
+fn ignored_signals() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
 }

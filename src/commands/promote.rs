@@ -1,7 +1,7 @@
 //! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
 
 use super::folder::{self, Measures, Settings};
-use super::{print, say_which, tell, threads};
+use super::{check_standard_output, print, say_which, tell, threads, warn_of_abandoned};
 use crate::cli::PromoteArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{self, Container, Tensor};
@@ -9,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, json_text, shorten, visible};
 use crate::io::identity::Files;
-use crate::io::output::{Destination, NewFolder};
+use crate::io::output::{Destination, NewFolder, is_standard_output};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
 use crate::operator::{Operator, cast};
@@ -120,6 +120,7 @@ struct Written<'a> {
 /// Plans all outputs, writes all, and then gives them their names.
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Written<'a>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
+    check_standard_output(output, args.json)?;
     let mut run = Files::default();
     inputs.iter().try_for_each(|input| input.files().map(|files| run.read(files)))?;
     if let Some(folder) = inputs.iter().find(|input| input.folder.is_some()) {
@@ -127,7 +128,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
             let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
             return Err(error.remedy("name the tensors in it with --tensor"));
         }
-        if output.is_dir() || container::by_extension(output).is_none() {
+        if output.is_dir() || container::by_extension(output).is_none() && !is_standard_output(output) {
             return match write_folder(args, folder, output, decision, &mut run) {
                 Err(error) if args.skip_existing && error.is_existing() => {
                     Ok(Written { outputs: Vec::new(), skipped: vec![output.clone()] })
@@ -154,6 +155,9 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let needed = planned.iter().map(|(.., plan)| plan.len).sum();
     if let Some((destination, ..)) = planned.first() {
         destination.check_room(needed)?;
+        if destination.keeps() && !args.quiet {
+            warn_of_abandoned(destination.folder());
+        }
     }
     let bytes = planned.iter().map(|(.., plan)| plan.source_bytes()).sum();
     let progress = progress::shown("", bytes, args.quiet);
@@ -232,7 +236,12 @@ struct Folder {
 impl Folder {
     /// A file name is meant where there is one input and the path says a format.
     fn new(path: &Path, is_one: bool) -> Result<Self> {
-        let is_file = is_one && !path.is_dir() && container::by_extension(path).is_some();
+        let is_stream = is_standard_output(path);
+        if is_stream && !is_one {
+            let error = Error::usage("several outputs cannot go to standard output").in_file(path);
+            return Err(error.remedy("name a folder with -o"));
+        }
+        let is_file = is_stream || is_one && !path.is_dir() && container::by_extension(path).is_some();
         let is_new = !is_file && !path.exists();
         if !is_new && !is_file && !path.is_dir() {
             return Err(Error::new("is no folder, and the outputs go into one").in_file(path));

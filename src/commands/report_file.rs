@@ -6,7 +6,7 @@ use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, json_text};
 use crate::io::identity::{Files, is_within};
-use crate::io::output::Destination;
+use crate::io::output::{Destination, is_standard_output};
 use crate::plan::source_form;
 use crate::progress::Silent;
 use crate::report::{Report, Spread, TensorReport, page};
@@ -59,8 +59,9 @@ impl ReportFile {
 
 /// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<Spread>> {
-    if report.time.is_none() {
-        return Ok(Vec::new()); // what may be there was not written by this run
+    // What may be there was not written by this run, or what was written is not there.
+    if report.time.is_none() || is_standard_output(report.output) {
+        return Ok(Vec::new());
     }
     let Ok(output) = checkpoint::survey(report.output) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| {

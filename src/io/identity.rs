@@ -5,7 +5,7 @@ use super::output::{directory_of, follow_links};
 use crate::error::{Error, Result, shorten};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// What a path leads to. Nothing is opened for it, so that no pipe is waited for and no device is touched.
@@ -38,6 +38,17 @@ impl Identity {
     fn existing(file: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         fs::metadata(file).ok().map(|found| Self::There(found.dev(), found.ino()))
+    }
+
+    /// Of a file that may have no name; `None` where it could not be lost, or cannot be known.
+    fn of_open(file: &File) -> Option<Self> {
+        #[cfg(unix)]
+        if let Some(found) = file.metadata().ok().filter(fs::Metadata::is_file) {
+            use std::os::unix::fs::MetadataExt;
+            return Some(Self::There(found.dev(), found.ino()));
+        }
+        let _ = file;
+        None
     }
 
     #[cfg(not(unix))]
@@ -78,10 +89,25 @@ impl Files {
         if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
             return Ok(());
         }
-        self.check_unread(path)?;
-        let Some(before) = self.written.insert(Identity::of(path), path.to_owned()) else { return Ok(()) };
+        self.add(path, Identity::of(path))
+    }
+
+    fn add(&mut self, path: &Path, identity: Identity) -> Result<()> {
+        self.check(path, &identity)?;
+        let Some(before) = self.written.insert(identity, path.to_owned()) else { return Ok(()) };
         let what = if before == path { String::new() } else { format!(": {} is the same file", show(&before)) };
         Err(Error::new(format!("would be written twice{what}")).in_file(path))
+    }
+
+    /// Takes note of an open file that will be written to.
+    ///
+    /// # Errors
+    /// As [`Files::write`].
+    pub(crate) fn write_open(&mut self, path: &Path, file: &File) -> Result<()> {
+        match Identity::of_open(file) {
+            Some(identity) => self.add(path, identity),
+            None => Ok(()),
+        }
     }
 
     /// Refuses to replace or to remove what is read.
@@ -89,7 +115,11 @@ impl Files {
     /// # Errors
     /// When the path leads to such a file.
     pub(crate) fn check_unread(&self, path: &Path) -> Result<()> {
-        let Some(input) = self.read.get(&Identity::of(path)) else { return Ok(()) };
+        self.check(path, &Identity::of(path))
+    }
+
+    fn check(&self, path: &Path, identity: &Identity) -> Result<()> {
+        let Some(input) = self.read.get(identity) else { return Ok(()) };
         let name = if input == path { String::new() } else { format!(" ({})", show(input)) };
         Err(Error::new(format!("is a file of the input{name}, and would be replaced")).in_file(path))
     }

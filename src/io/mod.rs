@@ -2,5 +2,7 @@
 
 pub(crate) mod identity;
 pub mod map;
+mod naming;
 pub(crate) mod open;
 pub mod output;
+pub(crate) mod temporaries;

@@ -1,149 +1,22 @@
 //! Outputs that appear whole or not at all.
 //!
-//! Bytes go to a temporary file beside the output, which takes the output's name only when all of them are
-//! there and flushed. Every temporary file is listed, so that an interrupt can remove it. Devices and pipes
-//! have no name to take and are written in place.
+//! Bytes go to a file without a name, or with a temporary one beside the output, which takes the output's name only
+//! when all of them are there and flushed. Devices and pipes have no name to take and are written in place; standard
+//! output, whatever it is connected to, is a stream.
 
 use super::identity::Files;
 use super::map::{MappedFile, cut_short, is_fault};
+use super::naming::{self, close};
+use super::temporaries::{self, Named};
 use crate::error::{Error, Result, quoted, size};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use tempfile::TempPath;
 
-/// What exists now and is to go at an interrupt. Held while a file is made or takes its final name, so that
-/// [`remove_temporaries`], which never lets go of it, sees each of them either whole or not at all.
-static TEMPORARIES: Mutex<Temporaries> = Mutex::new(Temporaries { paths: Vec::new(), kept: None });
-
-struct Temporaries {
-    /// Files and new folders, each before what is in it.
-    paths: Vec<PathBuf>,
-    /// What stays, in a sentence for whoever interrupts.
-    kept: Option<String>,
-}
-
-impl Temporaries {
-    /// Leaves a folder where it is.
-    fn forget(&mut self, folder: NewFolder) {
-        self.paths.retain(|listed| *listed != folder.0);
-        std::mem::forget(folder);
-    }
-}
-
-/// Removes every temporary file, and makes the making of further ones wait for ever: the process is to end. Gives a
-/// sentence about what stays.
-#[must_use]
-#[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
-pub(crate) fn remove_temporaries() -> Option<String> {
-    let temporaries = lock();
-    for path in temporaries.paths.iter().rev() {
-        remove(path);
-    }
-    let kept = temporaries.kept.clone();
-    std::mem::forget(temporaries);
-    kept
-}
-
-/// Says what an interrupt leaves, in a sentence; before the first call that is nothing. The folders are left with it, in
-/// the same moment.
-pub(crate) fn keep_at_interrupt(what: String, folders: impl IntoIterator<Item = NewFolder>) {
-    let mut temporaries = lock();
-    for folder in folders {
-        temporaries.forget(folder);
-    }
-    temporaries.kept = Some(what);
-}
-
-/// The process ends by itself: an interrupt would come too late, and is not heeded any more.
-pub fn end_interrupts() {
-    std::mem::forget(lock());
-}
-
-/// Makes something where an interrupt may be taking things away: before that, or never.
-pub(crate) fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
-    let _temporaries = lock();
-    make()
-}
-
-fn lock() -> std::sync::MutexGuard<'static, Temporaries> {
-    TEMPORARIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Removes a file, or a folder with nothing in it or with what was made in it.
-fn remove(path: &Path) {
-    let is_work = path.file_name().is_some_and(|name| name == WORK);
-    let _ = fs::remove_file(path).or_else(|_| if is_work { fs::remove_dir_all(path) } else { fs::remove_dir(path) });
-}
-
-/// Makes a folder and those above it, unless they are there; not while [`remove_temporaries`] takes them away.
-///
-/// # Errors
-/// When the system cannot.
-pub(crate) fn create_folders(path: &Path) -> Result<()> {
-    uninterrupted(|| fs::create_dir_all(path))
-        .map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
-}
-
-/// What the names of temporary files begin and end with.
-const PREFIX: &str = ".tcast-";
-const SUFFIX: &str = ".tmp";
-
-/// Removes the temporary files in a folder that runs which were killed have left there.
-pub(crate) fn remove_leftovers(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if is_temporary(&entry.file_name().to_string_lossy()) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// The name of the folder in an output folder that work is done in; it goes with all that is in it.
-pub(crate) const WORK: &str = ".tcast";
-/// The name of the file that lies in an output folder while [`WORK`] is taken away.
-pub(crate) const END: &str = ".tcast.json";
-
-/// Whether a name is that of something that this program makes for itself.
-#[must_use]
-pub(crate) fn is_own(name: &str) -> bool {
-    name == WORK || name == END || is_temporary(name)
-}
-
-fn is_temporary(name: &str) -> bool {
-    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
-}
-
-/// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in
-/// it; one named [`WORK`] goes with its contents.
-#[derive(Debug)]
-pub(crate) struct NewFolder(PathBuf);
-
-impl NewFolder {
-    /// Makes the folder.
-    ///
-    /// # Errors
-    /// When the system cannot.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
-        let mut temporaries = lock();
-        fs::create_dir(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))?;
-        temporaries.paths.push(path.to_owned());
-        Ok(Self(path.to_owned()))
-    }
-
-    /// Leaves the folder where it is.
-    pub(crate) fn keep(self) {
-        lock().forget(self);
-    }
-}
-
-impl Drop for NewFolder {
-    fn drop(&mut self) {
-        let mut temporaries = lock();
-        remove(&self.0);
-        temporaries.paths.retain(|listed| *listed != self.0);
-    }
-}
+pub use super::naming::sync_folder;
+pub(crate) use super::temporaries::{
+    END, NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,
+};
 
 /// Where an output is to go, checked before any work.
 #[derive(Debug)]
@@ -153,7 +26,18 @@ pub struct Destination {
     /// With symbolic links followed.
     file: PathBuf,
     replace: bool,
-    in_place: bool,
+    kind: Kind,
+}
+
+/// What an output is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A file that appears when it is whole.
+    File,
+    /// A device or a pipe, which is opened and written to.
+    Device,
+    /// Standard output, which others may have written to before and may write to afterwards.
+    Stream,
 }
 
 impl Destination {
@@ -176,6 +60,17 @@ impl Destination {
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             return refuse("the output is named as a directory; name a file in it with -o");
         }
+        match descriptor(path) {
+            Some(1) => {
+                files.write_open(path, &standard_output(path)?).map_err(|error| error.remedy("name another file"))?;
+                return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: Kind::Stream });
+            }
+            Some(_) if fs::metadata(path).is_ok_and(|existing| existing.is_file()) => {
+                let error = Error::new("is a file that is open already, and has no name to take").in_file(path);
+                return Err(error.remedy("write to standard output with -o -, and redirect that"));
+            }
+            _ => {}
+        }
         let file = follow_links(path);
         let existing = match fs::metadata(&file) {
             Ok(existing) => Some(existing),
@@ -195,8 +90,8 @@ impl Destination {
                 .remedy("add --force to replace it, or name another file with -o"));
         }
         check_folder(&file).map_err(|error| error.in_file(path))?;
-        let in_place = existing.is_some_and(|existing| !existing.is_file());
-        Ok(Self { path: path.to_owned(), file, replace, in_place })
+        let kind = if existing.is_some_and(|existing| !existing.is_file()) { Kind::Device } else { Kind::File };
+        Ok(Self { path: path.to_owned(), file, replace, kind })
     }
 
     /// The path as it was given.
@@ -208,20 +103,26 @@ impl Destination {
     /// Whether what is written stays there: a device or a pipe keeps nothing.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        !self.in_place
+        self.kind == Kind::File
+    }
+
+    /// The folder that the output appears in, of what [`Destination::keeps`].
+    #[must_use]
+    pub(crate) fn folder(&self) -> &Path {
+        directory_of(&self.file)
     }
 
     /// Where everything is thrown away, for conversions that are only to be measured.
     #[must_use]
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, in_place: true }
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: Kind::Device }
     }
 
     /// A file in a folder of our own, which replaces what has its name, a link too.
     #[must_use]
     pub(crate) fn within(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, in_place: false }
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: Kind::File }
     }
 
     /// Refuses an output of `len` bytes that the disk has no room for.
@@ -229,10 +130,10 @@ impl Destination {
     /// # Errors
     /// When the file system says that fewer bytes are available.
     pub fn check_room(&self, len: u64) -> Result<()> {
-        if self.in_place {
+        if !self.keeps() {
             return Ok(());
         }
-        check_room(directory_of(&self.file), len).map_err(|error| error.in_file(&self.path))
+        check_room(self.folder(), len).map_err(|error| error.in_file(&self.path))
     }
 
     /// Opens the output for writing.
@@ -241,19 +142,25 @@ impl Destination {
     /// When the temporary file, or the device, cannot be opened.
     pub fn create(self) -> Result<Output> {
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.path);
-        if self.in_place {
-            let file = File::options().write(true).open(&self.file).map_err(failed)?;
-            let is_seekable = io::Seek::stream_position(&mut &file).is_ok();
-            return Ok(Output { file, temporary: None, destination: self, is_seekable });
+        match self.kind {
+            Kind::Stream => {
+                let file = standard_output(&self.path)?;
+                return Ok(Output { file, temporary: None, destination: self, is_seekable: false });
+            }
+            Kind::Device => {
+                let file = File::options().write(true).open(&self.file).map_err(failed)?;
+                let is_seekable = io::Seek::stream_position(&mut &file).is_ok();
+                return Ok(Output { file, temporary: None, destination: self, is_seekable });
+            }
+            Kind::File => {}
         }
-        let mut temporaries = lock();
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(PREFIX).suffix(SUFFIX);
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask
-        let (file, temporary) = builder.tempfile_in(directory_of(&self.file)).map_err(failed)?.into_parts();
-        temporaries.paths.push(temporary.to_path_buf());
-        Ok(Output { file, temporary: Some(Temporary(Some(temporary))), destination: self, is_seekable: true })
+        let (file, temporary) = match naming::create_unnamed(self.folder()).map_err(failed)? {
+            Some(file) => (file, Temporary::Unnamed),
+            None => {
+                Named::create(self.folder()).map(|(file, named)| (file, Temporary::Named(named))).map_err(failed)?
+            }
+        };
+        Ok(Output { file, temporary: Some(temporary), destination: self, is_seekable: true })
     }
 }
 
@@ -295,18 +202,48 @@ pub(crate) fn available(folder: &Path) -> Option<u64> {
     fs4::available_space(existing.unwrap_or(here)).ok()
 }
 
-/// The file that a path stands for, which need not exist. Devices and pipes keep their path: what
-/// `/dev/stdout` links to is not always a name that can be opened.
+/// A path, and those that links lead to from it; of links that go round and round the first few.
+fn steps(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let next = |file: &PathBuf| fs::read_link(file).ok().map(|target| directory_of(file).join(target));
+    std::iter::successors(Some(path.to_owned()), next).take(41)
+}
+
+/// The file that a path stands for, which need not exist. Devices and pipes keep their path: what they link to is not
+/// always a name that can be opened.
 pub(super) fn follow_links(path: &Path) -> PathBuf {
-    let mut file = path.to_owned();
     if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
-        return file;
+        return path.to_owned();
     }
-    for _ in 0..40 {
-        let Ok(target) = fs::read_link(&file) else { break };
-        file = directory_of(&file).join(target);
-    }
-    file
+    steps(path).last().unwrap_or_default()
+}
+
+/// The number of the open file of this process that a path leads to by its name: `-`, `/dev/stdout` and the like.
+#[must_use]
+pub(crate) fn descriptor(path: &Path) -> Option<u32> {
+    const NAMES: [(&str, u32); 4] = [("-", 1), ("/dev/stdin", 0), ("/dev/stdout", 1), ("/dev/stderr", 2)];
+    let own = format!("/proc/{}/fd", std::process::id());
+    let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd", &own];
+    let by_name = |file: &Path| NAMES.iter().find(|(name, _)| file == Path::new(name)).map(|(_, number)| *number);
+    let by_number = |file: &Path| {
+        let is_open = file.parent().is_some_and(|folder| folders.iter().any(|known| folder == Path::new(known)));
+        file.file_name().filter(|_| is_open)?.to_str()?.parse().ok()
+    };
+    steps(path).find_map(|file| by_name(&file).or_else(|| by_number(&file)))
+}
+
+/// Whether a path stands for standard output; `./-` is a file.
+#[must_use]
+pub(crate) fn is_standard_output(path: &Path) -> bool {
+    descriptor(path) == Some(1)
+}
+
+/// Standard output, as often as it is asked for.
+fn standard_output(path: &Path) -> Result<File> {
+    #[cfg(unix)]
+    let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
+    #[cfg(windows)]
+    let copied = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned();
+    copied.map(File::from).map_err(|error| Error::io("cannot write", &error).in_file(path))
 }
 
 /// The folder that a file is in.
@@ -314,24 +251,18 @@ pub(crate) fn directory_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A listed temporary file; dropped, it is removed from the disk and the list.
+/// What an output is until it is whole.
 #[derive(Debug)]
-struct Temporary(Option<TempPath>);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        if let Some(path) = self.0.take() {
-            let mut temporaries = lock();
-            temporaries.paths.retain(|listed| *listed != *path);
-        }
-    }
+enum Temporary {
+    Unnamed,
+    Named(Named),
 }
 
 /// An output that is being written.
 #[derive(Debug)]
 pub struct Output {
     file: File,
-    /// `None` for devices and pipes.
+    /// `None` for what has no name to take.
     temporary: Option<Temporary>,
     destination: Destination,
     is_seekable: bool,
@@ -402,56 +333,72 @@ impl Output {
     /// what is `kept` from the moment on when the output has its name.
     ///
     /// # Errors
-    /// When flushing or renaming fails; nothing is left behind then.
-    pub fn publish(mut self, sync: bool, kept: Option<&str>) -> Result<()> {
-        let path = self.destination.path.clone();
-        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&path);
-        let Some(mut temporary) = self.temporary.take() else { return Ok(()) };
+    /// When flushing, closing or renaming fails; nothing is left behind then.
+    pub fn publish(self, sync: bool, kept: Option<&str>) -> Result<()> {
+        let Self { file, temporary, destination, .. } = self;
+        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&destination.path);
+        let Some(temporary) = temporary else { return close(file).map_err(failed) };
         if sync {
-            self.file.sync_all().map_err(failed)?;
+            file.sync_all().map_err(failed)?;
         }
-        drop(self.file); // Windows renames no open file
-        let Some(temporary_path) = temporary.0.take() else { return Ok(()) };
-        let mut temporaries = lock();
-        temporaries.paths.retain(|listed| *listed != *temporary_path);
-        let file = &self.destination.file;
-        let renamed = if self.destination.replace {
-            temporary_path.persist(file)
-        } else {
-            temporary_path.persist_noclobber(file) // somebody else may have made one since the plan
-        };
-        renamed.map_err(|error| {
-            let exists = error.error.kind() == io::ErrorKind::AlreadyExists;
-            let error = failed(error.error);
-            if exists { error.into_existing() } else { error }
+        match temporary {
+            Temporary::Named(named) => {
+                close(file).map_err(failed)?; // Windows renames no open file
+                destination.name(named, kept)
+            }
+            Temporary::Unnamed => destination.name_unnamed(file, sync, kept),
+        }
+        .map_err(|error| {
+            let is_taken = error.kind() == io::ErrorKind::AlreadyExists;
+            if is_taken { failed(error).into_existing() } else { failed(error) }
         })?;
-        if let Some(kept) = kept {
-            temporaries.kept = Some(kept.to_owned());
-        }
-        drop(temporaries);
-        if sync {
-            sync_folder(directory_of(file)).map_err(failed)?;
-        }
-        Ok(())
+        if sync { sync_folder(destination.folder()).map_err(failed) } else { Ok(()) }
     }
 }
 
-/// Flushes a folder: what has got a name in it keeps it, whatever happens. One that may not be read, and one on a file
-/// system that does not know of this, is left to the system.
-///
-/// # Errors
-/// When the disk fails.
-pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    if cfg!(windows) {
-        return Ok(()); // folders cannot be opened there
+impl Destination {
+    fn name(&self, named: Named, kept: Option<&str>) -> io::Result<()> {
+        let mut temporaries = temporaries::lock();
+        let path = named.take(&mut temporaries);
+        naming::rename(path, &self.file, self.replace)?; // somebody else may have made one since the plan
+        temporaries.keep(kept);
+        Ok(())
     }
-    let folder = if folder == Path::new("") { Path::new(".") } else { folder };
-    let is_impossible = |kind| {
-        matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
-    };
-    match File::open(folder).and_then(|folder| folder.sync_all()) {
-        Err(error) if is_impossible(error.kind()) => Ok(()),
-        flushed => flushed,
+
+    /// Links a file that has no name. Where that is refused after all, its bytes go to a file that has one.
+    fn name_unnamed(&self, mut file: File, sync: bool, kept: Option<&str>) -> io::Result<()> {
+        // Closed as well what is still open under another number: a disk that is full is known before the name is given.
+        close(file.try_clone()?)?;
+        let mut temporaries = temporaries::lock();
+        let linked = match naming::link(&file, &self.file) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.replace => {
+                temporaries::name(self.folder(), |path| naming::link(&file, path)).map(Some)
+            }
+            linked => linked.map(|()| None),
+        };
+        match linked {
+            Ok(temporary) => {
+                let closed = close(file);
+                match temporary {
+                    Some(path) => closed.and_then(|()| naming::rename(path, &self.file, true))?,
+                    None => closed.inspect_err(|_| drop(fs::remove_file(&self.file)))?,
+                }
+                temporaries.keep(kept);
+                Ok(())
+            }
+            Err(error) if naming::has_no_links(&error) => {
+                drop(temporaries);
+                let (mut copy, named) = Named::create(self.folder())?;
+                io::Seek::rewind(&mut file)?;
+                io::copy(&mut file, &mut copy)?;
+                if sync {
+                    copy.sync_all()?;
+                }
+                close(copy)?;
+                self.name(named, kept)
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 

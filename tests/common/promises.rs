@@ -39,6 +39,14 @@ pub const PROMISES: &[Promise] = &[
             ("tests/cli_outputs.rs", "a_report_that_is_a_file_of_the_input_by_another_path_is_refused"),
             ("tests/cli_outputs.rs", "a_report_that_is_the_output_by_another_path_is_refused"),
             ("tests/cli_outputs.rs", "two_outputs_that_are_one_file_are_refused"),
+            ("tests/cli_outputs.rs", "the_default_output_does_not_join_the_checkpoint_that_the_input_is"),
+        ],
+    },
+    Promise {
+        text: "Standard output is a stream: what others have written or will write there stays",
+        tests: &[
+            ("tests/cli_outputs.rs", "standard_output_is_a_stream_whatever_it_is_connected_to"),
+            ("tests/cli_outputs.rs", "what_cannot_go_to_standard_output_is_refused"),
         ],
     },
     Promise {
@@ -71,6 +79,8 @@ pub const PROMISES: &[Promise] = &[
                 "a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it",
             ),
             ("tests/faults/signals.rs", "whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one"),
+            ("tests/faults/naming.rs", "a_run_that_is_killed_leaves_nothing_where_files_need_no_names"),
+            ("tests/faults/naming.rs", "temporary_files_of_killed_runs_are_named_and_those_of_live_ones_are_not"),
         ],
     },
     Promise {
@@ -78,6 +88,11 @@ pub const PROMISES: &[Promise] = &[
         tests: &[
             ("tests/faults/refused.rs", "whatever_the_system_refuses_an_output_is_old_or_new"),
             ("tests/faults/refused.rs", "whatever_the_system_refuses_a_folder_can_be_finished"),
+            ("tests/faults/naming.rs", "a_failing_close_is_an_error_and_gives_no_new_output"),
+            (
+                "tests/faults/naming.rs",
+                "a_new_output_is_written_where_the_file_system_has_neither_links_nor_a_careful_rename",
+            ),
             ("tests/faults/refused.rs", "a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out"),
             ("tests/faults/limits.rs", "with_too_little_memory_the_output_is_old_or_new"),
             ("tests/faults/limits.rs", "a_thousand_shards_need_no_thousand_open_files"),

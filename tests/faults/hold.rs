@@ -17,8 +17,11 @@ const LIBRARY: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <errno.h>
+#include <stdarg.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void hold(const char *function) {
@@ -45,6 +48,47 @@ int madvise(void *start, size_t length, int advice) {
     hold("madvise");
     return getenv("BLIND") ? 0 : next(start, length, advice);
 }
+
+// With NO_UNNAMED no file system has files without names.
+int open64(const char *path, int flags, ...) {
+    static int (*next)(const char *, int, ...);
+    if (!next) next = dlsym(RTLD_NEXT, "open64");
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    if (getenv("NO_UNNAMED") && (flags & O_TMPFILE) == O_TMPFILE) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    return next(path, flags, mode);
+}
+
+// With NO_LINKS none has links.
+int linkat(int from_folder, const char *from, int to_folder, const char *to, int flags) {
+    static int (*next)(int, const char *, int, const char *, int);
+    if (!next) next = dlsym(RTLD_NEXT, "linkat");
+    if (getenv("NO_LINKS")) {
+        errno = EPERM;
+        return -1;
+    }
+    return next(from_folder, from, to_folder, to, flags);
+}
+
+// The close of a file that was open for writing fails for the CLOSE_AT'th time, as NFS does where a quota is used up.
+int close(int file) {
+    static int (*next)(int), calls;
+    struct stat found;
+    const char *at = getenv("CLOSE_AT");
+    if (!next) next = dlsym(RTLD_NEXT, "close");
+    int is_written = at && (fcntl(file, F_GETFL) & O_ACCMODE) != O_RDONLY && !fstat(file, &found) && S_ISREG(found.st_mode);
+    int result = next(file);
+    if (is_written && __sync_add_and_fetch(&calls, 1) == atoi(at)) {
+        errno = EDQUOT;
+        return -1;
+    }
+    return result;
+}
 "#;
 
 /// The library, built once; `None` where it cannot be built, which is reported.
@@ -67,6 +111,13 @@ fn library(what: &str) -> Option<&'static Path> {
             None
         }
     }
+}
+
+/// Has a command run with some calls replaced: see [`LIBRARY`] for the variables. `None` where the library cannot be built.
+pub(super) fn replace_calls(mut command: Command, variables: &[(&str, &str)]) -> Option<Command> {
+    let library = library("calls that fail")?;
+    command.env("LD_PRELOAD", library.join("hold.so")).envs(variables.iter().copied());
+    Some(command)
 }
 
 /// A run of which a thread is held in a call.

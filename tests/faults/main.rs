@@ -15,6 +15,7 @@ mod hold;
 mod inputs;
 mod limits;
 mod names;
+mod naming;
 mod promises;
 mod races;
 mod refused;

@@ -13,28 +13,43 @@ fn calls_of(bench: &Bench, line: &str) -> Vec<String> {
     let trace = String::from_utf8(bench.read("trace")).unwrap();
     let folder = fs::canonicalize(bench.path("")).unwrap();
     let folder = folder.to_str().unwrap();
-    let relative = |path: &str| path.trim_start_matches(folder).trim_matches('/').trim_start_matches("./").to_owned();
+    let relative = |path: &str| match path.strip_prefix(folder).unwrap_or(path) {
+        path if path.starts_with("/proc/") => path.to_owned(),
+        path => path.trim_matches('/').trim_start_matches("./").to_owned(),
+    };
     let call = |text: &str| {
         let text = text.split_once(' ').unwrap().1.trim_start();
         let (name, arguments) = text.split_once('(').unwrap();
         assert!(arguments.contains(" = 0"), "{text}");
         if name.ends_with("sync") {
-            let path = arguments.split_once('<').unwrap().1.rsplit_once('>').unwrap().0;
-            return format!("sync {}", relative(path));
+            let (number, path) = arguments.split_once('<').unwrap();
+            let path = path.rsplit_once('>').unwrap().0;
+            // A file without a name, which is linked by the number that it is open under.
+            return match path.rsplit_once('/') {
+                Some((_, name)) if name.starts_with('#') => format!("sync /proc/self/fd/{number}"),
+                _ => format!("sync {}", relative(path)),
+            };
         }
         let mut paths = arguments.split('"').skip(1).step_by(2).map(relative);
         format!("{} -> {}", paths.next().unwrap(), paths.next().unwrap())
     };
-    trace.lines().filter(|line| !line.contains("exited with") && !line.contains("---")).map(call).collect()
+    // A file without a name is linked to its own where that is free, and else to a temporary one.
+    let is_call = |line: &&str| !["exited with", "---", " = -1 EEXIST"].iter().any(|other| line.contains(other));
+    trace.lines().filter(is_call).map(call).collect()
 }
 
-/// Random names are all called `*`.
+/// Temporary names, wherever they are, and numbers of open files are all called `*`.
 fn without_names(calls: Vec<String>) -> Vec<String> {
-    let plain = |call: String| match call.find(".tcast-") {
-        Some(at) => format!("{}*{}", &call[..at], &call[call.find(".tmp").unwrap() + ".tmp".len()..]),
-        None => call,
+    let plain = |path: &str| {
+        let is_temporary = path.contains(".tcast-") || path.starts_with("/proc/self/fd/");
+        if is_temporary { "*".to_owned() } else { path.to_owned() }
     };
-    calls.into_iter().map(plain).collect()
+    let call = |call: String| match (call.strip_prefix("sync "), call.split_once(" -> ")) {
+        (Some(path), _) => format!("sync {}", plain(path)),
+        (None, Some((from, to))) => format!("{} -> {}", plain(from), plain(to)),
+        (None, None) => call,
+    };
+    calls.into_iter().map(call).filter(|call| call != "* -> *").collect()
 }
 
 #[test]
@@ -46,10 +61,10 @@ fn data_are_flushed_before_the_name_and_the_name_before_the_end() {
     bench.write("x.npy", &numbers(100));
     fs::create_dir(bench.path("sub")).unwrap();
     let calls = |line: &str| without_names(calls_of(&bench, line));
-    assert_eq!(calls("cast x.npy --to f16 -o sub/y.npy -q"), ["sync sub/*", "sub/* -> sub/y.npy", "sync sub"]);
+    assert_eq!(calls("cast x.npy --to f16 -o sub/y.npy -q"), ["sync *", "* -> sub/y.npy", "sync sub"]);
     assert_eq!(calls("cast x.npy --to f16 -o y.npy -q"), ["sync *", "* -> y.npy", "sync "]);
     let replaced = calls("cast x.npy --to f16 -o sub/y.npy -f -q");
-    assert_eq!(replaced, ["sync sub/*", "sub/* -> sub/y.npy", "sync sub"]);
+    assert_eq!(replaced, ["sync *", "* -> sub/y.npy", "sync sub"]);
     assert_eq!(calls("bitcast x.npy --to int32 -o z.npy -q"), ["sync *", "* -> z.npy", "sync "]);
     let with_report = calls("cast x.npy --to f16 -o sub/y.npy -f -q --report r.html");
     assert_eq!(with_report[3..], ["sync *", "* -> r.html", "sync "]);
@@ -85,6 +100,7 @@ fn of_a_folder_every_file_is_flushed_before_it_counts() {
         }
         let (from, to) = call.split_once(" -> ").unwrap();
         assert!(synced.contains(&from), "{from} becomes {to} and was not flushed: {calls:#?}");
+        synced.retain(|path| !from.starts_with("/proc/") || *path != from); // the number can become that of another file
         synced.push(to);
         let later = |wanted: &str| calls[at..].iter().any(|call| call.strip_prefix("sync ") == Some(wanted));
         assert!(later(&folder(to)), "the folder of {to} is not flushed: {calls:#?}");

@@ -218,6 +218,13 @@ pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
     Ok((tensors, quantization(folder)?))
 }
 
+/// The name of a file that makes the `.safetensors` files of a folder one checkpoint: an index or a config.
+#[must_use]
+pub fn description(folder: &Path) -> Option<String> {
+    let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
+    names.into_iter().find(|name| is_index(name) || name == CONFIG)
+}
+
 fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
     let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
     if names.is_empty() {

@@ -1,0 +1,141 @@
+//! How a file that is whole gets its name, in one step wherever the file system has one.
+//!
+//! On Linux a file can be made without any name (`O_TMPFILE`) and be linked when it is whole: whatever kills the run, SIGKILL
+//! or a loss of power, nothing stays. Elsewhere it has a temporary name until then.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use tempfile::TempPath;
+
+/// A file in a folder that has no name; `None` where the system has no such files, or could not name them later.
+///
+/// # Errors
+/// When the folder takes no new file.
+#[cfg(target_os = "linux")]
+pub(super) fn create_unnamed(folder: &Path) -> io::Result<Option<File>> {
+    use std::os::unix::fs::OpenOptionsExt;
+    const UNKNOWN: [i32; 4] = [libc::EOPNOTSUPP, libc::EISDIR, libc::EINVAL, libc::ENOSYS];
+    let file = match File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o666).open(folder) {
+        Err(error) if error.raw_os_error().is_some_and(|number| UNKNOWN.contains(&number)) => return Ok(None),
+        file => file?,
+    };
+    let is_there = fs::metadata(descriptor(&file)).is_ok(); // not without /proc
+    Ok(is_there.then_some(file))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn create_unnamed(_: &Path) -> io::Result<Option<File>> {
+    Ok(None)
+}
+
+/// The path of an open file that has none.
+#[cfg(target_os = "linux")]
+fn descriptor(file: &File) -> std::path::PathBuf {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Gives an unnamed file a name, which must be free.
+///
+/// # Errors
+/// When it is taken, or the system refuses.
+#[cfg(target_os = "linux")]
+pub(super) fn link(file: &File, to: &Path) -> io::Result<()> {
+    use nix::fcntl::{AT_FDCWD, AtFlags};
+    Ok(nix::unistd::linkat(AT_FDCWD, &descriptor(file), AT_FDCWD, to, AtFlags::AT_SYMLINK_FOLLOW)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn link(_: &File, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Whether a link that was refused so could be one that the file system does not have.
+pub(super) fn has_no_links(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, NotADirectory, NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    let others = [AlreadyExists, NotADirectory, NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull];
+    !others.contains(&error.kind())
+}
+
+/// Gives a file its name, which another file may have if `replace` allows it.
+///
+/// # Errors
+/// When the name is taken, or the system refuses; the file is removed then.
+pub(super) fn rename(file: TempPath, to: &Path, replace: bool) -> io::Result<()> {
+    if replace {
+        return Ok(file.persist(to)?);
+    }
+    match file.persist_noclobber(to) {
+        Ok(()) => Ok(()),
+        Err(refused) if has_no_links(&refused.error) => rename_over_placeholder(refused.path, to),
+        Err(refused) => Err(refused.error),
+    }
+}
+
+/// Gives a file its name where the system has no rename that spares an existing file, and no links (vfat, some of FUSE): an
+/// empty file that must be new takes the name first. For that moment the output is there and empty.
+fn rename_over_placeholder(file: TempPath, to: &Path) -> io::Result<()> {
+    close(File::create_new(to)?)?;
+    file.persist(to).map_err(|refused| {
+        let _ = fs::remove_file(to);
+        refused.error
+    })
+}
+
+/// Closes a file: NFS and FUSE may say only then that a quota or a disk was full.
+///
+/// # Errors
+/// When the system says that what was written is lost.
+pub(super) fn close(file: File) -> io::Result<()> {
+    #[cfg(unix)]
+    match nix::unistd::close(file) {
+        Ok(()) | Err(nix::errno::Errno::EINTR) => {} // it is closed all the same
+        Err(error) => return Err(error.into()),
+    }
+    #[cfg(not(unix))]
+    drop(file);
+    Ok(())
+}
+
+/// Flushes a folder: what has got a name in it keeps it, whatever happens. One that may not be read, and one on a file
+/// system that does not know of this, is left to the system.
+///
+/// # Errors
+/// When the disk fails.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(windows) {
+        return Ok(()); // folders cannot be opened there
+    }
+    let folder = if folder == Path::new("") { Path::new(".") } else { folder };
+    let is_impossible = |kind| {
+        matches!(kind, io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+    };
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error) if is_impossible(error.kind()) => Ok(()),
+        flushed => flushed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_gets_its_name_where_there_are_no_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let temporary = || {
+            let path = folder.path().join("temporary");
+            fs::write(&path, "whole").unwrap();
+            TempPath::try_from_path(path).unwrap()
+        };
+        let to = folder.path().join("out");
+        rename_over_placeholder(temporary(), &to).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"whole");
+        // What has come there meanwhile stays, and nothing else does.
+        fs::write(&to, "mine").unwrap();
+        assert_eq!(rename_over_placeholder(temporary(), &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&to).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}
