@@ -1,6 +1,6 @@
 //! SHA-256 of tensors: of their bytes as they lie in a file, unpacked where they are compressed.
 
-use crate::container::{Data, Input, Reader, Tensor};
+use crate::container::{Data, Elements, Input, Reader, Tensor};
 use crate::error::{Result, hex_digits};
 use crate::io::map::MappedFile;
 use crate::kernel::Form;
@@ -53,9 +53,12 @@ pub(crate) fn of_tensor(tensor: &Tensor, input: &Input, progress: &dyn Progress)
     if let Data::Mapped { file, range, .. } = &tensor.data {
         return Ok(Some(of_bytes(&input.files[*file][range.clone()], progress)));
     }
-    let Ok(Form::Numbers(storage)) = source_form(tensor, None) else { return Ok(None) };
+    let mut left = match source_form(tensor, None) {
+        Ok(Form::Numbers(storage)) => storage.bytes(tensor.count).unwrap_or_default(),
+        Err(_) if tensor.elements == Elements::Opaque => tensor.count,
+        _ => return Ok(None),
+    };
     let mut reader = Reader::open_at_once(tensor, &input.files, false)?;
-    let mut left = storage.bytes(tensor.count).unwrap_or_default();
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; left.min(PIECE as u64) as usize];
     while left > 0 {

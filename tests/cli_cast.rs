@@ -400,7 +400,7 @@ fn bad_inputs_get_one_clear_error_each() {
         ("truncated.safetensors", "the file is cut short: its tensors take"),
         ("short.safetensors", "the header is to be"),
         ("empty.safetensors", "the file is empty"),
-        ("unknown.safetensors", "tensor 'a': unknown dtype 'F7'; safetensors has BOOL,"),
+        ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
         ("folder.safetensors", "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors or .pb file"),
         ("missing.npy", "cannot read: no such file or directory"),
         ("text.txt", "is no tensor file that tcast knows"),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, external_tensor, npy_f32, safetensors};
+use common::{Bench, external_tensor, npy, npy_f32, safetensors, zip};
 use std::fs;
 
 const COPY: &str = "--to float32 --exclude * -q -f";
@@ -321,4 +321,75 @@ fn an_archive_of_empty_arrays_only_has_their_checksums() {
         .map(|mark| archive.windows(mark.len()).position(|bytes| bytes == mark).unwrap());
     let sum = crc32fast::hash(&archive[start..end]).to_le_bytes();
     assert_eq!((&archive[14..18], &archive[end + 16..end + 20]), (&sum[..], &sum[..]), "local header, directory");
+}
+
+#[test]
+fn a_tensor_of_an_unsupported_type_is_copied_when_it_is_left_out() {
+    let wide = npy("'<f16'", "(2,)", &[7; 32]);
+    let pickle = npy("'|O'", "(1,)", b"a pickle of any length");
+    let record = npy("[('a', '<f4'), ('b', '<i8')]", "(1,)", &[9; 12]);
+    let members: [(&str, &[u8]); 4] =
+        [("wide.npy", &wide), ("w.npy", &npy_f32(&[1.5, -2.0])), ("pickle.npy", &pickle), ("record.npy", &record)];
+    for is_deflated in [false, true] {
+        let bench = Bench::new();
+        bench.write("x.npz", &zip(&members, is_deflated));
+        bench.run("cast x.npz --to f16 -q").expect(
+            1,
+            "",
+            "tcast: error: x.npz: tensor 'wide': unsupported dtype '<f16'\n  copy it as it is with --exclude 'wide'\n",
+        );
+        bench.run("cast x.npz --to f16 -q --exclude wide --exclude record").expect(
+            1,
+            "",
+            "tcast: error: x.npz: tensor 'pickle': unsupported dtype '|O' (Python objects in a pickle, which can run \
+             code and is never opened)\n  copy it as it is with --exclude 'pickle'\n",
+        );
+        bench.run("cast x.npz --to f16 -q --include w -o y.safetensors").expect(
+            1,
+            "",
+            "tcast: error: x.npz: tensor 'wide': unsupported dtype '<f16', which can be copied into a .npz file only\n  \
+             name an output that ends in .npz\n",
+        );
+        for line in ["--include w", "--exclude wide --rule record=keep --exclude p*"] {
+            let outcome = bench.run(&format!("cast x.npz --to f16 --hash --json -q -f -o y.npz {line}"));
+            assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
+            let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+            let tensor = &report["tensors"][0];
+            assert_eq!((&tensor["stored"], &tensor["cast"]), (&"<f16".into(), &false.into()), "{tensor}");
+            assert_eq!(tensor["sha256_in"], tensor["sha256_out"]);
+            // The members are whole and where they were.
+            let members: [(&str, &[u8]); 4] = [
+                ("wide.npy", &wide),
+                ("w.npy", &npy("'<f2'", "(2,)", &[0, 0x3e, 0, 0xc0])),
+                ("pickle.npy", &pickle),
+                ("record.npy", &record),
+            ];
+            bench.write("expected.npz", &zip(&members, false));
+            bench.run("cast expected.npz --to f64 --exclude * -q -f").expect(0, "", "");
+            assert!(bench.read("y.npz") == bench.read("expected.float64.npz"));
+        }
+        let listed = bench.run("inspect x.npz");
+        assert!(listed.code == Some(0) && listed.stdout.contains("unsupported  [2]"), "{listed:?}");
+    }
+    // A member that is damaged is not copied.
+    let bench = Bench::new();
+    let mut damaged = zip(&members, false);
+    let at = damaged.windows(8).position(|bytes| bytes == b"a pickle").unwrap();
+    damaged[at] ^= 1;
+    bench.write("x.npz", &damaged);
+    let outcome = bench.run("cast x.npz --to f16 --include w -q");
+    outcome.expect(1, "", "tcast: error: x.npz: tensor 'pickle': is damaged: its checksum is wrong\n");
+    // The same of a type that a later version of safetensors may have.
+    let header = r#"{"a":{"dtype":"F7_E\"","shape":[3],"data_offsets":[4,8]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    bench.write("x.safetensors", &safetensors(header, &[0, 0, 0xc0, 0x3f, 1, 2, 3, 4]));
+    bench.run("cast x.safetensors --to f16 -q").expect(
+        1,
+        "",
+        "tcast: error: x.safetensors: tensor 'a': unsupported dtype 'F7_E\"'\n  copy it as it is with --exclude 'a'\n",
+    );
+    bench.run("cast x.safetensors --to f16 -q --exclude a -o y.safetensors").expect(0, "", "");
+    let written = bench.read("y.safetensors");
+    let header = r#"{"a":{"dtype":"F7_E\"","shape":[3],"data_offsets":[0,4]},"w":{"dtype":"F16","shape":[1],"data_offsets":[4,6]}}"#;
+    assert!(String::from_utf8_lossy(&written).contains(header), "{}", String::from_utf8_lossy(&written));
+    assert!(written.ends_with(&[1, 2, 3, 4, 0, 0x3e]));
 }

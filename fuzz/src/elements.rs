@@ -22,7 +22,8 @@ pub(crate) const MOST: u64 = 4 << 20;
 pub(crate) fn check_places(input: &Input) {
     let mut taken: Vec<&Range<usize>> = Vec::new();
     for tensor in &input.contents.tensors {
-        assert_eq!(element_count(&tensor.shape), Some(tensor.count));
+        let count = element_count(&tensor.shape);
+        assert!(count == Some(tensor.count) || count.is_some() && tensor.elements == Elements::Opaque);
         let Data::Mapped { file, range, .. } = &tensor.data else { continue };
         assert!(range.start <= range.end && range.end <= input.files[*file].len(), "{range:?}");
         assert!(tensor.elements.bytes(tensor.count).is_none_or(|bytes| bytes == range.len() as u64));
@@ -42,6 +43,8 @@ pub(crate) enum Values {
     Texts(Vec<Vec<u8>>),
     /// The file does not say what they are.
     Untyped(u32, Vec<u8>),
+    /// They can only be copied.
+    Opaque(Vec<u8>),
     /// There are more than a trial can read.
     TooMany,
 }
@@ -75,6 +78,7 @@ pub(crate) fn values(tensor: &Tensor, input: &Input) -> Result<Values> {
             kernel.run(&bytes, &mut plain, tensor.count as usize).map_err(malformed)?;
             Values::Numbers(storage.dtype, plain)
         }
+        Elements::Opaque => Values::Opaque(fill(&mut reader, tensor.count)?),
         Elements::Untyped(width) => Values::Untyped(width, fill(&mut reader, tensor.count * u64::from(width))?),
     };
     reader.finish()?;
@@ -116,7 +120,8 @@ pub(crate) fn check_written_again(input: &Input) {
     if before.iter().any(|values| matches!(values, Ok(Values::TooMany))) {
         return;
     }
-    let is_sound = before.iter().all(|values| matches!(values, Ok(Values::Numbers(..) | Values::Texts(_))));
+    let is_sound =
+        before.iter().all(|values| matches!(values, Ok(Values::Numbers(..) | Values::Texts(_) | Values::Opaque(_))));
     let (selection, container) = (Selection::default(), input.container);
     let request = Request::new(Operator::BitCast, &selection, container);
     let plans = match plan::apply(&request, slice::from_ref(input), Spread::One, &|_| ()) {

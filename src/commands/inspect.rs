@@ -61,7 +61,12 @@ impl Entry<'_> {
         match (self.form, self.tensor.elements) {
             (Some(form), _) | (None, Elements::Typed(form)) => form.dtype().to_string(),
             (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
+            (None, Elements::Opaque) => "unsupported".to_owned(),
         }
+    }
+
+    fn count(&self) -> u64 {
+        self.tensor.shape.iter().product() // which was checked when the file was read
     }
 
     /// Bytes of the elements, as they are where nothing is compressed.
@@ -104,7 +109,7 @@ impl<'a> Listing<'a> {
         let mut totals: BTreeMap<String, [u64; 3]> = BTreeMap::new();
         for entry in entries {
             let total = totals.entry(entry.dtype()).or_default();
-            for (sum, more) in total.iter_mut().zip([1, entry.tensor.count, entry.bytes()]) {
+            for (sum, more) in total.iter_mut().zip([1, entry.count(), entry.bytes()]) {
                 *sum += more;
             }
         }
@@ -236,7 +241,7 @@ fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Stats>>>) -> Value {
         "file": entry.shard,
         "dtype": entry.form.map(|form| form.dtype().name()),
         "shape": entry.tensor.shape,
-        "elements": entry.tensor.count,
+        "elements": entry.count(),
         "bytes": entry.bytes(),
         "stored": entry.tensor.stored,
         "fortran_order": entry.tensor.fortran_order,

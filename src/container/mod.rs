@@ -19,7 +19,7 @@ pub use reader::Reader;
 pub use reader::{Stream, Streamed};
 
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::kernel::{Form, TextExtent};
 use std::borrow::Cow;
@@ -189,7 +189,7 @@ pub struct Tensor {
     pub name: String,
     /// Lengths of the dimensions, the outermost first.
     pub shape: Vec<u64>,
-    /// Elements, which is the product of the shape.
+    /// Elements, which is the product of the shape; of [`Elements::Opaque`] the bytes.
     pub count: u64,
     /// What the elements are.
     pub elements: Elements,
@@ -202,6 +202,19 @@ pub struct Tensor {
     pub stored: Cow<'static, str>,
 }
 
+impl Tensor {
+    /// What to say where its type is not supported.
+    pub(crate) fn refusal(&self) -> Error {
+        let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
+        let meaning = match code.strip_suffix(|c: char| c.is_ascii_digit()).unwrap_or(code) {
+            "O" => " (Python objects in a pickle, which can run code and is never opened)",
+            _ if code.starts_with("M8") || code.starts_with("m8") => " (dates)",
+            _ => "",
+        };
+        Error::new(format!("unsupported dtype '{}'{meaning}", shorten(&self.stored)))
+    }
+}
+
 /// What the elements of a stored tensor are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
@@ -209,6 +222,8 @@ pub enum Elements {
     Typed(Form),
     /// This many opaque bytes each: the file does not say what they mean.
     Untyped(u32),
+    /// Of a type that tcast does not know: the bytes can only be copied, within the format.
+    Opaque,
 }
 
 impl Elements {
@@ -218,6 +233,7 @@ impl Elements {
         match self {
             Self::Typed(form) => form.bytes(count),
             Self::Untyped(bytes) => count.checked_mul(bytes.into()),
+            Self::Opaque => Some(count),
         }
     }
 }
@@ -296,6 +312,8 @@ pub struct NewTensor<'a> {
     pub fortran_order: bool,
     /// Of text, how long the texts are.
     pub text: Option<Box<TextExtent>>,
+    /// How the format names a type that is not supported; the elements are its bytes then.
+    pub opaque: Option<&'a str>,
 }
 
 /// Where everything goes in a new file: literal bytes and tensors without gaps.

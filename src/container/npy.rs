@@ -46,6 +46,9 @@ impl Container for Npy {
         })?;
         let range = array.header_len..file.len();
         let tensor = array.tensor(String::new(), Data::Mapped { file: 0, range, checksum: None });
+        if tensor.elements == Elements::Opaque {
+            return Err(tensor.refusal()); // there is nothing else to be converted
+        }
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
     }
 
@@ -69,7 +72,7 @@ pub(super) struct Array {
     shape: Vec<u64>,
     count: u64,
     fortran_order: bool,
-    /// The `descr` as the header has it.
+    /// The `descr` as the header has it; of an unsupported one what can be shown.
     descr: String,
     /// Where the data starts.
     pub(super) header_len: usize,
@@ -86,6 +89,10 @@ impl Array {
             return Err(Error::new(format!("{rank} dimensions; numpy allows {MAX_RANK}")));
         }
         let count = element_count(&header.shape);
+        if elements == Elements::Opaque {
+            let (descr, count) = (shorten(&header.descr.text()), file_len);
+            return Ok(Self { elements, shape: header.shape, count, fortran_order: false, descr, header_len });
+        }
         let (Some(count), Some(size)) = (count, count.and_then(|count| elements.bytes(count))) else {
             return Err(Error::new("the shape in the header asks for more bytes than can be counted"));
         };
@@ -105,6 +112,11 @@ impl Array {
 
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Where the elements begin: of an array that can only be copied, the header is among them.
+    pub(super) fn data_start(&self) -> usize {
+        if self.elements == Elements::Opaque { 0 } else { self.header_len }
     }
 
     pub(super) fn tensor(self, name: String, data: Data) -> Tensor {
@@ -365,7 +377,6 @@ impl Parser<'_> {
 
 /// What a `descr` says of the elements.
 fn elements_of(descr: &Literal) -> Result<Elements> {
-    let unsupported = |what: String| Error::new(format!("dtype {what} is none that tcast converts"));
     match descr {
         Literal::Text(code) => {
             if let Some(dtype) = Dtype::all().find(|dtype| {
@@ -373,25 +384,16 @@ fn elements_of(descr: &Literal) -> Result<Elements> {
             }) {
                 return Ok(numbers(Storage::per_byte(dtype)));
             }
-            elements_of_code(code).ok_or_else(|| {
-                let meaning = match code.trim_start_matches(['<', '>', '|', '=']).chars().next() {
-                    Some('O') => " (Python objects in a pickle, which can run code and is never opened)",
-                    Some('M' | 'm') => " (dates)",
-                    _ => "",
-                };
-                unsupported(format!("'{}'{meaning}", shorten(code)))
-            })
+            Ok(elements_of_code(code).unwrap_or(Elements::Opaque))
         }
         // One field that is named after a dtype and as wide as that dtype's elements.
-        Literal::List(fields) => match fields.as_slice() {
+        Literal::List(fields) => Ok(match fields.as_slice() {
             [Literal::Tuple(field)] => match field.as_slice() {
-                [Literal::Text(name), Literal::Text(base)] => {
-                    tagged(name, base).ok_or_else(|| unsupported(format!("of record field '{}'", shorten(name))))
-                }
-                _ => Err(unsupported("of a record".to_owned())),
+                [Literal::Text(name), Literal::Text(base)] => tagged(name, base).unwrap_or(Elements::Opaque),
+                _ => Elements::Opaque,
             },
-            _ => Err(unsupported(format!("of a record with {} fields", fields.len()))),
-        },
+            _ => Elements::Opaque,
+        }),
         _ => Err(Error::new("malformed header: 'descr' is neither a string nor a list")),
     }
 }

@@ -11,6 +11,7 @@ use super::{
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::kernel::{Form, Storage};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -80,7 +81,11 @@ impl Container for Npz {
             if !names.insert(&tensor.name) {
                 return refuse("two tensors have this name");
             }
-            let (array, form) = npy::header_of(tensor)?;
+            // What is copied as it is has its header with it.
+            let (array, form) = match tensor.opaque {
+                Some(_) => (Vec::new(), Form::Numbers(Storage::per_byte(tensor.dtype))),
+                None => npy::header_of(tensor)?,
+            };
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;
             let size = data.checked_add(array.len() as u64).ok_or_else(too_long)?;
             let entry = NewMember { name: &name, size, start: end };
@@ -126,15 +131,13 @@ fn array_in(member: &Member, file: &MappedFile) -> Result<Option<Tensor>> {
     if array.is_empty() {
         bytes.finish()?; // nobody will read it to its end
     }
+    let skipped = array.data_start();
     let data = if member.is_deflated {
-        Data::Streamed(Arc::new(Deflated { member: member.clone(), header_len: array.header_len }))
+        Data::Streamed(Arc::new(Deflated { member: member.clone(), header_len: skipped }))
     } else {
-        let range = member.range.start + array.header_len..member.range.end;
-        Data::Mapped {
-            file: 0,
-            range,
-            checksum: Some(Box::new(Checksum { before: bytes.sum, expected: member.crc32 })),
-        }
+        let range = member.range.start + skipped..member.range.end;
+        let before = if skipped == 0 { crc32fast::Hasher::new() } else { bytes.sum };
+        Data::Mapped { file: 0, range, checksum: Some(Box::new(Checksum { before, expected: member.crc32 })) }
     };
     Ok(Some(array.tensor(name.unwrap_or(&member.name).to_owned(), data)))
 }

@@ -204,21 +204,25 @@ impl Entry<'_> {
     /// The tensor that is stored, whose type and shape are checked against its size.
     fn tensor(self, name: String) -> Result<Tensor> {
         let stored = self.stored().map_err(|error| error.in_tensor(&name));
-        let (dtype, stored, count) = stored?;
-        let elements = Elements::Typed(Form::Numbers(Storage::packed(dtype)));
+        let (elements, stored, count) = stored?;
         let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
-        Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored: stored.into() })
+        Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored })
     }
 
-    /// The type, its name in the format, and the number of elements.
-    fn stored(&self) -> Result<(Dtype, &'static str, u64)> {
-        let mut named = Dtype::all().filter_map(|dtype| Some((dtype, dtype.safetensors_name()?)));
-        let (dtype, name) = named.find(|(_, name)| *name == self.dtype).ok_or_else(|| {
-            let known: Vec<&str> = Dtype::all().filter_map(Dtype::safetensors_name).collect();
-            let unknown = shorten(&self.dtype);
-            Error::new(format!("unknown dtype '{unknown}'; safetensors has {}", known.join(", ")))
-        })?;
+    /// The type, its name in the format, and the number of elements; of an unknown type that of bytes.
+    fn stored(&self) -> Result<(Elements, Cow<'static, str>, u64)> {
+        let (start, end) = self.data_offsets;
+        let Some(held) = end.checked_sub(start) else {
+            return Err(Error::new(format!("its data ends before it starts (data_offsets [{start}, {end}])")));
+        };
         let count = element_count(&self.shape);
+        let mut named = Dtype::all().filter_map(|dtype| Some((dtype, dtype.safetensors_name()?)));
+        let Some((dtype, name)) = named.find(|(_, name)| *name == self.dtype) else {
+            return match count {
+                Some(_) => Ok((Elements::Opaque, self.dtype.to_string().into(), held)),
+                None => Err(Error::new("the shape asks for more bytes than can be counted")),
+            };
+        };
         let bits = count.and_then(|count| count.checked_mul(dtype.bits().into()));
         let (Some(count), Some(bits)) = (count, bits) else {
             return Err(Error::new("the shape asks for more bytes than can be counted"));
@@ -229,15 +233,11 @@ impl Entry<'_> {
                 dtype.bits()
             )));
         }
-        let (start, end) = self.data_offsets;
-        let Some(held) = end.checked_sub(start) else {
-            return Err(Error::new(format!("its data ends before it starts (data_offsets [{start}, {end}])")));
-        };
         let wanted = bits / 8;
         if wanted != held {
             return Err(Error::new(format!("the shape asks for {wanted} bytes, data_offsets give {held}")));
         }
-        Ok((dtype, name, count))
+        Ok((Elements::Typed(Form::Numbers(Storage::packed(dtype))), name.into(), count))
     }
 }
 
@@ -342,7 +342,7 @@ impl Note {
         let dtype: Dtype = self.dtype.parse().map_err(|_| stale())?;
         let count = element_count(&self.shape).ok_or_else(stale)?;
         let (name, shape) = (Cow::default(), &self.shape[..]);
-        let new = NewTensor { name, dtype, shape, count, fortran_order: false, text: None };
+        let new = NewTensor { name, dtype, shape, count, fortran_order: false, text: None, opaque: None };
         let (expected, note) = store(&new).map_err(|_| stale())?;
         let fits = note.is_some_and(|note| note.store == self.store)
             && expected.dtype == tensor.stored
@@ -360,7 +360,7 @@ impl Note {
 
 /// A tensor as it is stored.
 struct Stored<'a> {
-    dtype: &'static str,
+    dtype: Cow<'a, str>,
     shape: Cow<'a, [u64]>,
     bytes: u64,
     /// What its offset should be a multiple of, for readers that view the bytes in place.
@@ -370,6 +370,10 @@ struct Stored<'a> {
 /// How a tensor is stored, with a note where that hides its type.
 fn store<'a>(tensor: &NewTensor<'a>) -> Result<(Stored<'a>, Option<Note>)> {
     let (dtype, shape) = (tensor.dtype, tensor.shape);
+    if let Some(name) = tensor.opaque {
+        let alignment = if tensor.count.is_multiple_of(8) { 8 } else { 1 };
+        return Ok((Stored { dtype: name.into(), shape: shape.into(), bytes: tensor.count, alignment }, None));
+    }
     let bytes = dtype.packed_bytes(tensor.count).ok_or_else(too_long)?;
     let bits = u64::from(dtype.bits());
     let note = |store| Some(Note { dtype: dtype.name().to_owned(), shape: shape.to_vec(), store });
@@ -380,11 +384,11 @@ fn store<'a>(tensor: &NewTensor<'a>) -> Result<(Stored<'a>, Option<Note>)> {
         _ => (tensor.count * bits).is_multiple_of(8),
     };
     if let Some(name) = dtype.safetensors_name().filter(|_| fills_bytes) {
-        let stored = Stored { dtype: name, shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
+        let stored = Stored { dtype: name.into(), shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
         return Ok((stored, None));
     }
     let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype))?;
-    let stored = |shape: Cow<'a, [u64]>, alignment| Stored { dtype, shape, bytes, alignment };
+    let stored = |shape: Cow<'a, [u64]>, alignment| Stored { dtype: dtype.into(), shape, bytes, alignment };
     match store {
         Store::RealImag => return Ok((stored([shape, &[2]].concat().into(), 8), note(store))),
         Store::Raw8 => return Ok((stored(shape.into(), 1), note(store))),
@@ -448,8 +452,8 @@ fn write_header(
         header.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
     }
     for ((tensor, Stored { dtype, shape, .. }), at) in tensors.iter().zip(stored).zip(offsets) {
-        let (name, shape, Range { start, end }) = (json(&tensor.name), json(shape), at);
-        let entry = write!(header, r#"{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}},"#);
+        let (name, dtype, shape, Range { start, end }) = (json(&tensor.name), json(dtype), json(shape), at);
+        let entry = write!(header, r#"{name}:{{"dtype":{dtype},"shape":{shape},"data_offsets":[{start},{end}]}},"#);
         entry.expect("memory takes all");
     }
     header.pop_if(|last| *last == b',');

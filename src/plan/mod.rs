@@ -15,7 +15,7 @@ use crate::kernel::{Form, Kernel, Loss};
 use crate::operator::Operator;
 use crate::scaled::Codes;
 use crate::select::{Candidate, Kept, Rename, Selection, rule_to_keep};
-use source::known_dtype;
+use source::{known_dtype, opaque_form};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -279,6 +279,14 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
         let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
         let is_alone = inputs[input].container.facts().holds_one;
         let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
+        let (shape, count) = (&tensor.shape[..], tensor.count);
+        if tensor.elements == Elements::Opaque {
+            let formats = [&inputs[input].container.facts(), &container.facts()];
+            let form = opaque_form(tensor, target.is_ok(), name, formats)?;
+            let (dtype, opaque) = (form.dtype(), Some(&*tensor.stored));
+            let new = NewTensor { name: new_name, dtype, shape, count, fortran_order: false, text: None, opaque };
+            return Ok(Chosen { input, tensor, from: form, target: Err(Kept::LeftOut), new });
+        }
         // What is left as it is keeps the type that it is stored as, if it has one.
         let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
         let source = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
@@ -302,9 +310,8 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
         if container.stores(dtype).is_none() {
             return Err(container.refusal(dtype));
         }
-        let (shape, count) = (&tensor.shape[..], tensor.count);
         let fortran_order = tensor.fortran_order && container.facts().has_fortran_order;
-        let new = NewTensor { name: new_name, dtype, shape, count, fortran_order, text: None };
+        let new = NewTensor { name: new_name, dtype, shape, count, fortran_order, text: None, opaque: None };
         Ok(Chosen { input, tensor, from: source, target, new })
     };
     let mut chosen = Vec::with_capacity(names.len());

@@ -1,8 +1,8 @@
 //! How a tensor's bytes are to be read, `--from` heeded.
 
-use crate::container::{Elements, Tensor};
+use crate::container::{Elements, Facts, Tensor};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, as_glob, quoted_word};
 use crate::kernel::{Form, Storage};
 
 /// The type that decides whether a tensor is cast by default.
@@ -11,7 +11,7 @@ pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype>
     match (reinterpreted, tensor.elements) {
         (Some(storage), _) => Some(storage.dtype),
         (None, Elements::Typed(form)) => Some(form.dtype()),
-        (None, Elements::Untyped(_)) => None,
+        (None, Elements::Untyped(_) | Elements::Opaque) => None,
     }
 }
 
@@ -38,6 +38,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     match (reinterpreted, tensor.elements, from) {
         (Some(storage), ..) => Ok(Form::Numbers(storage)),
         (None, Elements::Typed(form), _) => Ok(form),
+        (None, Elements::Opaque, _) => Err(tensor.refusal()),
         (None, Elements::Untyped(bytes), Some(from)) => {
             Err(Error::new(format!("--from {from} does not fit elements of {bytes} bytes")))
         }
@@ -52,6 +53,23 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     }
 }
 
+/// Bytes, as which a tensor is copied that has an unsupported type.
+///
+/// # Errors
+/// When it is to be converted, or to go into another format.
+pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, name: &str, formats: [&Facts; 2]) -> Result<Form> {
+    let [from, to] = formats.map(|facts| facts.extension);
+    if is_selected {
+        let exclude = format!("copy it as it is with --exclude {}", quoted_word(&as_glob(name)));
+        return Err(tensor.refusal().remedy(exclude));
+    }
+    if from != to {
+        let what = format!("{}, which can be copied into a .{from} file only", tensor.refusal());
+        return Err(Error::new(what).remedy(format!("name an output that ends in .{from}")));
+    }
+    Ok(Form::Numbers(Storage::per_byte(Dtype::Uint8)))
+}
+
 /// The storage of a tensor whose elements are opaque bytes or unsigned integers as wide as `from`'s.
 fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
     match tensor.elements {
@@ -62,7 +80,7 @@ fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
             // Eight elements, because fewer packed ones can end inside a byte.
             (is_opaque && from.bits() != 0 && reinterpreted.bytes(8) == storage.bytes(8)).then_some(reinterpreted)
         }
-        Elements::Typed(Form::Texts(_)) => None,
+        Elements::Typed(Form::Texts(_)) | Elements::Opaque => None,
     }
 }
 

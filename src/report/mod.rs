@@ -4,7 +4,7 @@ mod html;
 
 pub use html::{Spread, page};
 
-use crate::container::{position, row_major};
+use crate::container::{Elements, position, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
 use crate::error::{brief, counted, shorten, size, visible};
@@ -72,6 +72,9 @@ pub struct TensorReport<'a> {
     pub from: Dtype,
     /// Its type in the output.
     pub to: Dtype,
+    /// What its file calls a type that tcast does not support: its bytes were copied, as `uint8`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stored: Option<Cow<'a, str>>,
     /// Whether the operator was applied; otherwise it was copied.
     #[serde(rename = "cast")]
     pub is_converted: bool,
@@ -134,6 +137,7 @@ impl<'a> TensorReport<'a> {
             shape: Cow::Borrowed(&tensor.source.shape),
             from: tensor.conversion.from.dtype(),
             to: tensor.conversion.to.dtype(),
+            stored: (tensor.source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*tensor.source.stored)),
             is_converted: tensor.is_converted,
             kept: tensor.kept,
             bytes_in: tensor.source.data.stored_len(),
@@ -150,6 +154,11 @@ impl<'a> TensorReport<'a> {
             sha256_in: None,
             sha256_out: None,
         }
+    }
+
+    /// The name of the type that it had.
+    fn type_name(&self) -> String {
+        self.stored.as_deref().map_or_else(|| self.from.to_string(), shorten)
     }
 
     /// Whether it is or was text, which has no elements of a known size.
@@ -329,7 +338,8 @@ impl Report<'_> {
         let mut places = std::collections::HashMap::new();
         for tensor in self.tensors() {
             let pattern = pattern(&tensor.name);
-            let key = (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.kept);
+            let key =
+                (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.kept, tensor.stored.as_deref());
             let place = *places.entry(key).or_insert_with(|| {
                 groups.push((pattern, Vec::new()));
                 groups.len() - 1
@@ -352,7 +362,7 @@ impl Report<'_> {
             };
             let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());
             let (before, after) = (sum(|tensor| tensor.bytes_in), sum(|tensor| tensor.bytes_out));
-            [shorten(name), count, shape, format!("{} {to}", first.from), before, after]
+            [shorten(name), count, shape, format!("{} {to}", first.type_name()), before, after]
         };
         groups.iter().map(row).collect()
     }

@@ -135,6 +135,30 @@ pub fn npy_data(file: &[u8]) -> &[u8] {
     &file[10 + usize::from(u16::from_le_bytes([file[8], file[9]]))..]
 }
 
+/// An archive of members, by hand.
+pub fn zip(members: &[(&str, &[u8])], is_deflated: bool) -> Vec<u8> {
+    use std::io::Write;
+    let (mut file, mut directory) = (Vec::new(), Vec::new());
+    for (name, data) in members {
+        let mut packed = data.to_vec();
+        if is_deflated {
+            let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
+            encoder.write_all(data).unwrap();
+            packed = encoder.finish().unwrap();
+        }
+        let numbers = [crc32fast::hash(data), packed.len() as u32, data.len() as u32].map(u32::to_le_bytes).concat();
+        let method = if is_deflated { 8 } else { 0 };
+        let common = [&[20, 0, 0, 0, method, 0, 0, 0, 0x21, 0], &numbers[..], &[name.len() as u8, 0, 0, 0]].concat();
+        let start = (file.len() as u32).to_le_bytes();
+        directory.extend([b"PK\x01\x02\x14\x00", &common[..], &[0; 10], &start, name.as_bytes()].concat());
+        file.extend([b"PK\x03\x04", &common[..], name.as_bytes(), &packed].concat());
+    }
+    let place = [directory.len() as u32, file.len() as u32].map(u32::to_le_bytes).concat();
+    let count = members.len() as u8;
+    let end = [b"PK\x05\x06", &[0, 0, 0, 0, count, 0, count, 0][..], &place, &[0, 0]].concat();
+    [file, directory, end].concat()
+}
+
 /// A .safetensors file, by hand.
 pub fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()

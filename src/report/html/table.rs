@@ -287,7 +287,7 @@ fn name(tensor: &TensorReport, spread: Option<&usize>) -> Cell {
 }
 
 fn types(tensor: &TensorReport) -> Cell {
-    let from = escape(tensor.from.name());
+    let from = escape(&tensor.type_name());
     Cell::text(match tensor.kept {
         _ if tensor.is_converted => format!("{from} → {}", tensor.to),
         Some(Kept::Already) => format!("already {from}"),
