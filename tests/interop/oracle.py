@@ -352,7 +352,7 @@ def losses(x, source, result, target, out_of_range="wrap"):
     same = (x.cls == y.cls) & same_number & ((x.negative == y.negative) | ~infinite)
     beyond = _is_beyond(x, t, s) | infinite
     masks = dict.fromkeys(COUNTS, finite & False)
-    masks["inexact"] = ~same  # of bools, bytes other than 0 and 1 count too: samples have none
+    masks["inexact"] = ~same
     masks["infinite"] = finite & (y.cls == INFINITE)
     masks["nan"] = ~nan & (y.cls == NAN)
     if t.kind == "int":

@@ -147,7 +147,7 @@ def same_after(path, codes, name, container, what):
     np.save(path / "in.npy", npy_form(codes, name, codes.shape))
     texts, back = path / f"texts{container}", path / "back.npy"
     tcast(path / "in.npy", "--to", "string", "-o", texts, "-f", "--no-sync")
-    tcast(texts, "--to", name, *nearest(name), "-o", back, "-f", "--no-sync")
+    tcast(texts, "--all", "--to", name, *nearest(name), "-o", back, "-f", "--no-sync")
     (found,) = read(back)
     same_codes(found.content, codes, name, what, codes)
     return texts
@@ -387,7 +387,7 @@ def shapes_of_text(path):
             np.save(path / "in.npy", form)
             for middle in (".npy", ".npz", ".pb"):
                 tcast(path / "in.npy", "--to", "string", "-o", path / f"text{middle}", "-f")
-                tcast(path / f"text{middle}", "--to", str(array.dtype), "-o", path / "back.npy", "-f")
+                tcast(path / f"text{middle}", "--all", "--to", str(array.dtype), "-o", path / "back.npy", "-f")
                 back = np.load(path / "back.npy")
                 assert back.shape == form.shape and np.array_equal(back, form), middle
     assert to_array(read(path / "text.npy")[0]).tolist() == [["0", "1", "2"], ["3", "4", "5"]]
