@@ -54,6 +54,12 @@ impl Error {
         Self { exit_code: EXISTS, ..self }
     }
 
+    /// The same error with the exit code of another one.
+    #[must_use]
+    pub(crate) fn with_exit_code(self, exit_code: u8) -> Self {
+        Self { exit_code, ..self }
+    }
+
     /// Whether it says that the output exists.
     #[must_use]
     pub fn is_existing(&self) -> bool {

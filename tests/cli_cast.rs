@@ -413,7 +413,8 @@ fn bad_inputs_get_one_clear_error_each() {
         let expected = format!("tcast: error: {name}: {message}");
         assert!(outcome.stderr.starts_with(&expected), "{name}: {}", outcome.stderr);
     }
-    let outcome = bench.run("cast complex.npy --to f16 -o no/out.npy");
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let outcome = bench.run("cast x.npy --to f16 -o no/out.npy");
     assert!(
         outcome
             .stderr
@@ -469,12 +470,13 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
         "tcast: error: 'x.npy' is no subcommand\n  tcast cast 'x.npy' --to DTYPE\n",
     );
     bench.run("cast x.npy y.npy --to f16").expect(
-        2,
+        1,
         "",
-        "tcast: error: 'y.npy' is one file too many\n  -o 'y.npy', if it is the output\n",
+        "tcast: error: y.npy: cannot read: no such file or directory\n  -o 'y.npy', if it is the output\n\
+         tcast: error: 1 of 2 inputs are refused, nothing was written\n",
     );
     let outcome = bench.run_args(&["cast", "x.npy", "a;b.npy", "--to", "f16"]);
-    outcome.expect(2, "", "tcast: error: 'a;b.npy' is one file too many\n  -o 'a;b.npy', if it is the output\n");
+    assert!(outcome.stderr.contains("\n  -o 'a;b.npy', if it is the output\n"), "{outcome:?}");
     let outcome = bench.run("cast x.npy --weights.npy --to f16");
     assert!(outcome.stderr.contains("unexpected argument '--weights.npy'"), "{}", outcome.stderr);
     let missing = |name| format!("tcast: error: {name}: cannot read: no such file or directory\n");

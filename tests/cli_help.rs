@@ -144,8 +144,8 @@ fn what_was_typed_is_shown_and_is_no_command_to_the_terminal() {
     for line in [
         format!("x{title}"),
         format!("inspect x.npy --y{title}"),
-        format!("cast x.npy y{title} --to f16"),
-        format!("cast x.npy y{title}.npy --to f16"),
+        format!("inspect x.npy y{title}"),
+        format!("inspect x.npy y{title}.npy"),
         format!("cast x.npy --to f16{title}"),
         format!("cast x.npy --to f16 --round-mode {title}"),
         format!("cast x.npy --to f16 -j {title}"),

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 With --to, a file is written: the bits are the same, to the last one of a NaN, and so is the shape. With --hex \
 or --bits, the elements are printed instead, and --to only says as what.",
-    override_usage = "tcast bitcast [OPTIONS] <INPUT> --to <DTYPE>
+    override_usage = "tcast bitcast [OPTIONS] <INPUT>... --to <DTYPE>
        tcast bitcast [OPTIONS] <INPUT> --hex
        tcast bitcast [OPTIONS] <INPUT> --bits",
     after_help = "Example: tcast bitcast x.npy --bits
@@ -44,7 +44,9 @@ pub struct BitcastArgs {
     /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
     ///
     /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
-    pub input: PathBuf,
+    /// Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.
+    #[arg(required = true, value_name = "INPUT")]
+    pub inputs: Vec<PathBuf>,
 
     /// The type that the bits are to be of
     #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "hex", "bits"])]

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
 NaN, was flushed to zero or wrapped is counted and told. The output appears whole or not at all, and its bytes \
 depend on the input and the options only.",
-    override_usage = "tcast cast [OPTIONS] <INPUT> --to <DTYPE>
+    override_usage = "tcast cast [OPTIONS] <INPUT>... --to <DTYPE>
        tcast cast --finish <OUT>",
     after_help = "Example: tcast cast model.safetensors --to float8e4m3fn
 --help has all flags and types, whole checkpoints, and more examples.",
@@ -49,6 +49,9 @@ Examples:
       writes model.float8e4m3fn.safetensors; integers and bools in it stay
   tcast cast model.safetensors --to bf16 -o half.safetensors
       names the output
+  tcast cast x.npy w.npy --to bf16 -o half
+      writes half/x.npy and half/w.npy; all are checked before the first is written,
+      and one that fails then does not stop the others
   tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
       keeps the norms and gives the embeddings another type
   tcast cast x.npy --to int8 --out-of-range saturate
@@ -87,8 +90,9 @@ pub struct CastArgs {
     /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
     ///
     /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
-    #[arg(required_unless_present = "finish")]
-    pub input: Option<PathBuf>,
+    /// Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.
+    #[arg(required_unless_present = "finish", value_name = "INPUT")]
+    pub inputs: Vec<PathBuf>,
 
     /// The type to convert to: float8e4m3fn, bf16, int8
     ///
@@ -168,7 +172,7 @@ pub struct ShardArgs {
     pub part: Option<Part>,
 
     /// Put the folder together that all parts were written into
-    #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["input", "to", "rule", "part", "resume",
+    #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["inputs", "to", "rule", "part", "resume",
           "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "stats", "fail_on"])]
     pub finish: Option<PathBuf>,
 }

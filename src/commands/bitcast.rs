@@ -33,7 +33,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     convert(&Job {
         operator: Operator::BitCast,
-        input: &args.input,
+        inputs: &args.inputs,
         to: args.to,
         file: &args.file,
         selection: Selection { all: true, ..selection(args.to, &args.selection) },
@@ -51,21 +51,24 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
 
 /// Prints elements of one tensor.
 fn show(args: &BitcastArgs) -> Result<()> {
-    let mut source = checkpoint::survey(&args.input)?;
+    let [path] = &args.inputs[..] else {
+        return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
+    };
+    let mut source = checkpoint::survey(path)?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // it may be in there
     }
-    let in_file = |error: Error| error.in_file(&args.input);
+    let in_file = |error: Error| error.in_file(path);
     let (input, tensor) = choose(&source, args.tensor.as_deref()).map_err(in_file)?;
     plan::check_from([tensor], args.file.from).map_err(in_file)?;
-    let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(&args.input);
+    let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(path);
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
     let form = plan::source_form(tensor, args.file.from.or(args.to.filter(|_| is_untyped))).map_err(in_tensor)?;
     let Form::Numbers(storage) = form else {
         return Err(in_tensor(
             Error::new("text has no bits of its own: elements have no fixed width")
-                .remedy(format!("tcast cast {} --to DTYPE reads numbers from text", quoted(&args.input))),
+                .remedy(format!("tcast cast {} --to DTYPE reads numbers from text", quoted(path))),
         ));
     };
     let dtype = args.to.unwrap_or(storage.dtype);

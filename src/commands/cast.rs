@@ -16,7 +16,6 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
         return folder::finish(folder, &args.file);
     }
-    let Some(input) = &args.input else { return Err(Error::usage("name an input")) };
     if args.hash && !args.file.json && args.report.is_none() {
         return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
     }
@@ -28,7 +27,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     check_effects(args)?;
     convert(&Job {
         operator: Operator::Cast(attributes),
-        input,
+        inputs: &args.inputs,
         to: args.to,
         file: &args.file,
         selection: Selection { all: args.all, protect: args.protect, ..selection(args.to, &args.selection) },

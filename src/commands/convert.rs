@@ -2,7 +2,7 @@
 
 use super::folder::{self, Folder, Measures, Settings, Written};
 use super::report_file::ReportFile;
-use super::{check_matched, check_standard_output, print, tell, threads, warn, warn_of_abandoned};
+use super::{check_matched, check_standard_output, print, tell, tell_error, threads, warn, warn_of_abandoned};
 use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, description, quantization};
 use crate::container::{self, Container, Facts, Metadata};
@@ -12,15 +12,17 @@ use crate::error::{Error, Result, as_glob, json_text, quoted, quoted_word, short
 use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination, descriptor, directory_of, is_standard_output};
+use crate::io::temporaries::NewFolder;
 use crate::kernel::{Form, Loss};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
-use crate::report::{FileReport, Report, skipped};
+use crate::report::{FileReport, Report, failed, several, skipped};
 use crate::scaled::{Codes, can_be_codes};
 use crate::select::Selection;
 use crate::staging::Start;
 use serde_json::{Value, json};
+use std::cell::LazyCell;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +31,7 @@ use std::time::Instant;
 /// A conversion as the arguments have it.
 pub(super) struct Job<'a> {
     pub(super) operator: Operator,
-    pub(super) input: &'a Path,
+    pub(super) inputs: &'a [PathBuf],
     pub(super) to: Option<Dtype>,
     pub(super) file: &'a FileArgs,
     pub(super) selection: Selection,
@@ -59,109 +61,199 @@ impl Job<'_> {
     }
 }
 
-/// Plans, runs and reports.
+/// An input, and where its output goes.
+struct Conversion<'a> {
+    input: &'a Path,
+    source: &'a Checkpoint,
+    output: PathBuf,
+    /// Whether the output was named, so that its extension says the format.
+    is_named: bool,
+}
+
+/// What is to be done, after all that headers and names tell was refused.
+enum Ready<'a> {
+    /// Nothing: the output exists.
+    Skip,
+    /// The destination is missing in a dry run only, where the folder for outputs is not there yet.
+    File(Option<Destination>, Plan<'a>),
+    Folder(Folder, Vec<Plan<'a>>),
+}
+
+/// Plans, runs and reports. Of several inputs all are planned before the first is written, and one that fails then does
+/// not keep the others from being converted.
 pub(super) fn run(job: &Job) -> Result<()> {
-    let args = job.file;
-    let start = Instant::now();
-    let source = checkpoint::open(job.input)?;
-    if !args.quiet {
-        source.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
+    let (args, start) = (job.file, Instant::now());
+    let is_several = job.inputs.len() > 1;
+    if is_several {
+        raise_file_limit();
     }
-    let names: Vec<&str> = source.names().collect();
-    check_matched(&job.selection, &names, job.allow_unmatched, args.quiet).map_err(|error| error.in_file(job.input))?;
-    let output = output_path(job, &source)?;
+    let sources =
+        all_of(job.inputs, |input| checkpoint::open(input).map_err(|error| may_be_output(error, job, input)))?;
+    if !args.quiet {
+        sources.iter().flat_map(|source| &source.disagreements).for_each(|disagreement| warn(&disagreement.text));
+    }
+    let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
+    let matched = check_matched(&job.selection, &names, job.allow_unmatched, args.quiet);
+    matched.map_err(|error| if is_several { error } else { error.in_file(&job.inputs[0]) })?;
+    let folder = output_folder(job, &sources)?;
+    let _made = match folder {
+        Some(folder) if !args.dry_run && !folder.exists() => {
+            output::check_folder(folder)?;
+            Some(NewFolder::create(folder)?) // which goes again if nothing is written into it
+        }
+        _ => None,
+    };
     let mut run = Files::default();
-    run.read(source.files()?);
-    let report_file = job.report.map(|path| ReportFile::new(path, args.force, &output, &mut run)).transpose()?;
-    let is_folder = is_folder(job, &source, &output);
-    let write = if is_folder { to_folder } else { to_file };
-    let Written { files, before, finished, all } = match write(job, &source, &output, &mut run) {
-        Err(error) if args.skip_existing && error.is_existing() => return skip(job, &output),
-        written => written?,
-    };
-    let time = (!args.dry_run).then(|| start.elapsed());
-    let operator = job.operator.name();
-    let bytes_in = match job.part {
-        Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
-        None => source.bytes(),
-    };
-    let report =
-        Report { operator, input: job.input, output: &output, options: options(job), bytes_in, files, before, time };
-    if let Some(file) = report_file {
-        file.write(&report, &source, args)?;
-    }
-    if args.json {
-        print(&json_text(&report.json()))?;
-    } else if args.dry_run {
-        print(&report.table())?;
-    }
-    if !args.quiet {
-        tell(&report.summary());
-        if args.dry_run
-            && !is_standard_output(&output)
-            && let Some(available) = output::available(output.parent().unwrap_or(&output))
-        {
-            let needed = report.files.iter().map(|file| file.bytes).sum();
-            tell(&format!("{} of disk space are needed, {} are available", size(needed), size(available)));
+    sources.iter().try_for_each(|source| source.files().map(|files| run.read(files)))?;
+    let conversions = all_of(&sources, |source| {
+        let output = output_path(job, source, folder)?;
+        Ok(Conversion { input: &source.path, source, output, is_named: folder.is_none() && args.output.is_some() })
+    })?;
+    let ready = all_of(&conversions, |one| match prepare(job, one, &mut run) {
+        Err(error) if args.skip_existing && error.is_existing() => Ok(Ready::Skip),
+        ready => ready,
+    })?;
+    let has_work = ready.iter().any(|ready| !matches!(ready, Ready::Skip));
+    let outputs: Vec<&Path> = conversions.iter().map(|one| &*one.output).collect();
+    let report_file = job.report.filter(|_| has_work).map(|path| ReportFile::new(path, args.force, &outputs, &mut run));
+    let report_file = report_file.transpose()?;
+    let mut several = Several::default();
+    for (one, ready) in conversions.iter().zip(ready) {
+        let begin = if is_several { Instant::now() } else { start };
+        let written = match execute(job, one, ready) {
+            Ok(Some(written)) => written,
+            Ok(None) => {
+                several.documents.push(skipped(job.operator.name(), one.input, &one.output));
+                several.skipped += 1;
+                if !args.quiet {
+                    tell(&format!("skipped: {} exists", visible(&one.output.to_string_lossy())));
+                }
+                continue;
+            }
+            Err(error) if !is_several => return Err(error),
+            Err(error) => {
+                tell_error(&error);
+                several.documents.push(failed(job.operator.name(), one.input, &one.output, &error));
+                several.failures.push(error);
+                continue;
+            }
+        };
+        let (finished, all) = (written.finished, written.all);
+        let report = report_of(job, one, written, begin);
+        if is_several {
+            several.add(job, &report)?;
+            continue;
         }
-        if job.part.is_some() && !args.dry_run {
-            let when = if finished == all { "all are" } else { "when all are" };
-            tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", quoted(&output)));
+        if let Some(file) = report_file {
+            file.write(&report, one.source, args)?;
         }
+        return show(job, one, &report, (finished, all));
     }
-    Ok(())
+    several.finish(job, start, report_file)
 }
 
-/// Leaves an output that exists as it is, and says so.
-fn skip(job: &Job, output: &Path) -> Result<()> {
-    if job.file.json {
-        print(&skipped(job.operator.name(), job.input, output).to_string())?;
+/// Allows as many open files as the system does: every input stays open, so that what was checked is what is read.
+fn raise_file_limit() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }); // a lower limit may do
     }
-    if !job.file.quiet {
-        tell(&format!("skipped: {} exists", visible(&output.to_string_lossy())));
-    }
-    Ok(())
 }
 
-/// Whether a folder of shards is to be written.
-fn is_folder(job: &Job, source: &Checkpoint, output: &Path) -> bool {
+/// Does something with each input. One that is refused is said to be; of several all, and nothing is done then.
+fn all_of<'a, T, U>(inputs: &'a [T], mut what: impl FnMut(&'a T) -> Result<U>) -> Result<Vec<U>> {
+    if let [only] = inputs {
+        return what(only).map(|done| vec![done]);
+    }
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    for input in inputs {
+        match what(input) {
+            Ok(result) => done.push(result),
+            Err(error) => {
+                tell_error(&error);
+                refused.push(error);
+            }
+        }
+    }
+    match &refused[..] {
+        [] => Ok(done),
+        _ => Err(summed_up(
+            format!("{} of {} inputs are refused, nothing was written", refused.len(), inputs.len()),
+            &refused,
+        )),
+    }
+}
+
+/// One error for several: with their exit code where they have one, else 1.
+fn summed_up(message: String, errors: &[Error]) -> Error {
+    let error = Error::new(message);
+    match errors {
+        [first, rest @ ..] if rest.iter().all(|other| other.exit_code() == first.exit_code()) => {
+            error.with_exit_code(first.exit_code())
+        }
+        _ => error,
+    }
+}
+
+/// The error of an input that is not there, which may be meant as the output.
+fn may_be_output(error: Error, job: &Job, input: &Path) -> Error {
+    let is_last = job.inputs.len() > 1 && job.inputs.last().is_some_and(|last| last == input);
+    let is_meant = is_last && job.file.output.is_none() && container::by_extension(input).is_some();
+    if is_meant && !input.exists() {
+        return error.remedy(format!("-o {}, if it is the output", quoted(input)));
+    }
+    error
+}
+
+/// The folder that outputs go into under their inputs' names: of several inputs the one that is named, of one file a
+/// folder that is there, or a name that ends in a slash.
+fn output_folder<'a>(job: &Job<'a>, sources: &[Checkpoint]) -> Result<Option<&'a Path>> {
+    let Some(output) = job.file.output.as_deref() else { return Ok(None) };
+    if let [source] = sources {
+        let is_named_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let is_folder = source.folder.is_none() && job.max_shard_size.is_none() && (output.is_dir() || is_named_so);
+        return Ok(is_folder.then_some(output));
+    }
+    if output.exists() && !output.is_dir() || is_standard_output(output) {
+        let error = Error::usage("is no folder, and the outputs of several inputs go into one").in_file(output);
+        return Err(error.remedy("name a folder with -o"));
+    }
+    Ok(Some(output))
+}
+
+/// Plans an output, and refuses what can be refused.
+fn prepare<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<Ready<'a>> {
+    let Conversion { source, output, .. } = one;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
-    job.max_shard_size.is_some() || source.folder.is_some() && !is_file
+    let is_folder = job.max_shard_size.is_some() || source.folder.is_some() && !is_file;
+    if is_folder { prepare_folder(job, one, run) } else { prepare_file(job, one, run) }
 }
 
-fn to_folder<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files) -> Result<Written<'a>> {
-    let args = job.file;
+fn prepare_folder<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<Ready<'a>> {
+    let &Conversion { source, ref output, .. } = one;
     if is_standard_output(output) || container::by_extension(output).is_some() && !output.is_dir() {
         let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
         return Err(error.remedy("name a folder with -o"));
     }
     let spread = job.max_shard_size.map_or(Spread::AsInputs, Spread::UpTo);
-    let plans = plans(job, source, container::SHARDS, spread)?;
-    let start = match (job.part, job.resume, args.force) {
+    let (plans, ()) = plans(job, one, container::SHARDS, spread, || Ok(()))?;
+    let start = match (job.part, job.resume, job.file.force) {
         (Some(_), ..) => Start::Part,
         (None, true, _) => Start::Resume,
         (None, false, true) => Start::Replace,
         (None, false, false) => Start::Anew,
     };
     let folder = Folder::new(source, output, &plans, spread, (job.operator.name(), options(job)), start, run)?;
-    if !args.quiet {
+    if !job.file.quiet {
         folder.warn_of_left_out();
     }
-    let threads = threads(args.threads);
-    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: job.measures, threads };
-    if args.dry_run {
-        let files = if job.is_measured() {
-            folder.measure(source, &plans, job.part, &settings)?
-        } else {
-            folder.dry_run(&plans, job.part)
-        };
-        return Ok(Written { files, before: 0, finished: 0, all: plans.len() });
-    }
-    folder.write(source, plans, job.part, &settings)
+    Ok(Ready::Folder(folder, plans))
 }
 
-fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files) -> Result<Written<'a>> {
-    let args = job.file;
+fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<Ready<'a>> {
+    let Conversion { input, source, output, is_named } = one;
     if let Some(flag) = job.part.map(|_| "--part").or(job.resume.then_some("--resume")) {
         let error =
             Error::usage(format!("{flag} is for folders of shards, and the output is one file")).in_file(output);
@@ -169,60 +261,225 @@ fn to_file<'a>(job: &Job, source: &'a Checkpoint, output: &Path, run: &mut Files
     }
     let given = source.shards[0].container;
     let target = match container::by_extension(output) {
-        _ if args.output.is_none() => given,
+        _ if !is_named => given,
         Some(target) => target,
-        None if output.extension().is_none() || output.extension() == job.input.extension() => given,
+        None if output.extension().is_none() || output.extension() == input.extension() => given,
         None => {
             let error = Error::new("tcast writes no format of this extension").in_file(output);
             return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
         }
     };
-    let destination = Destination::among(run, output, args.force)?;
-    if job.measures.hash && !destination.keeps() {
-        let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
-        return Err(error.remedy("leave --hash out, or name a file with -o"));
+    let find_place = || {
+        if job.file.dry_run
+            && !output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists())
+            && !is_named
+        {
+            run.write(output).map_err(|error| error.remedy("name another folder with -o"))?;
+            return Ok(None);
+        }
+        let destination = Destination::among(run, output, job.file.force)?;
+        if job.measures.hash && !destination.keeps() {
+            let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
+            return Err(error.remedy("leave --hash out, or name a file with -o"));
+        }
+        Ok(Some(destination))
+    };
+    let (mut plans, destination) = plans(job, one, target, Spread::One, find_place)?;
+    let plan = plans.swap_remove(0);
+    if let Some(destination) = &destination {
+        destination.check_room(plan.len)?;
     }
-    let mut plan = plans(job, source, target, Spread::One)?.swap_remove(0);
-    destination.check_room(plan.len)?;
-    let name = output.to_string_lossy().into_owned();
+    Ok(Ready::File(destination, plan))
+}
+
+/// Does what is planned; `None` where the output exists.
+fn execute<'a>(job: &Job, one: &Conversion<'a>, ready: Ready<'a>) -> Result<Option<Written<'a>>> {
+    let (args, source) = (job.file, one.source);
+    let threads = threads(args.threads);
+    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: job.measures, threads };
+    let written = match ready {
+        Ready::Skip => return Ok(None),
+        Ready::File(destination, plan) => write_file(job, one, destination, plan, threads),
+        Ready::Folder(folder, plans) if args.dry_run => {
+            let files = if job.is_measured() {
+                folder.measure(source, &plans, job.part, &settings)?
+            } else {
+                folder.dry_run(&plans, job.part)
+            };
+            Ok(Written { files, before: 0, finished: 0, all: plans.len() })
+        }
+        Ready::Folder(folder, plans) => folder.write(source, plans, job.part, &settings),
+    };
+    match written {
+        Err(error) if args.skip_existing && error.is_existing() => Ok(None), // another run has made it meanwhile
+        written => written.map(Some),
+    }
+}
+
+fn write_file<'a>(
+    job: &Job,
+    one: &Conversion<'a>,
+    destination: Option<Destination>,
+    mut plan: Plan<'a>,
+    threads: usize,
+) -> Result<Written<'a>> {
+    let (args, shards) = (job.file, &one.source.shards);
+    let name = one.output.to_string_lossy().into_owned();
     if args.dry_run && !job.is_measured() {
         return Ok(Written { files: vec![FileReport::new(name, &plan, None)], before: 0, finished: 0, all: 1 });
     }
-    if destination.keeps() && !args.quiet && !args.dry_run {
+    let destination = destination.filter(|_| !args.dry_run).unwrap_or_else(Destination::nowhere);
+    if destination.keeps() && !args.quiet {
         warn_of_abandoned(destination.folder());
     }
-    let destination = if args.dry_run { Destination::nowhere() } else { destination };
     let file = destination.create()?;
     let progress = progress::shown("", plan.source_bytes(), args.quiet);
-    let outcomes = engine::run(&plan, &source.shards, &file, threads(args.threads), job.measures.figures, &*progress)?;
+    let outcomes = engine::run(&plan, shards, &file, threads, job.measures.figures, &*progress)?;
     drop(progress);
     plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
     let mut report = FileReport::new(name, &plan, Some(outcomes));
     if job.measures.hash {
         let progress = progress::shown("hashing", plan.source_bytes() + plan.tensor_bytes(), args.quiet);
-        let hashes = hash::of(&plan, &source.shards, &file.read_again()?, threads(args.threads), &*progress)?;
+        let hashes = hash::of(&plan, shards, &file.read_again()?, threads, &*progress)?;
         report = report.with_hashes(hashes);
     }
-    file.publish(!args.no_sync, Some("the output was complete"))?;
+    let kept = if job.inputs.len() > 1 { "some outputs were complete" } else { "the output was complete" };
+    file.publish(!args.no_sync, Some(kept))?;
     Ok(Written { files: vec![report], before: 0, finished: 1, all: 1 })
 }
 
-/// Plans, with a bar where texts have to be read for it, and warns of what will be lost.
-fn plans<'a>(job: &Job, source: &'a Checkpoint, container: &dyn Container, spread: Spread) -> Result<Vec<Plan<'a>>> {
-    let measuring = progress::shown("measuring the texts", source.bytes(), job.file.quiet);
+fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, begin: Instant) -> Report<'a> {
+    let Written { files, before, .. } = written;
+    let bytes_in = match job.part {
+        Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
+        None => one.source.bytes(),
+    };
+    let time = (!job.file.dry_run).then(|| begin.elapsed());
+    let (operator, options) = (job.operator.name(), options(job));
+    Report { operator, input: one.input, output: &one.output, options, bytes_in, files, before, time }
+}
+
+/// Reports on the only input.
+fn show(job: &Job, one: &Conversion, report: &Report, (finished, all): (usize, usize)) -> Result<()> {
+    let (args, output) = (job.file, &one.output);
+    if args.json {
+        print(&json_text(&report.json()))?;
+    } else if args.dry_run {
+        print(&report.table())?;
+    }
+    if !args.quiet {
+        tell(&report.summary());
+        if args.dry_run {
+            tell_room(output, report.bytes_out());
+        }
+        if job.part.is_some() && !args.dry_run {
+            let when = if finished == all { "all are" } else { "when all are" };
+            tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", quoted(output)));
+        }
+    }
+    Ok(())
+}
+
+fn tell_room(output: &Path, needed: u64) {
+    if !is_standard_output(output)
+        && let Some(available) = output::available(output.parent().unwrap_or(output))
+    {
+        tell(&format!("{} of disk space are needed, {} are available", size(needed), size(available)));
+    }
+}
+
+/// What became of several inputs so far.
+#[derive(Default)]
+struct Several {
+    documents: Vec<Value>,
+    done: usize,
+    skipped: usize,
+    failures: Vec<Error>,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Several {
+    /// Reports on one that was converted.
+    fn add(&mut self, job: &Job, report: &Report) -> Result<()> {
+        self.done += 1;
+        self.bytes_in += report.bytes_in;
+        self.bytes_out += report.bytes_out();
+        if job.file.json || job.report.is_some() {
+            self.documents.push(report.json());
+        }
+        if job.file.dry_run && !job.file.json {
+            print(&report.table())?;
+        }
+        if !job.file.quiet {
+            tell(&report.line());
+        }
+        Ok(())
+    }
+
+    /// Reports on all of them.
+    fn finish(mut self, job: &Job, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
+        let (args, operator) = (job.file, job.operator.name());
+        if job.inputs.len() == 1 {
+            return if args.json { print(&json_text(&self.documents.remove(0))) } else { Ok(()) }; // it was skipped
+        }
+        let time = (!args.dry_run).then(|| start.elapsed());
+        let document = several(operator, self.documents, (self.bytes_in, self.bytes_out), time);
+        if let Some(file) = report_file {
+            file.write_text(&(json_text(&document) + "\n"), args)?;
+        }
+        if args.json {
+            print(&json_text(&document))?;
+        }
+        let failed = self.failures.len();
+        if !args.quiet {
+            let (before, after) = (size(self.bytes_in), size(self.bytes_out));
+            let mut text = format!("{operator} {} of {} inputs, {before} -> {after}", self.done, job.inputs.len());
+            if let Some(time) = time {
+                text += &format!(" in {:.2} s", time.as_secs_f64());
+            }
+            if self.skipped > 0 {
+                text += &format!(", {} skipped", self.skipped);
+            }
+            tell(&text);
+            if let (true, Some(output)) = (args.dry_run, &args.output) {
+                tell_room(output, self.bytes_out);
+            }
+        }
+        if failed == 0 {
+            return Ok(());
+        }
+        Err(summed_up(format!("{failed} of {} inputs failed", job.inputs.len()), &self.failures))
+    }
+}
+
+/// Plans, with a bar where texts have to be read for it, and warns of what will be lost. `check` comes after the types
+/// are refused that cannot be converted, and before the texts are read.
+fn plans<'a, T>(
+    job: &Job,
+    one: &Conversion<'a>,
+    container: &dyn Container,
+    spread: Spread,
+    check: impl FnOnce() -> Result<T>,
+) -> Result<(Vec<Plan<'a>>, T)> {
+    let source = one.source;
     let is_cast = matches!(job.operator, Operator::Cast(_));
     let codes = if is_cast && !job.force_codes { Some(codes(source)?) } else { None };
     let (selection, from) = (&job.selection, job.file.from);
     let fail_on = &job.fail_on[..];
     let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref(), fail_on };
-    let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes))
-        .map_err(|error| error.in_file(job.input))?;
+    let in_file = |error: Error| error.in_file(one.input);
+    plan::check(&request, &source.shards).map_err(in_file)?;
+    let checked = check()?;
+    // Only where there are texts: a bar is drawn as soon as it is there.
+    let measuring = LazyCell::new(|| progress::shown("measuring the texts", source.bytes(), job.file.quiet));
+    let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     if !job.file.quiet {
         warn_of_losses(source, container, selection);
         warn_of_scales(&plans, codes.as_ref(), selection);
     }
-    Ok(plans)
+    Ok((plans, checked))
 }
 
 /// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.
@@ -273,7 +530,10 @@ fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) 
 }
 
 /// The output as named, or beside the input with the type in its name.
-fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
+fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<PathBuf> {
+    if let Some(folder) = folder {
+        return name_in(folder, job, source);
+    }
     if let Some(output) = &job.file.output {
         check_standard_output(output, job.file.json && !job.file.dry_run)?;
         return Ok(output.clone());
@@ -283,8 +543,8 @@ fn output_path(job: &Job, source: &Checkpoint) -> Result<PathBuf> {
     };
     match &source.folder {
         Some(folder) => folder::with_type(folder, to.name()),
-        None if job.max_shard_size.is_some() => folder::with_type(&job.input.with_extension(""), to.name()),
-        None => beside_input(job.input, with_type(job.input, to.name())),
+        None if job.max_shard_size.is_some() => folder::with_type(&source.path.with_extension(""), to.name()),
+        None => beside_input(&source.path, with_type(&source.path, to.name())),
     }
 }
 
@@ -309,6 +569,17 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     let message =
         format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
     Err(Error::new(message).in_file(input).remedy(format!("name an output elsewhere: -o {}", quoted(&elsewhere))))
+}
+
+/// An input's own name in the folder of outputs.
+fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
+    let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
+    let name = match &source.folder {
+        Some(input) => folder::named(input)?.file_name().map(OsString::from),
+        None if job.max_shard_size.is_some() => source.path.file_stem().map(OsString::from),
+        None => source.path.file_name().map(OsString::from),
+    };
+    Ok(folder.join(name.ok_or_else(nameless)?))
 }
 
 /// `model.safetensors` -> `model.TYPE.safetensors`.

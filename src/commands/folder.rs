@@ -266,12 +266,17 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     Ok(())
 }
 
+/// A folder by its own name, also where it is given as `.` or the like.
+pub(super) fn named(folder: &Path) -> Result<PathBuf> {
+    match folder.file_name() {
+        Some(_) => Ok(folder.to_owned()),
+        None => fs::canonicalize(folder).map_err(|error| Error::io("cannot read", &error).in_file(folder)),
+    }
+}
+
 /// `llama` -> `llama-TYPE`, beside it; the folder's own name where it is given as `.` or the like.
 pub(super) fn with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
-    let named = match folder.file_name() {
-        Some(_) => folder.to_owned(),
-        None => fs::canonicalize(folder).map_err(|error| Error::io("cannot read", &error).in_file(folder))?,
-    };
+    let named = named(folder)?;
     let Some(name) = named.file_name() else {
         return Err(Error::usage("the folder has no name for the output: name one with -o").in_file(folder));
     };

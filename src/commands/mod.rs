@@ -147,15 +147,10 @@ fn stray_file(error: &clap::Error) -> Option<Error> {
         Some(ContextValue::String(word)) if names_a_file(word) => Some(word),
         _ => None,
     };
-    let has_output = || std::env::args_os().nth(1).is_some_and(|command| command == "cast" || command == "bitcast");
     match error.kind() {
         ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).map(|file| {
             let remedy = format!("tcast cast {} --to DTYPE", quoted(file.as_ref()));
             Error::usage(format!("'{file}' is no subcommand")).remedy(remedy)
-        }),
-        ErrorKind::UnknownArgument if has_output() => word(ContextKind::InvalidArg).map(|file| {
-            let remedy = format!("-o {}, if it is the output", quoted(file.as_ref()));
-            Error::usage(format!("'{file}' is one file too many")).remedy(remedy)
         }),
         _ => None,
     }

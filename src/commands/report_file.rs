@@ -27,14 +27,18 @@ impl ReportFile {
     ///
     /// # Errors
     /// When it is there, is a file of the run or in its output, has another extension, or its folder is missing.
-    pub(super) fn new(path: &Path, replace: bool, output: &Path, run: &mut Files) -> Result<Self> {
+    pub(super) fn new(path: &Path, replace: bool, outputs: &[&Path], run: &mut Files) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
         if !is_page && extension != "json" {
             let error = Error::usage("a report is a page or JSON").in_file(path);
             return Err(error.remedy("name it something.html or something.json"));
         }
-        if is_within(path, output) {
+        if is_page && outputs.len() > 1 {
+            let error = Error::usage("a page is about one input, and there are several").in_file(path);
+            return Err(error.remedy("name a .json, or convert the inputs one by one"));
+        }
+        if outputs.iter().any(|output| is_within(path, output)) {
             let error = Error::new("the report is, or lies in, the output").in_file(path);
             return Err(error.remedy("name another file with --report"));
         }
@@ -51,6 +55,14 @@ impl ReportFile {
         } else {
             json_text(&report.json()) + "\n"
         };
+        self.write_text(&text, args)
+    }
+
+    /// Writes a report of several inputs.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn write_text(self, text: &str, args: &FileArgs) -> Result<()> {
         let file = self.destination.create()?;
         file.write_at(0, text.as_bytes())?;
         file.publish(!args.no_sync, None)

@@ -233,6 +233,14 @@ pub fn apply<'a>(
     Ok(plans)
 }
 
+/// Refuses what can be refused without laying anything out, which for texts would read them.
+///
+/// # Errors
+/// As [`apply`].
+pub(crate) fn check(request: &Request, inputs: &[Input]) -> Result<()> {
+    choose(request, inputs).map(drop)
+}
+
 /// The conversions of a plan: one of each kind, shared by all of its tensors.
 struct Conversions {
     operator: Operator,

@@ -7,7 +7,7 @@ pub use html::{Spread, page};
 use crate::container::{Elements, position, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
-use crate::error::{brief, counted, shorten, size, visible};
+use crate::error::{Error, brief, counted, shorten, size, visible};
 use crate::figures::Figures;
 use crate::hash::Hashes;
 use crate::kernel::{Counts, Loss};
@@ -191,7 +191,9 @@ impl Report<'_> {
         self.tensors().filter(|tensor| tensor.is_converted)
     }
 
-    fn bytes_out(&self) -> u64 {
+    /// Length of the outputs in bytes.
+    #[must_use]
+    pub(crate) fn bytes_out(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
@@ -234,9 +236,8 @@ impl Report<'_> {
         document
     }
 
-    /// The summary, several lines.
-    #[must_use]
-    pub fn summary(&self) -> String {
+    /// What became of the tensors, in a few words.
+    fn heading(&self) -> String {
         let (all, converted) = (self.tensors().count(), self.converted().count());
         let mut text = match converted {
             0 => format!("{} no tensor", self.operator),
@@ -245,6 +246,22 @@ impl Report<'_> {
         if all > converted {
             let _ = write!(text, ", copied {}{}", all - converted, self.reasons());
         }
+        text
+    }
+
+    /// A line for one input of several, and one for each kind of loss.
+    #[must_use]
+    pub(crate) fn line(&self) -> String {
+        let (input, output) = (self.input.to_string_lossy(), self.output.to_string_lossy());
+        let (size_in, size_out) = (size(self.bytes_in), size(self.bytes_out()));
+        let values = if self.time.is_some() || self.is_measured() { self.values() } else { String::new() };
+        format!("{} -> {}: {}, {size_in} -> {size_out}{values}", visible(&input), visible(&output), self.heading())
+    }
+
+    /// The summary, several lines.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let (all, mut text) = (self.tensors().count(), self.heading());
         let (size_in, size_out) = (size(self.bytes_in), size(self.bytes_out()));
         let _ =
             write!(text, "\n{} -> {}", visible(&self.input.to_string_lossy()), visible(&self.output.to_string_lossy()));
@@ -417,6 +434,40 @@ pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
         "output": output.to_string_lossy(),
         "skipped": true,
     })
+}
+
+/// The JSON document of an input of several that could not be converted.
+#[must_use]
+pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error) -> Value {
+    let mut document = skipped(operator, input, output);
+    if let Some(fields) = document.as_object_mut() {
+        fields.remove("skipped");
+        fields.insert("error".to_owned(), json!(error.to_string()));
+    }
+    document
+}
+
+/// The JSON document of several inputs, with a document of each.
+#[must_use]
+pub(crate) fn several(
+    operator: &str,
+    inputs: Vec<Value>,
+    (before, after): (u64, u64),
+    time: Option<Duration>,
+) -> Value {
+    let mut document = json!({
+        "schema": SCHEMA,
+        "tcast": env!("CARGO_PKG_VERSION"),
+        "operator": operator,
+        "dry_run": time.is_none(),
+        "inputs": inputs,
+        "bytes_in": before,
+        "bytes_out": after,
+    });
+    if let Some(time) = time {
+        document["seconds"] = json!(time.as_secs_f64());
+    }
+    document
 }
 
 /// The types of tensors now, each once, in the order of the tensors.

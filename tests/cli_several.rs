@@ -1,0 +1,189 @@
+//! Several inputs in one run, and a folder as the output of files.
+
+mod common;
+
+use common::{Bench, npy, npy_data, npy_f32};
+use serde_json::Value;
+use std::fs;
+
+/// `a.npy` and `b.npy`, of one float32 each.
+fn bench() -> Bench {
+    let bench = Bench::new();
+    bench.write("a.npy", &npy_f32(&[1.0]));
+    bench.write("b.npy", &npy_f32(&[2.0]));
+    bench
+}
+
+fn in_folder(bench: &Bench, name: &str) -> Vec<String> {
+    let names = fs::read_dir(bench.path(name)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn several_inputs_have_an_output_each_in_the_folder_that_is_named() {
+    let bench = bench();
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o out");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""));
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    assert_eq!(lines[0], "a.npy -> out/a.npy: cast 1 tensor to float16, 132 B -> 130 B");
+    assert!(lines.contains(&"b.npy -> out/b.npy: cast 1 tensor to float16, 132 B -> 130 B"), "{outcome:?}");
+    assert!(lines.last().unwrap().starts_with("cast 2 of 2 inputs, 264 B -> 260 B in "), "{outcome:?}");
+    assert_eq!(in_folder(&bench, "out"), ["a.npy", "b.npy"]);
+    assert_eq!(npy_data(&bench.read("out/b.npy")), [0x00, 0x40]);
+    // Each is what it is alone, also with a slash behind the folder, or where it is there.
+    bench.run("cast a.npy --to f16 -o alone.npy -q").expect(0, "", "");
+    assert_eq!(bench.read("alone.npy"), bench.read("out/a.npy"));
+    bench.run("bitcast a.npy b.npy --to int32 -o bits/ -q").expect(0, "", "");
+    assert_eq!(in_folder(&bench, "bits"), ["a.npy", "b.npy"]);
+}
+
+#[test]
+fn several_inputs_without_a_folder_have_their_outputs_beside_them() {
+    let bench = bench();
+    bench.run("cast a.npy b.npy --to f16 -q").expect(0, "", "");
+    assert_eq!(bench.files(), ["a.float16.npy", "a.npy", "b.float16.npy", "b.npy"]);
+}
+
+#[test]
+fn one_file_goes_into_a_folder_that_is_there_or_named_with_a_slash() {
+    let bench = bench();
+    fs::create_dir(bench.path("out")).unwrap();
+    bench.run("cast a.npy --to f16 -o out -q").expect(0, "", "");
+    bench.run("cast b.npy --to f16 -o new/ -q").expect(0, "", "");
+    assert_eq!((in_folder(&bench, "out"), in_folder(&bench, "new")), (vec!["a.npy".into()], vec!["b.npy".into()]));
+    let outcome = bench.run("cast a.npy --to f16 -o .");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+    assert!(outcome.stderr.contains("is a file of the input") && !outcome.stderr.contains("--force"), "{outcome:?}");
+}
+
+#[test]
+fn folders_of_shards_are_among_several_inputs() {
+    let bench = bench();
+    bench.add_checkpoint("llama-tiny-bf16", "llama");
+    bench.run("cast llama a.npy --to f16 -o out -q").expect(0, "", "");
+    bench.run("cast llama --to f16 -o alone -q").expect(0, "", "");
+    assert_eq!(in_folder(&bench, "out"), ["a.npy", "llama"]);
+    assert_eq!(in_folder(&bench, "out/llama"), in_folder(&bench, "alone"));
+}
+
+#[test]
+fn all_inputs_are_checked_before_the_first_output_is_written() {
+    let bench = bench();
+    bench.write("c.npy", b"no array");
+    let outcome = bench.run("cast a.npy c.npy missing.npy b.npy --to f16 -o out");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+    for part in ["error: c.npy: ", "error: missing.npy: ", "error: 2 of 4 inputs are refused, nothing was written\n"] {
+        assert!(outcome.stderr.contains(part), "{part}: {outcome:?}");
+    }
+    assert_eq!(bench.files(), ["a.npy", "b.npy", "c.npy"]);
+
+    fs::create_dir(bench.path("sub")).unwrap();
+    bench.write("sub/a.npy", &npy_f32(&[3.0]));
+    let outcome = bench.run("cast a.npy sub/a.npy --to f16 -o out");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("out/a.npy: would be written twice"), "{outcome:?}");
+    assert!(!bench.path("out").exists());
+
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o c.npy");
+    let message = "tcast: error: c.npy: is no folder, and the outputs of several inputs go into one
+  name a folder with -o\n";
+    outcome.expect(2, "", message);
+    // What was meant as the output is an input here.
+    let outcome = bench.run("cast a.npy y.npy --to f16");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("\n  -o 'y.npy', if it is the output\n"), "{outcome:?}");
+}
+
+#[test]
+fn outputs_that_exist_are_refused_together_or_skipped() {
+    let bench = bench();
+    fs::create_dir(bench.path("out")).unwrap();
+    bench.write("out/a.npy", b"mine");
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o out");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(4), ""));
+    assert_eq!(in_folder(&bench, "out"), ["a.npy"]);
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o out --skip-existing");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""));
+    assert!(outcome.stderr.starts_with("skipped: out/a.npy exists\nb.npy -> out/b.npy: "), "{outcome:?}");
+    assert!(outcome.stderr.trim_end().ends_with(", 1 skipped"), "{outcome:?}");
+    assert_eq!(bench.read("out/a.npy"), b"mine");
+}
+
+#[test]
+fn an_input_that_fails_does_not_stop_the_others() {
+    let bench = bench();
+    // Damaged where only its elements show it.
+    bench.write("0.npy", &npy("[('float4_e2m1fn', '|u1')]", "(1,)", &[0x17]));
+    let outcome = bench.run("cast 0.npy a.npy b.npy --to f16 -o out --json");
+    assert_eq!(outcome.code, Some(1));
+    assert!(outcome.stderr.starts_with("tcast: error: 0.npy: "), "{outcome:?}");
+    assert!(outcome.stderr.ends_with("tcast: error: 1 of 3 inputs failed\n"), "{outcome:?}");
+    assert_eq!(in_folder(&bench, "out"), ["a.npy", "b.npy"]);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert!(report["inputs"][0]["error"].as_str().unwrap().contains("0.npy"), "{report}");
+    assert_eq!(report["inputs"][2]["output"], "out/b.npy");
+    assert_eq!(bench.run("cast 0.npy --to f16 -o new/ -q").code, Some(1));
+    assert!(!bench.path("new").exists());
+}
+
+#[test]
+fn the_report_of_several_inputs_is_one_document() {
+    let bench = bench();
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o out --json -q --report r.json");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&report["schema"], &report["bytes_in"], &report["dry_run"]), (&1.into(), &264.into(), &false.into()));
+    let written: Value = serde_json::from_slice(&bench.read("r.json")).unwrap();
+    assert_eq!(written, report);
+    // Each is the document of its input alone.
+    let mut one: Value =
+        serde_json::from_str(&bench.run("cast a.npy --to f16 -o y.npy --json -q --stats").stdout).unwrap();
+    let mut among = report["inputs"][0].clone();
+    for document in [&mut one, &mut among] {
+        let fields = document.as_object_mut().unwrap();
+        ["seconds", "output", "files"].map(|field| fields.remove(field));
+    }
+    assert_eq!(one, among);
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o out -f --report r.html");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
+}
+
+#[test]
+fn a_dry_run_of_several_inputs_shows_all_and_makes_no_folder() {
+    let bench = bench();
+    let outcome = bench.run("cast a.npy b.npy --to f16 -o out -n");
+    let table = "a  [1]  float32 -> float16  4 B -> 2 B\nb  [1]  float32 -> float16  4 B -> 2 B\n";
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
+    assert_eq!(bench.files(), ["a.npy", "b.npy"]);
+    assert_eq!(bench.run("cast a.npy a.npy --to f16 -o out -n").code, Some(1));
+}
+
+#[test]
+fn a_pattern_has_to_match_in_one_of_several_inputs() {
+    let bench = bench();
+    bench.run("cast a.npy b.npy --to f16 -o out --exclude a -q").expect(0, "", "");
+    assert_eq!(bench.run("cast a.npy b.npy --to f16 -o more --exclude c -q").code, Some(2));
+}
+
+#[cfg(unix)]
+#[test]
+fn there_may_be_more_inputs_than_files_that_are_open_by_default() {
+    let bench = Bench::new();
+    let names: Vec<String> = (0..100).map(|at| format!("{at}.npy")).collect();
+    names.iter().for_each(|name| bench.write(name, &npy_f32(&[1.0])));
+    let program = bench.command().get_program().to_owned();
+    let script = format!("ulimit -S -n 64; exec \"$0\" cast {} --to f16 -o out -q --no-sync", names.join(" "));
+    let mut shell = std::process::Command::new("sh");
+    let output = shell.arg("-c").arg(&script).arg(&program).current_dir(bench.path("")).output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    assert_eq!(in_folder(&bench, "out").len(), 100);
+}
+
+#[test]
+fn a_bitcast_reports_the_widths_before_the_output_that_exists() {
+    let bench = bench();
+    bench.write("y.npy", b"mine");
+    let outcome = bench.run("bitcast a.npy --to int16 -o y.npy");
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
+    assert!(outcome.stderr.contains("float32 has 32 bits and int16 has 16"), "{outcome:?}");
+}
