@@ -217,6 +217,21 @@ fn the_default_output_does_not_join_the_checkpoint_that_the_input_is() {
 }
 
 #[test]
+fn a_folder_that_an_output_made_ambiguous_says_which_file_that_is() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("one")).unwrap();
+    bench.write("one/model.safetensors", &shard(&[("w", 1.5, 20)]));
+    bench.run("cast one/model.safetensors --to f16 -q").expect(0, "", "");
+    let remedy = "mv -n 'one/model.float16.safetensors' 'one/..'";
+    let outcome = bench.run("cast one --to bf16 -q");
+    let error = "'w' is in model.float16.safetensors and in model.safetensors";
+    outcome.expect(1, "", &format!("tcast: error: one: {error}\n  tcast wrote one of them; move it: {remedy}\n"));
+    shell(&bench, remedy).expect(0, "", "");
+    bench.run("cast one --to bf16 -q").expect(0, "", "");
+    assert_eq!(bench.files(), ["model.float16.safetensors", "one", "one-bfloat16"]);
+}
+
+#[test]
 fn a_second_run_in_one_process_and_two_at_once_do_their_work() {
     let bench = two_files();
     let path = |name: &str| bench.path(name).to_str().unwrap().to_owned();

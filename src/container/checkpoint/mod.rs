@@ -11,7 +11,8 @@ mod unfinished;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
 
-use super::{Input, Tensor, survey as survey_file};
+use super::{Input, SHARDS, Tensor, survey as survey_file};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
@@ -137,10 +138,28 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         }
     }
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
-        let remedy = format!("download the folder again; tcast inspect {} shows all that does not fit", quoted(path));
+        let remedy = match output_among(&checkpoint) {
+            Some((output, folder)) => {
+                format!("tcast wrote one of them; move it: mv -n {} {}", quoted(output), quoted(&folder.join("..")))
+            }
+            None => format!("download the folder again; tcast inspect {} shows all that does not fit", quoted(path)),
+        };
         return Err(Error::new(&fatal.text).in_file(path).remedy(remedy));
     }
     Ok(checkpoint)
+}
+
+/// A shard that has the name which tcast gives to the cast of another one, `model.TYPE.safetensors`, and its folder.
+fn output_among(checkpoint: &Checkpoint) -> Option<(&Path, &Path)> {
+    let folder = checkpoint.folder.as_ref()?;
+    let is_output = |path: &Path| {
+        let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
+        let is_name = dtype.parse().is_ok_and(|known: Dtype| known.name() == dtype);
+        let source = path.with_file_name(format!("{stem}.{}", SHARDS.facts().extension));
+        (is_name && checkpoint.shards.iter().any(|shard| shard.path() == source)).then_some(())
+    };
+    let output = checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())?;
+    Some((output, folder))
 }
 
 /// Opens a file, or every shard of a folder, which is given by its own path or that of an index in it.
