@@ -18,7 +18,7 @@ use crate::container::{Checksum, Data, Input, Reader, sum_of};
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
 use crate::figures::{Comparer, InOrder};
-use crate::io::output::Output;
+use crate::io::sink::Sink;
 use crate::kernel::Counts;
 use crate::plan::{Plan, PlannedTensor, Share};
 use crate::progress::Progress;
@@ -57,7 +57,7 @@ pub struct Outcome {
 pub fn run(
     plan: &Plan,
     inputs: &[Input],
-    output: &Output,
+    output: &dyn Sink,
     threads: usize,
     figures: bool,
     progress: &dyn Progress,
@@ -268,7 +268,7 @@ impl Sums {
     }
 
     /// Compares the sources' checksums with theirs, and writes those of the results.
-    fn settle(self, plan: &Plan, inputs: &[Input], output: &Output) -> Result<()> {
+    fn settle(self, plan: &Plan, inputs: &[Input], output: &dyn Sink) -> Result<()> {
         if plan.tensors.iter().all(|tensor| tensor.seal.is_none() && source_checksum(tensor).is_none()) {
             return Ok(());
         }
@@ -320,7 +320,7 @@ fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 struct Worker<'a> {
     plan: &'a Plan<'a>,
     inputs: &'a [Input],
-    output: &'a Output,
+    output: &'a dyn Sink,
     progress: &'a dyn Progress,
     /// Of each tensor.
     found: &'a [Mutex<Found>],

@@ -303,8 +303,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
         assert_eq!(report[field], whole[field], "{field}");
     }
     same(&tree(&bench.path("parts")), &tree(&bench.path("whole")));
-    let outcome = bench.run(&format!("{cast} --part 1/3"));
-    assert!(outcome.code == Some(4) && outcome.stderr.contains("the output exists already"), "{outcome:?}");
+    bench.run(&format!("{cast} --part 1/3")).expect(0, "", "already complete: parts\n");
     let idle = bench.run("cast llama --to f16 -o idle --part 18446744073709551615/18446744073709551615");
     assert!(idle.code == Some(0) && idle.stderr.starts_with("cast no tensor\n"), "{idle:?}");
     for part in ["0/3", "4/3", "3", "1/0", "a/b"] {
@@ -408,29 +407,6 @@ fn two_runs_do_not_work_on_one_folder_at_once() {
     drop(lock);
     bench.run("cast llama --to f16 -o out --resume -q").expect(0, "", "");
     assert!(bench.path("out/model.safetensors.index.json").exists());
-}
-
-#[test]
-fn a_manifest_that_leads_elsewhere_is_refused() {
-    let bench = Bench::with_checkpoint(LLAMA, "llama");
-    bench.run("cast llama --to f16 -o out --part 1/1 -q").expect(0, "", "");
-    bench.write("precious.json", b"mine");
-    let manifest = String::from_utf8(bench.read("out/.tcast/manifest.json")).unwrap();
-    for (from, to) in [
-        ("\"generation_config.json\"", "\"../precious.json\""),
-        ("\"model-00001-of-00003.safetensors\",\n      \"bytes\": 731096", "\"/tmp/x\",\n      \"bytes\": 731096"),
-        ("\"replaced\": []", "\"replaced\": [\"../precious.json\"]"),
-        ("\"index\": \"model", "\"index\": \"../model"),
-    ] {
-        assert!(manifest.contains(from), "{manifest}");
-        bench.write("out/.tcast/manifest.json", manifest.replace(from, to).as_bytes());
-        let outcome = bench.run("cast --finish out");
-        assert!(outcome.code == Some(1) && outcome.stderr.contains("which is not in the folder"), "{outcome:?}");
-    }
-    bench.write("out/.tcast/manifest.json", b"[]");
-    let outcome = bench.run("cast --finish out");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("is no manifest of this tcast"), "{outcome:?}");
-    assert_eq!(bench.read("precious.json"), b"mine");
 }
 
 #[test]
@@ -631,7 +607,7 @@ fn odd_files_beside_the_shards_do_no_harm() {
     let odd = std::ffi::OsStr::from_bytes(b"llama/\xff.txt");
     fs::write(bench.path("").join(odd), b"").unwrap();
     std::os::unix::fs::symlink("nowhere", bench.path("llama/dangling.txt")).unwrap();
-    for name in [".tcast.json", ".tcast-abc.tmp", "model.safetensors.index.json.bak", "line\nbreak.txt"] {
+    for name in [".tcast-abc.tmp", "model.safetensors.index.json.bak", "line\nbreak.txt"] {
         bench.write(&format!("llama/{name}"), b"{}");
     }
     fs::remove_file(bench.path("llama/config.json")).unwrap();
@@ -687,7 +663,7 @@ fn what_is_in_the_way_is_told_before_anything_is_replaced() {
     fs::remove_dir(bench.path("out/config.json")).unwrap();
     std::os::unix::fs::symlink("../elsewhere", bench.path("out/.tcast")).unwrap();
     let outcome = bench.run("cast llama --to f16 -o out --force");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains(".tcast in it is a link"), "{outcome:?}");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("out/.tcast: is a link or a file where"), "{outcome:?}");
     assert_eq!(tree(&bench.path("elsewhere")).len(), 1);
 }
 

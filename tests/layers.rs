@@ -10,11 +10,11 @@ const ROOMS: &[&[&str]] = &[
     &["cli"],
     &["report"],
     &["compare", "engine", "hash", "stats"],
-    &["progress", "plan", "staging", "threads"],
+    &["progress", "plan", "staging"],
     &["select", "scaled", "conversion", "bits", "figures"],
     &["container", "operator"],
     &["kernel"],
-    &["dtype", "io"],
+    &["dtype", "io", "threads"],
     &["error"],
 ];
 

@@ -138,7 +138,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
                 continue;
             }
         };
-        let (finished, all) = (written.finished, written.all);
+        let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
         let report = report_of(job, one, written, begin);
         if is_several {
             several.add(job, &report)?;
@@ -146,6 +146,15 @@ pub(super) fn run(job: &Job) -> Result<()> {
         }
         if let Some(file) = report_file {
             file.write(&report, one.source, args)?;
+        }
+        if was_complete {
+            if args.json {
+                print(&json_text(&report.json()))?;
+            }
+            if !args.quiet {
+                tell(&folder::already_complete(&one.output));
+            }
+            return Ok(());
         }
         return show(job, one, &report, (finished, all));
     }
@@ -306,7 +315,7 @@ fn execute<'a>(job: &Job, one: &Conversion<'a>, ready: Ready<'a>) -> Result<Opti
             } else {
                 folder.dry_run(&plans, job.part)
             };
-            Ok(Written { files, before: 0, finished: 0, all: plans.len() })
+            Ok(Written { files, before: 0, finished: 0, all: plans.len(), was_complete: false })
         }
         Ready::Folder(folder, plans) => folder.write(source, plans, job.part, &settings),
     };
@@ -326,7 +335,13 @@ fn write_file<'a>(
     let (args, shards) = (job.file, &one.source.shards);
     let name = one.output.to_string_lossy().into_owned();
     if args.dry_run && !job.is_measured() {
-        return Ok(Written { files: vec![FileReport::new(name, &plan, None)], before: 0, finished: 0, all: 1 });
+        return Ok(Written {
+            files: vec![FileReport::new(name, &plan, None)],
+            before: 0,
+            finished: 0,
+            all: 1,
+            was_complete: false,
+        });
     }
     let destination = destination.filter(|_| !args.dry_run).unwrap_or_else(Destination::nowhere);
     if destination.keeps() && !args.quiet {
@@ -345,7 +360,7 @@ fn write_file<'a>(
     }
     let kept = if job.inputs.len() > 1 { "some outputs were complete" } else { "the output was complete" };
     file.publish(!args.no_sync, Some(kept))?;
-    Ok(Written { files: vec![report], before: 0, finished: 1, all: 1 })
+    Ok(Written { files: vec![report], before: 0, finished: 1, all: 1, was_complete: false })
 }
 
 fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, begin: Instant) -> Report<'a> {

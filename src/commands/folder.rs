@@ -1,22 +1,25 @@
 //! A checkpoint is written into a folder: shards, index and side files, by one run or by parts.
 
-use super::{print, tell, warn};
+use super::{print, tell, threads, warn};
 use crate::cli::{FileArgs, Part};
-use crate::container::Input;
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, INDEX, SideFiles, config, index_text, is_index, is_shard_name, shard_names, weight_map,
+    self, CONFIG, Checkpoint, INDEX, SideFiles, config, index_text, is_index, is_shard_name, shard_names, weight_map,
     with_dtype,
 };
+use crate::container::{Input, Tensor};
 use crate::engine;
-use crate::error::{Error, Result, json_text, quoted, shorten};
+use crate::error::{Error, Result, json_text, quoted, shorten, visible};
 use crate::hash;
 use crate::io::identity::{Files, is_within};
+use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
-use crate::plan::{Plan, Spread};
+use crate::io::sink::{Existing, Summed};
+use crate::plan::{Plan, Spread, source_form};
 use crate::progress::{Shards, Silent};
 use crate::report::{FileReport, Report};
 use crate::staging::{self, Manifest, Shard, Source, Staging, Start};
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -49,6 +52,8 @@ pub(super) struct Folder {
     /// Where the side files are.
     source: Option<PathBuf>,
     left_out: Vec<PathBuf>,
+    /// Whether something is there already, which may be what is to be written.
+    is_there: bool,
 }
 
 impl Folder {
@@ -97,10 +102,10 @@ impl Folder {
             index,
             replaced,
         };
-        staging::check(path, start, &manifest)?;
+        let is_there = staging::check(path, start, &manifest)?;
         check_files(path, &manifest, run).map_err(|error| error.remedy("name another folder with -o"))?;
         let folder = source.folder.clone();
-        Ok(Self { path: path.to_owned(), source: folder, start, left_out: side_files.left_out, manifest })
+        Ok(Self { path: path.to_owned(), source: folder, start, left_out: side_files.left_out, manifest, is_there })
     }
 
     /// Names what is in the folder of the input and will not be in the output.
@@ -158,6 +163,9 @@ impl Folder {
         settings: &Settings,
     ) -> Result<Written<'a>> {
         let chosen = chosen(&plans, part);
+        if self.is_there {
+            return self.compare(source, plans, &chosen, settings);
+        }
         let shards = self.manifest.shards.clone();
         let folder = self.source.as_deref();
         let staging = Staging::open(&self.path, self.manifest, self.start, settings.sync, folder)?;
@@ -173,8 +181,71 @@ impl Folder {
         if part.is_none() {
             work.staging.finish()?;
         }
-        Ok(Written { files, before, finished, all })
+        Ok(Written { files, before, finished, all, was_complete: false })
     }
+
+    /// Does the work once more without writing, and compares: a finished conversion is not an error, and anything else is
+    /// not taken for one.
+    fn compare<'a>(
+        self,
+        source: &'a Checkpoint,
+        mut plans: Vec<Plan<'a>>,
+        chosen: &[usize],
+        settings: &Settings,
+    ) -> Result<Written<'a>> {
+        let explain = |error: Error| {
+            let error = error.in_file(&self.path);
+            error.remedy("add --force to replace it, or name another folder with -o")
+        };
+        let there = checkpoint::survey(&self.path)?;
+        let other = match other_tensor(&there, &plans) {
+            None => staging::difference(&self.path, &self.manifest)?,
+            other => other,
+        };
+        if let Some(other) = other {
+            let what = format!("the output exists already, and is not what this command writes: {other}");
+            return Err(explain(Error::new(what).into_existing()));
+        }
+        let total = chosen.iter().map(|&at| plans[at].source_bytes()).sum();
+        let progress = Shards::new(total, settings.quiet);
+        let mut files = Vec::new();
+        for &at in chosen {
+            let (name, plan) = (&self.manifest.shards[at].file, &mut plans[at]);
+            let file = MappedFile::open(&self.path.join(name))?;
+            let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
+            let Settings { threads, measures, .. } = *settings;
+            let outcomes = engine::run(plan, &source.shards, &Existing(&file), threads, measures.figures, &*progress)
+                .map_err(|error| if error.is_existing() { explain(error) } else { error })?;
+            plan.literals = Vec::new();
+            let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
+            if measures.hash {
+                report = report.with_hashes(hash::of(plan, &source.shards, &file, threads, &Silent)?);
+            }
+            file.check_unchanged()?;
+            files.push(report);
+        }
+        staging::remove_rest(&self.path);
+        let (before, all) = (files.len(), plans.len());
+        Ok(Written { files, before, finished: all, all, was_complete: true })
+    }
+}
+
+/// A tensor that is not in a folder as it would be written there, in words.
+fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
+    let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
+    for planned in plans.iter().flat_map(|plan| &plan.tensors) {
+        let name = shorten(&planned.name);
+        let Some(tensor) = found.remove(&*planned.name) else { return Some(format!("tensor '{name}' is missing")) };
+        let is = source_form(tensor, None).map_or("opaque", |form| form.dtype().name());
+        let wanted = planned.dtypes().1.name();
+        if is != wanted {
+            return Some(format!("tensor '{name}' is {is} there, and would be {wanted}"));
+        }
+        if tensor.shape != planned.source.shape {
+            return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
+        }
+    }
+    found.keys().next().map(|name| format!("tensor '{}' would not be there", shorten(name)))
 }
 
 /// What is in the folder now.
@@ -186,6 +257,8 @@ pub(super) struct Written<'a> {
     /// How many shards of the folder are whole now, and how many there are to be.
     pub(super) finished: usize,
     pub(super) all: usize,
+    /// Whether all was there, and nothing was written.
+    pub(super) was_complete: bool,
 }
 
 /// A conversion under way.
@@ -206,8 +279,22 @@ impl<'a> Work<'a, '_> {
             let mut tensors = report.tensors.iter();
             tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!figures || tensor.is_measured()))
         };
-        let done = chosen.iter().map(|&at| self.staging.done(&self.shards[at]).filter(is_measured));
-        let done: Vec<Option<FileReport>> = done.collect();
+        let mut done: Vec<Option<FileReport>> = Vec::new();
+        for shard in chosen.iter().map(|&at| &self.shards[at]) {
+            let is_ended = self.staging.is_ended();
+            let recorded = self.staging.done(shard).filter(|report| is_ended || is_measured(report));
+            let verified = if recorded.is_some() { self.staging.verify(shard, self.settings.threads) } else { Ok(()) };
+            match verified {
+                Ok(()) => done.push(recorded),
+                Err(error) if is_ended => return Err(error.remedy("start anew with --force")),
+                Err(error) => {
+                    if !self.settings.quiet {
+                        warn(&format!("{error}; it is done again"));
+                    }
+                    done.push(None);
+                }
+            }
+        }
         let missing = || chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
         let folder = self.staging.folder().to_owned();
         check_room(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
@@ -231,7 +318,9 @@ impl<'a> Work<'a, '_> {
         let what = format!("{}/{all} {}", at + 1, shorten(name));
         let progress = progress.shard(what, plan.source_bytes());
         let Settings { threads, measures, .. } = *self.settings;
-        let outcomes = engine::run(plan, &self.source.shards, &output, threads, measures.figures, &*progress)?;
+        let summed = Summed::new(&output);
+        let outcomes = engine::run(plan, &self.source.shards, &summed, threads, measures.figures, &*progress)?;
+        let sum = summed.sum();
         plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
         if measures.hash {
@@ -239,7 +328,7 @@ impl<'a> Work<'a, '_> {
             report = report.with_hashes(hash::of(plan, &self.source.shards, &written, threads, &Silent)?);
         }
         output.publish(self.settings.sync, None)?;
-        self.staging.record(name, &report)?;
+        self.staging.record(name, sum, &report)?;
         Ok(report)
     }
 }
@@ -247,7 +336,29 @@ impl<'a> Work<'a, '_> {
 /// Puts a folder together that parts were written into, and reports on all of them.
 pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     let start = Instant::now();
+    if !staging::is_unfinished(path)?
+        && let Ok(there) = checkpoint::open(path)
+        && there.folder.is_some()
+    {
+        if args.json {
+            let (operator, options, bytes_in) = ("cast", Value::Object(Map::new()), there.bytes());
+            let (files, before, time) = (Vec::new(), there.shards.len(), Some(start.elapsed()));
+            let report = Report { operator, input: path, output: path, options, bytes_in, files, before, time };
+            print(&json_text(&report.json()))?;
+        }
+        if !args.quiet {
+            tell(&already_complete(path));
+        }
+        staging::remove_rest(path);
+        return Ok(());
+    }
     let staging = Staging::reopen(path, !args.no_sync)?;
+    for shard in &staging.manifest().shards {
+        if staging.done::<IgnoredAny>(shard).is_some() {
+            let remedy = "run the command of its part, or of all, again: it does this shard once more; then --finish";
+            staging.verify(shard, threads(args.threads)).map_err(|error| error.remedy(remedy))?;
+        }
+    }
     let manifest = staging.manifest();
     let (operator, options) = (manifest.operator.clone(), manifest.options.clone());
     let input = PathBuf::from(&manifest.input);
@@ -272,6 +383,11 @@ pub(super) fn named(folder: &Path) -> Result<PathBuf> {
         Some(_) => Ok(folder.to_owned()),
         None => fs::canonicalize(folder).map_err(|error| Error::io("cannot read", &error).in_file(folder)),
     }
+}
+
+/// What to say where nothing is left to be done.
+pub(super) fn already_complete(path: &Path) -> String {
+    format!("already complete: {}", visible(&path.to_string_lossy()))
 }
 
 /// `llama` -> `llama-TYPE`, beside it; the folder's own name where it is given as `.` or the like.
@@ -369,7 +485,9 @@ fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()
 fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
     let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
         entries => entries.map_err(failed)?,
     };
     let mut there = Vec::new();

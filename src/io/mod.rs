@@ -5,4 +5,5 @@ pub mod map;
 mod naming;
 pub(crate) mod open;
 pub mod output;
+pub mod sink;
 pub(crate) mod temporaries;

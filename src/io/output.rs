@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 pub use super::naming::sync_folder;
 pub(crate) use super::temporaries::{
-    END, NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,
+    NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,
 };
 
 /// Where an output is to go, checked before any work.

@@ -143,13 +143,11 @@ pub(crate) fn remove_leftovers(folder: &Path) {
 
 /// The name of the folder in an output folder that work is done in; it goes with all that is in it.
 pub(crate) const WORK: &str = ".tcast";
-/// The name of the file that lies in an output folder while [`WORK`] is taken away.
-pub(crate) const END: &str = ".tcast.json";
 
 /// Whether a name is that of something that this program makes for itself.
 #[must_use]
 pub(crate) fn is_own(name: &str) -> bool {
-    name == WORK || name == END || is_temporary(name)
+    name == WORK || is_temporary(name)
 }
 
 fn is_temporary(name: &str) -> bool {

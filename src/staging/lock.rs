@@ -9,27 +9,20 @@ use std::path::Path;
 /// The name of the file in the work folder that is locked.
 const LOCK: &str = "lock";
 
-/// Removes the work folder, the lock last: until then nobody else begins, and one who has begun a moment later has a
-/// folder of that name again.
+/// What the work folder is called while it is removed.
+pub(super) const REMOVED: &str = ".tcast-done.tmp";
+
+/// Removes the work folder. From one moment to the next the folder is a checkpoint: what is left of the work when a run is
+/// killed then is in nobody's way.
 pub(super) fn remove_work(work: &Path) -> io::Result<()> {
+    let removed = work.with_file_name(REMOVED);
     let unless_gone = |removed: io::Result<()>| match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     };
-    let entries = match fs::read_dir(work) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?.collect::<io::Result<Vec<_>>>()?,
-    };
-    for entry in entries.iter().filter(|entry| entry.file_name() != LOCK) {
-        let path = entry.path();
-        let is_folder = entry.file_type()?.is_dir();
-        unless_gone(if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) })?;
-    }
-    unless_gone(fs::remove_file(work.join(LOCK)))?;
-    match fs::remove_dir(work) {
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
-        removed => unless_gone(removed),
-    }
+    unless_gone(fs::remove_dir_all(&removed))?;
+    unless_gone(fs::rename(work, &removed))?;
+    unless_gone(fs::remove_dir_all(&removed))
 }
 
 /// Keeps others out, or those who work alone. A file system without locks lets everybody in.
@@ -38,6 +31,8 @@ pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
     // Read as well: on NFS a shared lock is one for reading.
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
+    #[cfg(unix)] // a link would be written through, a pipe waited for
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file =
         uninterrupted(|| options.open(&path)).map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
     match if is_shared { file.try_lock_shared() } else { file.try_lock() } {

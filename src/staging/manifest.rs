@@ -1,13 +1,15 @@
 //! What is being done in a folder, so that only the same work goes on there.
 
 use super::Start;
-use crate::container::checkpoint::{is_inside, is_plain};
+use super::files::sum_at;
+use crate::container::checkpoint::{is_index, is_inside, is_plain, is_shard_name};
 use crate::error::{Error, Result, hex_digits, shorten};
+use crate::io::open::Links;
 use crate::io::output::is_own;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
@@ -48,13 +50,15 @@ pub(crate) struct Source {
     pub modified: String,
     /// SHA-256 of what stands before the tensors, as hexadecimal digits; `None` of a side file.
     pub header: Option<String>,
+    /// CRC-32 of all of a side file; `None` of a file with tensors, which is too long to be read twice.
+    pub sum: Option<u32>,
 }
 
 impl Source {
     /// A file as it is now.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When it cannot be read.
     pub(crate) fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         let metadata = fs::metadata(path).map_err(failed)?;
@@ -63,7 +67,9 @@ impl Source {
             Err(before) => ("-", before.duration()),
         };
         let modified = format!("{sign}{}.{:09}", modified.as_secs(), modified.subsec_nanos());
-        Ok(Self { file: name, bytes: metadata.len(), modified, header: header.map(sha256) })
+        let bytes = metadata.len();
+        let sum = if header.is_none() { Some(sum_at(path, bytes, Links::Follow, 1)?) } else { None };
+        Ok(Self { file: name, bytes, modified, header: header.map(sha256), sum })
     }
 }
 
@@ -136,11 +142,20 @@ impl Manifest {
 
     /// Refuses names that lead out of the folder: the manifest is a file as any other.
     pub(super) fn check_names(&self) -> Result<()> {
-        let plain = self.shards.iter().map(|shard| &shard.file).chain(&self.index).chain(&self.replaced);
-        let stray = plain.filter(|name| !is_plain(name) || is_own(name));
-        let mut stray = stray.chain(self.side_files.iter().map(|side| &side.file).filter(|path| !is_inside(path)));
+        let is_plain = |name: &&String| is_plain(name) && !is_own(name);
+        let (side_files, shards) = (self.side_files.iter().map(|side| &side.file), self.shards.iter());
+        let mut stray = (self.index.iter().filter(|name| !is_plain(name) || !is_index(name)))
+            .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_shard_name(name)))
+            .chain(self.replaced.iter().filter(|name| !is_plain(name) || !is_index(name) && !is_shard_name(name)))
+            .chain(side_files.filter(|path| !is_inside(path)))
+            .chain(self.texts.keys().filter(|name| !self.files().any(|file| file == *name)));
         let refuse = |name: &String| Err(Error::new(format!("names '{}', which is not in the folder", shorten(name))));
-        stray.next().map_or(Ok(()), refuse)
+        stray.next().map_or(Ok(()), refuse)?;
+        let mut seen = HashSet::new();
+        match self.files().find(|file| !seen.insert(*file)) {
+            Some(twice) => Err(Error::new(format!("names '{}' twice", shorten(twice)))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -154,6 +169,8 @@ fn other_input(before: &[Source], now: &[Source]) -> Option<String> {
             format!("{file} had {} bytes, and has {} now", before.bytes, now.bytes)
         } else if before.header != now.header {
             format!("{file} has another header now")
+        } else if before.sum != now.sum {
+            format!("{file} has other content now")
         } else {
             format!("{file} was changed since (modified {}, now {})", before.modified, now.modified)
         });

@@ -6,25 +6,34 @@
 //! * `manifest.json`: what the checkpoint is made of, and how; whoever writes it first decides, and what is to be
 //!   continued must agree with it,
 //! * `files/`: side files and index, and the shards, each under its name as soon as it is whole and on the disk,
-//! * `done/`: for each shard that is, what was done, so that it counts in the report of a later run,
+//! * `done/`: for each shard that is, what was done and the checksum of what was written, so that it counts in a later
+//!   run,
 //! * `lock`: held by whoever is at work.
 //!
-//! The last step moves `files/` up, the index at the end. Then all that was done is written into [`END`], the work
-//! folder goes, and that file last: at no moment could a resume not tell how far it was.
+//! The last step puts `files/` in its place: see [`place`]. A folder with a [`WORK`] in it is no checkpoint to any
+//! command, and at no moment could a resume not tell how far the work was.
 
+mod files;
 mod lock;
 mod manifest;
+mod place;
 
+pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, Shard, Source};
 
-use crate::error::{Error, Result, quoted, shorten, visible};
+use crate::container::sum_of;
+use crate::error::{Error, Result, shorten, visible};
 use crate::io::map::MappedFile;
+use crate::io::open::Links;
 use crate::io::output::{
-    Destination, END, NewFolder, WORK, check_folder, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
+    Destination, NewFolder, WORK, check_folder, create_folders, is_own, keep_at_interrupt, remove_leftovers,
+    sync_folder,
 };
-use lock::{lock, remove_work};
+use files::{check_folders, exists, is_there, json, read, stray_above};
+use lock::lock;
 use manifest::sha256;
-use serde::de::DeserializeOwned;
+use place::recover;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -36,6 +45,8 @@ use std::path::{Path, PathBuf};
 const PIECE: usize = 1 << 20;
 /// The manifest's place in the work folder.
 const MANIFEST: &str = "manifest.json";
+/// The place of what was done, when everything is in its place.
+const END: &str = "end.json";
 
 /// How a run relates to what others have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +74,8 @@ struct End {
 struct Record<T> {
     /// The hash of the manifest: what was done by another one does not count.
     of: String,
+    /// The CRC-32 of the shard.
+    sum: u32,
     done: T,
 }
 
@@ -83,8 +96,8 @@ pub(crate) struct Staging {
     is_new: bool,
     /// How many shards were whole when this run began.
     before: usize,
-    /// Nobody else works here as long as it is open. Closed before it is removed, as Windows wants it.
-    _lock: Option<File>,
+    /// Nobody else works here as long as they are open.
+    locks: Vec<File>,
     /// What goes again if not one shard was finished; the inner folder before the outer one.
     made: Vec<NewFolder>,
 }
@@ -99,34 +112,36 @@ enum Found {
 
 fn find(folder: &Path) -> Result<Found> {
     let failed = |error: io::Error| Error::io("cannot write into", &error).in_file(folder);
-    if !folder.exists() {
+    let Ok(found) = fs::metadata(folder) else {
+        if exists(folder)? {
+            fs::metadata(folder).map_err(failed)?; // a link that leads nowhere
+        }
         check_folder(folder)?;
         return Ok(Found::Nothing);
-    }
-    if !folder.is_dir() {
+    };
+    if !found.is_dir() {
         let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
         return Err(error.remedy("name another output with -o"));
     }
-    if folder.join(WORK).is_symlink() {
-        let error = Error::new(format!("{WORK} in it is a link, which is not followed")).in_file(folder);
-        return Err(error.remedy(format!("rm {}", quoted(&folder.join(WORK)))));
-    }
-    if folder.join(WORK).join(MANIFEST).exists() || folder.join(END).exists() {
+    let work = folder.join(WORK);
+    check_folders(&work)?;
+    if exists(&work.join(MANIFEST))? || exists(&work.join(END))? {
         return Ok(Found::Unfinished);
     }
     for entry in fs::read_dir(folder).map_err(failed)? {
-        if entry.map_err(failed)?.file_name() != WORK {
+        if !is_own(&entry.map_err(failed)?.file_name().to_string_lossy()) {
             return Ok(Found::Other);
         }
     }
     Ok(Found::Nothing)
 }
 
-/// Refuses a folder that a run may not write into.
+/// Refuses a folder that a run may not write into. Gives whether something else is there, which may be what the run would
+/// write: then it is compared.
 ///
 /// # Errors
 /// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
-pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<()> {
+pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
     let (message, remedy) = match (found, start) {
         (Found::Unfinished, Start::Anew) if manifest.can_resume() => {
@@ -135,15 +150,12 @@ pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<
         (Found::Unfinished, Start::Anew) => {
             ("an unfinished conversion is in it", "add --force to replace it, or name another folder with -o")
         }
-        (Found::Other, Start::Part) => (
-            "the output exists already",
-            "remove it, or name another folder with -o; it must be the same for all parts",
-        ),
-        (Found::Other, Start::Anew | Start::Resume) => {
+        (Found::Other, Start::Anew) => {
             ("the output exists already", "add --force to replace it, or name another folder with -o")
         }
-        (Found::Nothing, _) | (_, Start::Replace) | (Found::Unfinished, Start::Resume | Start::Part) => {
-            return check_places(folder, manifest);
+        _ => {
+            check_places(folder, manifest)?;
+            return Ok(found == Found::Other && start != Start::Replace);
         }
     };
     let error = Error::new(message).in_file(folder).remedy(remedy);
@@ -154,10 +166,8 @@ pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<
 fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
     for file in manifest.files() {
         let path = folder.join(file);
-        let above = path.ancestors().skip(1).take_while(|above| *above != folder);
-        let stray = above.filter(|above| above.is_symlink() || above.exists() && !above.is_dir());
-        let is_taken = path.is_dir() && !path.is_symlink();
-        if let Some(stray) = stray.chain(is_taken.then_some(&*path)).next() {
+        let is_taken = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        if let Some(stray) = stray_above(folder, &path).or(is_taken.then_some(&path)) {
             let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
             return Err(error.remedy("remove it, or name another folder with -o"));
         }
@@ -178,12 +188,11 @@ impl Staging {
         sync: bool,
         source: Option<&Path>,
     ) -> Result<Self> {
-        check(folder, start, &manifest)?;
-        if start != Start::Replace && folder.join(END).exists() {
-            let staging = Self::at_end(folder, sync)?;
-            staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
-            return Ok(staging);
-        }
+        let free = |is_other: bool| {
+            let error = Error::new("another tcast has finished its work in it").in_file(folder).into_existing();
+            if is_other { Err(error) } else { Ok(()) }
+        };
+        check(folder, start, &manifest).and_then(free)?;
         let work = folder.join(WORK);
         let is_new = !folder.exists();
         let mut made = Vec::new();
@@ -207,9 +216,21 @@ impl Staging {
             }
         };
         // Between the look at the folder and the lock, another run may have done all its work.
-        check(folder, start, &manifest)?;
+        check(folder, start, &manifest).and_then(free)?;
+        recover(folder, &work)?;
+        if exists(&work.join(END))? {
+            let mut staging = Self::at_end(folder, sync)?;
+            staging.locks.extend(lock);
+            if start == Start::Replace {
+                staging.clean_up()?;
+                drop(staging);
+                made.into_iter().for_each(NewFolder::keep);
+                return Self::open(folder, manifest, start, sync, source);
+            }
+            staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
+            return Ok(staging);
+        }
         if start == Start::Replace {
-            let _ = fs::remove_file(folder.join(END));
             clear(&work);
         }
         create_folders(&work.join("files"))?;
@@ -218,7 +239,8 @@ impl Staging {
             folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
         }
         let path = work.join(MANIFEST);
-        let begun = Self { is_new, start, _lock: lock, made, ..Self::begun(folder, manifest, None, sync) };
+        let locks = lock.into_iter().collect();
+        let begun = Self { is_new, start, locks, made, ..Self::begun(folder, manifest, None, sync) };
         begun.decide(&path)?;
         let manifest: Manifest = read(&path)?;
         manifest.check_names().map_err(|error| error.in_file(&path))?;
@@ -240,14 +262,14 @@ impl Staging {
 
     /// Makes one's own manifest that of all, unless there is one.
     fn decide(&self, path: &Path) -> Result<()> {
-        if path.exists() {
+        if exists(path)? {
             return Ok(());
         }
         self.manifest.check_names().map_err(|error| error.in_file(&self.folder))?;
         let text = json(&self.manifest)?;
         let outcome = Destination::new(path, false, &[]).and_then(|destination| self.write(destination, &text));
         // Another part may have been faster.
-        outcome.or_else(|error| if path.exists() { Ok(()) } else { Err(error) })
+        outcome.or_else(|error| if exists(path)? { Ok(()) } else { Err(error) })
     }
 
     /// Opens the work of runs that are over.
@@ -255,20 +277,22 @@ impl Staging {
     /// # Errors
     /// When there is none, or one of them is not over.
     pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
-        if folder.join(END).exists() {
-            return Self::at_end(folder, sync);
-        }
         let work = folder.join(WORK);
         let path = work.join(MANIFEST);
-        if !path.exists() || work.is_symlink() {
+        check_folders(&work)?;
+        if !exists(&path)? && !exists(&work.join(END))? {
             let error = Error::new("holds no unfinished conversion").in_file(folder);
             return Err(error.remedy("give the folder that the parts were written into"));
         }
-        let lock = lock(&work, false)?;
+        let locks = lock(&work, false)?.into_iter().collect();
+        recover(folder, &work)?;
+        if exists(&work.join(END))? {
+            return Ok(Self { locks, ..Self::at_end(folder, sync)? });
+        }
         let manifest: Manifest = read(&path)?;
         manifest.check_names().map_err(|error| error.in_file(&path))?;
         let hash = hash(&manifest)?;
-        Ok(Self { hash, _lock: lock, ..Self::begun(folder, manifest, None, sync) })
+        Ok(Self { hash, locks, ..Self::begun(folder, manifest, None, sync) })
     }
 
     /// What others have begun.
@@ -276,12 +300,14 @@ impl Staging {
         let work = folder.join(WORK);
         let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
         let (folder, hash) = (folder.to_owned(), String::new());
-        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, _lock: None, made }
+        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, locks: Vec::new(), made }
     }
 
     /// What is in its place already.
     fn at_end(folder: &Path, sync: bool) -> Result<Self> {
-        let End { manifest, done } = read(&folder.join(END))?;
+        let path = folder.join(WORK).join(END);
+        let End { manifest, done } = read(&path)?;
+        manifest.check_names().map_err(|error| error.in_file(&path))?;
         Ok(Self::begun(folder, manifest, Some(done), sync))
     }
 
@@ -310,24 +336,53 @@ impl Staging {
     /// Copies what is not there yet of the side files, and writes those that are made anew.
     fn add_side_files(&self, source: Option<&Path>) -> Result<()> {
         for (file, text) in &self.manifest.texts {
-            self.add(file, text.as_bytes())?;
+            let is_same = |sum| sum == sum_of(text.as_bytes()).finalize();
+            if !sum_at(&self.place_of(file)?, text.len() as u64, Links::Refuse, 1).is_ok_and(is_same) {
+                self.add(file, text.as_bytes())?;
+            }
         }
-        let missing = |side: &&Source| {
-            let is_there = |path: PathBuf| fs::metadata(path).is_ok_and(|found| found.len() == side.bytes);
-            !is_there(self.staged(&side.file)) && !self.manifest.texts.contains_key(&side.file)
-        };
-        for Source { file, .. } in self.manifest.side_files.iter().filter(missing) {
-            if let Some(source) = source {
-                let content = MappedFile::open(&source.join(file))?;
-                self.add(file, &content).map_err(|error| error.in_file(content.path()))?;
-                content.check_unchanged()?;
+        let Some(source) = source else { return Ok(()) };
+        for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
+            if self.check_side_file(side).is_ok() {
+                continue;
+            }
+            let content = MappedFile::open(&source.join(&side.file))?;
+            self.add(&side.file, &content).map_err(|error| error.in_file(content.path()))?;
+            content.check_unchanged()?;
+            if side.sum.is_some_and(|sum| sum != sum_of(&content).finalize()) {
+                let error = Error::new("the file was changed during the work").in_file(content.path());
+                return Err(error.remedy("start again when nothing writes to it"));
             }
         }
         Ok(())
     }
 
+    /// Refuses a side file that is not there, or not what it was.
+    fn check_side_file(&self, side: &Source) -> Result<()> {
+        let path = self.place_of(&side.file)?;
+        let sum = sum_at(&path, side.bytes, Links::Refuse, 1)?;
+        if side.sum.is_some_and(|wanted| wanted != sum) {
+            return Err(Error::new("is damaged: its checksum is wrong").in_file(&path));
+        }
+        Ok(())
+    }
+
+    /// Where a file is now: in the work folder, or moved to its place already.
+    fn place_of(&self, file: &str) -> Result<PathBuf> {
+        let (staged, moved) = (self.staged(file), self.folder.join(file));
+        Ok(if self.ended.is_some() || !exists(&staged)? && self.is_moving()? { moved } else { staged })
+    }
+
+    /// Whether files were being moved to their places, one after the other.
+    fn is_moving(&self) -> Result<bool> {
+        exists(&self.work.join("old"))
+    }
+
     fn add(&self, file: &str, content: &[u8]) -> Result<()> {
         let path = self.staged(file);
+        if let Some(stray) = stray_above(&self.work, &path) {
+            return Err(Error::new("is a link or a file where tcast keeps a folder").in_file(stray));
+        }
         if let Some(folder) = path.parent() {
             create_folders(folder)?;
         }
@@ -342,26 +397,48 @@ impl Staging {
         output.publish(self.sync, None)
     }
 
-    /// What was recorded of a shard, if it is whole.
+    /// What was recorded of a shard, if it is there. Whether its bytes are what was written, [`Self::verify`] says.
     #[must_use]
     pub(crate) fn done<T: DeserializeOwned>(&self, shard: &Shard) -> Option<T> {
-        if let Some(done) = &self.ended {
-            return done.get(&shard.file).and_then(|record| T::deserialize(record).ok());
-        }
-        let text = fs::read(self.record_of(&shard.file)).ok()?;
-        let record: Record<T> = serde_json::from_slice(&text).ok()?;
-        let is_there = |path: PathBuf| fs::metadata(path).is_ok_and(|found| found.len() == shard.bytes);
-        let is_whole = is_there(self.staged(&shard.file)) || is_there(self.folder.join(&shard.file));
-        (is_whole && record.of == self.hash).then_some(record.done)
+        self.record_of(shard).map(|record| record.done)
     }
 
-    /// Records that a shard is whole: it stays whatever happens.
+    fn record_of<T: DeserializeOwned>(&self, shard: &Shard) -> Option<Record<T>> {
+        if let Some(done) = &self.ended {
+            return Record::deserialize(done.get(&shard.file)?).ok();
+        }
+        // One that cannot be read does not count: what it stands for is done again.
+        let record: Record<T> = read(&self.record_path(&shard.file)).ok()?;
+        let is_there = self.place_of(&shard.file).is_ok_and(|path| is_there(&path, shard.bytes));
+        (is_there && record.of == self.hash).then_some(record)
+    }
+
+    /// Reads a shard that was done before, and compares it with its record.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is not what was written.
+    pub(crate) fn verify(&self, shard: &Shard, threads: usize) -> Result<()> {
+        let path = self.place_of(&shard.file)?;
+        let wanted = self.record_of::<IgnoredAny>(shard).map(|record| record.sum);
+        if wanted != Some(sum_at(&path, shard.bytes, Links::Refuse, threads)?) {
+            return Err(Error::new("is damaged: its checksum is wrong").in_file(&path));
+        }
+        Ok(())
+    }
+
+    /// Whether everything is in its place, and only the work folder is left to be removed.
+    #[must_use]
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Records that a shard is whole, with the checksum of what was written: it stays whatever happens.
     ///
     /// # Errors
     /// When the record cannot be written.
-    pub(crate) fn record<T: Serialize>(&mut self, shard: &str, done: &T) -> Result<()> {
-        let record = Record { of: self.hash.clone(), done };
-        self.write(Destination::within(&self.record_of(shard)), &json(&record)?)?;
+    pub(crate) fn record<T: Serialize>(&mut self, shard: &str, sum: u32, done: &T) -> Result<()> {
+        let record = Record { of: self.hash.clone(), sum, done };
+        self.write(Destination::within(&self.record_path(shard)), &json(&record)?)?;
         if self.manifest.can_resume() {
             self.keep();
         }
@@ -369,7 +446,7 @@ impl Staging {
     }
 
     /// By the shard's number: its name may be as long as a name can be.
-    fn record_of(&self, shard: &str) -> PathBuf {
+    fn record_path(&self, shard: &str) -> PathBuf {
         let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
         self.work.join("done").join(format!("{number}.json"))
     }
@@ -380,71 +457,44 @@ impl Staging {
         self.manifest.shards.iter().filter(|shard| self.done::<Value>(shard).is_some()).count()
     }
 
-    /// Moves everything to its place and takes the work folder away.
+    /// Puts everything in its place and takes the work folder away.
     ///
     /// # Errors
     /// When a shard is missing, or the system cannot; another run can do it then.
     pub(crate) fn finish(mut self) -> Result<()> {
         if self.ended.is_none() {
             self.keep();
-            self.move_up()?;
+            let records = self.complete()?;
+            self.put_in_place(&records)?;
         }
-        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
-        remove_work(&self.work).map_err(failed)?;
-        match fs::remove_file(self.folder.join(END)) {
-            // A run that is to replace all this has begun.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.map_err(failed)?,
-        }
+        self.clean_up()?;
         keep_at_interrupt("the output was complete".to_owned(), []);
         Ok(())
     }
 
-    fn move_up(&mut self) -> Result<()> {
+    /// What was done, when all of it is there.
+    fn complete(&self) -> Result<BTreeMap<String, Value>> {
         let shards = &self.manifest.shards;
-        let records = shards.iter().map(|shard| (shard.file.clone(), self.done::<Value>(shard)));
-        let records: BTreeMap<String, Option<Value>> = records.collect();
-        let missing: Vec<&String> = records.iter().filter(|(_, done)| done.is_none()).map(|(file, _)| file).collect();
+        let mut records = BTreeMap::new();
+        let mut missing = Vec::new();
+        for shard in shards {
+            match self.record_of::<Value>(shard) {
+                Some(record) => drop(records.insert(shard.file.clone(), serde_json::json!(record))),
+                None => missing.push(&shard.file),
+            }
+        }
         if let Some(first) = missing.first() {
             let (missing, all) = (missing.len(), shards.len());
             let message = format!("{missing} of {all} shards are not there yet, {} is the first", shorten(first));
             let error = Error::new(message).in_file(&self.folder);
             return Err(error.remedy("run the parts that are missing again, and then --finish"));
         }
-        let is_moved = |file: &str| !self.staged(file).exists() && self.folder.join(file).exists();
-        if let Some(lost) = self.manifest.files().find(|file| !self.staged(file).exists() && !is_moved(file)) {
-            let error = Error::new(format!("'{}' is not there yet", shorten(lost))).in_file(&self.folder);
-            return Err(error.remedy("run one of the parts again, and then --finish"));
+        self.add_side_files(None)?;
+        for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
+            let remedy = "run one of the parts again, and then --finish";
+            self.check_side_file(side).map_err(|error| error.remedy(remedy))?;
         }
-        check_places(&self.folder, &self.manifest)?;
-        // What was moved here already is no old file.
-        for old in self
-            .manifest
-            .replaced
-            .iter()
-            .filter(|old| !self.manifest.files().any(|file| file == *old) || !is_moved(old))
-        {
-            let _ = fs::remove_file(self.folder.join(old));
-        }
-        for file in self.manifest.files().filter(|file| !is_moved(file)) {
-            let to = self.folder.join(file);
-            let failed = |error: io::Error| Error::io("cannot put in place", &error).in_file(&to);
-            if let Some(folder) = to.parent() {
-                create_folders(folder)?;
-            }
-            if self.manifest.index.as_ref() == Some(file) {
-                self.sync_names()?; // with the index all the rest counts
-            }
-            fs::rename(self.staged(file), &to).map_err(failed)?;
-        }
-        self.sync_names()?;
-        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
-        let end = serde_json::json!({ "manifest": self.manifest, "done": records });
-        let path = self.work.join("end.json");
-        self.write(Destination::within(&path), &json(&end)?)?;
-        fs::rename(path, self.folder.join(END)).map_err(failed)?;
-        // Before that is on the disk, the work folder is what tells how far this was.
-        if self.sync { sync_folder(&self.folder).map_err(failed) } else { Ok(()) }
+        Ok(records)
     }
 
     /// Flushes the folders that files have got their places in, and those that these are in.
@@ -481,6 +531,7 @@ impl Staging {
     pub(crate) fn fail(self, error: &Error) -> Option<String> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
+        let is_worth = is_worth || self.is_moving().unwrap_or(true);
         if self.start == Start::Part || self.before > 0 || is_worth {
             let (folder, how) = (visible(&self.work.to_string_lossy()), self.how_to_go_on());
             return Some(format!("{finished} of {all} shards are done and kept in {folder}: {how} goes on"));
@@ -503,21 +554,45 @@ fn hash(manifest: &Manifest) -> Result<String> {
     json(manifest).map(|text| sha256(&text))
 }
 
-/// Removes what was done, the manifest last: without it nobody knows what the rest is.
+/// Removes what was done, the manifest last: without it nobody knows what the rest is. Files of an older checkpoint stay.
 fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join("done"));
     let _ = fs::remove_dir_all(work.join("files"));
     let _ = fs::remove_file(work.join(MANIFEST));
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = fs::read(path).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
-    serde_json::from_slice(&text).map_err(|error| {
-        let error = Error::new(format!("is no manifest of this tcast: {}", shorten(&error.to_string())));
-        error.in_file(path).remedy("start anew with --force")
-    })
+/// Whether an unfinished conversion is in a folder.
+///
+/// # Errors
+/// When the system does not say.
+pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
+    exists(&folder.join(WORK))
 }
 
-fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
-    serde_json::to_vec_pretty(value).map_err(|error| Error::new(error.to_string()))
+/// Where a folder differs from what a manifest says will be in it, in words: all but the content of shards.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
+    let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
+    let side_files = manifest.side_files.iter().filter(|side| !manifest.texts.contains_key(&side.file));
+    let side_files = side_files.filter_map(|side| Some((&side.file, side.bytes, side.sum?)));
+    for (file, bytes, sum) in side_files.chain(texts) {
+        let path = folder.join(file);
+        if !fs::metadata(&path).is_ok_and(|found| found.len() == bytes)
+            || sum_at(&path, bytes, Links::Follow, 1)? != sum
+        {
+            let what = if exists(&path)? { "holds something else" } else { "is missing" };
+            return Ok(Some(format!("{} {what}", shorten(file))));
+        }
+    }
+    let other = manifest.shards.iter().find(|shard| {
+        !fs::metadata(folder.join(&shard.file)).is_ok_and(|found| found.is_file() && found.len() == shard.bytes)
+    });
+    Ok(other.map(|shard| format!("{} is missing, or has another length", shorten(&shard.file))))
+}
+
+/// Removes what a run that was killed at its very end has left in a finished folder.
+pub(crate) fn remove_rest(folder: &Path) {
+    let _ = fs::remove_dir_all(folder.join(lock::REMOVED));
 }

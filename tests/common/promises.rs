@@ -50,6 +50,25 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
+        text: "What is in a work folder is trusted as little as any input: links, pipes, devices, names, bytes",
+        tests: &[
+            ("tests/cli_staging.rs", "a_manifest_that_leads_elsewhere_is_refused"),
+            ("tests/cli_staging.rs", "links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for"),
+            ("tests/cli_staging.rs", "a_staged_shard_that_was_damaged_is_done_again"),
+            ("tests/cli_staging.rs", "finish_names_what_is_damaged_and_how_it_is_done_again"),
+        ],
+    },
+    Promise {
+        text: "A file that cannot be read is never taken for one that is not there",
+        tests: &[
+            ("tests/cli_checkpoints.rs", "a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off"),
+            ("tests/cli_checkpoints.rs", "an_index_that_cannot_be_parsed_is_an_error_of_the_shard_beside_it_too"),
+            ("tests/cli_checkpoints.rs", "a_config_that_may_not_be_read_is_an_error"),
+            ("tests/cli_checkpoints.rs", "no_shard_is_left_out_for_its_name"),
+            ("tests/faults/refused.rs", "a_read_that_fails_once_or_always_is_an_error_whatever_file_it_is_of"),
+        ],
+    },
+    Promise {
         text: "Memory and time are bounded by what the file holds, not by what it says",
         tests: &[
             ("tests/hostile.rs", "a_small_archive_that_unpacks_to_much_is_streamed_or_refused"),
@@ -76,7 +95,7 @@ pub const PROMISES: &[Promise] = &[
             ("tests/faults/signals.rs", "a_run_that_is_killed_at_any_moment_can_be_resumed"),
             (
                 "tests/faults/signals.rs",
-                "a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it",
+                "a_folder_that_is_being_replaced_is_the_old_one_or_the_new_one_and_a_resume_completes_it",
             ),
             ("tests/faults/signals.rs", "whoever_asks_a_run_to_end_finds_the_old_output_or_the_new_one"),
             ("tests/faults/naming.rs", "a_run_that_is_killed_leaves_nothing_where_files_need_no_names"),
@@ -92,6 +111,10 @@ pub const PROMISES: &[Promise] = &[
             (
                 "tests/faults/naming.rs",
                 "a_new_output_is_written_where_the_file_system_has_neither_links_nor_a_careful_rename",
+            ),
+            (
+                "tests/faults/refused.rs",
+                "whatever_the_system_refuses_a_replaced_folder_is_old_or_new_or_can_be_finished",
             ),
             ("tests/faults/refused.rs", "a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out"),
             ("tests/faults/limits.rs", "with_too_little_memory_the_output_is_old_or_new"),

@@ -150,9 +150,7 @@ fn whatever_the_system_refuses_a_folder_can_be_finished() {
             there.keys()
         );
         if there != whole {
-            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
-            let resume = if is_begun { " --resume" } else { "" };
-            let again = bench.run(&format!("{line}{resume}"));
+            let again = bench.run(&format!("{line} --resume"));
             assert_eq!(again.code, Some(0), "{what}: {said:?}, then {again:?}");
             assert!(tree(&out) == whole, "{what}");
         }
@@ -160,6 +158,110 @@ fn whatever_the_system_refuses_a_folder_can_be_finished() {
     let tried = fail_each(&bench, line, prepare, check);
     assert!(tried > 20, "{tried}");
     record("whatever_the_system_refuses_a_folder_can_be_finished", &format!("{tried} calls failed"));
+}
+
+/// By an exchange of folders, and where there is none by moves: then the folder may be a mixture, which says so.
+#[test]
+fn whatever_the_system_refuses_a_replaced_folder_is_old_or_new_or_can_be_finished() {
+    if !has_strace("system calls that fail while a folder is replaced") {
+        return;
+    }
+    let bench = Bench::new();
+    for (folder, value) in [("first", 1.5), ("second", 2.5)] {
+        fs::create_dir(bench.path(folder)).unwrap();
+        for number in 0..3 {
+            let content = shard(&[(&format!("w{number}"), value, 20)]);
+            bench.write(&format!("{folder}/s{number}.safetensors"), &content);
+        }
+        bench.write(&format!("{folder}/config.json"), format!("{{\"value\": {value}}}").as_bytes());
+        bench.run(&format!("cast {folder} --to f16 -o {folder}16 -q")).expect(0, "", "");
+    }
+    let wholes = ["first16", "second16"].map(|folder| tree(&bench.path(folder)));
+    let (out, line) = (bench.path("out"), "cast second --to f16 -o out -q -j1 -f");
+    let prepare = || {
+        let _ = fs::remove_dir_all(&out);
+        bench.run("cast first --to f16 -o out -q --no-sync").expect(0, "", "");
+        bench.write("out/notes.txt", b"mine");
+        let _ = fs::remove_file(bench.path("trace"));
+        for left in bench.files().iter().filter(|name| name.starts_with(".tcast-")) {
+            fs::remove_dir_all(bench.path(left)).unwrap();
+        }
+    };
+    let check = |what: &str, said: &crate::common::Outcome| {
+        let there = tree(&out);
+        let mut visible = there.clone();
+        visible.retain(|name, _| !name.starts_with(".tcast") && name != "notes.txt");
+        let is_unfinished = out.join(".tcast").exists();
+        let can_mix = what.starts_with("renameat2") && is_unfinished;
+        assert!(wholes.contains(&visible) || can_mix, "{what}: {said:?}: {:?}", there.keys());
+        let inspected = bench.run("inspect out");
+        assert_eq!(inspected.code, Some(i32::from(is_unfinished)), "{what}: {inspected:?}");
+        if said.code == Some(0) {
+            assert!(visible == wholes[1] && !is_unfinished, "{what}: {said:?}");
+        } else {
+            let is_new = is_unfinished || visible == wholes[1];
+            let line = line.replace(" -f", if is_new { " --resume" } else { " -f" });
+            let mut again = bench.run(&line);
+            if again.code != Some(0) {
+                again = bench.run(&line.replace(" --resume", " -f")); // nothing was begun
+            }
+            assert_eq!(again.code, Some(0), "{what}: {said:?}, then {again:?}");
+        }
+        let mut there = tree(&out);
+        assert_eq!(there.remove("notes.txt").as_deref(), Some(&b"mine"[..]), "{what}");
+        assert!(there == wholes[1], "{what}: {:?}", there.keys());
+        let left = bench.files().into_iter().find(|name| name.starts_with(".tcast-"));
+        assert!(left.is_none(), "{what}: {left:?} is left");
+    };
+    let tried = fail_each(&bench, line, prepare, check);
+    assert!(tried > 20, "{tried}");
+    // A system without exchanges.
+    prepare();
+    let refuse = ["-e", "trace=renameat2", "-e", "inject=renameat2:error=EINVAL"];
+    outcome(traced(&bench, &refuse, line).output().unwrap()).expect(0, "", "");
+    assert_eq!(fs::read(out.join("notes.txt")).unwrap(), b"mine");
+    fs::remove_file(out.join("notes.txt")).unwrap();
+    assert!(tree(&out) == wholes[1]);
+    let test = "whatever_the_system_refuses_a_replaced_folder_is_old_or_new_or_can_be_finished";
+    record(test, &format!("{tried} calls failed"));
+}
+
+#[test]
+fn a_read_that_fails_once_or_always_is_an_error_whatever_file_it_is_of() {
+    if !has_strace("reads that fail") {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let codes = r#"{"w":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}}"#;
+    bench.write("q/model.safetensors", &crate::common::safetensors(codes, &[0x38; 4]));
+    bench.write("q/model.safetensors.index.json", br#"{"weight_map":{"w":"model.safetensors"}}"#);
+    bench.write("q/config.json", br#"{"quantization_config":{"quant_method":"fp8"}}"#);
+    let mut tried = 0;
+    for input in ["q", "q/model.safetensors"] {
+        for file in ["q/config.json", "q/model.safetensors.index.json", "q/model.safetensors", "q"] {
+            for (call, answers) in
+                [("openat", ["EIO", "EACCES"]), ("read", ["EIO", "EINTR"]), ("getdents64", ["EIO", "EIO"])]
+            {
+                for (answer, when) in answers.into_iter().flat_map(|answer| [(answer, ":when=1"), (answer, "")]) {
+                    if answer == "EINTR" && when.is_empty() {
+                        continue; // for ever
+                    }
+                    let inject = format!("inject={call}:error={answer}{when}");
+                    let flags = ["-P", file, "-e", &format!("trace={call}"), "-e", &inject];
+                    let line = format!("cast {input} --to bf16 -o out.safetensors");
+                    let said = outcome(traced(&bench, &flags, &line).output().unwrap());
+                    let what = format!("{line}: {call} of {file} answered with {answer}{when}: {said:?}");
+                    assert_eq!(said.code, Some(1), "{what}");
+                    assert!(said.stderr.contains("tcast: error: q"), "{what}"); // strace has a word to say, too
+                    assert!(!bench.path("out.safetensors").exists(), "{what}");
+                    tried += 1;
+                }
+            }
+        }
+    }
+    let test = "a_read_that_fails_once_or_always_is_an_error_whatever_file_it_is_of";
+    record(test, &format!("{tried} reads failed"));
 }
 
 #[test]

@@ -19,6 +19,22 @@ fn end(bench: &Bench, line: &str, signal: &str, after: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// What a loader sees of a folder.
+fn visible(mut there: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+    there.retain(|name, _| !name.starts_with(".tcast"));
+    there
+}
+
+/// Nobody takes a folder for a checkpoint while work is going on in it.
+fn check_refused(bench: &Bench, there: &BTreeMap<String, Vec<u8>>) {
+    if bench.path("out/.tcast").exists() {
+        let said = bench.run("inspect out");
+        assert!(said.code == Some(1) && said.stderr.contains("an unfinished conversion is in it"), "{said:?}");
+    } else if !visible(there.clone()).is_empty() {
+        assert_eq!(bench.run("inspect out").code, Some(0));
+    }
+}
+
 #[test]
 fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
     let kills = number("TCAST_KILLS", 20);
@@ -42,14 +58,16 @@ fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
             }
             killed += 1;
             let there = if bench.path("out").exists() { tree(&bench.path("out")) } else { BTreeMap::new() };
-            let visible = there.keys().filter(|name| !name.starts_with(".tcast"));
-            // What a loader would begin with comes last.
-            assert!(!there.contains_key("model.safetensors.index.json") || visible.count() == whole.len());
-            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
-            resume = if is_begun { " --resume" } else { "" };
+            // Nothing, or all.
+            let visible = visible(there.clone());
+            assert!(visible.is_empty() || visible == whole, "{:?}", there.keys());
+            check_refused(&bench, &there);
+            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast/end.json");
+            resume = if is_begun || !visible.is_empty() { " --resume" } else { "" };
         }
         same(&tree(&bench.path("out")), &whole);
         fs::remove_dir_all(bench.path("out")).unwrap();
+        assert_eq!(bench.files(), ["in", "timed", "whole"]);
     }
     record("a_run_that_is_killed_at_any_moment_can_be_resumed", &format!("{killed} kills"));
 }
@@ -149,9 +167,8 @@ fn an_output_is_old_or_new_whenever_the_run_is_killed() {
     record("an_output_is_old_or_new_whenever_the_run_is_killed", &figure);
 }
 
-/// File by file: see the README's limits.
 #[test]
-fn a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it() {
+fn a_folder_that_is_being_replaced_is_the_old_one_or_the_new_one_and_a_resume_completes_it() {
     let kills = number("TCAST_KILLS", 20);
     let bench = Bench::new();
     for (folder, value) in [("first", 1.5), ("second", 2.5)] {
@@ -168,26 +185,37 @@ fn a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_comple
     while killed < kills {
         let _ = fs::remove_dir_all(bench.path("out"));
         bench.run("cast first --to f16 -o out -q --no-sync").expect(0, "", "");
+        fs::create_dir(bench.path("out/notes")).unwrap();
+        bench.write("out/notes/mine.txt", b"mine");
+        let before = bench.files();
         let mut line = "cast second --to f16 -o out -q -f --no-sync".to_owned();
         loop {
             let outcome = end(&bench, &line, "KILL", moments.next());
             moments.was_under_way(outcome.status.code().is_none());
             let there = tree(&bench.path("out"));
-            for (name, content) in there.iter().filter(|(name, _)| !name.starts_with(".tcast")) {
-                assert!(wholes.iter().any(|whole| whole[name] == *content), "{name} is neither old nor new");
-            }
+            let mut visible = visible(there.clone());
+            let mine = visible.remove("notes/mine.txt");
+            assert!(wholes.contains(&visible), "the folder is neither old nor new: {:?}", there.keys());
+            check_refused(&bench, &there);
             if outcome.status.code().is_some() {
                 let said = String::from_utf8(outcome.stderr).unwrap();
                 assert!(outcome.status.success() || said.contains("the output exists already"), "{said}");
                 break;
             }
             killed += 1;
-            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast.json");
-            line = format!("cast second --to f16 -o out -q --no-sync{}", if is_begun { " --resume" } else { " -f" });
+            // What is not of a checkpoint moves over when the new one is there already.
+            assert!(mine.is_some() || there.contains_key(".tcast/end.json"), "{:?}", there.keys());
+            let is_begun = there.contains_key(".tcast/manifest.json") || there.contains_key(".tcast/end.json");
+            let is_new = visible == wholes[1];
+            let flag = if is_begun || is_new { " --resume" } else { " -f" };
+            line = format!("cast second --to f16 -o out -q --no-sync{flag}");
         }
-        same(&tree(&bench.path("out")), &wholes[1]);
+        let mut there = tree(&bench.path("out"));
+        assert_eq!(there.remove("notes/mine.txt").as_deref(), Some(&b"mine"[..]));
+        same(&there, &wholes[1]);
+        assert_eq!(bench.files(), before, "something is left beside the folder");
     }
-    let test = "a_folder_that_is_being_replaced_has_old_files_or_new_ones_and_a_resume_completes_it";
+    let test = "a_folder_that_is_being_replaced_is_the_old_one_or_the_new_one_and_a_resume_completes_it";
     record(test, &format!("{killed} kills"));
 }
 

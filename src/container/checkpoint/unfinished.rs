@@ -47,7 +47,11 @@ fn remedy(folder: &Path, work: &Path) -> String {
     }
     let manifest = read_regular(&work.join("manifest.json"), MOST, Links::Refuse).ok();
     let Some(begun) = manifest.and_then(|text| serde_json::from_slice::<Begun>(&text).ok()) else {
-        return format!("rm -r {}, for nothing in it can be used", quoted(work));
+        let again = "run the tcast command that began it again with --force";
+        // Files of an older checkpoint may be in there.
+        let is_empty =
+            matches!(fs::symlink_metadata(work.join("old")), Err(error) if error.kind() == ErrorKind::NotFound);
+        return if is_empty { format!("{again}, or rm -r {}", quoted(work)) } else { again.to_owned() };
     };
     let done = fs::read_dir(work.join("done")).into_iter().flatten().flatten();
     if done.filter(|entry| entry.file_name().to_string_lossy().ends_with(".json")).count() >= begun.shards.len() {

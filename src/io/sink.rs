@@ -1,0 +1,110 @@
+//! What results can be written to: an output, an output whose checksum is taken along the way, or nothing, where what is
+//! there already is compared.
+
+use super::map::MappedFile;
+use super::output::Output;
+use crate::error::{Error, Result};
+use crc32fast::Hasher;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Takes bytes at their places.
+pub trait Sink: Sync {
+    /// The path that messages name.
+    fn path(&self) -> &Path;
+
+    /// Whether writes may come in any order.
+    fn is_seekable(&self) -> bool {
+        true
+    }
+
+    /// Sets room for `len` bytes aside.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn reserve(&self, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    /// Takes all of `bytes`, which belong at `offset`.
+    ///
+    /// # Errors
+    /// When it cannot.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+impl Sink for Output {
+    fn path(&self) -> &Path {
+        self.path()
+    }
+
+    fn is_seekable(&self) -> bool {
+        self.is_seekable()
+    }
+
+    fn reserve(&self, len: u64) -> Result<()> {
+        self.reserve(len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_at(offset, bytes)
+    }
+}
+
+/// An output, with a checksum of what is written to it. Every byte of it is written once.
+pub(crate) struct Summed<'a> {
+    output: &'a Output,
+    pieces: Mutex<Vec<(u64, Hasher)>>,
+}
+
+impl<'a> Summed<'a> {
+    pub(crate) fn new(output: &'a Output) -> Self {
+        Self { output, pieces: Mutex::default() }
+    }
+
+    /// The CRC-32 of all that was written.
+    pub(crate) fn sum(self) -> u32 {
+        let mut pieces = self.pieces.into_inner().unwrap_or_else(PoisonError::into_inner);
+        pieces.sort_unstable_by_key(|(offset, _)| *offset);
+        let mut sum = Hasher::new();
+        pieces.iter().for_each(|(_, piece)| sum.combine(piece));
+        sum.finalize()
+    }
+}
+
+impl Sink for Summed<'_> {
+    fn path(&self) -> &Path {
+        self.output.path()
+    }
+
+    fn reserve(&self, len: u64) -> Result<()> {
+        self.output.reserve(len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut sum = Hasher::new();
+        sum.update(bytes);
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push((offset, sum));
+        self.output.write_at(offset, bytes)
+    }
+}
+
+/// A file that must hold what is written to it already.
+pub(crate) struct Existing<'a>(pub(crate) &'a MappedFile);
+
+impl Sink for Existing<'_> {
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let range = usize::try_from(offset).ok().map(|start| start..start.saturating_add(bytes.len()));
+        if let Some(range) = range.filter(|range| range.end <= self.0.len()) {
+            self.0.prefetch(range.clone())?;
+            if self.0[range] == *bytes {
+                return Ok(());
+            }
+        }
+        Err(Error::new("holds other bytes than this command writes").into_existing().in_file(self.path()))
+    }
+}

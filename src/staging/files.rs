@@ -1,0 +1,81 @@
+//! What is in the work folder. It may have been made by anybody: nothing in it is waited for, no link is followed, and
+//! no length is believed.
+
+use crate::container::sum_of;
+use crate::error::{Error, Result, quoted, shorten};
+use crate::io::map::MappedFile;
+use crate::io::open::{Links, open_regular, read_regular};
+use crate::threads::each;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Whether there is something of this name, a link that leads nowhere too.
+pub(super) fn exists(path: &Path) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(Error::io("cannot read", &error).in_file(path)),
+    }
+}
+
+/// Whether there is a regular file of this length.
+pub(super) fn is_there(path: &Path, bytes: u64) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes)
+}
+
+/// What is in the way of a file in a folder: a link, or no folder, where there must be one.
+pub(super) fn stray_above<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
+    let is_stray = |above: &&Path| fs::symlink_metadata(above).is_ok_and(|found| !found.is_dir());
+    path.ancestors().skip(1).take_while(|above| *above != root).find(is_stray)
+}
+
+/// Refuses a work folder in which something is no folder that must be one: a link leads elsewhere.
+pub(super) fn check_folders(work: &Path) -> Result<()> {
+    let inner = ["files", "done", "old"].map(|name| work.join(name));
+    for path in std::iter::once(work.to_owned()).chain(inner) {
+        if exists(&path)? && !fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            let error =
+                Error::new("is a link or a file where tcast keeps a folder, and is not followed").in_file(&path);
+            return Err(error.remedy(format!("rm {}", quoted(&path))));
+        }
+    }
+    Ok(())
+}
+
+/// Reads what a run of this program has written.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    /// A million tensors in one shard take less.
+    const MOST: u64 = 1 << 30;
+    let text =
+        read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
+    serde_json::from_slice(&text).map_err(|error| {
+        let error = Error::new(format!("is no manifest of this tcast: {}", shorten(&error.to_string())));
+        error.in_file(path).remedy("start anew with --force")
+    })
+}
+
+pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::new(error.to_string()))
+}
+
+/// The CRC-32 of a file, which must be a regular one of so many bytes.
+pub(crate) fn sum_at(path: &Path, bytes: u64, links: Links, threads: usize) -> Result<u32> {
+    const PIECE: usize = 4 << 20;
+    let file = open_regular(path, links).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
+    let file = MappedFile::opened(file, path)?;
+    if file.len() as u64 != bytes {
+        return Err(Error::new(format!("has {} bytes in place of {bytes}", file.len())).in_file(path));
+    }
+    let sum = |at: usize| {
+        let range = at * PIECE..file.len().min((at + 1) * PIECE);
+        file.prefetch(range.clone()).map(|()| sum_of(&file[range]))
+    };
+    let mut whole = crc32fast::Hasher::new();
+    for piece in each(threads, file.len().div_ceil(PIECE), sum) {
+        whole.combine(&piece?);
+    }
+    Ok(whole.finalize())
+}

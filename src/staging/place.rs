@@ -1,0 +1,254 @@
+//! The last step: a new folder takes the place of what was there.
+//!
+//! Where the system can exchange two folders (Linux and macOS, on most file systems), `files/` becomes a folder beside the
+//! output, under a name of our own, and the two exchange their names. At every moment the output is the old folder or the
+//! new one, whole. The new one has a [`WORK`] in it with [`END`], until everything that the old one had besides the old
+//! checkpoint was moved over and the old one is removed.
+//!
+//! Where it cannot, or the output must stay the folder that it is (a mount point, the current folder, one with an owner or
+//! attributes of its own), the old files are moved to `old/` and the new ones to their places, the index last. As long as
+//! that lasts, [`WORK`] is there and says to everybody that this is no checkpoint.
+//!
+//! Every state that a crash can leave is one of these, and each has its next step:
+//!
+//! | in the output | beside it | what comes next |
+//! |---|---|---|
+//! | `files/` whole, `old/` missing | - | exchange, or move |
+//! | no `files/` | new | back to `files/` |
+//! | `end.json` | old | move what is not ours, remove the old one |
+//! | `old/`, some of `files/` | - | move the rest |
+//! | `end.json` | - | remove the work folder |
+
+use super::files::{exists, json};
+use super::lock::{lock, remove_work};
+use super::manifest::sha256;
+use super::{END, Staging, check_places, sync_name};
+use crate::error::{Error, Result, quoted, shorten};
+use crate::io::output::{Destination, WORK, create_folders, is_own};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+impl Staging {
+    /// Puts everything in its place, and says so in [`END`] of the work folder.
+    pub(super) fn put_in_place(&mut self, records: &BTreeMap<String, Value>) -> Result<()> {
+        check_places(&self.folder, &self.manifest)?;
+        let end = json(&serde_json::json!({ "manifest": self.manifest, "done": records }))?;
+        if self.exchange(&end)? { Ok(()) } else { self.move_up(&end) }
+    }
+
+    /// Exchanges the whole folder; false where that cannot be.
+    fn exchange(&mut self, end: &[u8]) -> Result<bool> {
+        let new = self.work.join("files");
+        let mut is_begun = exists(&self.work.join("old"))?;
+        for file in self.manifest.files() {
+            is_begun |= !exists(&self.staged(file))?;
+        }
+        let (Some(aside), Ok(real)) = (aside(&self.folder), fs::canonicalize(&self.folder)) else { return Ok(false) };
+        // Who is in a folder would be in the old one, which goes.
+        let is_in_it = std::env::current_dir().is_ok_and(|here| here.starts_with(&real));
+        if is_begun || is_in_it || !is_alike(&real, &new).unwrap_or(false) {
+            return Ok(false);
+        }
+        let inner = new.join(WORK);
+        create_folders(&inner)?;
+        self.locks.extend(lock(&inner, false)?);
+        self.write(Destination::within(&inner.join(END)), end)?;
+        if self.sync {
+            let folders = self.manifest.files().flat_map(|file| Path::new(file).ancestors().skip(1));
+            let folders: BTreeSet<PathBuf> = folders.map(|inner| new.join(inner)).collect();
+            folders.iter().rev().try_for_each(|folder| sync_name(folder))?;
+        }
+        remove_aside(&aside)?;
+        let failed = |error: io::Error| Error::io("cannot put in place", &error).in_file(&self.folder);
+        if let Err(error) = fs::rename(&new, &aside) {
+            return if is_refusal(&error) { Ok(false) } else { Err(failed(error)) };
+        }
+        if let Err(error) = exchange(&aside, &real) {
+            fs::rename(&aside, &new).map_err(failed)?;
+            return if is_refusal(&error) { Ok(false) } else { Err(failed(error)) };
+        }
+        if self.sync {
+            aside.parent().map_or(Ok(()), sync_name)?
+        }
+        Ok(true)
+    }
+
+    /// Moves one file after the other.
+    fn move_up(&self, end: &[u8]) -> Result<()> {
+        let rename = |from: &Path, to: &Path| -> Result<()> {
+            if let Some(folder) = to.parent() {
+                create_folders(folder)?;
+            }
+            fs::rename(from, to).map_err(|error| Error::io("cannot put in place", &error).in_file(to))
+        };
+        let old = self.work.join("old");
+        create_folders(&old)?;
+        let new: BTreeSet<&String> = self.manifest.files().collect();
+        let mut before: Vec<&String> = self.manifest.replaced.iter().chain(new.iter().copied()).collect();
+        before.sort_by_key(|file| Some(*file) != self.manifest.index.as_ref());
+        for file in before {
+            let is_moved = new.contains(file) && !exists(&self.staged(file))?;
+            if !is_moved && exists(&self.folder.join(file))? {
+                rename(&self.folder.join(file), &old.join(file))?;
+            }
+        }
+        for file in self.manifest.files() {
+            if exists(&self.staged(file))? {
+                if self.manifest.index.as_ref() == Some(file) {
+                    self.sync_names()?; // with the index all the rest counts
+                }
+                rename(&self.staged(file), &self.folder.join(file))?;
+            }
+        }
+        self.sync_names()?;
+        self.write(Destination::within(&self.work.join(END)), end)
+    }
+
+    /// Removes what is left of the old folder, and then the work folder.
+    pub(super) fn clean_up(&mut self) -> Result<()> {
+        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
+        if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
+            if exists(&aside.join(WORK))? && !is_staged(&aside)? {
+                let known = self.manifest.files().chain(&self.manifest.replaced).map(PathBuf::from).collect();
+                move_over(&aside, &self.folder, Path::new(""), &known)?;
+                if self.sync {
+                    sync_name(&self.folder)?;
+                }
+                fs::remove_dir_all(aside.join(WORK)).map_err(failed)?;
+                fs::remove_dir(&aside).map_err(failed)?;
+            } else {
+                remove_aside(&aside)?;
+            }
+        }
+        if cfg!(windows) {
+            self.locks.clear(); // no folder with an open file in it is renamed there
+        }
+        remove_work(&self.work).map_err(failed)
+    }
+}
+
+/// Finds what a run that was killed while it put things in place has left beside the folder.
+pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
+    let Some(aside) = aside(folder) else { return Ok(()) };
+    if !is_staged(&aside)? {
+        return Ok(());
+    }
+    let files = work.join("files");
+    if exists(&work.join(END))? || exists(&files)? {
+        return remove_aside(&aside);
+    }
+    match fs::rename(&aside, &files) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("cannot write", &error).in_file(&aside)),
+        _ => Ok(()), // another part was faster
+    }
+}
+
+/// The place beside a folder at which it changes places with the new one: always the same, so that it is found again.
+fn aside(folder: &Path) -> Option<PathBuf> {
+    let real = fs::canonicalize(folder).ok()?;
+    let name = sha256(real.file_name()?.as_encoded_bytes());
+    Some(real.with_file_name(format!(".tcast-{}.tmp", &name[..16])))
+}
+
+/// Whether a folder is one of ours that was to become an output.
+fn is_staged(aside: &Path) -> Result<bool> {
+    exists(&aside.join(WORK).join(END))
+}
+
+/// Removes what a run has left beside the folder: an output that never came to its place, or an empty folder.
+fn remove_aside(aside: &Path) -> Result<()> {
+    let removed = if is_staged(aside)? { fs::remove_dir_all(aside) } else { fs::remove_dir(aside) };
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);
+            Err(error.remedy(format!("look into it, and then rm -r {}", quoted(aside))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Moves over what an old folder has besides the files that are `known` to be replaced, and removes those.
+fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) -> Result<()> {
+    let failed = |error: io::Error| Error::io("cannot move", &error).in_file(old);
+    for entry in fs::read_dir(old).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let (name, from) = (entry.file_name(), entry.path());
+        let (to, inside) = (new.join(&name), inner.join(&name));
+        let is_folder = entry.file_type().map_err(failed)?.is_dir();
+        let is_ours = inner == Path::new("") && is_own(&name.to_string_lossy());
+        if is_ours && is_folder {
+            if name != WORK {
+                fs::remove_dir_all(&from).map_err(failed)?;
+            }
+        } else if is_ours || known.contains(&inside) && !is_folder {
+            fs::remove_file(&from).map_err(failed)?;
+        } else if !exists(&to)? {
+            fs::rename(&from, &to).map_err(failed)?;
+        } else if is_folder && fs::symlink_metadata(&to).is_ok_and(|found| found.is_dir()) {
+            move_over(&from, &to, &inside, known)?;
+            fs::remove_dir(&from).map_err(failed)?;
+        } else {
+            let error =
+                Error::new(format!("was in the old folder, and {} is there now", shorten(&to.to_string_lossy())));
+            return Err(error.in_file(&from).remedy("move one of them elsewhere, and run the same command again"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the system does not do such a thing here, rather than failed to do it.
+fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        CrossesDevices, InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported,
+    };
+    matches!(
+        error.kind(),
+        CrossesDevices | InvalidInput | PermissionDenied | ReadOnlyFilesystem | ResourceBusy | Unsupported
+    )
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Gives a new folder the rights of the old one. False where it would have another owner or other attributes.
+#[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
+fn is_alike(old: &Path, new: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let attributes = |folder: &Path| -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let mut names = vec![0; 1 << 16];
+        let len = match rustix::fs::listxattr(folder, &mut names) {
+            Err(rustix::io::Errno::NOTSUP) => 0,
+            listed => listed?,
+        };
+        let mut found = BTreeMap::new();
+        for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let mut value = vec![0; 1 << 16];
+            let len = rustix::fs::getxattr(folder, name, &mut value)?;
+            value.truncate(len);
+            found.insert(name.to_owned(), value);
+        }
+        Ok(found)
+    };
+    let [before, now] = [fs::metadata(old)?, fs::metadata(new)?];
+    if (before.uid(), before.gid()) != (now.uid(), now.gid()) || attributes(old)? != attributes(new)? {
+        return Ok(false);
+    }
+    fs::set_permissions(new, before.permissions())?;
+    Ok(true)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+fn is_alike(_: &Path, _: &Path) -> io::Result<bool> {
+    Ok(false)
+}

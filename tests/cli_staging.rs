@@ -1,0 +1,316 @@
+//! Work that goes on where another run ended: what is in a work folder counts only as far as it is what was written.
+
+mod common;
+
+use common::{Bench, long_work, same, shard, tree};
+use std::fs;
+
+const LLAMA: &str = "llama-tiny-bf16";
+
+/// A folder of which two of three shards are done.
+fn begun() -> Bench {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f16 -o whole -q").expect(0, "", "");
+    bench.run("cast llama --to f16 -o out --part 1/2 -q").expect(0, "", "");
+    bench
+}
+
+#[test]
+fn a_manifest_that_leads_elsewhere_is_refused() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.run("cast llama --to f16 -o out --part 1/1 -q").expect(0, "", "");
+    bench.write("precious.json", b"mine");
+    let manifest = String::from_utf8(bench.read("out/.tcast/manifest.json")).unwrap();
+    for (from, to) in [
+        ("\"generation_config.json\"", "\"../precious.json\""),
+        ("\"model-00001-of-00003.safetensors\",\"bytes\":731096", "\"/tmp/x\",\"bytes\":731096"),
+        ("\"replaced\":[]", "\"replaced\":[\"../precious.json\"]"),
+        ("\"index\":\"model", "\"index\":\"../model"),
+        ("\"texts\":{", "\"texts\":{ \"../precious.json\":\"theirs\","),
+        ("\"texts\":{", "\"texts\":{ \"/tmp/tcast-precious\":\"theirs\","),
+        ("\"replaced\":[]", "\"replaced\":[\"notes.txt\"]"),
+    ] {
+        assert!(manifest.contains(from), "{manifest}");
+        bench.write("out/.tcast/manifest.json", manifest.replace(from, to).as_bytes());
+        for line in
+            ["cast --finish out", "cast llama --to f16 -o out --resume", "cast llama --to f16 -o out --part 1/1"]
+        {
+            let outcome = bench.run(line);
+            assert!(outcome.code == Some(1) && outcome.stderr.contains("which is not in the folder"), "{outcome:?}");
+        }
+    }
+    bench.write("out/.tcast/manifest.json", b"[]");
+    let outcome = bench.run("cast --finish out");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("is no manifest of this tcast"), "{outcome:?}");
+    assert_eq!(bench.read("precious.json"), b"mine");
+}
+
+#[test]
+fn a_staged_shard_that_was_damaged_is_done_again() {
+    let bench = begun();
+    let done: Vec<String> = fs::read_dir(bench.path("out/.tcast/files"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let shard = done.iter().find(|name| name.ends_with(".safetensors")).unwrap();
+    let path = format!("out/.tcast/files/{shard}");
+    let whole = bench.read(&path);
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for (flag, damaged) in [(" --part 1/2", &flipped), (" --part 1/2", &vec![0; whole.len()]), (" --resume", &flipped)]
+    {
+        bench.write(&path, damaged);
+        for text in ["config.json", "generation_config.json", "model.safetensors.index.json"] {
+            let text = format!("out/.tcast/files/{text}");
+            let len = bench.read(&text).len();
+            bench.write(&text, &vec![b' '; len]);
+        }
+        let outcome = bench.run(&format!("cast llama --to f16 -o out{flag}"));
+        let warning = format!("tcast: warning: {path}: is damaged: its checksum is wrong; it is done again\n");
+        assert!(outcome.code == Some(0) && outcome.stderr.starts_with(&warning), "{outcome:?}");
+    }
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+}
+
+#[test]
+fn finish_names_what_is_damaged_and_how_it_is_done_again() {
+    let bench = begun();
+    bench.run("cast llama --to f16 -o out --part 2/2 -q").expect(0, "", "");
+    let path = "out/.tcast/files/model-00002-of-00003.safetensors";
+    let whole = bench.read(path);
+    bench.write(path, &vec![0; whole.len()]);
+    bench.run("cast --finish out").expect(
+        1,
+        "",
+        &format!(
+            "tcast: error: {path}: is damaged: its checksum is wrong\n  run the command of its part, or of all, again: it \
+             does this shard once more; then --finish\n"
+        ),
+    );
+    bench.write(path, &whole);
+    let side = "out/.tcast/files/generation_config.json";
+    let content = bench.read(side);
+    bench.write(side, &vec![b' '; content.len()]);
+    let outcome = bench.run("cast --finish out");
+    let message = format!(
+        "tcast: error: {side}: is damaged: its checksum is wrong\n  run one of the parts again, and then --finish\n"
+    );
+    outcome.expect(1, "", &message);
+    assert!(!bench.path("out/config.json").exists());
+    bench.run("cast llama --to f16 -o out --part 1/2 -q").expect(0, "", "");
+    bench.run("cast --finish out -q").expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for() {
+    use std::os::unix::fs::symlink;
+    let bench = begun();
+    let lines = ["cast llama --to f16 -o out --resume", "cast llama --to f16 -o out --part 2/2", "cast --finish out"];
+    let refused = |message: &str| {
+        for line in lines {
+            let outcome = bench.run(line);
+            assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{line}: {outcome:?}");
+        }
+        assert_eq!(bench.run("inspect out").code, Some(1));
+        assert_eq!(bench.read("precious"), b"mine");
+    };
+    bench.write("precious", b"mine");
+    let manifest = bench.read("out/.tcast/manifest.json");
+    let path = bench.path("out/.tcast/manifest.json");
+    fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    refused("manifest.json: cannot read: it is not a regular file");
+    fs::remove_file(&path).unwrap();
+    for target in ["/dev/zero", "../../precious"] {
+        symlink(target, &path).unwrap();
+        refused("manifest.json: cannot read: it is a symbolic link");
+        fs::remove_file(&path).unwrap();
+    }
+    fs::write(&path, &manifest).unwrap();
+    // A file without end.
+    fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    refused("manifest.json: cannot read: it is longer than any file of its kind");
+    fs::write(&path, &manifest).unwrap();
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    for folder in ["files", "done"] {
+        let path = bench.path("out/.tcast").join(folder);
+        fs::rename(&path, bench.path("kept")).unwrap();
+        symlink("../../elsewhere", &path).unwrap();
+        refused("is a link or a file where tcast keeps a folder");
+        fs::remove_file(&path).unwrap();
+        fs::rename(bench.path("kept"), &path).unwrap();
+    }
+    assert!(tree(&bench.path("elsewhere")).is_empty());
+    let lock = bench.path("out/.tcast/lock");
+    fs::remove_file(&lock).unwrap();
+    symlink("../../precious", &lock).unwrap();
+    refused("lock: cannot write: ");
+    fs::remove_file(&lock).unwrap();
+    // Of the records and the shards, such ones do not count.
+    let record = fs::read_dir(bench.path("out/.tcast/done")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(&record).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&record).status().unwrap().success());
+    for entry in fs::read_dir(bench.path("out/.tcast/files")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::remove_file(&path).unwrap();
+        symlink("../../../precious", &path).unwrap();
+    }
+    bench.run("cast llama --to f16 -o out --resume -q").expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+    assert_eq!(bench.read("precious"), b"mine");
+}
+
+#[test]
+fn an_unfinished_folder_is_no_checkpoint_to_any_command() {
+    let bench = begun();
+    bench.run("cast llama --to f32 -o old -q").expect(0, "", "");
+    fs::rename(bench.path("out/.tcast"), bench.path("old/.tcast")).unwrap();
+    let error =
+        "old: an unfinished conversion is in it, in .tcast\n  tcast cast 'llama' --to 'float16' -o 'old' --resume\n";
+    for line in [
+        "cast old --to bf16 -o x",
+        "cast old --to bf16 -o x.safetensors",
+        "cast old/model.safetensors.index.json --to bf16 -o x",
+        "inspect old",
+        "inspect old --stats",
+        "inspect old/model.safetensors.index.json",
+        "diff old whole",
+        "diff whole old",
+        "bitcast old --to int32 -o x",
+        "bitcast old --hex --tensor model.norm.weight",
+        "promote old --tensor model.norm.weight -o x",
+    ] {
+        let outcome = bench.run(line);
+        let is_told = outcome.stderr == format!("tcast: error: {error}");
+        assert!(outcome.code != Some(0) && is_told && outcome.stdout.is_empty(), "{line}: {outcome:?}");
+    }
+    // With all shards there, one command is shorter.
+    bench.run("cast llama --to f16 -o ready --part 1/1 -q").expect(0, "", "");
+    let outcome = bench.run("inspect ready");
+    assert!(outcome.stderr.ends_with("\n  tcast cast --finish 'ready'\n"), "{outcome:?}");
+    bench.run("cast --finish ready -q").expect(0, "", "");
+    assert_eq!(bench.run("inspect ready -q").code, Some(0));
+}
+
+/// Words of a manifest are in quotes, behind flags of ours.
+#[test]
+fn the_command_that_goes_on_is_no_way_into_a_shell() {
+    let bench = begun();
+    let manifest = String::from_utf8(bench.read("out/.tcast/manifest.json")).unwrap();
+    let evil = manifest
+        .replace("\"input\":\"llama\"", "\"input\":\"x'; touch PWN; '\\u001b[2J\"")
+        .replace("\"exclude\":[]", "\"exclude\":[\"$(touch PWN)\"]");
+    assert_ne!(manifest, evil);
+    bench.write("out/.tcast/manifest.json", evil.as_bytes());
+    let outcome = bench.run("inspect out");
+    let wanted = " --exclude '$(touch PWN)' --to 'float16' -o 'out' --resume\n";
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(wanted), "{outcome:?}");
+    assert!(outcome.stderr.chars().all(|c| !c.is_control() || c == '\n'), "{outcome:?}");
+    #[cfg(unix)]
+    {
+        let command = outcome.stderr.lines().last().unwrap();
+        let _ = std::process::Command::new("bash").args(["-c", command]).current_dir(bench.path("")).output();
+        assert_eq!(bench.files(), ["llama", "out", "whole"]);
+    }
+    bench.write("out/.tcast/manifest.json", manifest.replace("\"all\":", "\"all; x\":").as_bytes());
+    let outcome = bench.run("inspect out");
+    assert!(outcome.code == Some(1) && !outcome.stderr.contains("all; x"), "{outcome:?}");
+}
+
+#[test]
+fn what_is_complete_is_success_to_the_same_command() {
+    let (bench, line) = long_work();
+    bench.run(line).expect(0, "", "");
+    let before = tree(&bench.path("out"));
+    let line = line.replace(" -q", "");
+    for flags in ["--resume", "--part 2/3", "--part 1/1"] {
+        bench.run(&format!("{line} {flags}")).expect(0, "", "already complete: out\n");
+        bench.run(&format!("{line} {flags} -q")).expect(0, "", "");
+    }
+    bench.run("cast --finish out").expect(0, "", "already complete: out\n");
+    let report = bench.run(&format!("{line} --resume --json --hash -q"));
+    let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
+    assert_eq!(report["tensors_cast"], 12);
+    let finish = bench.run("cast --finish out --json -q");
+    assert!(finish.code == Some(0) && serde_json::from_str::<serde_json::Value>(&finish.stdout).is_ok(), "{finish:?}");
+    same(&tree(&bench.path("out")), &before);
+    assert_eq!(bench.files(), ["in", "out", "whole"]);
+    // Anything else is not.
+    let refused = |line: &str, what: &str| {
+        let outcome = bench.run(line);
+        let message =
+            format!("tcast: error: out: the output exists already, and is not what this command writes: {what}");
+        assert!(outcome.code == Some(4) && outcome.stderr.starts_with(&message), "{outcome:?}");
+        let remedy = "\n  add --force to replace it, or name another folder with -o\n";
+        assert!(outcome.stderr.ends_with(remedy), "{outcome:?}");
+    };
+    refused(&format!("{line} --resume --rule w3=bf16"), "tensor 'w3' is float16 there, and would be bfloat16");
+    refused(&format!("{line} --part 1/2 --rename w3=x"), "tensor 'x' is missing");
+    refused(&line.replace("cast in", "cast whole").replace("f16", "f32 --resume"), "tensor 'w0' is float16 there");
+    bench.write("out/config.json", b"{}");
+    refused(&format!("{line} --resume"), "config.json holds something else");
+    bench.write("out/config.json", &before["config.json"]);
+    fs::remove_file(bench.path("out/config.json")).unwrap();
+    refused(&format!("{line} --resume"), "config.json is missing");
+    bench.write("out/config.json", &before["config.json"]);
+    // Options that show in values only.
+    let mut other = before["s03.safetensors"].clone();
+    *other.last_mut().unwrap() ^= 1;
+    bench.write("out/s03.safetensors", &other);
+    let outcome = bench.run(&format!("{line} --resume"));
+    let message = "tcast: error: out/s03.safetensors: holds other bytes than this command writes\n  add --force";
+    assert!(outcome.code == Some(4) && outcome.stderr.starts_with(message), "{outcome:?}");
+    assert!(bench.read("out/s03.safetensors") == other);
+}
+
+#[test]
+fn an_option_that_only_values_show_is_not_taken_for_the_same() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/a.safetensors", &shard(&[("w", 1e6, 4)]));
+    bench.run("cast in --to e4m3 -o out -q").expect(0, "", "");
+    bench.run("cast in --to e4m3 -o out -q --resume").expect(0, "", "");
+    let outcome = bench.run("cast in --to e4m3 -o out -q --resume --no-saturate");
+    assert!(outcome.code == Some(4) && outcome.stderr.contains("holds other bytes than this command writes"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_is_replaced_keeps_its_rights_and_what_else_is_in_it() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    fs::create_dir(bench.path("llama/templates")).unwrap();
+    bench.write("llama/templates/x.jinja", b"new");
+    bench.run("cast llama --to f16 -o whole -q").expect(0, "", "");
+    bench.run("cast llama --to f32 --max-shard-size 500KB -o real -q").expect(0, "", "");
+    symlink("real", bench.path("out")).unwrap();
+    bench.write("real/notes.txt", b"mine");
+    bench.write("real/templates/y.jinja", b"mine");
+    fs::create_dir_all(bench.path("real/logs/deep")).unwrap();
+    bench.write("real/logs/deep/log", b"mine");
+    symlink("nowhere", bench.path("real/link")).unwrap();
+    fs::set_permissions(bench.path("real"), fs::Permissions::from_mode(0o750)).unwrap();
+    let mine = ["notes.txt", "templates/y.jinja", "logs/deep/log"];
+    let check = || {
+        assert!(bench.path("out").is_symlink() && bench.path("out/link").is_symlink());
+        assert_eq!(fs::metadata(bench.path("real")).unwrap().permissions().mode() & 0o7777, 0o750);
+        fs::remove_file(bench.path("real/link")).unwrap();
+        let mut there = tree(&bench.path("real"));
+        for name in mine {
+            assert_eq!(there.remove(name).as_deref(), Some(&b"mine"[..]), "{name}");
+        }
+        same(&there, &tree(&bench.path("whole")));
+        assert_eq!(bench.files(), ["llama", "out", "real", "whole"]);
+        symlink("nowhere", bench.path("real/link")).unwrap();
+    };
+    bench.run("cast llama --to f16 -o out --force -q").expect(0, "", "");
+    check();
+    // From within: the folder cannot be exchanged, or whoever is in it would be in the old one.
+    let mut command = bench.command();
+    command.current_dir(bench.path("real")).args(["cast", "../llama", "--to", "f16", "-o", ".", "--force", "-q"]);
+    let outcome = command.output().unwrap();
+    assert!(outcome.status.success(), "{outcome:?}");
+    check();
+}
