@@ -77,10 +77,8 @@ impl Destination {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::io("cannot write", &error).in_file(path)),
         };
-        if let Some(existing) = &existing {
-            if existing.is_dir() {
-                return refuse("the output is a directory; name a file in it with -o");
-            }
+        if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
+            return refuse("the output is a directory; name a file in it with -o");
         }
         files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
         if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
