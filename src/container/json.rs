@@ -69,25 +69,22 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
             let after = |text: &str| text.starts_with(|c: char| c.is_alphanumeric() || c == '_');
             !in_string && rest.strip_prefix(**literal).is_some_and(|rest| !after(rest))
         });
-        let len = match literal {
-            Some(literal) => {
-                changed += &replacement(literal);
-                literal.len()
-            }
-            None => {
-                in_string ^= next == '"';
-                // A backslash and what it escapes, and a word in one go: `-NaN` is none of them.
-                let is_in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-                let len = if in_string && next == '\\' {
-                    next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
-                } else if !in_string && is_in_word(next) {
-                    rest.find(|c: char| !is_in_word(c)).unwrap_or(rest.len())
-                } else {
-                    next.len_utf8()
-                };
-                changed += &rest[..len];
-                len
-            }
+        let len = if let Some(literal) = literal {
+            changed += &replacement(literal);
+            literal.len()
+        } else {
+            in_string ^= next == '"';
+            // A backslash and what it escapes, and a word in one go: `-NaN` is none of them.
+            let is_in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+            let len = if in_string && next == '\\' {
+                next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
+            } else if !in_string && is_in_word(next) {
+                rest.find(|c: char| !is_in_word(c)).unwrap_or(rest.len())
+            } else {
+                next.len_utf8()
+            };
+            changed += &rest[..len];
+            len
         };
         rest = &rest[len..];
     }

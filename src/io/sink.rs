@@ -67,7 +67,9 @@ impl<'a> Summed<'a> {
         let mut pieces = self.pieces.into_inner().unwrap_or_else(PoisonError::into_inner);
         pieces.sort_unstable_by_key(|(offset, _)| *offset);
         let mut sum = Hasher::new();
-        pieces.iter().for_each(|(_, piece)| sum.combine(piece));
+        for (_, piece) in &pieces {
+            sum.combine(piece);
+        }
         sum.finalize()
     }
 }

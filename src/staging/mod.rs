@@ -240,7 +240,7 @@ impl Staging {
         }
         let path = work.join(MANIFEST);
         let locks = lock.into_iter().collect();
-        let begun = Self { is_new, start, locks, made, ..Self::begun(folder, manifest, None, sync) };
+        let begun = Self { start, is_new, locks, made, ..Self::begun(folder, manifest, None, sync) };
         begun.decide(&path)?;
         let manifest: Manifest = read(&path)?;
         manifest.check_names().map_err(|error| error.in_file(&path))?;

@@ -71,7 +71,7 @@ impl Staging {
             return if is_refusal(&error) { Ok(false) } else { Err(failed(error)) };
         }
         if self.sync {
-            aside.parent().map_or(Ok(()), sync_name)?
+            aside.parent().map_or(Ok(()), sync_name)?;
         }
         Ok(true)
     }

@@ -300,9 +300,10 @@ fn is_shard(folder: &Path, name: &str) -> bool {
 fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     let failed = |error: std::io::Error| Error::io("cannot read", &error);
     let entries = fs::read_dir(folder).map_err(failed)?;
-    let mut names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
-    names.iter_mut().for_each(|names| names.sort());
-    names.map_err(failed)
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
+    let mut names = names.map_err(failed)?;
+    names.sort();
+    Ok(names)
 }
 
 /// Names as text. One that is none is no name that an index has, and must not be that of a shard: it would be left out.

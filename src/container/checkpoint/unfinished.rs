@@ -68,7 +68,7 @@ fn command(begun: &Begun) -> Option<String> {
     if begun.operator != "cast" {
         return None;
     }
-    let mut command = format!("tcast cast {}", quoted(begun.input.as_ref()));
+    let mut words = vec![format!("tcast cast {}", quoted(begun.input.as_ref()))];
     for (name, value) in &begun.options {
         let flag = format!("--{}", name.replace('_', "-"));
         if !flag.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') {
@@ -82,22 +82,22 @@ fn command(begun: &Begun) -> Option<String> {
             // What holds when the flag is not given.
             (_, Value::Null | Value::Bool(false)) if name != "saturate" => {}
             ("saturate", Value::Bool(true)) => {}
-            ("saturate", Value::Bool(false)) => command += " --no-saturate",
+            ("saturate", Value::Bool(false)) => words.push("--no-saturate".to_owned()),
             ("round_mode", Value::String(mode)) if mode == "up" => {}
             ("out_of_range", Value::String(rule)) if rule == "wrap" => {}
             ("fail_on", Value::Array(items)) if items.is_empty() => {}
             ("fail_on", Value::Array(items)) => {
                 let losses: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-                command += &format!(" --fail-on {}", quoted_word(&losses.join(",")));
+                words.push(format!("--fail-on {}", quoted_word(&losses.join(","))));
             }
-            (_, Value::Bool(_)) => command += &format!(" {flag}"),
-            ("max_shard_size", bytes) => command += &format!(" {flag} {}", quoted_word(&format!("{bytes}B"))),
+            (_, Value::Bool(_)) => words.push(flag),
+            ("max_shard_size", bytes) => words.push(format!("{flag} {}", quoted_word(&format!("{bytes}B")))),
             (_, Value::Array(items)) => {
                 let flag = if name == "include" || name == "exclude" { &*flag } else { flag.trim_end_matches('s') };
-                items.iter().for_each(|item| command += &format!(" {flag} {}", word(item)));
+                words.extend(items.iter().map(|item| format!("{flag} {}", word(item))));
             }
-            (_, value) => command += &format!(" {flag} {}", word(value)),
+            (_, value) => words.push(format!("{flag} {}", word(value))),
         }
     }
-    Some(command)
+    Some(words.join(" "))
 }
