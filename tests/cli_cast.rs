@@ -406,6 +406,7 @@ fn bad_inputs_get_one_clear_error_each() {
         ("text.txt", "is no tensor file that tcast knows"),
         ("complex.npy", "complex64 cannot be cast: ONNX Cast has no complex types"),
     ];
+    bench.write("x.npy", &npy_f32(&[1.0]));
     let files = bench.files();
     for (name, message) in cases {
         let outcome = bench.run(&format!("cast {name} --to f16 -o out.safetensors"));
@@ -413,7 +414,6 @@ fn bad_inputs_get_one_clear_error_each() {
         let expected = format!("tcast: error: {name}: {message}");
         assert!(outcome.stderr.starts_with(&expected), "{name}: {}", outcome.stderr);
     }
-    bench.write("x.npy", &npy_f32(&[1.0]));
     let outcome = bench.run("cast x.npy --to f16 -o no/out.npy");
     assert!(
         outcome

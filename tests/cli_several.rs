@@ -141,7 +141,7 @@ fn the_report_of_several_inputs_is_one_document() {
     let mut among = report["inputs"][0].clone();
     for document in [&mut one, &mut among] {
         let fields = document.as_object_mut().unwrap();
-        ["seconds", "output", "files"].map(|field| fields.remove(field));
+        let _ = ["seconds", "output", "files"].map(|field| fields.remove(field));
     }
     assert_eq!(one, among);
     let outcome = bench.run("cast a.npy b.npy --to f16 -o out -f --report r.html");
