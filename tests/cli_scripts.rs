@@ -339,3 +339,24 @@ fn elements_are_chosen_by_coordinates_as_figures_show_them() {
     }
     assert_eq!(bench.run("bitcast x.npy --hex --range a..b").code, Some(2));
 }
+
+#[test]
+fn without_a_terminal_progress_is_a_line_now_and_then() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&vec![1.0; 1 << 20]));
+    bench.add_checkpoint("llama-tiny-bf16", "llama");
+    for (line, what) in [("cast x.npy --to f16", "tcast: 100%, "), ("cast llama --to f16", "tcast: checkpoint: 100%, ")]
+    {
+        let run = |quiet: &[&str]| {
+            let args = line.split_whitespace().chain(["-j", "1", "-f"]).chain(quiet.iter().copied());
+            let output = bench.command().args(args).env("TCAST_PROGRESS_SECONDS", "0").output().unwrap();
+            assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]));
+            String::from_utf8(output.stderr).unwrap()
+        };
+        let said = run(&[]);
+        assert!(said.lines().any(|line| line.starts_with(what) && line.ends_with(" s left")), "{said}");
+        assert_eq!(run(&["-q"]), "");
+        let outcome = bench.run(&format!("{line} -f"));
+        assert!(outcome.code == Some(0) && !outcome.stderr.contains("s left"), "{outcome:?}");
+    }
+}
