@@ -52,7 +52,7 @@ Environment:
 pub struct Cli {
     /// Colours in messages
     ///
-    /// Without it, NO_COLOR, CLICOLOR_FORCE and the terminal decide.
+    /// Without it, `NO_COLOR`, `CLICOLOR_FORCE` and the terminal decide.
     #[arg(
         long,
         global = true,

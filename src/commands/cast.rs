@@ -46,17 +46,18 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
 /// Refuses flags about values that concern none of the targets.
 fn check_effects(args: &CastArgs) -> Result<()> {
     let ValueArgs { saturate, no_saturate, round_mode, out_of_range, .. } = &args.values;
-    let is_saturated = |to: Dtype| to.is_float8() || to == Dtype::Float8E8M0;
     let saturate = if *no_saturate { Some("--no-saturate") } else { saturate.map(|_| "--saturate") };
-    let given: [(Option<&str>, &str, &dyn Fn(Dtype) -> bool); 3] = [
-        (saturate, "float8 targets", &is_saturated),
-        (round_mode.map(|_| "--round-mode"), "float8e8m0 targets", &|to| to == Dtype::Float8E8M0),
-        (out_of_range.map(|_| "--out-of-range"), "integer targets", &|to| matches!(to.class(), Class::Int { .. })),
+    let any = |concerns: fn(Dtype) -> bool| {
+        args.to.into_iter().chain(args.selection.rule.iter().filter_map(Rule::target)).any(concerns)
+    };
+    let given = [
+        (saturate, "float8 targets", any(|to| to.is_float8() || to == Dtype::Float8E8M0)),
+        (round_mode.map(|_| "--round-mode"), "float8e8m0 targets", any(|to| to == Dtype::Float8E8M0)),
+        (out_of_range.map(|_| "--out-of-range"), "integer targets", any(|to| matches!(to.class(), Class::Int { .. }))),
     ];
-    let targets = || args.to.into_iter().chain(args.selection.rule.iter().filter_map(Rule::target));
-    for (flag, what, concerns) in given {
+    for (flag, what, has_effect) in given {
         if let Some(flag) = flag
-            && !targets().any(concerns)
+            && !has_effect
         {
             let error = Error::usage(format!("{flag} is for {what}, and there is none"));
             return Err(error.remedy(format!("leave {flag} out")));

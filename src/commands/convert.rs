@@ -24,6 +24,7 @@ use crate::staging::Start;
 use serde_json::{Value, json};
 use std::cell::LazyCell;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -71,6 +72,7 @@ struct Conversion<'a> {
 }
 
 /// What is to be done, after all that headers and names tell was refused.
+#[allow(clippy::large_enum_variant, reason = "there is one for each input, not for each tensor")]
 enum Ready<'a> {
     /// Nothing: the output exists.
     Skip,
@@ -439,7 +441,7 @@ impl Several {
             return if args.json { print(&json_text(&self.documents.remove(0))) } else { Ok(()) }; // it was skipped
         }
         let time = (!args.dry_run).then(|| start.elapsed());
-        let document = several(operator, self.documents, (self.bytes_in, self.bytes_out), time);
+        let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         if let Some(file) = report_file {
             file.write_text(&(json_text(&document) + "\n"), args)?;
         }
@@ -451,10 +453,10 @@ impl Several {
             let (before, after) = (size(self.bytes_in), size(self.bytes_out));
             let mut text = format!("{operator} {} of {} inputs, {before} -> {after}", self.done, job.inputs.len());
             if let Some(time) = time {
-                text += &format!(" in {:.2} s", time.as_secs_f64());
+                let _ = write!(text, " in {:.2} s", time.as_secs_f64());
             }
             if self.skipped > 0 {
-                text += &format!(", {} skipped", self.skipped);
+                let _ = write!(text, ", {} skipped", self.skipped);
             }
             tell(&text);
             if let (true, Some(output)) = (args.dry_run, &args.output) {

@@ -449,12 +449,7 @@ pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error)
 
 /// The JSON document of several inputs, with a document of each.
 #[must_use]
-pub(crate) fn several(
-    operator: &str,
-    inputs: Vec<Value>,
-    (before, after): (u64, u64),
-    time: Option<Duration>,
-) -> Value {
+pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
     let mut document = json!({
         "schema": SCHEMA,
         "tcast": env!("CARGO_PKG_VERSION"),
