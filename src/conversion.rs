@@ -7,8 +7,8 @@ use crate::container::{Reader, position};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::kernel::{
-    Counts, Form, Kernel, Loss, Malformed, NotANumber, Parser, Printer, Rules, Storage, TextError, TextExtent,
-    TextForm, Texts,
+    Condition, Counts, First, Firsts, Form, Kernel, Malformed, NotANumber, Parser, Printer, Rules, Storage, TextError,
+    TextExtent, TextForm, Texts,
 };
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ const BATCH: u64 = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of texts that are written at a time.
 const PIECE: usize = 1 << 20;
+
+/// What is watched in every cast.
+const INPUTS: [Condition; 2] = [Condition::InputNan, Condition::InputInfinite];
 
 /// Takes a piece of a conversion: source, result, and elements so far.
 pub(crate) type Sink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
@@ -31,33 +34,15 @@ pub(crate) struct Conversion {
     /// How the result's elements are stored.
     pub to: Form,
     how: Arc<How>,
-    /// What must not happen to any value, and the way out of it.
-    forbidden: Option<Box<Forbidden>>,
+    /// Conditions of which the first element is to be found.
+    watched: Arc<[Condition]>,
 }
 
-/// Losses that end the conversion of a tensor.
-#[derive(Clone, Debug)]
-pub(crate) struct Forbidden {
-    /// Which.
-    pub losses: Vec<Loss>,
-    /// The rule that leaves the tensor as it is, as a shell takes it.
-    pub rule: String,
-}
-
-impl Forbidden {
-    fn found(&self, counts: &Counts) -> Option<Loss> {
-        self.losses.iter().copied().find(|loss| counts[*loss] > 0)
-    }
-
-    /// What to do about a loss.
-    fn remedy(&self, loss: Loss, to: Dtype) -> String {
-        let keep = format!("leave the tensor as it is with --rule {}, or choose a wider type", self.rule);
-        match loss {
-            Loss::Wrapped => format!("clamp such values with --out-of-range saturate, or {keep}"),
-            Loss::Infinite | Loss::Nan if to.is_float8() => format!("clamp such values with --saturate, or {keep}"),
-            _ => keep,
-        }
-    }
+/// What was found of some elements.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub counts: Counts,
+    pub firsts: Firsts,
 }
 
 enum How {
@@ -99,6 +84,11 @@ impl Elements<'_> {
     fn error(&self, index: u64, what: &str) -> Error {
         Error::new(format!("element {}: {what}", position(index, self.shape, self.fortran_order)))
     }
+
+    fn out_of_range(&self, index: u64, value: &str, to: Dtype) -> Error {
+        self.error(index, &format!("{value} is out of range for {to}"))
+            .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values")
+    }
 }
 
 impl Conversion {
@@ -110,7 +100,7 @@ impl Conversion {
             (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, &rules)?),
             (_, Form::Texts(target)) => How::Print(TextSource::new(from)?, target),
         };
-        Some(Self { from, to, how: Arc::new(how), forbidden: None })
+        Some(Self { from, to, how: Arc::new(how), watched: Arc::new(INPUTS) })
     }
 
     /// The same elements in another form. `None` for types of other widths, and for a big-endian target.
@@ -121,7 +111,7 @@ impl Conversion {
             (Form::Texts(source), Form::Texts(target)) => How::Print(TextSource::Texts(source), target),
             _ => return None,
         };
-        Some(Self { from, to, how: Arc::new(how), forbidden: None })
+        Some(Self { from, to, how: Arc::new(how), watched: Arc::new([]) })
     }
 
     /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
@@ -134,13 +124,14 @@ impl Conversion {
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
         let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), &rules)?;
-        Some(Self { from, to, how: Arc::new(How::Complex(kernel)), forbidden: None })
+        Some(Self { from, to, how: Arc::new(How::Complex(kernel)), watched: Arc::new(INPUTS) })
     }
 
-    /// The same, ended by losses that must not happen.
+    /// The same, with the first element of each of these conditions found as well as those of the input's NaN and Inf.
     #[must_use]
-    pub(crate) fn forbid(self, forbidden: Forbidden) -> Self {
-        Self { forbidden: Some(Box::new(forbidden)), ..self }
+    pub(crate) fn watch(self, conditions: &[Condition]) -> Self {
+        let watched = INPUTS.iter().chain(conditions.iter().filter(|condition| !INPUTS.contains(condition)));
+        Self { watched: watched.copied().collect(), ..self }
     }
 
     /// The kernel, where every element has its place and any part can be converted alone.
@@ -154,22 +145,22 @@ impl Conversion {
     ///
     /// # Errors
     /// When an element cannot be converted, or `reader` or `sink` fails.
-    pub(crate) fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Counts> {
-        let counts = match &*self.how {
+    pub(crate) fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Found> {
+        let found = match &*self.how {
             How::Numbers(kernel) | How::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
             How::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
             How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
         reader.finish()?;
-        Ok(counts)
+        Ok(found)
     }
 
-    fn numbers(&self, kernel: &Kernel, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Counts> {
+    fn numbers(&self, kernel: &Kernel, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Found> {
         let (from, to) = (self.from.dtype(), self.to.dtype());
         let is_complex = matches!(*self.how, How::Complex(_));
         let is_real = is_complex && from.part() == from;
         let (mut input, mut output) = (Vec::new(), Vec::new());
-        let mut counts = Counts::default();
+        let mut found = Found::default();
         for start in (0..elements.count).step_by(CHUNK as usize) {
             let count = CHUNK.min(elements.count - start);
             let bytes = |form: Form| form.bytes(count).unwrap_or_default() as usize;
@@ -177,7 +168,11 @@ impl Conversion {
             output.resize(bytes(self.to), 0);
             reader.fill(&mut input)?;
             let numbers = if is_complex && !is_real { 2 * count } else { count } as usize;
-            counts += run_kernel(kernel, self, elements, start, &input, &mut output, numbers)?;
+            let counts = run_kernel(kernel, self, elements, start, &input, &mut output, numbers)?;
+            let mut firsts = self.firsts(kernel, &counts, &found.firsts, start, &input, numbers);
+            firsts.renumber(|at| start + (at - start) / (numbers as u64 / count));
+            found.firsts.merge(firsts);
+            found.counts += counts;
             if is_real {
                 let width = to.part().bits() as usize / 8;
                 let real: Vec<u8> = output[..numbers * width].to_vec();
@@ -189,7 +184,47 @@ impl Conversion {
             }
             sink(&input, &output, start + count)?;
         }
-        Ok(counts)
+        Ok(found)
+    }
+
+    /// The first of `count` elements that meet the conditions that are watched, where `known` has none before them;
+    /// `start` is the first of them all. Most often there are none, and nothing is done.
+    pub(crate) fn firsts(
+        &self,
+        kernel: &Kernel,
+        counts: &Counts,
+        known: &Firsts,
+        start: u64,
+        input: &[u8],
+        count: usize,
+    ) -> Firsts {
+        /// Elements that are converted again at a time; whole bytes of every type.
+        const STEP: usize = 1024;
+        let is_open =
+            |condition: &Condition| counts[*condition] > 0 && known.of(*condition).is_none_or(|first| first.at > start);
+        let mut open: Vec<Condition> = self.watched.iter().copied().filter(is_open).collect();
+        let mut firsts = Firsts::default();
+        let [from, to] = kernel.storages();
+        let bytes = |storage: Storage, count: usize| storage.bytes(count as u64).unwrap_or_default() as usize;
+        let mut output = vec![0; if open.is_empty() { 0 } else { bytes(to, STEP) }];
+        for first in (0..count).step_by(STEP) {
+            if open.is_empty() {
+                break;
+            }
+            let (input, count) = (&input[bytes(from, first)..], STEP.min(count - first));
+            let mut counts = |count| kernel.run(input, &mut output, count).unwrap_or_default();
+            let all = counts(count);
+            let here: Vec<Condition> = open.iter().copied().filter(|condition| all[*condition] > 0).collect();
+            open.retain(|condition| !here.contains(condition));
+            let place = |condition| (condition, first_bad(count, |count| counts(count)[condition] > 0));
+            let here: Vec<(Condition, usize)> = here.into_iter().map(place).collect();
+            kernel.run(input, &mut output, count).unwrap_or_default();
+            for (condition, good) in here {
+                let values = [text_of(from, input, good), text_of(to, &output, good)];
+                firsts.add(condition, First { at: start + (first + good) as u64, values });
+            }
+        }
+        firsts
     }
 }
 
@@ -206,31 +241,29 @@ pub(crate) fn run_kernel(
     output: &mut [u8],
     count: usize,
 ) -> Result<Counts> {
-    let loss = |counts: &Counts| {
-        let refused = kernel.refuses().filter(|loss| counts[*loss] > 0);
-        refused.or_else(|| conversion.forbidden.as_ref().and_then(|forbidden| forbidden.found(counts)))
-    };
-    let is_bad =
-        |outcome: &Result<Counts, Malformed>| outcome.is_err() || outcome.iter().any(|lost| loss(lost).is_some());
+    let loss = |counts: &Counts| kernel.refuses().is_some_and(|loss| counts[loss] > 0);
+    let is_bad = |outcome: &Result<Counts, Malformed>| outcome.as_ref().map_or(true, loss);
     let outcome = kernel.run(input, output, count);
     if let Ok(lost) = &outcome
-        && !is_bad(&outcome)
+        && !loss(lost)
     {
         return Ok(*lost);
     }
     let good = first_bad(count, |count| is_bad(&kernel.run(input, output, count)));
     let index = start + good as u64;
-    let Some(loss) = kernel.run(input, output, good + 1).ok().and_then(|lost| loss(&lost)) else {
+    if kernel.run(input, output, good + 1).is_err() {
         return Err(elements.error(index, &dirty(conversion.from.dtype())));
-    };
-    let text = |form: Form, bytes: &[u8]| {
-        let mut texts = Texts::default();
-        let printer = if let Form::Numbers(storage) = form { Printer::new(storage) } else { None };
-        let _ = printer.map(|printer| printer.print(bytes, good + 1, &mut texts));
-        if texts.is_empty() { String::new() } else { String::from_utf8_lossy(texts.get(good)).into_owned() }
-    };
-    let (value, result) = (text(conversion.from, input), text(conversion.to, output));
-    Err(conversion.refusal(elements, index, loss, kernel.refuses(), &value, &result))
+    }
+    Err(elements.out_of_range(index, &text_of(kernel.storages()[0], input, good), conversion.to.dtype()))
+}
+
+/// One of some numbers as text; empty for complex ones.
+fn text_of(storage: Storage, bytes: &[u8], index: usize) -> String {
+    let Some(printer) = Printer::new(storage) else { return String::new() };
+    let mut texts = Texts::default();
+    // Malformed elements behind it are none of its business.
+    let _ = printer.print(bytes, index + 1, &mut texts);
+    if index < texts.len() { String::from_utf8_lossy(texts.get(index)).into_owned() } else { String::new() }
 }
 
 /// The first element for which something is so of all prefixes that hold it. Elements that are run together start on a
@@ -328,26 +361,28 @@ pub(crate) fn measure(
 }
 
 /// Numbers or text -> text.
-fn print(
-    source: &TextSource,
-    to: TextForm,
-    elements: Elements,
-    reader: &mut Reader,
-    sink: &mut Sink,
-) -> Result<Counts> {
+fn print(source: &TextSource, to: TextForm, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Found> {
     let mut batches = Batches::new(source);
     let mut output = Vec::new();
+    let mut found = Found::default();
     while batches.next(elements, reader)? {
-        for (index, text) in (batches.index + 1..).zip(batches.texts.iter()) {
+        for (index, text) in (batches.index..).zip(batches.texts.iter()) {
+            if let (TextSource::Numbers(..), b"NaN" | b"INF" | b"-INF") = (source, text) {
+                let is_nan = text == b"NaN";
+                *(if is_nan { &mut found.counts.input_nan } else { &mut found.counts.input_infinite }) += 1;
+                let value = String::from_utf8_lossy(text).into_owned();
+                let condition = if is_nan { Condition::InputNan } else { Condition::InputInfinite };
+                found.firsts.add(condition, First { at: index, values: [value.clone(), value] });
+            }
             to.write(text, &mut output);
             if output.len() >= PIECE {
-                sink(&[], &output, index)?;
+                sink(&[], &output, index + 1)?;
                 output.clear();
             }
         }
     }
     sink(&[], &output, elements.count)?;
-    Ok(Counts::default())
+    Ok(found)
 }
 
 impl Conversion {
@@ -359,12 +394,12 @@ impl Conversion {
         elements: Elements,
         reader: &mut Reader,
         sink: &mut Sink,
-    ) -> Result<Counts> {
+    ) -> Result<Found> {
         let to = self.to;
         let source = TextSource::Texts(from);
         let mut batches = Batches::new(&source);
         let mut output = Vec::new();
-        let mut counts = Counts::default();
+        let mut found = Found::default();
         while batches.next(elements, reader)? {
             let (texts, start) = (&batches.texts, batches.index);
             output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
@@ -373,59 +408,41 @@ impl Conversion {
                 let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "no number" };
                 elements.error(start + index as u64, &format!("'{text}' is {what}"))
             })?;
-            let refuse = |counts: &Counts| {
-                let refused = parser.refuses().filter(|loss| counts[*loss] > 0);
-                refused.or_else(|| self.forbidden.as_ref().and_then(|forbidden| forbidden.found(counts)))
-            };
-            if refuse(&lost).is_some()
-                && let Some((index, loss)) = first_refused(parser, texts, &refuse, to, &mut output)
-            {
-                let text = format!("'{}'", shorten(&String::from_utf8_lossy(texts.get(index))));
-                return Err(self.refusal(elements, start + index as u64, loss, parser.refuses(), &text, ""));
+            let watched = self.watched.iter().copied();
+            let open = watched.filter(|condition| lost[*condition] > 0 && found.firsts.of(*condition).is_none());
+            let refused = parser.refuses().map(Condition::Lost).filter(|condition| lost[*condition] > 0);
+            let wanted: Vec<Condition> = refused.into_iter().chain(open).collect();
+            let firsts = first_texts(parser, texts, start, wanted, to);
+            if let Some(First { at, values: [text, _] }) = refused.and_then(|condition| firsts.of(condition)) {
+                return Err(elements.out_of_range(*at, text, to.dtype()));
             }
-            counts += lost;
+            found.firsts.merge(firsts);
+            found.counts += lost;
             sink(&[], &output, start + texts.len() as u64)?;
         }
-        Ok(counts)
-    }
-
-    /// What to say of a loss that the rules of the cast refuse, or that is forbidden.
-    fn refusal(
-        &self,
-        elements: Elements,
-        index: u64,
-        loss: Loss,
-        refused: Option<Loss>,
-        value: &str,
-        result: &str,
-    ) -> Error {
-        let to = self.to.dtype();
-        match &self.forbidden {
-            Some(forbidden) if refused != Some(loss) => {
-                let result = if result.is_empty() { String::new() } else { format!("{result} ") };
-                let what = format!("{value} {} ({result}in {to})", loss.describe());
-                elements.error(index, &what).remedy(forbidden.remedy(loss, to)).into_loss()
-            }
-            _ => elements
-                .error(index, &format!("{value} is out of range for {to}"))
-                .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values"),
-        }
+        Ok(found)
     }
 }
 
-/// The first of some texts that loses what it must not, and what that is.
-fn first_refused(
-    parser: &Parser,
-    texts: &Texts,
-    refuse: &dyn Fn(&Counts) -> Option<Loss>,
-    to: Form,
-    output: &mut [u8],
-) -> Option<(usize, Loss)> {
-    let bytes = to.bytes(1).unwrap_or_default() as usize;
-    let mut look_at = |text: &[u8]| {
+/// The first of some texts that meets each condition; `start` is the first of them all.
+fn first_texts(parser: &Parser, texts: &Texts, start: u64, mut wanted: Vec<Condition>, to: Form) -> Firsts {
+    let mut firsts = Firsts::default();
+    let mut output = vec![0; to.bytes(1).unwrap_or_default() as usize];
+    for (index, text) in (start..).zip(texts.iter()) {
+        if wanted.is_empty() {
+            break;
+        }
         let mut one = Texts::default();
         one.push(text);
-        parser.parse(&one, &mut output[..bytes]).ok().and_then(|counts| refuse(&counts))
-    };
-    texts.iter().enumerate().find_map(|(index, text)| Some((index, look_at(text)?)))
+        let Ok(counts) = parser.parse(&one, &mut output) else { continue };
+        let result = if let Form::Numbers(storage) = to { text_of(storage, &output, 0) } else { String::new() };
+        let (met, open) = wanted.into_iter().partition(|condition| counts[*condition] > 0);
+        wanted = open;
+        let met: Vec<Condition> = met;
+        for condition in met {
+            let value = format!("'{}'", shorten(&String::from_utf8_lossy(text)));
+            firsts.add(condition, First { at: index, values: [value, result.clone()] });
+        }
+    }
+    firsts
 }

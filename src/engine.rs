@@ -19,7 +19,7 @@ use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
 use crate::figures::{Comparer, InOrder};
 use crate::io::sink::Sink;
-use crate::kernel::Counts;
+use crate::kernel::{Counts, Firsts};
 use crate::plan::{Plan, PlannedTensor, Share};
 use crate::progress::Progress;
 use crate::threads::on_threads;
@@ -41,6 +41,8 @@ const STEP: u64 = 1024;
 pub struct Outcome {
     /// What happened to its values.
     pub counts: Box<Counts>,
+    /// The first of its elements that were NaN or infinite before, or met what the plan watches.
+    pub firsts: Firsts,
     /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
     pub figures: Option<Box<Figures>>,
 }
@@ -102,9 +104,9 @@ pub fn run(
     sums.settle(plan, inputs, output)?;
     plan.check_unchanged(inputs)?;
     let outcomes = plan.tensors.iter().zip(found).map(|(tensor, found)| {
-        let Found { counts, figures: values } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Found { counts, firsts, figures: values } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
         let figures = comparer(tensor, figures).map(|_| Box::new(values.unwrap_or_default().figures()));
-        Outcome { counts: counts.unwrap_or_default(), figures }
+        Outcome { counts: counts.unwrap_or_default(), firsts, figures }
     });
     Ok(outcomes.collect())
 }
@@ -244,6 +246,7 @@ impl<'a> Cursor<'a> {
 #[derive(Default)]
 struct Found {
     counts: Option<Box<Counts>>,
+    firsts: Firsts,
     figures: Option<Box<InOrder>>,
 }
 
@@ -377,7 +380,15 @@ impl Worker<'_> {
                 let (elements, count) = (planned.elements(), (part.end - part.start) as usize);
                 let lost = run_kernel(kernel, &planned.conversion, elements, part.start, source, result, count)
                     .map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
-                **lock(&self.found[tensor]).counts.get_or_insert_default() += lost;
+                let known = {
+                    let mut found = lock(&self.found[tensor]);
+                    **found.counts.get_or_insert_default() += lost;
+                    found.firsts.clone()
+                };
+                let firsts = planned.conversion.firsts(kernel, &lost, &known, part.start, source, count);
+                if !firsts.is_empty() {
+                    lock(&self.found[tensor]).firsts.merge(firsts);
+                }
             }
             if let Some(mut comparer) = comparer(planned, self.figures) {
                 let result = if is_plain { source } else { &*result };
@@ -431,9 +442,12 @@ impl Worker<'_> {
             Ok(())
         };
         let reader = Reader::open(planned.source, &self.inputs[planned.input].files, planned.is_transposed());
-        let counts = reader.and_then(|reader| planned.conversion.run(planned.elements(), reader, &mut sink));
-        let counts = counts.map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
-        **lock(&self.found[tensor]).counts.get_or_insert_default() += counts;
+        let done = reader.and_then(|reader| planned.conversion.run(planned.elements(), reader, &mut sink));
+        let done = done.map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
+        let mut found = lock(&self.found[tensor]);
+        **found.counts.get_or_insert_default() += done.counts;
+        found.firsts = done.firsts;
+        drop(found);
         self.sums.targets.push(Sum { tensor, start: 0, hasher });
         Ok(())
     }

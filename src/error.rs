@@ -16,6 +16,8 @@ pub struct Error {
     path: Option<PathBuf>,
     tensor: Option<String>,
     message: String,
+    /// More of what is wrong, a line each.
+    details: Box<[String]>,
     remedy: Option<String>,
     exit_code: u8,
     is_io: bool,
@@ -27,7 +29,15 @@ const EXISTS: u8 = 4;
 impl Error {
     /// `message` in lower case, without full stop.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { path: None, tensor: None, message: message.into(), remedy: None, exit_code: 1, is_io: false }
+        Self {
+            path: None,
+            tensor: None,
+            message: message.into(),
+            details: Box::default(),
+            remedy: None,
+            exit_code: 1,
+            is_io: false,
+        }
     }
 
     /// The arguments contradict each other or the input: exit code 2.
@@ -98,6 +108,18 @@ impl Error {
             self.tensor.get_or_insert_with(|| name.to_owned());
         }
         self
+    }
+
+    /// More of what is wrong, a line each.
+    #[must_use]
+    pub(crate) fn with_details(self, details: Vec<String>) -> Self {
+        Self { details: details.into(), ..self }
+    }
+
+    /// The lines that follow the first.
+    #[must_use]
+    pub fn details(&self) -> &[String] {
+        &self.details
     }
 
     /// What to do about it, as a command where one exists.

@@ -36,7 +36,8 @@ model.safetensors -> model.float8e4m3fn.safetensors
   model.layers.0.self_attn.mask           [16, 16]  bool kept                     256 B ->    256 B
   7 of 12353 values saturated (0.06%)
   474 of 12353 values flushed to zero (3.84%)
-  1 NaN and 1 Inf came with the input"
+  1 NaN and 1 Inf came with the input
+    model.layers.0.mlp.down_proj.weight: 1 NaN, first at [9, 1]; 1 Inf, first at [7, 0]"
     );
     assert_eq!(bench.files(), ["model.float8e4m3fn.safetensors", "model.safetensors"]);
 

@@ -24,7 +24,8 @@ fn nan_and_inf_that_were_there_before_are_counted_apart() {
     });
     assert_eq!(counts, wanted);
     let told = bench.run("cast x.npy --to f16 -f").stderr;
-    assert!(told.ends_with("\n  2 NaN and 1 Inf came with the input\n"), "{told}");
+    let wanted = "\n  2 NaN and 1 Inf came with the input\n    x: 2 NaN, first at [0]; 1 Inf, first at [2]\n";
+    assert!(told.ends_with(wanted), "{told}");
 }
 
 #[test]
@@ -154,7 +155,7 @@ fn a_column_major_or_compressed_source_has_its_figures_too() {
 }
 
 #[test]
-fn what_fail_on_forbids_publishes_nothing_and_names_the_first_element() {
+fn what_fail_on_refuses_publishes_nothing_and_names_the_first_element() {
     let bench = Bench::new();
     let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},
         "b.weight":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]}}"#;
@@ -162,28 +163,36 @@ fn what_fail_on_forbids_publishes_nothing_and_names_the_first_element() {
     bench.write("m.safetensors", &safetensors(header, &values.map(f32::to_le_bytes).concat()));
     let keep = "leave the tensor as it is with --rule 'b.weight=keep', or choose a wider type\n";
     let clamp = "clamp such values with --saturate, or ";
+    let wrap = "clamp such values with --out-of-range saturate, or ";
     let cases = [
-        ("e4m3", "saturated", "element [0, 2]: 1000 saturated (448 in float8e4m3fn)", ""),
-        ("e4m3", "flushed", "element [0, 1]: 0.000000001 flushed to zero (0 in float8e4m3fn)", ""),
-        ("e4m3", "wrapped,inexact", "element [0, 1]: 0.000000001 rounded or otherwise changed (0 in float8e4m3fn)", ""),
-        ("e4m3 --no-saturate", "nan", "element [0, 2]: 1000 became NaN (NaN in float8e4m3fn)", clamp),
-        ("e5m2 --no-saturate", "infinite", "element [1, 2]: 70000 became infinite (INF in float8e5m2)", clamp),
-        ("f16", "infinite", "element [1, 2]: 70000 became infinite (INF in float16)", ""),
+        ("e4m3", "saturated", "3 of 6 values saturated, first at [0, 2]: 1000 became 448", ""),
+        ("e4m3", "flushed", "1 of 6 values flushed to zero, first at [0, 1]: 0.000000001 became 0", ""),
         (
-            "int8",
-            "wrapped",
-            "element [0, 2]: 1000 wrapped (-24 in int8)",
-            "clamp such values with --out-of-range saturate, or ",
+            "e4m3",
+            "wrapped,inexact",
+            "5 of 6 values rounded or otherwise changed, first at [0, 1]: 0.000000001 became 0",
+            "",
         ),
+        ("e4m3 --no-saturate", "nan", "3 of 6 values became NaN, first at [0, 2]: 1000 became NaN", clamp),
+        ("e5m2 --no-saturate", "infinite", "1 of 6 values became infinite, first at [1, 2]: 70000 became INF", clamp),
+        ("f16", "infinite", "1 of 6 values became infinite, first at [1, 2]: 70000 became INF", ""),
+        ("int8", "wrapped", "3 of 6 values wrapped, first at [0, 2]: 1000 became -24", wrap),
     ];
     for (to, loss, what, remedy) in cases {
         for threads in ["-j1", "-j3"] {
             let outcome =
                 bench.run(&format!("cast m.safetensors --to {to} --fail-on {loss} -o out.safetensors {threads}"));
-            let stderr = format!("tcast: error: m.safetensors: tensor 'b.weight': {what}\n  {remedy}{keep}");
+            let stderr = format!(
+                "tcast: error: m.safetensors: 1 tensor has values that --fail-on refuses: no output was written\n  \
+                 b.weight: {what}\n  {remedy}{keep}"
+            );
             outcome.expect(3, "", &stderr);
         }
     }
+    let stderr = "tcast: error: m.safetensors: 1 tensor has values that --fail-on refuses: no output was written\n  \
+                  b.weight: 1 of 6 values were infinite in the input, first at [1, 0]: INF\n  \
+                  leave the tensor as it is with --rule 'b.weight=keep'\n";
+    bench.run("cast m.safetensors --to bf16 --fail-on input-nan,input-infinite").expect(3, "", stderr);
     assert_eq!(bench.files(), ["m.safetensors"]);
     bench.run("cast m.safetensors --to e4m3 --fail-on nan,wrapped --fail-on infinite -q").expect(0, "", "");
     bench.run("cast m.safetensors --to e4m3 --fail-on saturated --rule b.weight=keep -f -q").expect(0, "", "");
@@ -208,13 +217,98 @@ fn what_fail_on_forbids_publishes_nothing_and_names_the_first_element() {
         ),
     );
     let outcome = bench.run("cast t.npy --to int8 --fail-on wrapped,flushed");
-    assert!(outcome.code == Some(3) && outcome.stderr.contains("element [0]: '0.5' flushed to zero"), "{outcome:?}");
+    let lines = "  t: 1 of 2 values flushed to zero, first at [0]: '0.5' became 0\n  \
+                 t: 1 of 2 values wrapped, first at [1]: '999' became -25\n";
+    assert!(outcome.code == Some(3) && outcome.stderr.contains(lines), "{outcome:?}");
     // Of text too, and before a shard of a folder is published.
     bench.run("cast m.safetensors --to string -o t.npz -q").expect(0, "", "");
     let outcome = bench.run("cast t.npz --to f16 --all --fail-on infinite -o t.safetensors");
-    assert!(outcome.code == Some(3) && outcome.stderr.contains("'70000' became infinite (in float16)"), "{outcome:?}");
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("first at [1, 2]: '70000' became INF"), "{outcome:?}");
     let outcome = bench.run("cast m.safetensors --to f16 --fail-on infinite --max-shard-size 8B -o folder");
     assert!(outcome.code == Some(3) && !bench.path("folder").exists(), "{outcome:?}");
+}
+
+#[test]
+fn fail_on_lists_every_tensor_that_fails_and_json_has_the_whole_report() {
+    let bench = Bench::new();
+    let tensor =
+        |name: &str, at: u32| format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{at},{}]}}"#, at + 8);
+    let header = format!("{{{},{},{}}}", tensor("a", 0), tensor("b", 8), tensor("c", 16));
+    let values: [f32; 6] = [1.0, f32::NAN, 1.0, 1.0, 1e9, -1e9];
+    bench.write("m.safetensors", &safetensors(&header, &values.map(f32::to_le_bytes).concat()));
+    let stderr = "tcast: error: INPUT: 2 tensors have values that --fail-on refuses: no output was written\n  \
+                  a: 1 of 2 values were NaN in the input, first at [1]: NaN\n  \
+                  c: 2 of 2 values became infinite, first at [0]: 1000000000 became INF\n  \
+                  leave the tensors as they are with --rule 'a=keep' --rule 'c=keep', or choose a wider type\n";
+    bench.run("cast m.safetensors --to f32 --max-shard-size 8B -o shards -q").expect(0, "", "");
+    for (input, how) in
+        [("m.safetensors", "-o out.safetensors"), ("m.safetensors", "-o out --max-shard-size 8B"), ("shards", "-o out")]
+    {
+        let before = bench.files();
+        let outcome = bench.run(&format!("cast {input} --to f16 --fail-on infinite,input-nan --json --hash {how}"));
+        assert_eq!((outcome.code, outcome.stderr), (Some(3), stderr.replace("INPUT", input)), "{how}");
+        let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!((&report["published"], &report["dry_run"]), (&false.into(), &false.into()));
+        assert_eq!(report["counts"]["infinite"], 2);
+        let firsts: Vec<&Value> =
+            report["tensors"].as_array().unwrap().iter().map(|tensor| &tensor["first_at"]).collect();
+        let wanted = [serde_json::json!({ "input_nan": 1 }), Value::Null, serde_json::json!({ "infinite": 0 })];
+        assert_eq!(firsts, wanted.each_ref());
+        assert_eq!(bench.files(), before, "{how}");
+    }
+    // Shards that were written before stay, for those who go on.
+    let line = "cast shards --to f16 --fail-on infinite -o parts -q --part";
+    bench.run(&format!("{line} 1/3")).expect(0, "", "");
+    assert_eq!(bench.run(&format!("{line} 3/3")).code, Some(3));
+    bench.run(&format!("{line} 2/3")).expect(0, "", "");
+    let outcome = bench.run("cast --finish parts");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("1 of 3 shards"), "{outcome:?}");
+    // NaN that is lost counts as NaN.
+    for to in ["int8 --out-of-range saturate", "e2m1"] {
+        let outcome = bench.run(&format!("cast m.safetensors --to {to} --fail-on nan"));
+        assert!(
+            outcome.stderr.contains("a: 1 of 2 values were NaN and became zero, first at [1]: NaN became "),
+            "{outcome:?}"
+        );
+    }
+    // What goes into a pipe cannot be taken back.
+    let outcome = bench.run("cast m.safetensors --to f16 --fail-on infinite -o /dev/stdout");
+    assert!(outcome.code == Some(1) && outcome.stdout.is_empty(), "{outcome:?}");
+}
+
+#[test]
+fn nan_and_inf_of_the_input_are_shown_with_tensor_and_position() {
+    let bench = Bench::new();
+    let mut values = vec![1.0_f32; 400_000];
+    (values[123_456], values[123_457], values[399_999]) = (f32::NAN, f32::NEG_INFINITY, f32::NAN);
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    bench.write("x.npy", &common::npy("'<f4'", "(1000, 400)", &bytes));
+    for (to, threads) in [("f16", 1), ("f16", 3), ("e4m3", 2), ("int8", 2), ("f64", 2)] {
+        let line = format!("cast x.npy --to {to} -f -o out.npy -j{threads}");
+        let firsts = report(&bench, &format!("{line} --json -q"))["tensors"][0]["first_at"].clone();
+        assert_eq!(firsts, serde_json::json!({ "input_nan": 123_456, "input_infinite": 123_457 }), "{line}");
+        let told = bench.run(&line).stderr;
+        let wanted = "\n  2 NaN and 1 Inf came with the input\n    \
+                      x: 2 NaN, first at [308, 256]; 1 Inf, first at [308, 257]\n";
+        assert!(told.contains(wanted), "{told}");
+    }
+    // Compressed, as text, and from text; column-major by its rows.
+    bench.run("cast x.npy --to string -o s.pb -q").expect(0, "", "");
+    for line in ["x.npy --to string -o out.pb", "s.pb --to f32 -o out.npy"] {
+        let firsts = report(&bench, &format!("cast {line} -f --json -q"))["tensors"][0]["first_at"].clone();
+        assert_eq!(firsts, serde_json::json!({ "input_nan": 123_456, "input_infinite": 123_457 }), "{line}");
+    }
+    let columns = [1.0, f32::NAN, f32::INFINITY, 1.0, 1.0, 1.0].map(f32::to_le_bytes).concat();
+    let header = "{'descr': '<f4', 'fortran_order': True, 'shape': (2, 3), }";
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend_from_slice(&118_u16.to_le_bytes());
+    file.extend_from_slice(format!("{header:<117}\n").as_bytes());
+    file.extend_from_slice(&columns);
+    bench.write("c.npy", &file);
+    for output in ["out.npy", "out.safetensors"] {
+        let told = bench.run(&format!("cast c.npy --to f16 -f -o {output}")).stderr;
+        assert!(told.contains("1 NaN, first at [1, 0]; 1 Inf, first at [0, 1]\n"), "{told}");
+    }
 }
 
 #[test]

@@ -198,11 +198,12 @@ fn figures_are_those_of_the_values() {
     let stats = json(&bench, "inspect x.npy --stats --json")["tensors"][0]["stats"].clone();
     let wanted = serde_json::json!({
         "min": -3.25, "max": 1.5, "abs_max": 3.25, "mean": (1.5 - 3.25 + f64::from(1e-40_f32)) / 4.0, "zeros": 1,
-        "subnormals": 1, "nan": 1, "plus_infinite": 1, "minus_infinite": 0, "exponents": [[-133, 1], [0, 1], [1, 1]],
+        "subnormals": 1, "nan": 1, "plus_infinite": 1, "minus_infinite": 0, "first_nan_at": 4,
+        "first_infinite_at": 3, "exponents": [[-133, 1], [0, 1], [1, 1]],
     });
     assert_eq!(stats, wanted);
     let text = bench.run("inspect x.npy --stats").stdout;
-    let line = "x\n  min -3.25  max 1.5  absmax 3.25  mean -0.4375\n  zeros 1  subnormal 1  NaN 1  Inf 1\n";
+    let line = "x\n  min -3.25  max 1.5  absmax 3.25  mean -0.4375\n  zeros 1  subnormal 1  NaN 1  Inf 1\n  first NaN at [4]  first Inf at [3]\n";
     assert!(text.contains(line), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 85), "{text}");
     bench.write("i.npy", &npy("'<i8'", "(2,)", &[i64::MIN.to_le_bytes(), i64::MAX.to_le_bytes()].concat()));
@@ -269,4 +270,34 @@ fn from_says_what_opaque_bytes_are_or_is_refused() {
     }
     assert_eq!(bench.run("inspect x.npy --from e4m3").code, Some(2));
     assert_eq!(bench.run("bitcast x.npy --hex --from e4m3 --rename a=b").code, Some(2));
+}
+
+#[test]
+fn the_first_nan_and_inf_are_named_however_the_tensor_is_stored() {
+    let bench = Bench::new();
+    let at = |json: &str| {
+        let report: serde_json::Value = serde_json::from_str(json).unwrap();
+        let stats = &report["tensors"][0]["stats"];
+        ["first_nan_at", "first_infinite_at"].map(|name| stats[name].as_u64())
+    };
+    let mut values = vec![1.0_f32; 600_000];
+    (values[300_001], values[300_002], values[500_000]) = (f32::NEG_INFINITY, f32::NAN, f32::NAN);
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    bench.write("x.npy", &npy("'<f4'", "(600, 1000)", &bytes));
+    // As float32, as float64, and counted word by word.
+    for to in ["f32", "f64", "f16", "bf16", "e5m2 --no-saturate"] {
+        bench.run(&format!("cast x.npy --to {to} -o y.npy -f -q")).expect(0, "", "");
+        for threads in ["-j1", "-j3"] {
+            let outcome = bench.run(&format!("inspect y.npy --stats --json {threads}"));
+            assert_eq!(at(&outcome.stdout), [Some(300_002), Some(300_001)], "{to}");
+        }
+    }
+    let told = bench.run("inspect x.npy --stats").stdout;
+    assert!(told.contains("\n  first NaN at [300, 2]  first Inf at [300, 1]\n"), "{told}");
+    // A complex number is one element, and columns are counted by rows.
+    let parts = [1.0, 1.0, 1.0, f32::NAN, 1.0, 1.0, f32::INFINITY, 1.0].map(f32::to_le_bytes).concat();
+    bench.write("c.npy", &npy("'<c8'", "(4,)", &parts));
+    assert_eq!(at(&bench.run("inspect c.npy --stats --json").stdout), [Some(1), Some(3)]);
+    bench.write("none.npy", &npy("'<f4'", "(1,)", &1_f32.to_le_bytes()));
+    assert_eq!(at(&bench.run("inspect none.npy --stats --json").stdout), [None, None]);
 }

@@ -47,7 +47,17 @@ fn files() -> Vec<FileReport<'static>> {
 
 fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, spreads: &[Spread]) -> String {
     let (input, output) = (Path::new("in/<script>alert(2)</script>"), Path::new("out/'a' & \"b\""));
-    let report = Report { operator: "cast", input, output, options, bytes_in: 48_000_000, files, before: 0, time };
+    let report = Report {
+        operator: "cast",
+        input,
+        output,
+        options,
+        bytes_in: 48_000_000,
+        files,
+        before: 0,
+        time,
+        is_refused: false,
+    };
     page(&report, spreads)
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 use tcast::container::{CONTAINERS, Elements, Input, SHARDS};
 use tcast::dtype::Dtype;
-use tcast::kernel::{Form, Loss, OutOfRange, RoundMode};
+use tcast::kernel::{Condition, Form, Loss, OutOfRange, RoundMode};
 use tcast::operator::Operator;
 use tcast::operator::cast::{Attributes, Opset};
 use tcast::plan::{self, Request, Spread};
@@ -106,7 +106,9 @@ fn convert(input: &Input, choices: &mut Choices) {
         ..Selection::default()
     };
     let from = choices.dtype().filter(|_| flag(2));
-    let losses: Vec<Loss> = choices.one_of(&[&[][..], &[], &Loss::ALL[..], &Loss::ALL[..3], &Loss::ALL[4..5]]).to_vec();
+    let conditions = &Condition::ALL;
+    let losses: Vec<Condition> =
+        choices.one_of(&[&[][..], &[], &conditions[..], &conditions[..3], &conditions[4..5]]).to_vec();
     let limit = 1 << choices.below(16);
     let (spread, container) = if flag(3) { (Spread::UpTo(limit), SHARDS) } else { (Spread::One, container) };
     let threads = 1 + choices.below(3);
@@ -151,8 +153,17 @@ fn convert(input: &Input, choices: &mut Choices) {
 fn show(file: FileReport, path: &Path, bytes_in: u64) {
     let files = vec![file];
     let time = Some(Duration::from_millis(5));
-    let report =
-        Report { operator: "cast", input: path, output: path, options: json!({}), bytes_in, files, before: 0, time };
+    let report = Report {
+        operator: "cast",
+        input: path,
+        output: path,
+        options: json!({}),
+        bytes_in,
+        files,
+        before: 0,
+        time,
+        is_refused: false,
+    };
     for text in [report.summary(), report.table()] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }

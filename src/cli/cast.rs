@@ -2,7 +2,7 @@
 
 use super::{FileArgs, SelectionArgs, with_values};
 use crate::dtype::Dtype;
-use crate::kernel::{Loss, OutOfRange, RoundMode};
+use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
 use crate::select::PROTECTED;
 use clap::{Args, ValueEnum, builder::BoolishValueParser};
@@ -262,31 +262,51 @@ pub struct ValueArgs {
 
     /// Exit with 3 on a loss: saturated, flushed, ...
     #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true,
-          long_help = with_values::<Loss>("Write nothing and exit with 3 if one of these happens to a value; \
-                                           repeatable, or separated by commas"))]
-    pub fail_on: Vec<Loss>,
+          long_help = with_values::<Condition>("Write nothing and exit with 3 if one of these happens to a value; repeatable, \
+                                                or separated by commas. All tensors are converted first, and every one \
+                                                concerned is listed"))]
+    pub fail_on: Vec<Condition>,
 
     /// Cast as that opset's Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
     #[arg(long, value_name = "N", hide_short_help = true)]
     pub opset: Option<Opset>,
 }
 
-impl ValueEnum for Loss {
+impl ValueEnum for Condition {
+    /// `nan` is both what became NaN and NaN that was lost.
     fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
+        const {
+            &[
+                Self::Lost(Loss::Saturated),
+                Self::Lost(Loss::Infinite),
+                Self::Lost(Loss::Nan),
+                Self::Lost(Loss::Flushed),
+                Self::Lost(Loss::Wrapped),
+                Self::Lost(Loss::Inexact),
+                Self::InputNan,
+                Self::InputInfinite,
+            ]
+        }
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        let what = match self {
-            Self::Saturated => "beyond the range, became its end",
-            Self::Infinite => "a number became infinite",
-            Self::Nan => "a number became NaN",
-            Self::NanLost => "NaN became zero",
-            Self::Flushed => "what is not zero became zero",
-            Self::Wrapped => "beyond an integer's range, its low bits were kept",
-            Self::Inexact => "rounded, or changed in any other way",
+        let (name, what) = match self {
+            Self::Lost(Loss::NanLost) => return None,
+            Self::Lost(loss) => (
+                loss.name(),
+                match loss {
+                    Loss::Saturated => "beyond the range, became its end",
+                    Loss::Infinite => "a number became infinite",
+                    Loss::Nan | Loss::NanLost => "a number became NaN, or NaN became zero",
+                    Loss::Flushed => "what is not zero became zero",
+                    Loss::Wrapped => "beyond an integer's range, its low bits were kept",
+                    Loss::Inexact => "rounded, or changed in any other way",
+                },
+            ),
+            Self::InputNan => ("input-nan", "was NaN in the input"),
+            Self::InputInfinite => ("input-infinite", "was infinite in the input"),
         };
-        Some(clap::builder::PossibleValue::new(self.name()).help(what))
+        Some(clap::builder::PossibleValue::new(name).help(what))
     }
 }
 

@@ -5,7 +5,7 @@ use super::folder::{self, Measures};
 use crate::cli::{CastArgs, ValueArgs};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
-use crate::kernel::OutOfRange;
+use crate::kernel::{Condition, Loss, OutOfRange};
 use crate::operator::Operator;
 use crate::operator::cast::{Attributes, Opset};
 use crate::select::{Rule, Selection};
@@ -36,7 +36,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         part: args.shards.part,
         resume: args.shards.resume,
         force_codes: args.force_codes,
-        fail_on: args.values.fail_on.clone(),
+        fail_on: fail_on(args),
         measures: Measures { figures: args.stats || args.report.is_some(), hash: args.hash },
         report: args.report.as_deref(),
         options: options(args, attributes),
@@ -66,6 +66,15 @@ fn check_effects(args: &CastArgs) -> Result<()> {
     Ok(())
 }
 
+/// What must not happen to a value.
+fn fail_on(args: &CastArgs) -> Vec<Condition> {
+    let mut conditions = args.values.fail_on.clone();
+    if conditions.contains(&Condition::Lost(Loss::Nan)) {
+        conditions.push(Condition::Lost(Loss::NanLost));
+    }
+    conditions
+}
+
 fn attributes(args: &CastArgs) -> Attributes {
     let values = &args.values;
     Attributes {
@@ -88,7 +97,7 @@ fn options(args: &CastArgs, attributes: Attributes) -> Value {
         "all": args.all,
         "protect": args.protect,
         "force_codes": args.force_codes,
-        "fail_on": args.values.fail_on.iter().map(|loss| loss.name()).collect::<Vec<_>>(),
+        "fail_on": args.values.fail_on.iter().map(|condition| name(condition.to_possible_value())).collect::<Vec<_>>(),
         "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     })
 }

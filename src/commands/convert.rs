@@ -13,7 +13,7 @@ use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination, descriptor, directory_of, is_standard_output};
 use crate::io::temporaries::NewFolder;
-use crate::kernel::{Form, Loss};
+use crate::kernel::{Condition, Form};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
@@ -46,8 +46,8 @@ pub(super) struct Job<'a> {
     pub(super) resume: bool,
     /// Cast codes that have scales as if they were values.
     pub(super) force_codes: bool,
-    /// Losses that must not happen.
-    pub(super) fail_on: Vec<Loss>,
+    /// What must not happen to a value.
+    pub(super) fail_on: Vec<Condition>,
     pub(super) measures: Measures,
     /// Where the report is written as well.
     pub(super) report: Option<&'a Path>,
@@ -142,6 +142,18 @@ pub(super) fn run(job: &Job) -> Result<()> {
         };
         let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
         let report = report_of(job, one, written, begin);
+        if let Some(error) = report.refusal(&job.fail_on) {
+            if !is_several {
+                if args.json {
+                    print(&json_text(&report.json()))?;
+                }
+                return Err(error);
+            }
+            tell_error(&error);
+            several.documents.push(report.json());
+            several.failures.push(error);
+            continue;
+        }
         if is_several {
             several.add(job, &report)?;
             continue;
@@ -293,6 +305,11 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
             let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
             return Err(error.remedy("leave --hash out, or name a file with -o"));
         }
+        if !job.fail_on.is_empty() && !job.file.dry_run && !destination.keeps() {
+            let error =
+                Error::new("cannot be taken back, and --fail-on decides at the end: it is not a file").in_file(output);
+            return Err(error.remedy("leave --fail-on out, or name a file with -o"));
+        }
         Ok(Some(destination))
     };
     let (mut plans, destination) = plans(job, one, target, Spread::One, find_place)?;
@@ -307,7 +324,8 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
 fn execute<'a>(job: &Job, one: &Conversion<'a>, ready: Ready<'a>) -> Result<Option<Written<'a>>> {
     let (args, source) = (job.file, one.source);
     let threads = threads(args.threads);
-    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: job.measures, threads };
+    let (measures, fail_on) = (job.measures, &job.fail_on[..]);
+    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures, fail_on, threads };
     let written = match ready {
         Ready::Skip => return Ok(None),
         Ready::File(destination, plan) => write_file(job, one, destination, plan, threads),
@@ -355,6 +373,9 @@ fn write_file<'a>(
     drop(progress);
     plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
     let mut report = FileReport::new(name, &plan, Some(outcomes));
+    if report.meets(&job.fail_on) {
+        return Ok(Written { files: vec![report], before: 0, finished: 0, all: 1, was_complete: false });
+    }
     if job.measures.hash {
         let progress = progress::shown("hashing", plan.source_bytes() + plan.tensor_bytes(), args.quiet);
         let hashes = hash::of(&plan, shards, &file.read_again()?, threads, &*progress)?;
@@ -373,7 +394,8 @@ fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, be
     };
     let time = (!job.file.dry_run).then(|| begin.elapsed());
     let (operator, options) = (job.operator.name(), options(job));
-    Report { operator, input: one.input, output: &one.output, options, bytes_in, files, before, time }
+    let is_refused = files.iter().any(|file| file.meets(&job.fail_on));
+    Report { operator, input: one.input, output: &one.output, options, bytes_in, files, before, time, is_refused }
 }
 
 /// Reports on the only input.

@@ -14,6 +14,7 @@ use crate::io::identity::{Files, is_within};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
 use crate::io::sink::{Existing, Summed};
+use crate::kernel::Condition;
 use crate::plan::{Plan, Spread, source_form};
 use crate::progress::{Shards, Silent};
 use crate::report::{FileReport, Report};
@@ -36,11 +37,13 @@ pub(super) struct Measures {
 }
 
 /// How the work is done.
-pub(super) struct Settings {
+pub(super) struct Settings<'a> {
     /// Everything is on the disk before it takes its name.
     pub(super) sync: bool,
     pub(super) quiet: bool,
     pub(super) measures: Measures,
+    /// What must not happen to a value.
+    pub(super) fail_on: &'a [Condition],
     pub(super) threads: usize,
 }
 
@@ -178,6 +181,11 @@ impl Folder {
             }
         };
         let (finished, all) = (work.staging.finished(), work.plans.len());
+        if files.iter().any(|file| file.meets(settings.fail_on)) {
+            // What was found is told by the one who has the whole report.
+            let _ = work.staging.fail(&Error::new("a loss").into_loss());
+            return Ok(Written { files, before, finished, all, was_complete: false });
+        }
         if part.is_none() {
             work.staging.finish()?;
         }
@@ -267,7 +275,7 @@ struct Work<'a, 'b> {
     source: &'a Checkpoint,
     plans: Vec<Plan<'a>>,
     shards: Vec<Shard>,
-    settings: &'b Settings,
+    settings: &'b Settings<'b>,
 }
 
 impl<'a> Work<'a, '_> {
@@ -317,12 +325,15 @@ impl<'a> Work<'a, '_> {
         let output = self.staging.place(name).create()?;
         let what = format!("{}/{all} {}", at + 1, shorten(name));
         let progress = progress.shard(what, plan.source_bytes());
-        let Settings { threads, measures, .. } = *self.settings;
+        let Settings { threads, measures, fail_on, .. } = *self.settings;
         let summed = Summed::new(&output);
         let outcomes = engine::run(plan, &self.source.shards, &summed, threads, measures.figures, &*progress)?;
         let sum = summed.sum();
         plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
+        if report.meets(fail_on) {
+            return Ok(report);
+        }
         if measures.hash {
             let written = output.read_again()?;
             report = report.with_hashes(hash::of(plan, &self.source.shards, &written, threads, &Silent)?);
@@ -343,7 +354,17 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
         if args.json {
             let (operator, options, bytes_in) = ("cast", Value::Object(Map::new()), there.bytes());
             let (files, before, time) = (Vec::new(), there.shards.len(), Some(start.elapsed()));
-            let report = Report { operator, input: path, output: path, options, bytes_in, files, before, time };
+            let report = Report {
+                operator,
+                input: path,
+                output: path,
+                options,
+                bytes_in,
+                files,
+                before,
+                time,
+                is_refused: false,
+            };
             print(&json_text(&report.json()))?;
         }
         if !args.quiet {
@@ -367,7 +388,8 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     staging.finish()?;
     let time = Some(start.elapsed());
     let before = files.len();
-    let report = Report { operator: &operator, input: &input, output: path, options, bytes_in, files, before, time };
+    let (operator, input, is_refused) = (&*operator, &*input, false);
+    let report = Report { operator, input, output: path, options, bytes_in, files, before, time, is_refused };
     if args.json {
         print(&json_text(&report.json()))?;
     }

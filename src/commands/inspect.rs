@@ -3,7 +3,7 @@
 use super::{check_matched, print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Input, Tensor};
+use crate::container::{Elements, Input, Tensor, position};
 use crate::error::{Error, Result, brief, counted, json_text, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
@@ -191,7 +191,7 @@ impl<'a> Listing<'a> {
         for (entry, stats) in entries.iter().zip(&self.stats) {
             let _ = writeln!(text, "{}", shorten(entry.input.name_of(entry.tensor)));
             let _ = match stats {
-                Ok(Some(stats)) => writeln!(text, "{}", line_of(stats)),
+                Ok(Some(stats)) => writeln!(text, "{}", line_of(stats, &entry.tensor.shape)),
                 Err(error) => writeln!(text, "  {error}"),
                 Ok(None) => writeln!(text, "  has no numbers that are known"),
             };
@@ -271,12 +271,14 @@ fn stats_json(stats: &Stats) -> Value {
         "nan": stats.nan,
         "plus_infinite": stats.plus_infinite,
         "minus_infinite": stats.minus_infinite,
+        "first_nan_at": stats.first_nan,
+        "first_infinite_at": stats.first_infinite,
         "exponents": exponents.collect::<Vec<_>>(),
     })
 }
 
-/// The figures in two lines of 80 columns.
-fn line_of(stats: &Stats) -> String {
+/// The figures in lines of 80 columns.
+fn line_of(stats: &Stats, shape: &[u64]) -> String {
     let number = |number: Option<Number>| match number {
         Some(Number::Float(value)) => brief(value),
         Some(Number::Integer(value)) => value.to_string(),
@@ -299,7 +301,10 @@ fn line_of(stats: &Stats) -> String {
     for (name, count) in rest.into_iter().filter(|(_, count)| *count > 0) {
         let _ = write!(text, "  {name} {count}");
     }
-    text
+    let firsts = [("NaN", stats.first_nan), ("Inf", stats.first_infinite)];
+    let firsts = firsts.map(|(name, at)| at.map(|at| format!("first {name} at {}", position(at, shape, false))));
+    let firsts: Vec<String> = firsts.into_iter().flatten().collect();
+    if firsts.is_empty() { text } else { text + "\n  " + &firsts.join("  ") }
 }
 
 /// Rows in columns, two spaces from the margin and apart; the fourth is a size.

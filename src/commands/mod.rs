@@ -69,6 +69,7 @@ pub fn fail(error: &Error) -> ExitCode {
 
 fn tell_error(error: &Error) {
     tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
+    error.details().iter().for_each(|detail| tell(&format!("  {}", visible(detail))));
     if let Some(remedy) = error.remedy_text() {
         tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
     }

@@ -198,7 +198,8 @@ fn write_folder<'a>(
         folder.warn_of_left_out();
     }
     let threads = threads(args.threads);
-    let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures: Measures::default(), threads };
+    let settings =
+        Settings { sync: !args.no_sync, quiet: args.quiet, measures: Measures::default(), fail_on: &[], threads };
     let files = folder.write(input, plans, None, &settings)?.files;
     Ok(Output { from: input.path.clone(), to: to.to_owned(), bytes_in: input.bytes(), files })
 }

@@ -59,7 +59,7 @@ impl Loss {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     lost: [u64; Loss::ALL.len()],
-    /// NaNs of the source, of a cast of numbers; what they become is counted apart.
+    /// NaNs of the source; what they become is counted apart.
     pub input_nan: u64,
     /// Infinite values of the source, likewise.
     pub input_infinite: u64,
@@ -105,14 +105,130 @@ impl std::iter::Sum for Counts {
     }
 }
 
-const INPUT_NAN: &str = "input_nan";
-const INPUT_INFINITE: &str = "input_infinite";
+/// What can be counted of values: a loss, or what they were before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// A way in which results differ from their sources.
+    Lost(Loss),
+    /// The source was NaN.
+    InputNan,
+    /// The source was infinite.
+    InputInfinite,
+}
+
+impl Condition {
+    /// All of them, in the order in which they are reported.
+    pub const ALL: [Self; 9] = [
+        Self::Lost(Loss::Saturated),
+        Self::Lost(Loss::Infinite),
+        Self::Lost(Loss::Nan),
+        Self::Lost(Loss::NanLost),
+        Self::Lost(Loss::Flushed),
+        Self::Lost(Loss::Wrapped),
+        Self::Lost(Loss::Inexact),
+        Self::InputNan,
+        Self::InputInfinite,
+    ];
+
+    /// The name in JSON reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lost(loss) => loss.name(),
+            Self::InputNan => "input_nan",
+            Self::InputInfinite => "input_infinite",
+        }
+    }
+
+    /// What happened, in words that follow a number of values.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Lost(loss) => loss.describe(),
+            Self::InputNan => "were NaN in the input",
+            Self::InputInfinite => "were infinite in the input",
+        }
+    }
+}
+
+impl Index<Condition> for Counts {
+    type Output = u64;
+    fn index(&self, condition: Condition) -> &u64 {
+        match condition {
+            Condition::Lost(loss) => &self[loss],
+            Condition::InputNan => &self.input_nan,
+            Condition::InputInfinite => &self.input_infinite,
+        }
+    }
+}
+
+/// An element that met a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Which it is, counted in row-major order.
+    pub at: u64,
+    /// What it was and what it became, as text; empty in a report that was read.
+    pub values: [String; 2],
+}
+
+/// The first element that met each of the conditions that were watched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Firsts(Vec<(Condition, First)>);
+
+impl Firsts {
+    /// The first element that met a condition.
+    #[must_use]
+    pub fn of(&self, condition: Condition) -> Option<&First> {
+        self.0.iter().find(|(known, _)| *known == condition).map(|(_, first)| first)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes an element, which counts where none before it is known.
+    pub(crate) fn add(&mut self, condition: Condition, first: First) {
+        match self.0.iter_mut().find(|(known, _)| *known == condition) {
+            Some((_, known)) if known.at <= first.at => {}
+            Some((_, known)) => *known = first,
+            None => self.0.push((condition, first)),
+        }
+    }
+
+    /// Takes those of other elements.
+    pub(crate) fn merge(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(condition, first)| self.add(condition, first));
+    }
+
+    /// Has elements counted in another way.
+    pub(crate) fn renumber(&mut self, number: impl Fn(u64) -> u64) {
+        self.0.iter_mut().for_each(|(_, first)| first.at = number(first.at));
+    }
+}
+
+impl Serialize for Firsts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let known = Condition::ALL.into_iter().filter_map(|condition| Some((condition.name(), self.of(condition)?.at)));
+        serializer.collect_map(known)
+    }
+}
+
+impl<'de> Deserialize<'de> for Firsts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        let first = |condition: Condition| {
+            let at = *found.get(condition.name())?;
+            Some((condition, First { at, values: Default::default() }))
+        };
+        Ok(Self(Condition::ALL.into_iter().filter_map(first).collect()))
+    }
+}
 
 impl Serialize for Counts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let lost = Loss::ALL.map(|loss| (loss.name(), self[loss]));
-        serializer
-            .collect_map(lost.into_iter().chain([(INPUT_NAN, self.input_nan), (INPUT_INFINITE, self.input_infinite)]))
+        serializer.collect_map(Condition::ALL.map(|condition| (condition.name(), self[condition])))
     }
 }
 
@@ -121,6 +237,8 @@ impl<'de> Deserialize<'de> for Counts {
         let found = BTreeMap::<String, u64>::deserialize(deserializer)?;
         let count = |name| found.get(name).copied().unwrap_or(0);
         let lost = Loss::ALL.map(|loss| count(loss.name()));
-        Ok(Self { lost, input_nan: count(INPUT_NAN), input_infinite: count(INPUT_INFINITE) })
+        let [input_nan, input_infinite] =
+            [Condition::InputNan, Condition::InputInfinite].map(|input| count(input.name()));
+        Ok(Self { lost, input_nan, input_infinite })
     }
 }

@@ -55,7 +55,7 @@ mod round;
 mod text;
 mod text_form;
 
-pub use counts::{Counts, Loss};
+pub use counts::{Condition, Counts, First, Firsts, Loss};
 #[doc(hidden)] // for tests
 pub use {
     isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts, text_form::TextError, text_form::TextForm,
@@ -289,6 +289,11 @@ impl Kernel {
         let bits = source.dtype.bits();
         let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
         fits.then_some(Self { source, target, lane: Lane::Codes, refused: None })
+    }
+
+    /// How the elements of the source and of the target are stored.
+    pub(crate) fn storages(&self) -> [Storage; 2] {
+        [self.source, self.target]
     }
 
     /// The loss that the rules forbid ([`OutOfRange::Error`]); the caller must discard a result that counts one.

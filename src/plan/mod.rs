@@ -8,13 +8,13 @@ pub(crate) use source::check_from;
 pub use source::source_form;
 
 use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Reader, Seal, Tensor};
-use crate::conversion::{self, Conversion, Forbidden};
+use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
-use crate::kernel::{Form, Kernel, Loss};
+use crate::kernel::{Condition, Form, Kernel};
 use crate::operator::Operator;
 use crate::scaled::Codes;
-use crate::select::{Candidate, Kept, Rename, Selection, rule_to_keep};
+use crate::select::{Candidate, Kept, Rename, Selection};
 use source::{known_dtype, opaque_form};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -34,8 +34,8 @@ pub struct Request<'a> {
     /// The tensors that no cast may take for values.
     #[doc(hidden)] // for the program
     pub codes: Option<&'a Codes>,
-    /// Losses that end the conversion.
-    pub fail_on: &'a [Loss],
+    /// What the caller refuses: of each tensor the first element that meets it is found.
+    pub fail_on: &'a [Condition],
 }
 
 impl<'a> Request<'a> {
@@ -207,14 +207,8 @@ pub fn apply<'a>(
         for (Chosen { input, tensor, from, target, new }, place) in group.into_iter().zip(layout.places) {
             let to = place.form;
             let conversion = conversions.get(from, to, target.is_ok());
-            let forbidden = (target.is_ok() && !request.fail_on.is_empty()).then(|| Forbidden {
-                losses: request.fail_on.to_vec(),
-                rule: rule_to_keep(inputs[input].name_of(tensor)),
-            });
-            let conversion = conversion.map(|conversion| match forbidden {
-                Some(forbidden) => conversion.forbid(forbidden),
-                None => conversion,
-            });
+            let is_watched = target.is_ok() && !request.fail_on.is_empty();
+            let conversion = conversion.map(|found| if is_watched { found.watch(request.fail_on) } else { found });
             let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&new.name);
             tensors.push(PlannedTensor {
                 conversion: conversion.ok_or_else(refused)?,

@@ -1,6 +1,7 @@
 //! What a conversion did: as a summary for people and as JSON for scripts.
 
 mod html;
+mod refusal;
 
 pub use html::{Spread, page};
 
@@ -10,7 +11,7 @@ use crate::engine::Outcome;
 use crate::error::{Error, brief, counted, shorten, size, visible};
 use crate::figures::Figures;
 use crate::hash::Hashes;
-use crate::kernel::{Counts, Loss};
+use crate::kernel::{Condition, Counts, Firsts, Loss};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
 use crate::select::Kept;
@@ -45,6 +46,8 @@ pub struct Report<'a> {
     pub before: usize,
     /// How long it took; `None` for a dry run.
     pub time: Option<Duration>,
+    /// Whether the output was refused after the work, for what became of values.
+    pub is_refused: bool,
 }
 
 /// One output file.
@@ -88,6 +91,9 @@ pub struct TensorReport<'a> {
     /// What happened to its values; `None` where nothing has happened yet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counts: Option<Box<Counts>>,
+    /// The first of its elements that were NaN or infinite before, or met what is refused.
+    #[serde(rename = "first_at", skip_serializing_if = "Firsts::is_empty", default)]
+    pub firsts: Firsts,
     /// How far its values are from those before, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub figures: Option<Box<Figures>>,
@@ -120,6 +126,12 @@ impl<'a> FileReport<'a> {
         self
     }
 
+    /// Whether a value in it met one of some conditions.
+    #[must_use]
+    pub(crate) fn meets(&self, conditions: &[Condition]) -> bool {
+        self.tensors.iter().any(|tensor| tensor.meets(conditions))
+    }
+
     /// The losses of all tensors.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -129,7 +141,13 @@ impl<'a> FileReport<'a> {
 
 impl<'a> TensorReport<'a> {
     fn new(tensor: &PlannedTensor<'a>, outcome: Option<Outcome>) -> Self {
-        let (counts, figures) = outcome.map(|Outcome { counts, figures }| (counts, figures)).unzip();
+        let (counts, mut firsts, figures) = match outcome {
+            Some(Outcome { counts, firsts, figures }) => (Some(counts), firsts, figures),
+            None => (None, Firsts::default(), None),
+        };
+        if tensor.fortran_order {
+            firsts.renumber(|at| row_major(at, &tensor.source.shape));
+        }
         let old = &*tensor.source.name;
         Self {
             name: tensor.name.clone(),
@@ -143,7 +161,8 @@ impl<'a> TensorReport<'a> {
             bytes_in: tensor.source.data.stored_len(),
             bytes_out: tensor.target.end - tensor.target.start,
             counts,
-            figures: figures.flatten().map(|mut figures| {
+            firsts,
+            figures: figures.map(|mut figures| {
                 if tensor.fortran_order {
                     for index in [&mut figures.max_abs_error_at, &mut figures.max_rel_error_at].into_iter().flatten() {
                         *index = row_major(*index, &tensor.source.shape);
@@ -172,6 +191,18 @@ impl<'a> TensorReport<'a> {
     pub fn is_measured(&self) -> bool {
         let can_be = self.is_converted && !self.is_text();
         self.figures.is_some() || !can_be
+    }
+
+    /// Whether one of its values met one of some conditions.
+    #[must_use]
+    pub(crate) fn meets(&self, conditions: &[Condition]) -> bool {
+        let counts = self.counts.as_ref();
+        counts.is_some_and(|counts| conditions.iter().any(|condition| counts[*condition] > 0))
+    }
+
+    /// An element by its indices.
+    fn place(&self, element: u64) -> String {
+        position(element, &self.shape, false)
     }
 
     /// Elements, which is the product of the shape.
@@ -219,6 +250,7 @@ impl Report<'_> {
             "input": self.input.to_string_lossy(),
             "output": self.output.to_string_lossy(),
             "dry_run": self.time.is_none(),
+            "published": self.time.is_some() && !self.is_refused,
             "options": self.options,
             "files": self.files.iter().map(|file| json!({ "file": file.file, "bytes": file.bytes })).collect::<Vec<_>>(),
             "tensors": tensors.collect::<Vec<_>>(),
@@ -317,6 +349,7 @@ impl Report<'_> {
         }
         if total.input_nan + total.input_infinite > 0 {
             let _ = write!(text, "\n  {} NaN and {} Inf came with the input", total.input_nan, total.input_infinite);
+            text.push_str(&self.inputs());
         }
         if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
             text.push_str("\n  every value came through unchanged");
@@ -341,6 +374,24 @@ impl Report<'_> {
             reasons.push(format!("{others} not floating (--all casts them)"));
         }
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
+    }
+
+    /// The tensors that had NaN or Inf before, a line each.
+    fn inputs(&self) -> String {
+        let conditions = [(Condition::InputNan, "NaN"), (Condition::InputInfinite, "Inf")];
+        let line = |tensor: &TensorReport| {
+            let counts = tensor.counts.as_ref()?;
+            let parts = conditions.iter().filter(|(condition, _)| counts[*condition] > 0).map(|(condition, word)| {
+                let first = tensor.firsts.of(*condition).map(|first| tensor.place(first.at));
+                format!("{} {word}{}", counts[*condition], first.map_or(String::new(), |at| format!(", first at {at}")))
+            });
+            let parts: Vec<String> = parts.collect();
+            (!parts.is_empty()).then(|| format!("\n    {}: {}", shorten(&tensor.name), parts.join("; ")))
+        };
+        let lines: Vec<String> = self.tensors().filter_map(line).collect();
+        let more = lines.len().saturating_sub(FEW_ROWS);
+        let more = if more > 0 { format!("\n    ... and {more} more tensors; --json has all") } else { String::new() };
+        lines[..lines.len().min(FEW_ROWS)].concat() + &more
     }
 
     /// A table of what would become what.

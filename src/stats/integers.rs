@@ -51,6 +51,8 @@ impl<const SIGNED: bool> Tally for Integers<SIGNED> {
             nan: 0,
             plus_infinite: 0,
             minus_infinite: 0,
+            first_nan: None,
+            first_infinite: None,
             exponents: (0..).zip(self.counts[1..].iter().copied()).collect(),
         }
     }

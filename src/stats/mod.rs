@@ -13,7 +13,7 @@ mod words;
 
 pub use draw::draw;
 
-use crate::container::{Checksum, Data, Reader, Tensor, sum_of};
+use crate::container::{Checksum, Data, Reader, Tensor, row_major, sum_of};
 use crate::conversion::{Conversion, Elements, run_kernel};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ use crate::io::map::MappedFile;
 use crate::kernel::{Form, Kernel, Storage};
 use crate::operator::cast::Attributes;
 use crate::plan::Share;
-use crate::progress::Progress;
+use crate::progress::{Progress, Silent};
 use crate::threads::on_threads;
 use crc32fast::Hasher;
 use float32::Float32s;
@@ -76,6 +76,10 @@ pub struct Stats {
     pub plus_infinite: u64,
     /// -Inf.
     pub minus_infinite: u64,
+    /// The first element that is not a number, counted in row-major order.
+    pub first_nan: Option<u64>,
+    /// The first that is infinite.
+    pub first_infinite: Option<u64>,
     /// How all others are spread: finite, and not zero.
     pub exponents: Histogram,
 }
@@ -151,6 +155,15 @@ pub fn of(
     if let Class::Float(format) = dtype.class() {
         stats.subnormals = stats.exponents.within(i32::MIN..format.min_normal_exponent());
     }
+    if stats.nan + stats.plus_infinite + stats.minus_infinite > 0 {
+        let wanted = [stats.nan > 0, stats.plus_infinite + stats.minus_infinite > 0];
+        let firsts = Work { progress: &Silent, ..work }.first_specials(wanted);
+        let firsts = firsts.map_err(|error| error.in_tensor(&tensor.name))?;
+        [stats.first_nan, stats.first_infinite] = firsts.map(|first| {
+            let element = first? / parts;
+            Some(if tensor.fortran_order { row_major(element, &tensor.shape) } else { element })
+        });
+    }
     Ok(Some(stats))
 }
 
@@ -213,6 +226,67 @@ impl Work<'_> {
             }
         }
         Ok(tally.stats())
+    }
+
+    /// The first NaN and the first Inf, as far as they are wanted. Few tensors have any, so they are read once more: no
+    /// other tensor pays for it.
+    fn first_specials(&self, wanted: [bool; 2]) -> Result<[Option<u64>; 2]> {
+        let lane = if self.from.dtype == Dtype::Float64 { Dtype::Float64 } else { Dtype::Float32 };
+        let conversion = self.conversion(lane);
+        let firsts = [0, 1].map(|at| AtomicU64::new(if wanted[at] { u64::MAX } else { 0 }));
+        let is_open = |start: u64| firsts.iter().any(|first| first.load(Ordering::Relaxed) > start);
+        let look = |start: u64, bytes: &[u8]| {
+            let note = |(at, number): (u64, f64)| match () {
+                () if number.is_nan() => drop(firsts[0].fetch_min(at, Ordering::Relaxed)),
+                () if number.is_infinite() => drop(firsts[1].fetch_min(at, Ordering::Relaxed)),
+                () => {}
+            };
+            match lane {
+                Dtype::Float64 => {
+                    (start..).zip(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes))).for_each(note)
+                }
+                _ => (start..)
+                    .zip(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()))
+                    .for_each(note),
+            }
+        };
+        match &self.tensor.data {
+            Data::Mapped { file, range, .. } => {
+                let read = |buffer: &mut Vec<u8>, elements: Range<u64>, bytes: &[u8]| {
+                    for start in elements.clone().step_by(BLOCK) {
+                        if !is_open(start) {
+                            break;
+                        }
+                        let count = (elements.end - start).min(BLOCK as u64);
+                        let input = &bytes[self.bytes(start) - self.bytes(elements.start)..];
+                        buffer.resize(conversion.to.bytes(count).expect("a small size") as usize, 0);
+                        run_kernel(
+                            kernel(&conversion),
+                            &conversion,
+                            self.elements(),
+                            start,
+                            input,
+                            buffer,
+                            count as usize,
+                        )?;
+                        look(start, buffer);
+                    }
+                    Ok(())
+                };
+                self.pieces(&self.files[*file], range, None, read)?;
+            }
+            Data::Streamed(_) => {
+                let (parts, mut done) = (self.count / self.tensor.count.max(1), 0);
+                let mut sink = |_: &[u8], bytes: &[u8], elements: u64| {
+                    look(done * parts, bytes);
+                    done = elements;
+                    Ok(())
+                };
+                conversion.run(self.elements(), Reader::open(self.tensor, self.files, false)?, &mut sink)?;
+            }
+        }
+        let firsts = firsts.map(AtomicU64::into_inner);
+        Ok([0, 1].map(|at| wanted[at].then_some(firsts[at])))
     }
 
     fn conversion(&self, lane: Dtype) -> Conversion {

@@ -327,6 +327,8 @@ impl Beside {
             nan: special - infinite,
             plus_infinite: self.plus_infinite,
             minus_infinite: self.minus_infinite,
+            first_nan: None,
+            first_infinite: None,
             exponents: (fields.lowest..).zip(self.subnormals).chain(exponents).collect(),
         }
     }

@@ -1,0 +1,88 @@
+//! What `--fail-on` refuses: every tensor concerned, with what was counted, and how to keep it from happening.
+
+use super::{Report, TensorReport};
+use crate::error::{Error, counted, shorten};
+use crate::kernel::{Condition, First, Loss};
+use crate::select::rule_to_keep;
+
+/// Rules that a remedy spells out.
+const FEW: usize = 8;
+
+impl Report<'_> {
+    /// An error that lists each tensor with values that met one of some conditions; `None` where there is none.
+    #[must_use]
+    pub(crate) fn refusal(&self, conditions: &[Condition]) -> Option<Error> {
+        let found: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(conditions)).collect();
+        if found.is_empty() {
+            return None;
+        }
+        let verb = if found.len() == 1 { "has" } else { "have" };
+        let what = format!(
+            "{} {verb} values that --fail-on refuses: no output was written",
+            counted(found.len() as u64, "tensor")
+        );
+        let details = found.iter().flat_map(|tensor| lines(tensor, conditions)).collect();
+        Some(
+            Error::new(what)
+                .in_file(self.input)
+                .with_details(details)
+                .remedy(self.remedy(&found, conditions))
+                .into_loss(),
+        )
+    }
+
+    fn remedy(&self, found: &[&TensorReport], conditions: &[Condition]) -> String {
+        let is_met = |wanted: &dyn Fn(&TensorReport, Condition) -> bool| {
+            found.iter().any(|tensor| {
+                conditions.iter().any(|condition| count(tensor, *condition) > 0 && wanted(tensor, *condition))
+            })
+        };
+        let mut remedies = Vec::new();
+        if is_met(&|_, condition| condition == Condition::Lost(Loss::Wrapped)) {
+            remedies.push("clamp such values with --out-of-range saturate".to_owned());
+        }
+        let is_clamped = |condition| matches!(condition, Condition::Lost(Loss::Infinite | Loss::Nan));
+        if is_met(&|tensor, condition| tensor.to.is_float8() && is_clamped(condition)) {
+            remedies.push("clamp such values with --saturate".to_owned());
+        }
+        let rule = |tensor: &&TensorReport| {
+            let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
+            // The one tensor of a format without names is called what its file is.
+            let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
+            format!("--rule {}", rule_to_keep(if name.is_empty() { &stem } else { name }))
+        };
+        let rules: Vec<String> = found.iter().take(FEW).map(rule).collect();
+        let more = if found.len() > FEW { " and one more for each" } else { "" };
+        let them = if found.len() == 1 { "the tensor as it is" } else { "the tensors as they are" };
+        remedies.push(format!("leave {them} with {}{more}", rules.join(" ")));
+        if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
+            remedies.push("choose a wider type".to_owned());
+        }
+        remedies.join(", or ")
+    }
+}
+
+fn count(tensor: &TensorReport, condition: Condition) -> u64 {
+    tensor.counts.as_ref().map_or(0, |counts| counts[condition])
+}
+
+/// What of it met each condition, and where first.
+fn lines(tensor: &TensorReport, conditions: &[Condition]) -> Vec<String> {
+    let met =
+        Condition::ALL.into_iter().filter(|condition| conditions.contains(condition) && count(tensor, *condition) > 0);
+    let line = |condition: Condition| {
+        let (met, all) = (count(tensor, condition), tensor.elements());
+        let name = if tensor.name.is_empty() { String::new() } else { format!("{}: ", shorten(&tensor.name)) };
+        let first = tensor.firsts.of(condition).map(|First { at, values: [from, to] }| {
+            let values = match (from.as_str(), to.as_str()) {
+                ("", _) => String::new(),
+                (from, _) if matches!(condition, Condition::InputNan | Condition::InputInfinite) => format!(": {from}"),
+                (from, "") => format!(": {from}"),
+                (from, to) => format!(": {from} became {to}"),
+            };
+            format!(", first at {}{values}", tensor.place(*at))
+        });
+        format!("{name}{met} of {all} values {}{}", condition.describe(), first.unwrap_or_default())
+    };
+    met.map(line).collect()
+}
