@@ -134,6 +134,34 @@ fn what_is_short_in_a_file_and_long_in_memory_is_bounded() {
     check("metadata.pb", &[0x82, 0x01, 0].repeat(5_000_000), &[1]);
 }
 
+/// As JSON values, each tensor of a report would take kilobytes, and so would each name in the metadata of an index.
+#[cfg(target_os = "linux")]
+#[test]
+fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
+    let bench = Bench::new();
+    let limited = |arguments: &str| {
+        let program = assert_cmd::cargo::cargo_bin!("tcast").display();
+        let script = format!("ulimit -v 524288 && exec '{program}' {arguments}");
+        let done =
+            std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
+    };
+    let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+    let header = format!("{{{}}}", (0..100_000).map(tensor).collect::<Vec<_>>().join(","));
+    bench.write("many.safetensors", &safetensors(&header, &[]));
+    let (code, stdout, stderr) = limited("cast many.safetensors --to f16 -o out.safetensors -j1 -q --json --hash");
+    assert_eq!((code, &*stderr), (Some(0), ""));
+    assert_eq!(stdout.matches("\"sha256_out\"").count(), 100_000);
+    let members: Vec<String> = (0..200_000).map(|at| format!("\"m{at}\":[{{}}]")).collect();
+    let index = format!("{{\"metadata\":{{{}}},\"weight_map\":{{\"t0\":\"many.safetensors\"}}}}", members.join(","));
+    bench.write("model.safetensors.index.json", index.as_bytes());
+    let (code, stdout, stderr) = limited("inspect .");
+    assert_eq!((code, &*stdout), (Some(1), ""));
+    let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888892 bytes; at most 1048576 are read\n  \
+                 give the .safetensors files one by one\n";
+    assert_eq!(stderr, error);
+}
+
 /// The lengths that are not zero multiply to more than 64 bits hold: no library reads what would be written.
 #[test]
 fn an_empty_tensor_of_too_long_dimensions_is_refused() {

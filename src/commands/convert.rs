@@ -163,7 +163,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         }
         if was_complete {
             if args.json {
-                print(&json_text(&report.json()))?;
+                print(&json_text(&report))?;
             }
             if !args.quiet {
                 tell(&folder::already_complete(&one.output));
@@ -402,7 +402,7 @@ fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, be
 fn show(job: &Job, one: &Conversion, report: &Report, (finished, all): (usize, usize)) -> Result<()> {
     let (args, output) = (job.file, &one.output);
     if args.json {
-        print(&json_text(&report.json()))?;
+        print(&json_text(&report))?;
     } else if args.dry_run {
         print(&report.table())?;
     }
@@ -445,7 +445,7 @@ impl Several {
         self.bytes_in += report.bytes_in;
         self.bytes_out += report.bytes_out();
         if job.file.json || job.report.is_some() {
-            self.documents.push(report.json());
+            self.documents.push(json!(report));
         }
         if job.file.dry_run && !job.file.json {
             print(&report.table())?;

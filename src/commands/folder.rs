@@ -365,7 +365,7 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
                 time,
                 is_refused: false,
             };
-            print(&json_text(&report.json()))?;
+            print(&json_text(&report))?;
         }
         if !args.quiet {
             tell(&already_complete(path));
@@ -391,7 +391,7 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     let (operator, input, is_refused) = (&*operator, &*input, false);
     let report = Report { operator, input, output: path, options, bytes_in, files, before, time, is_refused };
     if args.json {
-        print(&json_text(&report.json()))?;
+        print(&json_text(&report))?;
     }
     if !args.quiet {
         tell(&report.summary());

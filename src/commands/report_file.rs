@@ -53,7 +53,7 @@ impl ReportFile {
         let text = if self.is_page {
             page(report, &spreads(report, source, args.from, threads(args.threads))?)
         } else {
-            json_text(&report.json()) + "\n"
+            json_text(report) + "\n"
         };
         self.write_text(&text, args)
     }

@@ -15,7 +15,8 @@ use crate::kernel::{Condition, Counts, Firsts, Loss};
 use crate::operator::Operator;
 use crate::plan::{Plan, PlannedTensor};
 use crate::select::Kept;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -212,6 +213,35 @@ impl<'a> TensorReport<'a> {
     }
 }
 
+/// The JSON document, tensor by tensor: as values, a million of them would take gigabytes.
+impl Serialize for Report<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Tensors<'a>(&'a [FileReport<'a>]);
+        impl Serialize for Tensors<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let tensors = self.0.iter().enumerate();
+                serializer.collect_seq(tensors.flat_map(|(at, file)| {
+                    file.tensors.iter().map(move |tensor| {
+                        let mut value = json!(tensor);
+                        value["file"] = json!(at);
+                        value
+                    })
+                }))
+            }
+        }
+        let head = self.head();
+        let mut map = serializer.serialize_map(None)?;
+        for (key, value) in head.as_object().into_iter().flatten() {
+            if key == "tensors" {
+                map.serialize_entry(key, &Tensors(&self.files))?;
+            } else {
+                map.serialize_entry(key, value)?;
+            }
+        }
+        map.end()
+    }
+}
+
 impl Report<'_> {
     /// The tensors of all files.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorReport<'_>> {
@@ -232,16 +262,8 @@ impl Report<'_> {
         self.files.iter().map(FileReport::counts).sum()
     }
 
-    /// The JSON document.
-    #[must_use]
-    pub fn json(&self) -> Value {
-        let tensors = self.files.iter().enumerate().flat_map(|(at, file)| {
-            file.tensors.iter().map(move |tensor| {
-                let mut value = json!(tensor);
-                value["file"] = json!(at);
-                value
-            })
-        });
+    /// The JSON document, but for the tensors.
+    fn head(&self) -> Value {
         let converted = self.converted().count();
         let mut document = json!({
             "schema": SCHEMA,
@@ -253,7 +275,7 @@ impl Report<'_> {
             "published": self.time.is_some() && !self.is_refused,
             "options": self.options,
             "files": self.files.iter().map(|file| json!({ "file": file.file, "bytes": file.bytes })).collect::<Vec<_>>(),
-            "tensors": tensors.collect::<Vec<_>>(),
+            "tensors": null,
             "tensors_cast": converted,
             "tensors_copied": self.tensors().count() - converted,
             "bytes_in": self.bytes_in,

@@ -4,6 +4,7 @@ use super::{WITHOUT_INDEX, read_text};
 use crate::container::json::{MapOnly, StringPairs, without_python_literals};
 use crate::error::{Error, Result, shorten};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,11 +28,14 @@ pub struct Index {
 /// Stands before a literal of Python in the string that stands for it, as long as it is JSON.
 const LITERAL: char = '\u{f8ff}';
 
+/// Metadata of an index are its totals; as values they take 50 times the memory of their text.
+const MOST_METADATA: usize = 1 << 20;
+
 /// What counts of an index; what else it holds is of no concern.
 #[derive(Deserialize)]
 struct Content {
     #[serde(default)]
-    metadata: Value,
+    metadata: Option<Box<RawValue>>,
     weight_map: StringPairs,
 }
 
@@ -48,7 +52,12 @@ impl Index {
             error.remedy("download the folder again")
         })?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let metadata = if let Value::Object(metadata) = content.metadata { metadata } else { Map::new() };
+        let text = content.metadata.as_ref().map_or("null", |metadata| metadata.get());
+        if text.len() > MOST_METADATA {
+            let what = format!("the index has metadata of {} bytes; at most {MOST_METADATA} are read", text.len());
+            return Err(Error::new(what).remedy(WITHOUT_INDEX));
+        }
+        let metadata = if let Ok(Value::Object(metadata)) = serde_json::from_str(text) { metadata } else { Map::new() };
         Ok(Self { name, metadata, weight_map: content.weight_map.0.into_iter().collect() })
     }
 }
