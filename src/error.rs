@@ -245,7 +245,7 @@ fn in_quotes(bytes: &[u8]) -> String {
 }
 
 fn octal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("\\{byte:03o}")).collect()
+    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("\\{byte:03o}"))
 }
 
 /// A name as a pattern that matches it, and where it is not very long nothing else.

@@ -133,7 +133,7 @@ fn a_config_that_may_not_be_read_is_an_error() {
     refused("it is not a regular file");
     fs::remove_file(bench.path("q/config.json")).unwrap();
     bench.write("q/config.json", b"{}");
-    fs::set_permissions(bench.path("q/config.json"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(bench.path("q/config.json"), fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(bench.path("q/config.json")).is_err() {
         refused("permission denied"); // root may read all
     }

@@ -182,12 +182,16 @@ fn an_index_that_cannot_be_one_is_refused_with_what_to_do() {
     fs::File::create(&path).unwrap().set_len((100 << 20) + 1).unwrap();
     let remedy = "  give the .safetensors files one by one\n";
     let name = "tcast: error: ./model.safetensors.index.json:";
-    bench.run("inspect .").expect(1, "", &format!("{name} is longer than any file of its kind\n{remedy}"));
+    bench.run("inspect .").expect(
+        1,
+        "",
+        &format!("{name} cannot read: it is longer than any file of its kind\n{remedy}"),
+    );
     #[cfg(unix)]
     {
         fs::remove_file(&path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        bench.run("inspect .").expect(1, "", &format!("{name} is not a file\n{remedy}"));
+        bench.run("inspect .").expect(1, "", &format!("{name} cannot read: it is not a regular file\n{remedy}"));
     }
 }
 

@@ -170,7 +170,9 @@ fn a_pattern_has_to_match_in_one_of_several_inputs() {
 fn there_may_be_more_inputs_than_files_that_are_open_by_default() {
     let bench = Bench::new();
     let names: Vec<String> = (0..100).map(|at| format!("{at}.npy")).collect();
-    names.iter().for_each(|name| bench.write(name, &npy_f32(&[1.0])));
+    for name in &names {
+        bench.write(name, &npy_f32(&[1.0]));
+    }
     let program = bench.command().get_program().to_owned();
     let script = format!("ulimit -S -n 64; exec \"$0\" cast {} --to f16 -o out -q --no-sync", names.join(" "));
     let mut shell = std::process::Command::new("sh");

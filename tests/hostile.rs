@@ -142,8 +142,7 @@ fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     let limited = |arguments: &str| {
         let program = assert_cmd::cargo::cargo_bin!("tcast").display();
         let script = format!("ulimit -v 524288 && exec '{program}' {arguments}");
-        let done =
-            std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
+        let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
         (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
     };
     let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");

@@ -145,12 +145,12 @@ pub(super) fn run(job: &Job) -> Result<()> {
         if let Some(error) = report.refusal(&job.fail_on) {
             if !is_several {
                 if args.json {
-                    print(&json_text(&report.json()))?;
+                    print(&json_text(&report))?;
                 }
                 return Err(error);
             }
             tell_error(&error);
-            several.documents.push(report.json());
+            several.documents.push(json!(report));
             several.failures.push(error);
             continue;
         }

@@ -243,7 +243,7 @@ impl Work<'_> {
             };
             match lane {
                 Dtype::Float64 => {
-                    (start..).zip(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes))).for_each(note)
+                    (start..).zip(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes))).for_each(note);
                 }
                 _ => (start..)
                     .zip(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()))

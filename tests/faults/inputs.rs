@@ -158,9 +158,9 @@ fn a_changed_input_is_noticed_whatever_its_time_and_its_name_say() {
             command.args("cast x.npy --to f16 -o pipe.npy -q -j1".split(' '));
             let said = while_it_waits(&bench, command, change);
             if is_harmful {
-                said.expect(1, "", CHANGED)
+                said.expect(1, "", CHANGED);
             } else {
-                said.expect(0, "", "")
+                said.expect(0, "", "");
             }
             let _ = fs::remove_file(&away);
             tried += 1;

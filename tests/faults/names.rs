@@ -266,7 +266,7 @@ fn what_is_no_plain_file_is_written_in_place_or_refused() {
     for (output, wrong) in [
         ("loop-a.npy", "too many levels of symbolic links"),
         ("dangling.npy", "the output's directory does not exist"),
-        (".", "is a directory"),
+        (".", "is a file of the input (x.npy)"),
         ("x.npy/y.npy", "not a directory"),
         ("no/y.npy", "the output's directory does not exist"),
         ("y.npy/", "named as a directory"),

@@ -125,10 +125,10 @@ fn ties(mantissas: impl Iterator<Item = u64> + Clone, places: std::ops::Range<i3
 fn of_two_shortest_texts_as_near_the_one_with_the_even_digit_is_written() {
     /// The same digits by the standard library's exact decimals, which are rounded to even.
     #[track_caller]
-    fn assert_nearest<T: std::fmt::LowerExp + std::str::FromStr + PartialEq>(float: T, text: &str) -> bool {
+    fn assert_nearest<T: std::fmt::LowerExp + std::str::FromStr + PartialEq>(float: &T, text: &str) -> bool {
         let nearest = format!("{float:.*e}", decimals::significant(text).max(1) - 1);
         // Beside a power of two the nearest can be the text of another float.
-        let is_told = nearest.parse().is_ok_and(|read: T| read == float);
+        let is_told = nearest.parse().is_ok_and(|read: T| read == *float);
         assert!(!is_told || nearest.parse::<f64>() == text.parse::<f64>(), "{text}, not {nearest}");
         is_told
     }
@@ -140,13 +140,13 @@ fn of_two_shortest_texts_as_near_the_one_with_the_even_digit_is_written() {
     floats.retain(|float| float.is_finite());
     let texts =
         print(Storage::packed(Dtype::Float32), &floats.iter().map(|float| float.to_bits().into()).collect::<Vec<_>>());
-    let told = floats.iter().zip(&texts).filter(|(float, text)| assert_nearest(**float, text)).count();
+    let told = floats.iter().zip(&texts).filter(|(float, text)| assert_nearest(*float, text)).count();
     assert!(told > floats.len() * 9 / 10);
     let mantissas = some.iter().map(|bits| bits >> 12);
     let wide = ties(mantissas.clone(), 1..30).chain(ties(0..512, 1..60)).chain(mantissas.map(f64::from_bits));
     let wide: Vec<f64> = wide.chain((-1074..1023).map(|exponent| 2_f64.powi(exponent))).collect();
     let texts = print(Storage::packed(Dtype::Float64), &wide.iter().map(|float| float.to_bits()).collect::<Vec<_>>());
-    let told = wide.iter().zip(&texts).filter(|(float, text)| assert_nearest(**float, text)).count();
+    let told = wide.iter().zip(&texts).filter(|(float, text)| assert_nearest(*float, text)).count();
     assert!(told > wide.len() * 9 / 10);
 }
 
