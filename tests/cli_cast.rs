@@ -526,3 +526,45 @@ fn the_report_has_what_decided() {
     let renamed = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["renamed_from"].is_null());
     assert_eq!(renamed.map(|tensor| &tensor["name"]).collect::<Vec<_>>(), ["theta"]);
 }
+
+#[test]
+fn a_note_says_who_can_use_float8_weights_without_scales() {
+    const NOTE: &str = "tcast: note: the float8 weights have no scales. ComfyUI and other tools that read plain float8 \
+                        load such a file. vLLM and transformers need scales beside the weights.\n";
+    let bench = Bench::with("model.safetensors", "model.safetensors");
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    bench.add_checkpoint("llama-tiny-bf16", "llama");
+    let notes = |line: &str| {
+        let outcome = bench.run(line);
+        assert_eq!(outcome.code, Some(0), "{line}: {outcome:?}");
+        outcome.stderr.matches("tcast: note:").count()
+    };
+    let outcome = bench.run("cast model.safetensors --to e4m3 -o a.safetensors");
+    assert!(outcome.code == Some(0) && outcome.stdout.is_empty() && outcome.stderr.ends_with(NOTE), "{outcome:?}");
+    // Once in a run.
+    assert_eq!(notes("cast llama --to e5m2 -o b"), 1);
+    assert_eq!(notes("cast llama model.safetensors --to e4m3 -o several"), 1);
+    let outcome = bench.run("cast model.safetensors --to e4m3fnuz -o c.safetensors");
+    let told = "the float8 weights have no scales. vLLM and transformers need scales beside the weights.\n";
+    assert!(outcome.stderr.ends_with(told), "{outcome:?}");
+    // Not of other types, of other formats, of vectors alone, nor where nothing is to be printed.
+    assert_eq!(notes("cast model.safetensors --to bf16 -o d.safetensors"), 0);
+    assert_eq!(notes("cast x.npy --to e4m3 -o e.npy"), 0);
+    assert_eq!(notes("cast x.npy --to e4m3 -o f.safetensors"), 0);
+    bench.run("cast model.safetensors --to e4m3 -o g.safetensors -q").expect(0, "", "");
+}
+
+#[test]
+fn an_output_is_not_named_after_a_type_that_no_tensor_gets() {
+    let bench = Bench::new();
+    bench.write("c.npy", &npy("'<c8'", "(1,)", &[0; 8]));
+    let message = "tcast: error: c.npy: no tensor becomes float32, so the output has no name of its own; copied: 'c'
+  name the output with -o\n";
+    bench.run("cast c.npy --to f32 --exclude c").expect(2, "", message);
+    assert_eq!(bench.files(), ["c.npy"]);
+    bench.run("cast c.npy --to f32 --exclude c -o d.npy -q").expect(0, "", "");
+    // A tensor that has the type already counts.
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    bench.run("cast x.npy --to f32 -q").expect(0, "", "");
+    assert_eq!(bench.files(), ["c.npy", "d.npy", "x.float32.npy", "x.npy"]);
+}

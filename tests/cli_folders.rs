@@ -711,3 +711,19 @@ fn the_folder_for_the_output_must_be_there() {
         bench.run(line).expect(1, "", message);
     }
 }
+
+#[test]
+fn a_folder_is_not_written_under_the_name_of_a_file() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    for out in ["x.bin", "x.pt", "x.pth", "x.CKPT", "x.gguf", "x.h5", "x.onnx", "x.msgpack", "x.zip", "x.tar"] {
+        let message = format!(
+            "tcast: error: {out}: tcast writes no format of this extension\n  \
+             name an output that ends in .npy, .npz, .safetensors or .pb\n"
+        );
+        bench.run(&format!("cast llama --to f16 -o {out}")).expect(1, "", &message);
+    }
+    assert_eq!(bench.files(), ["llama"]);
+    bench.run("cast llama --to f16 -o llama-3.1 -q").expect(0, "", "");
+    bench.run("cast llama --to f16 -o folder.bin/ -q").expect(0, "", "");
+    assert_eq!(bench.files(), ["folder.bin", "llama", "llama-3.1"]);
+}

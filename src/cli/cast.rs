@@ -87,7 +87,7 @@ Exit codes:
   4 the output exists, 130 interrupted."
 )]
 pub struct CastArgs {
-    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
+    /// .npy, .npz, .safetensors or .pb files, or folders of shards
     ///
     /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
     /// Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.

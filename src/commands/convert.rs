@@ -2,7 +2,7 @@
 
 use super::folder::{self, Folder, Measures, Settings, Written};
 use super::report_file::ReportFile;
-use super::{check_matched, check_standard_output, print, tell, tell_error, threads, warn, warn_of_abandoned};
+use super::{check_matched, check_standard_output, note, print, tell, tell_error, threads, warn, warn_of_abandoned};
 use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, description, quantization};
 use crate::container::{self, Container, Facts, Metadata};
@@ -15,7 +15,7 @@ use crate::io::output::{self, Destination, descriptor, directory_of, is_standard
 use crate::io::temporaries::NewFolder;
 use crate::kernel::{Condition, Form};
 use crate::operator::Operator;
-use crate::plan::{self, Plan, Request, Spread};
+use crate::plan::{self, Plan, PlannedTensor, Request, Spread};
 use crate::progress;
 use crate::report::{FileReport, Report, failed, several, skipped};
 use crate::scaled::{Codes, can_be_codes};
@@ -77,8 +77,25 @@ enum Ready<'a> {
     /// Nothing: the output exists.
     Skip,
     /// The destination is missing in a dry run only, where the folder for outputs is not there yet.
-    File(Option<Destination>, Plan<'a>),
+    File(Option<Destination>, Plan<'a>, &'static dyn Container),
     Folder(Folder, Vec<Plan<'a>>),
+}
+
+impl Ready<'_> {
+    /// The type of the first weight that becomes plain float8 in a .safetensors file.
+    fn plain_float8(&self) -> Option<Dtype> {
+        let is_shard = |container: &dyn Container| container.facts().extension == container::SHARDS.facts().extension;
+        let plans = match self {
+            Self::File(_, plan, container) if is_shard(*container) => std::slice::from_ref(plan),
+            Self::Folder(_, plans) => plans,
+            Self::Skip | Self::File(..) => &[],
+        };
+        let tensors = plans.iter().flat_map(|plan| &plan.tensors).filter(|tensor| tensor.is_converted);
+        let is_weight =
+            |tensor: &PlannedTensor| tensor.source.shape.len() >= 2 && tensor.conversion.from.dtype().is_floating();
+        let mut weights = tensors.filter(|tensor| is_weight(tensor)).map(|tensor| tensor.conversion.to.dtype());
+        weights.find(|to| to.is_float8())
+    }
 }
 
 /// Plans, runs and reports. Of several inputs all are planned before the first is written, and one that fails then does
@@ -119,7 +136,9 @@ pub(super) fn run(job: &Job) -> Result<()> {
     let outputs: Vec<&Path> = conversions.iter().map(|one| &*one.output).collect();
     let report_file = job.report.filter(|_| has_work).map(|path| ReportFile::new(path, args.force, &outputs, &mut run));
     let report_file = report_file.transpose()?;
-    let mut several = Several::default();
+    let has_codes = !matches!(job.operator, Operator::Cast(_)) || job.force_codes;
+    let plain_float8 = if has_codes || args.quiet { None } else { ready.iter().find_map(Ready::plain_float8) };
+    let mut several = Several { plain_float8, ..Several::default() };
     for (one, ready) in conversions.iter().zip(ready) {
         let begin = if is_several { Instant::now() } else { start };
         let written = match execute(job, one, ready) {
@@ -170,7 +189,9 @@ pub(super) fn run(job: &Job) -> Result<()> {
             }
             return Ok(());
         }
-        return show(job, one, &report, (finished, all));
+        show(job, one, &report, (finished, all))?;
+        plain_float8.into_iter().for_each(tell_of_plain_float8);
+        return Ok(());
     }
     several.finish(job, start, report_file)
 }
@@ -251,7 +272,26 @@ fn prepare<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<Ready
     let Conversion { source, output, .. } = one;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
     let is_folder = job.max_shard_size.is_some() || source.folder.is_some() && !is_file;
+    if is_folder && one.is_named && is_named_as_file(output) {
+        return Err(unknown_format(output));
+    }
     if is_folder { prepare_folder(job, one, run) } else { prepare_file(job, one, run) }
+}
+
+/// Whether a new output is named as files are that hold weights, not as a folder; the dot of `llama-3.1` says neither.
+fn is_named_as_file(output: &Path) -> bool {
+    const FILES: [&str; 24] = [
+        "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",
+        "onnx", "pickle", "pkl", "pt", "pth", "tar", "tflite", "txt", "xz", "zip",
+    ];
+    let extension = output.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
+    let is_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir();
+    !is_folder && extension.is_some_and(|extension| FILES.contains(&&*extension))
+}
+
+fn unknown_format(output: &Path) -> Error {
+    let error = Error::new("tcast writes no format of this extension").in_file(output);
+    error.remedy(format!("name an output that ends in {}", container::known_formats()))
 }
 
 fn prepare_folder<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<Ready<'a>> {
@@ -287,10 +327,7 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
         _ if !is_named => given,
         Some(target) => target,
         None if output.extension().is_none() || output.extension() == input.extension() => given,
-        None => {
-            let error = Error::new("tcast writes no format of this extension").in_file(output);
-            return Err(error.remedy(format!("name an output that ends in {}", container::known_formats())));
-        }
+        None => return Err(unknown_format(output)),
     };
     let find_place = || {
         if job.file.dry_run
@@ -317,7 +354,7 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
     if let Some(destination) = &destination {
         destination.check_room(plan.len)?;
     }
-    Ok(Ready::File(destination, plan))
+    Ok(Ready::File(destination, plan, target))
 }
 
 /// Does what is planned; `None` where the output exists.
@@ -328,7 +365,7 @@ fn execute<'a>(job: &Job, one: &Conversion<'a>, ready: Ready<'a>) -> Result<Opti
     let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures, fail_on, threads };
     let written = match ready {
         Ready::Skip => return Ok(None),
-        Ready::File(destination, plan) => write_file(job, one, destination, plan, threads),
+        Ready::File(destination, plan, _) => write_file(job, one, destination, plan, threads),
         Ready::Folder(folder, plans) if args.dry_run => {
             let files = if job.is_measured() {
                 folder.measure(source, &plans, job.part, &settings)?
@@ -419,6 +456,15 @@ fn show(job: &Job, one: &Conversion, report: &Report, (finished, all): (usize, u
     Ok(())
 }
 
+/// Says who can use float8 weights that have no scales.
+fn tell_of_plain_float8(to: Dtype) {
+    let more = match to {
+        Dtype::Float8E4M3FN | Dtype::Float8E5M2 => "ComfyUI and other tools that read plain float8 load such a file. ",
+        _ => "",
+    };
+    note(&format!("the float8 weights have no scales. {more}vLLM and transformers need scales beside the weights."));
+}
+
 fn tell_room(output: &Path, needed: u64) {
     if !is_standard_output(output)
         && let Some(available) = output::available(output.parent().unwrap_or(output))
@@ -434,6 +480,8 @@ struct Several {
     done: usize,
     skipped: usize,
     failures: Vec<Error>,
+    /// The type of weights of one of them that become float8 without scales.
+    plain_float8: Option<Dtype>,
     bytes_in: u64,
     bytes_out: u64,
 }
@@ -484,6 +532,7 @@ impl Several {
             if let (true, Some(output)) = (args.dry_run, &args.output) {
                 tell_room(output, self.bytes_out);
             }
+            self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(tell_of_plain_float8);
         }
         if failed == 0 {
             return Ok(());
@@ -514,11 +563,31 @@ fn plans<'a, T>(
     let measuring = LazyCell::new(|| progress::shown("measuring the texts", source.bytes(), job.file.quiet));
     let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
+    check_own_name(job, &plans).map_err(in_file)?;
     if !job.file.quiet {
         warn_of_losses(source, container, selection);
         warn_of_scales(&plans, codes.as_ref(), selection);
     }
     Ok((plans, checked))
+}
+
+/// Refuses to name an output after a type that none of its tensors gets.
+fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
+    const FEW: usize = 5;
+    let tensors = || plans.iter().flat_map(|plan| &plan.tensors);
+    let Some(to) = job.to.filter(|_| job.file.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
+    if tensors().any(|tensor| tensor.conversion.to.dtype() == to) {
+        return Ok(());
+    }
+    let copied = || tensors().filter(|tensor| !tensor.is_converted);
+    let names: Vec<String> = copied().take(FEW).map(|tensor| format!("'{}'", shorten(&tensor.source.name))).collect();
+    let more = match copied().count().saturating_sub(FEW) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let copied = if names.is_empty() { String::new() } else { format!("; copied: {}{more}", names.join(", ")) };
+    let error = Error::usage(format!("no tensor becomes {}, so the output has no name of its own{copied}", to.name()));
+    Err(error.remedy("name the output with -o"))
 }
 
 /// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.

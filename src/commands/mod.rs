@@ -181,6 +181,10 @@ fn warn(message: &str) {
     tell(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
 }
 
+fn note(message: &str) {
+    tell(&format!("tcast: {REMEDY}note:{REMEDY:#} {}", visible(message)));
+}
+
 /// Refuses two results on standard output.
 fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
     if json && is_standard_output(output) {
