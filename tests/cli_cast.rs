@@ -37,7 +37,9 @@ model.safetensors -> model.float8e4m3fn.safetensors
   7 of 12353 values saturated (0.06%)
   474 of 12353 values flushed to zero (3.84%)
   1 NaN and 1 Inf came with the input
-    model.layers.0.mlp.down_proj.weight: 1 NaN, first at [9, 1]; 1 Inf, first at [7, 0]"
+    model.layers.0.mlp.down_proj.weight: 1 NaN, first at [9, 1]; 1 Inf, first at [7, 0]
+tcast: note: the float8 weights have no scales. ComfyUI and other tools that read plain float8 load such a file. \
+vLLM and transformers need scales beside the weights."
     );
     assert_eq!(bench.files(), ["model.float8e4m3fn.safetensors", "model.safetensors"]);
 

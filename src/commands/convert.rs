@@ -563,7 +563,7 @@ fn plans<'a, T>(
     let measuring = LazyCell::new(|| progress::shown("measuring the texts", source.bytes(), job.file.quiet));
     let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
-    check_own_name(job, &plans).map_err(in_file)?;
+    check_own_name(job, source, &plans).map_err(in_file)?;
     if !job.file.quiet {
         warn_of_losses(source, container, selection);
         warn_of_scales(&plans, codes.as_ref(), selection);
@@ -572,7 +572,7 @@ fn plans<'a, T>(
 }
 
 /// Refuses to name an output after a type that none of its tensors gets.
-fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
+fn check_own_name(job: &Job, source: &Checkpoint, plans: &[Plan]) -> Result<()> {
     const FEW: usize = 5;
     let tensors = || plans.iter().flat_map(|plan| &plan.tensors);
     let Some(to) = job.to.filter(|_| job.file.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
@@ -580,7 +580,10 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
         return Ok(());
     }
     let copied = || tensors().filter(|tensor| !tensor.is_converted);
-    let names: Vec<String> = copied().take(FEW).map(|tensor| format!("'{}'", shorten(&tensor.source.name))).collect();
+    let names: Vec<String> = copied()
+        .take(FEW)
+        .map(|tensor| format!("'{}'", shorten(source.shards[tensor.input].name_of(tensor.source))))
+        .collect();
     let more = match copied().count().saturating_sub(FEW) {
         0 => String::new(),
         more => format!(" and {more} more"),
