@@ -246,7 +246,9 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
          numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
-    for flags in ["--exclude *q.weight", "--rule *q.weight=f16", "--force-codes", "--protect --exclude *.q.*"] {
+    for flags in
+        ["--exclude *q.weight", "--rule *q.weight=f16", "--force-codes", "--protect --exclude *.q.* -o p.safetensors"]
+    {
         let outcome = bench.run(&format!("cast m.safetensors --to bf16 -f {flags}"));
         assert_eq!(outcome.code, Some(0), "{flags}: {outcome:?}");
         let warned = outcome.stderr.contains("1 scales of codes are cast too, 'l.0.q.weight_scale_inv' is one");

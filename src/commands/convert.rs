@@ -189,9 +189,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
             }
             return Ok(());
         }
-        show(job, one, &report, (finished, all))?;
-        plain_float8.into_iter().for_each(tell_of_plain_float8);
-        return Ok(());
+        return show(job, one, &report, (finished, all), plain_float8);
     }
     several.finish(job, start, report_file)
 }
@@ -436,7 +434,13 @@ fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, be
 }
 
 /// Reports on the only input.
-fn show(job: &Job, one: &Conversion, report: &Report, (finished, all): (usize, usize)) -> Result<()> {
+fn show(
+    job: &Job,
+    one: &Conversion,
+    report: &Report,
+    (finished, all): (usize, usize),
+    plain_float8: Option<Dtype>,
+) -> Result<()> {
     let (args, output) = (job.file, &one.output);
     if args.json {
         print(&json_text(&report))?;
@@ -448,6 +452,7 @@ fn show(job: &Job, one: &Conversion, report: &Report, (finished, all): (usize, u
         if args.dry_run {
             tell_room(output, report.bytes_out());
         }
+        plain_float8.into_iter().for_each(tell_of_plain_float8);
         if job.part.is_some() && !args.dry_run {
             let when = if finished == all { "all are" } else { "when all are" };
             tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", quoted(output)));
