@@ -348,9 +348,12 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
         Ok(Some(destination))
     };
     let (mut plans, destination) = plans(job, one, target, Spread::One, find_place)?;
-    let plan = plans.swap_remove(0);
+    let mut plan = plans.swap_remove(0);
+    // What keeps nothing cannot be read again.
+    let keeps = destination.as_ref().is_none_or(Destination::keeps);
+    plan.is_deflated = keeps && container::is_deflated(&source.shards[0], target);
     if let Some(destination) = &destination {
-        destination.check_room(plan.len)?;
+        destination.check_room(plan.room())?;
     }
     Ok(Ready::File(destination, plan, target))
 }
@@ -404,7 +407,10 @@ fn write_file<'a>(
     }
     let file = destination.create()?;
     let progress = progress::shown("", plan.source_bytes(), args.quiet);
-    let outcomes = engine::run(&plan, shards, &file, threads, job.measures.figures, &*progress)?;
+    // An archive that is to be deflated is first written as it was laid out.
+    let stored = (plan.is_deflated && !args.dry_run).then(|| file.beside()).transpose()?;
+    let target = stored.as_ref().unwrap_or(&file);
+    let outcomes = engine::run(&plan, shards, target, threads, job.measures.figures, &*progress)?;
     drop(progress);
     plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
     let mut report = FileReport::new(name, &plan, Some(outcomes));
@@ -413,8 +419,13 @@ fn write_file<'a>(
     }
     if job.measures.hash {
         let progress = progress::shown("hashing", plan.source_bytes() + plan.tensor_bytes(), args.quiet);
-        let hashes = hash::of(&plan, shards, &file.read_again()?, threads, &*progress)?;
+        let hashes = hash::of(&plan, shards, &target.read_again()?, threads, &*progress)?;
         report = report.with_hashes(hashes);
+    }
+    if let Some(stored) = stored {
+        let progress = progress::shown("deflating", plan.len, args.quiet);
+        let deflated = container::deflate(&stored.read_again()?, &file, &|bytes| progress.advance(bytes));
+        report = report.deflated(deflated.map_err(|error| error.in_file(&one.output))?);
     }
     let kept = if job.inputs.len() > 1 { "some outputs were complete" } else { "the output was complete" };
     file.publish(!args.no_sync, Some(kept))?;
@@ -450,7 +461,7 @@ fn show(
     if !args.quiet {
         tell(&report.summary());
         if args.dry_run {
-            tell_room(output, report.bytes_out());
+            tell_room(output, report.room());
         }
         plain_float8.into_iter().for_each(tell_of_plain_float8);
         if job.part.is_some() && !args.dry_run {
@@ -489,6 +500,8 @@ struct Several {
     plain_float8: Option<Dtype>,
     bytes_in: u64,
     bytes_out: u64,
+    /// Bytes that they take on the disk while they are written.
+    room: u64,
 }
 
 impl Several {
@@ -497,6 +510,7 @@ impl Several {
         self.done += 1;
         self.bytes_in += report.bytes_in;
         self.bytes_out += report.bytes_out();
+        self.room += report.room();
         if job.file.json || job.report.is_some() {
             self.documents.push(json!(report));
         }
@@ -535,7 +549,7 @@ impl Several {
             }
             tell(&text);
             if let (true, Some(output)) = (args.dry_run, &args.output) {
-                tell_room(output, self.bytes_out);
+                tell_room(output, self.room);
             }
             self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(tell_of_plain_float8);
         }

@@ -6,6 +6,7 @@
 
 #[doc(hidden)] // for the program and the tests
 pub mod checkpoint;
+mod deflate;
 mod json;
 mod npy;
 mod npz;
@@ -14,6 +15,7 @@ mod reader;
 mod safetensors;
 mod zip;
 
+pub(crate) use deflate::deflate;
 pub use reader::Reader;
 #[doc(hidden)] // what containers are made of
 pub use reader::{Stream, Streamed};
@@ -81,6 +83,15 @@ pub trait Container: Sync {
     /// When the format cannot hold them.
     #[doc(hidden)]
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
+}
+
+/// Whether an output is deflated once it is laid out and written: an archive of arrays, made from one with a deflated
+/// member.
+#[must_use]
+pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
+    let is_archive = |container: &dyn Container| container.facts().extension == npz::Npz.facts().extension;
+    let is_streamed = |tensor: &Tensor| matches!(tensor.data, Data::Streamed(_));
+    is_archive(target) && is_archive(input.container) && input.contents.tensors.iter().any(is_streamed)
 }
 
 /// What can be said of every file of a format.

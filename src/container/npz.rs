@@ -1,7 +1,8 @@
 //! `.npz`: a zip archive of `.npy` members, as numpy's `savez` and `savez_compressed` write it.
 //!
-//! Members are read where they are, deflated ones as a stream, never the archive as a whole. What is written is what
-//! `np.savez` writes, byte for byte: nothing is compressed, for every length must be known before the data.
+//! Members are read where they are, deflated ones as a stream, never the archive as a whole. What is laid out is what
+//! `np.savez` writes, byte for byte: nothing is compressed, for every length must be known before the data. Where the
+//! input was compressed, [`super::deflate`] makes of that what `np.savez_compressed` writes.
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, Member, NewMember, Unpacked, end_records, is_zip, members};
 use super::{
@@ -88,7 +89,7 @@ impl Container for Npz {
             };
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;
             let size = data.checked_add(array.len() as u64).ok_or_else(too_long)?;
-            let entry = NewMember { name: &name, size, start: end };
+            let entry = NewMember { name: &name, size, deflated: None, crc32: 0, start: end };
             let before = sum_of(&array);
             let local = [entry.local_header(), array].concat();
             let start = end + local.len() as u64;

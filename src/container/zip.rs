@@ -8,7 +8,7 @@ use super::reader::Window;
 use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
 use flate2::bufread::DeflateDecoder;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 
 /// Marks of the records.
@@ -268,7 +268,7 @@ impl Stream for Unpacked<'_> {
 }
 
 /// An error of the decompressor, or of the file under it.
-fn damaged(error: std::io::Error) -> Error {
+fn damaged(error: io::Error) -> Error {
     let text = shorten(&error.to_string());
     error.downcast().unwrap_or_else(|_| Error::new(format!("is damaged: it cannot be unpacked: {text}")))
 }
@@ -277,25 +277,34 @@ fn damaged(error: std::io::Error) -> Error {
 pub(super) const CRC_IN_LOCAL: u64 = 14;
 pub(super) const CRC_IN_CENTRAL: u64 = 16;
 
-/// A member that is to be written; its checksum stays zero.
+/// A member that is to be written.
 pub(super) struct NewMember<'a> {
     pub(super) name: &'a str,
     pub(super) size: u64,
+    /// Its length when deflated; `None` where it is stored as it is.
+    pub(super) deflated: Option<u64>,
+    /// Zero where it is not known yet.
+    pub(super) crc32: u32,
     /// Where its local header stands.
     pub(super) start: u64,
 }
 
 impl NewMember<'_> {
-    /// Flags, method, date and time (1980-01-01), as both headers have them.
-    fn common(&self) -> [u8; 8] {
+    /// Its bytes in the archive.
+    fn packed(&self) -> u64 {
+        self.deflated.unwrap_or(self.size)
+    }
+
+    /// Flags, method, date and time (1980-01-01), and checksum, as both headers have them.
+    fn common(&self) -> Vec<u8> {
         let flags = if self.name.is_ascii() { 0 } else { UTF_8 };
-        let [a, b] = flags.to_le_bytes();
-        [a, b, 0, 0, 0, 0, 0x21, 0]
+        let method = if self.deflated.is_some() { DEFLATED } else { STORED };
+        [&flags.to_le_bytes()[..], &method.to_le_bytes(), &[0, 0, 0x21, 0], &self.crc32.to_le_bytes()].concat()
     }
 
     /// As zipfile writes it with `force_zip64`, which is how numpy calls it: the lengths stand in the extra part.
     pub(super) fn local_header(&self) -> Vec<u8> {
-        let mut header = [LOCAL, &[45, 0], &self.common(), &[0; 4]].concat();
+        let mut header = [LOCAL, &[45, 0], &self.common()].concat();
         header.extend_from_slice(&[0xff; 8]);
         header.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
         header.extend_from_slice(&20_u16.to_le_bytes());
@@ -303,20 +312,20 @@ impl NewMember<'_> {
         header.extend_from_slice(&ZIP64.to_le_bytes());
         header.extend_from_slice(&16_u16.to_le_bytes());
         header.extend_from_slice(&self.size.to_le_bytes());
-        header.extend_from_slice(&self.size.to_le_bytes());
+        header.extend_from_slice(&self.packed().to_le_bytes());
         header
     }
 
     /// Here a number stands in the extra part only where 32 bits are too few.
     pub(super) fn central_header(&self) -> Vec<u8> {
         let mut extra = Vec::new();
-        let is_long = self.size > u64::from(i32::MAX as u32);
-        let size = if is_long {
+        let is_long = self.size.max(self.packed()) > u64::from(i32::MAX as u32);
+        let [packed, size] = if is_long {
             extra.extend_from_slice(&self.size.to_le_bytes());
-            extra.extend_from_slice(&self.size.to_le_bytes());
-            ELSEWHERE
+            extra.extend_from_slice(&self.packed().to_le_bytes());
+            [ELSEWHERE; 2]
         } else {
-            self.size as u32
+            [self.packed() as u32, self.size as u32]
         };
         let start = if self.start > u64::from(i32::MAX as u32) {
             extra.extend_from_slice(&self.start.to_le_bytes());
@@ -328,8 +337,8 @@ impl NewMember<'_> {
             let head = [ZIP64.to_le_bytes(), (extra.len() as u16).to_le_bytes()].concat();
             extra.splice(0..0, head);
         }
-        let mut header = [CENTRAL, &[45, 3, 45, 0], &self.common(), &[0; 4]].concat();
-        header.extend_from_slice(&size.to_le_bytes());
+        let mut header = [CENTRAL, &[45, 3, 45, 0], &self.common()].concat();
+        header.extend_from_slice(&packed.to_le_bytes());
         header.extend_from_slice(&size.to_le_bytes());
         header.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
         header.extend_from_slice(&(extra.len() as u16).to_le_bytes());

@@ -19,7 +19,7 @@ pub(crate) use super::temporaries::{
 };
 
 /// Where an output is to go, checked before any work.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Destination {
     /// The path as it was given.
     path: PathBuf,
@@ -277,6 +277,14 @@ impl Output {
     #[must_use]
     pub fn is_seekable(&self) -> bool {
         self.is_seekable
+    }
+
+    /// Another file in the same folder, for bytes on their way to this one. It goes when it is dropped.
+    ///
+    /// # Errors
+    /// As [`Destination::create`].
+    pub(crate) fn beside(&self) -> Result<Self> {
+        self.destination.clone().create()
     }
 
     /// What was written, to be read again; of what [`Destination::keeps`].

@@ -66,6 +66,8 @@ pub struct Plan<'a> {
     pub tensors: Vec<PlannedTensor<'a>>,
     /// Length of the file in bytes.
     pub len: u64,
+    /// Whether the caller deflates the file when it is written.
+    pub(crate) is_deflated: bool,
 }
 
 /// One tensor of the output.
@@ -91,6 +93,12 @@ pub struct PlannedTensor<'a> {
 }
 
 impl Plan<'_> {
+    /// Bytes that the file takes on the disk while it is written: what is deflated is there twice.
+    #[must_use]
+    pub(crate) fn room(&self) -> u64 {
+        if self.is_deflated { self.len.saturating_mul(2) } else { self.len }
+    }
+
     /// Bytes of all tensors, without what is around them.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
@@ -222,7 +230,7 @@ pub fn apply<'a>(
                 seal: place.seal,
             });
         }
-        plans.push(Plan { tensors, literals: layout.literals, len: layout.len });
+        plans.push(Plan { tensors, literals: layout.literals, len: layout.len, is_deflated: false });
     }
     Ok(plans)
 }

@@ -56,10 +56,13 @@ pub struct Report<'a> {
 pub struct FileReport<'a> {
     /// Its name; in a folder, the name there.
     pub file: String,
-    /// Its length.
+    /// Its length; before it is deflated, where that is still to be done.
     pub bytes: u64,
     /// What is in it, in its order.
     pub tensors: Vec<TensorReport<'a>>,
+    /// Whether it is to be deflated and was not yet.
+    #[serde(skip)]
+    pub(crate) will_be_deflated: bool,
 }
 
 /// One tensor of an output.
@@ -112,7 +115,17 @@ impl<'a> FileReport<'a> {
     pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
         let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
         let tensors = plan.tensors.iter().zip(outcomes).map(|(tensor, outcome)| TensorReport::new(tensor, outcome));
-        Self { file, bytes: plan.len, tensors: tensors.collect() }
+        Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
+    }
+
+    /// The same of a file that was deflated since, with its length and those of its members.
+    #[must_use]
+    pub(crate) fn deflated(mut self, (bytes, members): (u64, Vec<u64>)) -> Self {
+        (self.bytes, self.will_be_deflated) = (bytes, false);
+        for (tensor, bytes) in self.tensors.iter_mut().zip(members) {
+            tensor.bytes_out = bytes;
+        }
+        self
     }
 
     /// The same with the hashes of the tensors.
@@ -258,6 +271,19 @@ impl Report<'_> {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
+    /// The same in words.
+    fn size_out(&self) -> String {
+        let is_deflated_later = self.files.iter().any(|file| file.will_be_deflated);
+        let size = size(self.bytes_out());
+        if is_deflated_later { format!("{size} before it is deflated") } else { size }
+    }
+
+    /// Bytes that the outputs take on the disk while they are written.
+    #[must_use]
+    pub(crate) fn room(&self) -> u64 {
+        self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
+    }
+
     fn total(&self) -> Counts {
         self.files.iter().map(FileReport::counts).sum()
     }
@@ -307,7 +333,7 @@ impl Report<'_> {
     #[must_use]
     pub(crate) fn line(&self) -> String {
         let (input, output) = (self.input.to_string_lossy(), self.output.to_string_lossy());
-        let (size_in, size_out) = (size(self.bytes_in), size(self.bytes_out()));
+        let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let values = if self.time.is_some() || self.is_measured() { self.values() } else { String::new() };
         format!("{} -> {}: {}, {size_in} -> {size_out}{values}", visible(&input), visible(&output), self.heading())
     }
@@ -316,7 +342,7 @@ impl Report<'_> {
     #[must_use]
     pub fn summary(&self) -> String {
         let (all, mut text) = (self.tensors().count(), self.heading());
-        let (size_in, size_out) = (size(self.bytes_in), size(self.bytes_out()));
+        let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let _ =
             write!(text, "\n{} -> {}", visible(&self.input.to_string_lossy()), visible(&self.output.to_string_lossy()));
         if self.files.len() > 1 {

@@ -1,0 +1,73 @@
+//! Deflates the members of an archive that was written with stored ones.
+
+use super::Stream;
+use super::zip::{Member, NewMember, Unpacked, end_records, members};
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use crate::io::sink::Sink;
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+use std::io::{self, Write};
+
+/// Bytes that are deflated at a time. The result depends on nothing else.
+const PIECE: u64 = 1 << 16;
+
+/// Writes an archive of stored members again, with every member deflated; `done` is told of bytes that were read. Gives
+/// the length of the result, and those of its members.
+///
+/// # Errors
+/// When the archive cannot be read, or `output` not be written.
+pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64)) -> Result<(u64, Vec<u64>)> {
+    let mut directory = Vec::new();
+    let mut lengths = Vec::new();
+    let mut end = 0;
+    for member in members(archive)? {
+        let Member { name, size, crc32, .. } = &member;
+        let mut new = NewMember { name, size: *size, deflated: Some(0), crc32: *crc32, start: end };
+        let data = end + new.local_header().len() as u64;
+        let mut encoder = DeflateEncoder::new(Appended { output, end: data }, Compression::new(6));
+        let mut bytes = Unpacked::new(&member, archive);
+        let mut piece = vec![0; PIECE as usize];
+        let mut left = *size;
+        while left > 0 {
+            let now = &mut piece[..left.min(PIECE) as usize];
+            bytes.fill(now)?;
+            encoder.write_all(now).map_err(unwritten)?;
+            done(now.len() as u64);
+            left -= now.len() as u64;
+        }
+        bytes.finish()?;
+        end = encoder.finish().map_err(unwritten)?.end;
+        new.deflated = Some(end - data);
+        output.write_at(new.start, &new.local_header())?;
+        directory.extend_from_slice(&new.central_header());
+        lengths.push(end - data);
+    }
+    let records = end_records(lengths.len() as u64, directory.len() as u64, end);
+    directory.extend_from_slice(&records);
+    output.write_at(end, &directory)?;
+    Ok((end + directory.len() as u64, lengths))
+}
+
+/// An output that is written from front to back.
+struct Appended<'a> {
+    output: &'a dyn Sink,
+    end: u64,
+}
+
+impl Write for Appended<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.write_at(self.end, bytes).map_err(io::Error::other)?;
+        self.end += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The error of the output that the compressor passed on.
+fn unwritten(error: io::Error) -> Error {
+    error.downcast().unwrap_or_else(|error| Error::io("cannot deflate", &error))
+}
