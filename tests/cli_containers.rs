@@ -438,7 +438,7 @@ fn a_tensor_of_an_unsupported_type_is_copied_when_it_is_left_out() {
                 ("record.npy", &record),
             ];
             bench.write("expected.npz", &zip(&members, is_deflated));
-            bench.run("cast expected.npz --to f64 --exclude * -q -f").expect(0, "", "");
+            bench.run("cast expected.npz --to f64 --exclude * -q -f -o expected.float64.npz").expect(0, "", "");
             assert!(bench.read("y.npz") == bench.read("expected.float64.npz"));
         }
         let listed = bench.run("inspect x.npz");
