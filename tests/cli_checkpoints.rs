@@ -28,11 +28,14 @@ fn a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off() {
                 &b"\xef\xbb\xbf{\"quantization_config\":{\"quant_method\":\"fp8\"}}"[..],
                 "malformed JSON: expected value",
             ),
-            (b"{\"quantization_config\":{\"quant_method\":\"fp8\"},}", "malformed JSON: key must be a string"),
+            (b"{\"quantization_config\":{\"quant_method\":\"fp8\"},}", "malformed JSON: trailing comma"),
             (b"{\"quantization_config\":{\"quant_method\":\"fp8\"}", "malformed JSON: EOF"),
             (b"{\"a\": -NaN}", "malformed JSON: "),
             (b"\"\xff\"", "is no UTF-8 text"),
             (b"", "malformed JSON: EOF"),
+            (b"\"x\"", "malformed JSON: invalid type: string"),
+            (b"null", "malformed JSON: invalid type: null"),
+            (b"[{\"quantization_config\":{}}]", "malformed JSON: invalid type: sequence"),
         ] {
             bench.write("q/config.json", config);
             for output in ["out", "out.safetensors"] {
@@ -44,6 +47,12 @@ fn a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off() {
                 assert_eq!(outcome.stdout, "");
             }
             assert_eq!(bench.files(), ["q"]);
+        }
+        for odd in ["[1]", "\"x\"", "false"] {
+            bench.write("q/config.json", format!("{{\"quantization_config\":{odd}}}").as_bytes());
+            let outcome = bench.run(&format!("cast {input} --to bf16 -o out.safetensors"));
+            let refused = "the model is quantized (of an unnamed method)";
+            assert!(outcome.code == Some(1) && outcome.stderr.contains(refused), "{odd}: {outcome:?}");
         }
         // Not needed where codes are meant as numbers.
         bench.run(&format!("cast {input} --to bf16 -o out.safetensors --force-codes -q")).expect(0, "", "");
@@ -62,7 +71,7 @@ fn a_config_of_wide_weights_that_cannot_be_parsed_is_an_error_where_it_would_be_
     outcome.expect(
         1,
         "",
-        "tcast: error: in/config.json: malformed JSON: key must be a string at line 1 column 21\n  correct it, or download \
+        "tcast: error: in/config.json: malformed JSON: trailing comma at line 1 column 21\n  correct it, or download \
          it again: it says how the weights are stored\n",
     );
     bench.run("cast in --to bf16 -o out.safetensors -q").expect(0, "", "");

@@ -229,7 +229,13 @@ fn what_is_complete_is_success_to_the_same_command() {
         bench.run(&format!("{line} {flags}")).expect(0, "", "already complete: out\n");
         bench.run(&format!("{line} {flags} -q")).expect(0, "", "");
     }
-    bench.run("cast --finish out").expect(0, "", "already complete: out\n");
+    bench.run("cast --finish out").expect(0, "", "already complete: out, no parts are left to put together\n");
+    // The report is that of the same command, and is made anew.
+    for _ in 0..2 {
+        let outcome = bench.run(&format!("{line} --resume --report r.json"));
+        outcome.expect(0, "", "already complete: out\n");
+    }
+    std::fs::remove_file(bench.path("r.json")).unwrap();
     let report = bench.run(&format!("{line} --resume --json --hash -q"));
     let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
     assert_eq!(report["tensors_cast"], 12);

@@ -156,7 +156,7 @@ fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     bench.write("model.safetensors.index.json", index.as_bytes());
     let (code, stdout, stderr) = limited("inspect .");
     assert_eq!((code, &*stdout), (Some(1), ""));
-    let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888892 bytes; at most 1048576 are read\n  \
+    let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888891 bytes; at most 1048576 are read\n  \
                  give the .safetensors files one by one\n";
     assert_eq!(stderr, error);
 }

@@ -134,7 +134,8 @@ pub(super) fn run(job: &Job) -> Result<()> {
     })?;
     let has_work = ready.iter().any(|ready| !matches!(ready, Ready::Skip));
     let outputs: Vec<&Path> = conversions.iter().map(|one| &*one.output).collect();
-    let report_file = job.report.filter(|_| has_work).map(|path| ReportFile::new(path, args.force, &outputs, &mut run));
+    let report_file =
+        job.report.filter(|_| has_work).map(|path| ReportFile::new(path, args.force || job.resume, &outputs, &mut run));
     let report_file = report_file.transpose()?;
     let has_codes = !matches!(job.operator, Operator::Cast(_)) || job.force_codes;
     let plain_float8 = if has_codes || args.quiet { None } else { ready.iter().find_map(Ready::plain_float8) };
@@ -689,8 +690,14 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
         let error = Error::usage("the folder of the input is no place for the output").in_file(input);
         return Err(error.remedy("name the output: -o FILE, or -o - for standard output"));
     }
+    check_joins_none(folder, &output).map_err(|error| error.in_file(input))?;
+    Ok(output)
+}
+
+/// Refuses a file that a loader would take for a part of the checkpoint in its folder.
+fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     let is_shard = output.extension() == Some(container::SHARDS.facts().extension.as_ref());
-    let Some(other) = description(folder).filter(|_| is_shard) else { return Ok(output) };
+    let Some(other) = description(folder).filter(|_| is_shard && !output.exists()) else { return Ok(()) };
     let name = output.file_name().unwrap_or_default();
     let elsewhere = match folder.file_name() {
         Some(_) => folder.with_file_name(name),
@@ -698,7 +705,7 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     };
     let message =
         format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
-    Err(Error::new(message).in_file(input).remedy(format!("name an output elsewhere: -o {}", quoted(&elsewhere))))
+    Err(Error::new(message).remedy(format!("name an output elsewhere: -o {}", quoted(&elsewhere))))
 }
 
 /// An input's own name in the folder of outputs.
@@ -709,7 +716,9 @@ fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
         None if job.max_shard_size.is_some() => source.path.file_stem().map(OsString::from),
         None => source.path.file_name().map(OsString::from),
     };
-    Ok(folder.join(name.ok_or_else(nameless)?))
+    let output = folder.join(name.ok_or_else(nameless)?);
+    check_joins_none(folder, &output).map_err(|error| error.in_file(&source.path))?;
+    Ok(output)
 }
 
 /// `model.safetensors` -> `model.TYPE.safetensors`.

@@ -368,7 +368,8 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
             print(&json_text(&report))?;
         }
         if !args.quiet {
-            tell(&already_complete(path));
+            // Nothing tells which parts there were: they were put together, or there were none.
+            tell(&format!("{}, no parts are left to put together", already_complete(path)));
         }
         staging::remove_rest(path);
         return Ok(());

@@ -82,7 +82,7 @@ fn head(report: &Report) -> String {
             let rate = words::bytes((report.bytes_in as f64 / seconds.max(1e-9)) as u64);
             let note = match report.before {
                 0 => format!("{rate}/s"),
-                before => format!("{before} shards were there before"),
+                before => format!("{} there before", crate::error::counted(before as u64, "shard")),
             };
             tile("Time", &format!("{seconds:.2} s"), &note);
         }

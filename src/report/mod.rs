@@ -354,7 +354,7 @@ impl Report<'_> {
             let _ = write!(text, " in {seconds:.2} s");
             let _ = match self.before {
                 0 => write!(text, " ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64)),
-                before => write!(text, ", {before} shards were there before"),
+                before => write!(text, ", {} there before", counted(before as u64, "shard")),
             };
             if all > 1 {
                 let rows = self.rows();
@@ -396,7 +396,10 @@ impl Report<'_> {
             let _ = write!(text, "\n  {} of bools {verb} neither 0 nor 1 and became 1", counted(bytes, "byte"));
         }
         if total.input_nan + total.input_infinite > 0 {
-            let _ = write!(text, "\n  {} NaN and {} Inf came with the input", total.input_nan, total.input_infinite);
+            let came =
+                [(total.input_nan, "NaN"), (total.input_infinite, "Inf")].into_iter().filter(|(count, _)| *count > 0);
+            let came: Vec<String> = came.map(|(count, what)| format!("{count} {what}")).collect();
+            let _ = write!(text, "\n  {} came with the input", came.join(" and "));
             text.push_str(&self.inputs());
         }
         if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {

@@ -1,7 +1,7 @@
 //! What lies beside the shards of a checkpoint: config, tokenizer, chat template and whatever else goes with a model.
 
 use super::{is_index, is_shard_name, read_text};
-use crate::container::json::without_python_literals;
+use crate::container::json::{MapOnly, without_python_literals};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::io::output::is_own;
@@ -118,7 +118,7 @@ fn as_json(config: &str) -> Cow<'_, str> {
 /// The config of a folder, if it has one.
 ///
 /// # Errors
-/// When it cannot be read, or is no JSON: what it says of the weights is not known then.
+/// When it cannot be read, or is no JSON object: what it says of the weights is not known then.
 pub fn config(folder: &Path) -> Result<Option<String>> {
     let path = folder.join(CONFIG);
     match fs::symlink_metadata(&path) {
@@ -126,7 +126,7 @@ pub fn config(folder: &Path) -> Result<Option<String>> {
         _ => {} // another error comes again
     }
     let text = read_text(&path).map_err(|error| error.in_file(&path))?;
-    match serde_json::from_str::<IgnoredAny>(&as_json(&text)) {
+    match serde_json::from_str::<MapOnly<IgnoredAny>>(&as_json(&text)) {
         Ok(_) => Ok(Some(text)),
         Err(error) => {
             let error = Error::new(format!("malformed JSON: {}", shorten(&error.to_string()))).in_file(&path);
@@ -147,7 +147,9 @@ fn quantization_of(json: &str) -> Option<String> {
     let config = members(json)?;
     // Multimodal models have it with the part that is quantized.
     let of = |config: &BTreeMap<Cow<str>, &RawValue>| {
-        let method = members(config.get("quantization_config")?.get())?.get("quant_method").map(|method| method.get());
+        // Whatever stands there but null says that they are.
+        let found = config.get("quantization_config").map(|found| found.get()).filter(|found| *found != "null")?;
+        let method = members(found).and_then(|found| found.get("quant_method").map(|method| method.get()));
         Some(method.and_then(|method| serde_json::from_str::<String>(method).ok()))
     };
     let found = of(&config).or_else(|| of(&members(config.get("text_config")?.get())?))?;
