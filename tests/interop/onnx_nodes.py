@@ -155,7 +155,7 @@ def tests():
         attributes, _ = node_of(model, operator)
         if operator == "Cast" and ONNX_NAMES[wanted.data_type].endswith("fnuz"):
             fnuz += 1
-            flags = list(flags_of(attributes))
+            flags = list(flags_of(attributes, wanted.data_type))
             yield f"{name} by Cast-23", functools.partial(infinity_before_cast_24, source, wanted, flags)
     assert fnuz == 8, fnuz
     yield "types of a version", types_of_a_version

@@ -185,12 +185,19 @@ def read(path, name=""):
     return tensors
 
 
+def is_deflated(archive):
+    """Whether the members of an archive are deflated: all of them are, or all are stored."""
+    (kind, *others) = {member.compress_type for member in archive.infolist()} or {zipfile.ZIP_STORED}
+    assert not others and kind in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), [kind, *others]
+    return kind == zipfile.ZIP_DEFLATED
+
+
 def read_npz(path):
     """The arrays of an archive whose checksums, names and order hold."""
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None, f"{archive.testzip()}: wrong checksum"
         members = archive.infolist()
-    assert all(member.compress_type == zipfile.ZIP_STORED for member in members), "compressed"
+        is_deflated(archive)
     assert all(member.filename.endswith(".npy") for member in members), [member.filename for member in members]
     with np.load(path) as arrays:
         assert arrays.files == [member.filename.removesuffix(".npy") for member in members], arrays.files
