@@ -25,6 +25,7 @@ pub(super) fn create_unnamed(folder: &Path) -> io::Result<Option<File>> {
 }
 
 #[cfg(not(target_os = "linux"))]
+#[allow(clippy::unnecessary_wraps, reason = "it can fail on Linux")]
 pub(super) fn create_unnamed(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
