@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Error {
     path: Option<PathBuf>,
-    tensor: Option<String>,
+    tensor: Option<Box<str>>,
     message: String,
     /// More of what is wrong, a line each.
     details: Box<[String]>,
@@ -105,7 +105,7 @@ impl Error {
     #[must_use]
     pub fn in_tensor(mut self, name: &str) -> Self {
         if !name.is_empty() {
-            self.tensor.get_or_insert_with(|| name.to_owned());
+            self.tensor.get_or_insert_with(|| name.into());
         }
         self
     }

@@ -88,6 +88,7 @@ fn rename_over_placeholder(file: TempPath, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// When the system says that what was written is lost.
+#[cfg_attr(not(unix), allow(clippy::unnecessary_wraps, reason = "it can fail on Unix"))]
 pub(super) fn close(file: File) -> io::Result<()> {
     #[cfg(unix)]
     match nix::unistd::close(file) {

@@ -249,6 +249,7 @@ fn is_alike(old: &Path, new: &Path) -> io::Result<bool> {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+#[allow(clippy::unnecessary_wraps, reason = "it can fail on Unix")]
 fn is_alike(_: &Path, _: &Path) -> io::Result<bool> {
     Ok(false)
 }
