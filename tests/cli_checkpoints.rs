@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Bench, safetensors, shard, tree};
+#[cfg(unix)]
+use common::tree;
+use common::{Bench, safetensors, shard};
 use std::fs;
 
 /// A folder `q` with float8 weights that a config says are codes.
