@@ -182,7 +182,7 @@ impl Folder {
         };
         let (finished, all) = (work.staging.finished(), work.plans.len());
         if files.iter().any(|file| file.meets(settings.fail_on)) {
-            // What was found is told by the one who has the whole report.
+            // The caller, which has the whole report, shows what was found.
             let _ = work.staging.fail(&Error::new("a loss").into_loss());
             return Ok(Written { files, before, finished, all, was_complete: false });
         }

@@ -43,7 +43,7 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Whether a difference from a number is none that counts.
+    /// Whether the tolerance allows this difference from a number.
     fn accepts(self, difference: f64, number: f64) -> bool {
         // NaN and Inf must be the same; a product with Inf would be as large as any difference.
         difference == 0.0 || difference.is_finite() && difference.abs() <= self.absolute + self.relative * number.abs()

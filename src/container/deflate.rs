@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// Bytes that are deflated at a time. The result depends on nothing else.
 const PIECE: u64 = 1 << 16;
 
-/// Writes an archive of stored members again, with every member deflated; `done` is told of bytes that were read. Gives
+/// Writes an archive of stored members again, with every member deflated; `done` receives the number of bytes read. Gives
 /// the length of the result, and those of its members.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Stricter readings of JSON than serde derives: what stands twice, or is no object, is refused. And one that is less
+//! Stricter readings of JSON than serde derives: duplicate keys, and values that are not objects, are refused. And one that is less
 //! strict, for what Python writes.
 
 use crate::error::shorten;

@@ -147,7 +147,7 @@ fn quantization_of(json: &str) -> Option<String> {
     let config = members(json)?;
     // Multimodal models have it with the part that is quantized.
     let of = |config: &BTreeMap<Cow<str>, &RawValue>| {
-        // Whatever stands there but null says that they are.
+        // Any value but null says that the weights are quantized.
         let found = config.get("quantization_config").map(|found| found.get()).filter(|found| *found != "null")?;
         let method = members(found).and_then(|found| found.get("quant_method").map(|method| method.get()));
         Some(method.and_then(|method| serde_json::from_str::<String>(method).ok()))
