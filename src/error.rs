@@ -224,6 +224,14 @@ pub(crate) fn quoted_word(word: &str) -> String {
     in_quotes(word.as_bytes())
 }
 
+/// A flag with its value as a POSIX shell and this program take them: clap takes a value that begins with a dash only
+/// behind an equals sign.
+#[must_use]
+pub(crate) fn flag_with(flag: &str, value: &str) -> String {
+    let joint = if value.starts_with('-') { '=' } else { ' ' };
+    format!("{flag}{joint}{}", quoted_word(value))
+}
+
 fn in_quotes(bytes: &[u8]) -> String {
     if let Ok(text) = std::str::from_utf8(bytes)
         && text.chars().all(is_shown)
@@ -328,7 +336,7 @@ fn describe(error: &io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_glob, brief, json_text, quoted, quoted_word, visible};
+    use super::{as_glob, brief, flag_with, json_text, quoted, visible};
     use std::path::Path;
 
     #[test]
@@ -359,7 +367,8 @@ mod tests {
         ] {
             assert_eq!(quoted(Path::new(name)), text);
         }
-        assert_eq!(quoted_word("-a*"), "'-a*'");
+        assert_eq!(flag_with("--rule", "a*=keep"), "--rule 'a*=keep'");
+        assert_eq!(flag_with("--rule", "-a*=keep"), "--rule='-a*=keep'");
         #[cfg(unix)]
         {
             let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"b\xff\x80");

@@ -2,7 +2,7 @@
 //! that lies beside them, and to cast them alone would make noise of the model without a word.
 
 use crate::dtype::Dtype;
-use crate::error::{as_glob, quoted_word, shorten};
+use crate::error::{as_glob, flag_with, shorten};
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -104,7 +104,7 @@ impl Codes {
                 format!("holds codes: the config says that the model is quantized ({})", shorten(method))
             }
         };
-        let globs = self.globs().iter().map(|glob| format!("--exclude {}", quoted_word(glob))).collect::<Vec<_>>();
+        let globs = self.globs().iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>();
         let globs = Some(globs.join(" ")).filter(|globs| globs.len() <= MOST).unwrap_or("--exclude".to_owned());
         let remedy = format!("leave all codes as they are with {globs}, or cast them as numbers with --force-codes");
         Some((format!("{why}; a cast would take them for values"), remedy))

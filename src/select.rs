@@ -3,7 +3,7 @@
 mod unmatched;
 
 use crate::dtype::Dtype;
-use crate::error::{as_glob, quoted_word};
+use crate::error::{as_glob, flag_with};
 use globset::{Glob, GlobMatcher, GlobSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -127,7 +127,7 @@ impl std::str::FromStr for Rule {
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn rule_to_keep(name: &str) -> String {
-    quoted_word(&format!("{}=keep", as_glob(name)))
+    flag_with("--rule", &format!("{}=keep", as_glob(name)))
 }
 
 /// `OLD=NEW`: another name for a tensor.
@@ -324,12 +324,12 @@ mod tests {
     fn the_rule_to_keep_a_tensor_names_it_whatever_it_is_called() {
         for name in ["a.weight", "a*", "[!b-c]{d,e}?", r"back\slash\", r"\[\]", "a=b"] {
             let rule = rule_to_keep(name);
-            let rule: Rule = rule.trim_matches('\'').parse().unwrap();
+            let rule: Rule = rule.trim_start_matches("--rule ").trim_matches('\'').parse().unwrap();
             let selection = Selection { rules: vec![rule], ..Selection::default() };
             assert!(selection.rule(name).is_some(), "{name}");
             assert!(selection.rule("another").is_none(), "{name}");
         }
-        assert_eq!(rule_to_keep("it's"), r"'it'\''s=keep'");
+        assert_eq!(rule_to_keep("it's"), r"--rule 'it'\''s=keep'");
     }
 
     #[test]

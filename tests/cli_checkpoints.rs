@@ -127,7 +127,8 @@ fn a_config_that_may_not_be_read_is_an_error() {
     let refused = |message: &str| {
         for input in ["q", "q/model.safetensors"] {
             let outcome = bench.run(&format!("cast {input} --to bf16 -o out.safetensors"));
-            let message = format!("tcast: error: q/config.json: cannot read: {message}\n");
+            let remedy = "make it a file that can be read, or download it again";
+            let message = format!("tcast: error: q/config.json: cannot read: {message}\n  {remedy}\n");
             outcome.expect(1, "", &message);
         }
     };

@@ -380,9 +380,16 @@ fn a_nameless_tensor_gets_its_files_name_where_it_needs_one() {
         bench.run(&format!("cast weights.pb {COPY} -o {output}")).expect(0, "", "");
         assert_eq!(String::from_utf8_lossy(&bench.read(output)).contains("weights"), is_named, "{output}");
     }
-    let outcome = bench.run("cast weights.pb --to f32 --rename weights=w -o x.npy");
-    let warning = "tcast: warning: --rename does nothing: a .npy file gives its tensor no name\n";
-    assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
+}
+
+#[test]
+fn a_new_name_is_refused_where_the_output_has_no_place_for_it() {
+    let bench = Bench::with("corpus/onnx/float32_no_name.pb", "weights.pb");
+    let message =
+        "tcast: error: weights.pb: tensor 'weights': --rename has no effect: a .npy file has no place for a name
+  leave --rename out, or name an output that ends in .npz, .safetensors or .pb\n";
+    bench.run("cast weights.pb --to f32 --rename weights=w -o x.npy").expect(2, "", message);
+    assert_eq!(bench.files(), ["weights.pb"]);
 }
 
 #[test]
@@ -394,6 +401,63 @@ fn an_archive_of_empty_arrays_only_has_their_checksums() {
         .map(|mark| archive.windows(mark.len()).position(|bytes| bytes == mark).unwrap());
     let sum = crc32fast::hash(&archive[start..end]).to_le_bytes();
     assert_eq!((&archive[14..18], &archive[end + 16..end + 20]), (&sum[..], &sum[..]), "local header, directory");
+}
+
+#[test]
+fn an_array_of_an_unsupported_type_comes_with_how_numpy_saves_another() {
+    let bench = Bench::new();
+    for (descr, what, remedy) in [
+        (
+            "'<f16'",
+            "'<f16'",
+            "save it with numpy in a type that tcast reads: np.save(\"new.npy\", array.astype(\"float64\"))",
+        ),
+        (
+            "'<c32'",
+            "'<c32'",
+            "save it with numpy in a type that tcast reads: np.save(\"new.npy\", array.astype(\"complex128\"))",
+        ),
+        (
+            "'<M8[s]'",
+            "'<M8[s]' (dates)",
+            "save it with numpy in a type that tcast reads: np.save(\"new.npy\", array.astype(\"int64\"))",
+        ),
+    ] {
+        bench.write(
+            "x.npy",
+            &npy(
+                descr,
+                "(1,)",
+                &[0; 32][..if descr.contains("M8") {
+                    8
+                } else if descr.contains('c') {
+                    32
+                } else {
+                    16
+                }],
+            ),
+        );
+        let message = format!("tcast: error: x.npy: unsupported dtype {what}\n  {remedy}\n");
+        bench.run("cast x.npy --to f16").expect(1, "", &message);
+    }
+}
+
+#[test]
+fn remedies_name_a_tensor_so_that_the_program_takes_them() {
+    let bench = Bench::new();
+    let wide = npy("'<f16'", "(1,)", &[0; 16]);
+    bench.write("x.npz", &zip(&[("-n.npy", &wide), ("w.npy", &npy_f32(&[1.5]))], false));
+    let message =
+        "tcast: error: x.npz: tensor '-n': unsupported dtype '<f16'\n  copy it as it is with --exclude='-n'\n";
+    bench.run("cast x.npz --to f16 -o y.npz").expect(1, "", message);
+    bench.run("cast x.npz --to f16 -o y.npz -q --exclude=-n").expect(0, "", "");
+    bench.write("x.npz", &zip(&[("-n.npy", &npy_f32(&[1.5])), ("w.npy", &npy_f32(&[1.5]))], false));
+    let outcome = bench.run("cast x.npz --to int8 -o z.npz --fail-on inexact");
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("--rule='-n=keep' --rule 'w=keep'"), "{outcome:?}");
+    bench.run("cast x.npz --to int8 -o z.npz --fail-on inexact -q --rule=-n=keep --rule w=keep").expect(0, "", "");
+    let message = "tcast: error: x.npz: holds 2 tensors: say which\n  --tensor=NAME, one of -n, w\n";
+    bench.run("bitcast x.npz --hex").expect(2, "", message);
+    bench.run("bitcast x.npz --hex --tensor=-n").expect(0, "0  3fc00000\n", "");
 }
 
 #[test]

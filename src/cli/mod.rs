@@ -128,7 +128,8 @@ pub enum Command {
 pub struct FileArgs {
     /// Where to write; the extension chooses the format
     ///
-    /// Without it, beside INPUT: its name with the type in it.
+    /// Without it, beside INPUT: its name with the type in it. `-` is standard output; a reader that closes the pipe early
+    /// is an error, with exit code 1, because it did not get all of the output.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 

@@ -8,7 +8,7 @@ use crate::container::checkpoint::{self, Checkpoint, beside, description, quanti
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, as_glob, json_text, quoted, quoted_word, shorten, size, visible};
+use crate::error::{Error, Result, as_glob, flag_with, json_text, quoted, shorten, size, visible};
 use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination, descriptor, directory_of, is_standard_output};
@@ -578,6 +578,7 @@ fn plans<'a, T>(
     let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref(), fail_on };
     let in_file = |error: Error| error.in_file(one.input);
     plan::check(&request, &source.shards).map_err(in_file)?;
+    check_renames(source, container, selection).map_err(in_file)?;
     let checked = check()?;
     // Only where there are texts: a bar is drawn as soon as it is there.
     let measuring = LazyCell::new(|| progress::shown("measuring the texts", source.bytes(), job.file.quiet));
@@ -585,7 +586,7 @@ fn plans<'a, T>(
     drop(measuring);
     check_own_name(job, source, &plans).map_err(in_file)?;
     if !job.file.quiet {
-        warn_of_losses(source, container, selection);
+        warn_of_losses(source, container);
         warn_of_scales(&plans, codes.as_ref(), selection);
     }
     Ok((plans, checked))
@@ -613,6 +614,17 @@ fn check_own_name(job: &Job, source: &Checkpoint, plans: &[Plan]) -> Result<()> 
     Err(error.remedy("name the output with -o"))
 }
 
+/// Refuses a name for a tensor in a format that has no place for it.
+fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Selection) -> Result<()> {
+    let Facts { extension, has_names, .. } = target.facts();
+    let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
+    let Some(name) = source.names().find(|name| !has_names && is_renamed(*name)) else { return Ok(()) };
+    let error = Error::usage(format!("--rename has no effect: a .{extension} file has no place for a name"));
+    Err(error
+        .in_tensor(name)
+        .remedy(format!("leave --rename out, or name an output that ends in {}", container::formats_with_names())))
+}
+
 /// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.
 ///
 /// # Errors
@@ -629,11 +641,8 @@ fn codes(source: &Checkpoint) -> Result<Codes> {
 }
 
 /// Warns of what does not reach the output.
-fn warn_of_losses(source: &Checkpoint, target: &dyn Container, selection: &Selection) {
-    let Facts { extension, has_names, metadata, .. } = target.facts();
-    if !has_names && !selection.renames.is_empty() {
-        warn(&format!("--rename does nothing: a .{extension} file gives its tensor no name"));
-    }
+fn warn_of_losses(source: &Checkpoint, target: &dyn Container) {
+    let Facts { extension, metadata, .. } = target.facts();
     for input in &source.shards {
         for name in &input.contents.ignored {
             warn(&format!("'{}' is no array and is left out", shorten(name)));
@@ -655,7 +664,7 @@ fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) 
     let cast: Vec<&str> = tensors.map(|tensor| &*tensor.source.name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
-        let exclude = format!("--exclude {}", quoted_word(&format!("*{}", as_glob(ending))));
+        let exclude = flag_with("--exclude", &format!("*{}", as_glob(ending)));
         warn(&format!("{count} scales of codes are cast too, '{}' is one: {exclude} keeps them", shorten(first)));
     }
 }

@@ -237,7 +237,9 @@ fn say_which(source: &Checkpoint) -> Error {
     let unreadable: usize = source.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
     let count = source.names().count() + unreadable;
     let error = Error::usage(format!("holds {count} tensors: say which"));
-    error.remedy(format!("--tensor NAME, one of {}", some_names(source)))
+    // Where a name begins with a dash, only this form takes it.
+    let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
+    error.remedy(format!("--tensor{joint}NAME, one of {}", some_names(source)))
 }
 
 /// How many threads are asked for, or there are cores.

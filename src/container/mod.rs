@@ -434,6 +434,13 @@ pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.facts().extension).collect::<Vec<_>>())
 }
 
+/// Those that hold the names of tensors.
+#[must_use]
+pub(crate) fn formats_with_names() -> String {
+    let facts = CONTAINERS.iter().map(|container| container.facts()).filter(|facts| facts.has_names);
+    one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
+}
+
 /// `.npy, .npz or .pb`
 fn one_of(extensions: &[&str]) -> String {
     let (last, others) = extensions.split_last().unwrap_or((&"", &[]));

@@ -47,7 +47,7 @@ impl Container for Npy {
         let range = array.header_len..file.len();
         let tensor = array.tensor(String::new(), Data::Mapped { file: 0, range, checksum: None });
         if tensor.elements == Elements::Opaque {
-            return Err(tensor.refusal()); // there is nothing else to be converted
+            return Err(tensor.refusal().remedy(other_type(&tensor.stored))); // there is nothing else to be converted
         }
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
     }
@@ -139,6 +139,23 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
         (descr, Form::Numbers(Storage::per_byte(tensor.dtype)))
     };
     Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))
+}
+
+/// How an array of an unsupported type is saved in another one.
+fn other_type(descr: &str) -> String {
+    let code = descr.trim_start_matches(['<', '>', '|', '=']);
+    match code.as_bytes() {
+        [b'[', ..] => {
+            "save each field with numpy as an array of its own: np.save(\"field.npy\", array[\"field\"])".into()
+        }
+        [b'M' | b'm', ..] => save_as("int64"),
+        [b'c', ..] => save_as("complex128"),
+        _ => save_as("float64"),
+    }
+}
+
+fn save_as(dtype: &str) -> String {
+    format!("save it with numpy in a type that tcast reads: np.save(\"new.npy\", array.astype(\"{dtype}\"))")
 }
 
 /// Text is as wide as its longest element, and numpy has no width of 0.

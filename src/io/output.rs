@@ -82,10 +82,7 @@ impl Destination {
         }
         files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
         if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
-            return Err(Error::new("the output exists already")
-                .into_existing()
-                .in_file(path)
-                .remedy("add --force to replace it, or name another file with -o"));
+            return Err(exists(path));
         }
         check_folder(&file).map_err(|error| error.in_file(path))?;
         let kind = if existing.is_some_and(|existing| !existing.is_file()) { Kind::Device } else { Kind::File };
@@ -160,6 +157,11 @@ impl Destination {
         };
         Ok(Output { file, temporary: Some(temporary), destination: self, is_seekable: true })
     }
+}
+
+fn exists(path: &Path) -> Error {
+    let error = Error::new("the output exists already").into_existing().in_file(path);
+    error.remedy("add --force to replace it, or name another file with -o")
 }
 
 /// Refuses `len` bytes that the disk of a folder has no room for.
@@ -356,7 +358,7 @@ impl Output {
         }
         .map_err(|error| {
             let is_taken = error.kind() == io::ErrorKind::AlreadyExists;
-            if is_taken { failed(error).into_existing() } else { failed(error) }
+            if is_taken { exists(&destination.path) } else { failed(error) }
         })?;
         if sync { sync_folder(destination.folder()).map_err(failed) } else { Ok(()) }
     }
@@ -424,4 +426,22 @@ fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()
         offset += written as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_that_another_run_has_made_meanwhile_is_left_alone_and_named_with_a_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let output = Destination::new(&path, false, &[]).unwrap().create().unwrap();
+        output.write_at(0, b"late").unwrap();
+        fs::write(&path, "mine").unwrap();
+        let error = output.publish(false, None).unwrap_err();
+        assert!(error.is_existing() && error.to_string().ends_with("out: the output exists already"), "{error}");
+        assert!(error.remedy_text().is_some_and(|remedy| remedy.starts_with("add --force")), "{error:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
 }

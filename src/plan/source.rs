@@ -2,7 +2,7 @@
 
 use crate::container::{Elements, Facts, Tensor};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result, as_glob, quoted_word};
+use crate::error::{Error, Result, as_glob, flag_with};
 use crate::kernel::{Form, Storage};
 
 /// The type that decides whether a tensor is cast by default.
@@ -60,7 +60,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
 pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, name: &str, formats: [&Facts; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {
-        let exclude = format!("copy it as it is with --exclude {}", quoted_word(&as_glob(name)));
+        let exclude = format!("copy it as it is with {}", flag_with("--exclude", &as_glob(name)));
         return Err(tensor.refusal().remedy(exclude));
     }
     if from != to {

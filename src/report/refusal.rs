@@ -49,7 +49,7 @@ impl Report<'_> {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
             // The one tensor of a format without names is called what its file is.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
-            format!("--rule {}", rule_to_keep(if name.is_empty() { &stem } else { name }))
+            rule_to_keep(if name.is_empty() { &stem } else { name })
         };
         let rules: Vec<String> = found.iter().take(FEW).map(rule).collect();
         let more = if found.len() > FEW { " and one more for each" } else { "" };

@@ -1,7 +1,7 @@
 //! Patterns that match no tensor, most likely by mistake, and what was meant.
 
 use super::{Pattern, Selection};
-use crate::error::{Error, quoted_word, shorten};
+use crate::error::{Error, flag_with, shorten};
 
 /// Names that a message proposes.
 const FEW: usize = 3;
@@ -42,8 +42,8 @@ fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> Strin
     let wider = format!("*{text}*");
     let found = wider.parse::<Pattern>().map_or(0, |wider| names.iter().filter(|name| wider.matches(name)).count());
     if found > 0 {
-        let argument = quoted_word(&format!("{wider}{target}"));
-        return format!("a pattern matches the whole name: {flag} {argument} matches {found}");
+        let argument = flag_with(flag, &format!("{wider}{target}"));
+        return format!("a pattern matches the whole name: {argument} matches {found}");
     }
     let near = near(text, names);
     let list = |names: &[&str]| names.iter().map(|name| shorten(name)).collect::<Vec<_>>().join(", ");

@@ -279,6 +279,8 @@ fn a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out() {
     let at = trace.lines().position(|line| line.contains("in/config.json")).unwrap() + 1;
     let inject = format!("inject=statx:error=EIO:when={at}");
     let said = outcome(traced(&bench, &["-e", "trace=statx", "-e", &inject], line).output().unwrap());
-    said.expect(1, "", "tcast: error: in/config.json: cannot read: input/output error\n");
+    let message = "tcast: error: in/config.json: cannot read: input/output error
+  make it a file that can be read, or download it again\n";
+    said.expect(1, "", message);
     assert!(!bench.path("out").exists());
 }

@@ -14,6 +14,8 @@ use std::path::{Component, Path, PathBuf};
 
 /// The file that says what a model is.
 pub const CONFIG: &str = "config.json";
+/// What to do about a file that cannot be read.
+const READABLE: &str = "make it a file that can be read, or download it again";
 /// Names that end so are those of weights in some format: of the model as it was, which the result no longer is.
 const WEIGHTS: &[&str] = &[
     ".safetensors",
@@ -91,7 +93,7 @@ fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     match fs::metadata(entry.path()) {
         Ok(metadata) => Ok(metadata.is_file()),
         Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(false),
-        Err(error) => Err(Error::io("cannot read", &error).in_file(&entry.path())),
+        Err(error) => Err(Error::io("cannot read", &error).in_file(&entry.path()).remedy(READABLE)),
     }
 }
 
@@ -125,7 +127,7 @@ pub fn config(folder: &Path) -> Result<Option<String>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         _ => {} // another error comes again
     }
-    let text = read_text(&path).map_err(|error| error.in_file(&path))?;
+    let text = read_text(&path).map_err(|error| error.in_file(&path).remedy(READABLE))?;
     match serde_json::from_str::<MapOnly<IgnoredAny>>(&as_json(&text)) {
         Ok(_) => Ok(Some(text)),
         Err(error) => {

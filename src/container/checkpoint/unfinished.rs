@@ -1,6 +1,6 @@
 //! A folder with an unfinished conversion in it is no checkpoint, whatever else is there.
 
-use crate::error::{Error, Result, quoted, quoted_word};
+use crate::error::{Error, Result, flag_with, quoted};
 use crate::io::open::{Links, read_regular};
 use crate::io::output::WORK;
 use serde::Deserialize;
@@ -75,8 +75,8 @@ fn command(begun: &Begun) -> Option<String> {
             return None;
         }
         let word = |value: &Value| match value {
-            Value::String(text) => quoted_word(text),
-            other => quoted_word(&other.to_string()),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
         };
         match (name.as_str(), value) {
             // What holds when the flag is not given.
@@ -88,15 +88,15 @@ fn command(begun: &Begun) -> Option<String> {
             ("fail_on", Value::Array(items)) if items.is_empty() => {}
             ("fail_on", Value::Array(items)) => {
                 let losses: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-                words.push(format!("--fail-on {}", quoted_word(&losses.join(","))));
+                words.push(flag_with("--fail-on", &losses.join(",")));
             }
             (_, Value::Bool(_)) => words.push(flag),
-            ("max_shard_size", bytes) => words.push(format!("{flag} {}", quoted_word(&format!("{bytes}B")))),
+            ("max_shard_size", bytes) => words.push(flag_with(&flag, &format!("{bytes}B"))),
             (_, Value::Array(items)) => {
                 let flag = if name == "include" || name == "exclude" { &*flag } else { flag.trim_end_matches('s') };
-                words.extend(items.iter().map(|item| format!("{flag} {}", word(item))));
+                words.extend(items.iter().map(|item| flag_with(flag, &word(item))));
             }
-            (_, value) => words.push(format!("{flag} {}", word(value))),
+            (_, value) => words.push(flag_with(&flag, &word(value))),
         }
     }
     Some(words.join(" "))
