@@ -32,17 +32,33 @@ impl Bar {
     }
 
     fn styled(bar: ProgressBar, what: impl Into<String>) -> Self {
-        // What does not fit would wrap, and could not be drawn over.
-        let template = if terminal_size::terminal_size_of(std::io::stderr()).is_some_and(|(width, _)| width.0 < 80) {
-            "{wide_msg} {percent:>3}%  {eta} left"
-        } else {
-            "{msg}{wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"
-        };
-        let style = ProgressStyle::with_template(template);
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let what = what.into();
-        bar.set_message(if what.is_empty() { what } else { what + "  " });
+        let what = if what.is_empty() { what } else { what + "  " };
+        let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| width.0.into());
+        let style = ProgressStyle::with_template(&template(columns, what.chars().count()));
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what);
         Self(bar)
+    }
+}
+
+/// A line that fits into so many columns, with a word of so many characters: the figures become fewer first, then the bar
+/// shorter, then the word; last the bar goes. A line that does not fit would wrap, and could not be drawn over.
+fn template(columns: usize, word: usize) -> String {
+    /// Columns of the shortest bar.
+    const BAR: usize = 10;
+    // From how many columns on each is shown, and how many it takes.
+    let figures = [
+        (80, 58, " {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"),
+        (50, 17, " {percent:>3}%  {eta} left"),
+        (0, 5, " {percent:>3}%"),
+    ];
+    let (_, taken, figures) = figures.into_iter().find(|(from, ..)| columns >= *from).unwrap_or_default();
+    let room = columns.saturating_sub(taken);
+    match room {
+        _ if room >= word + BAR => format!("{{msg}}{{wide_bar}}{figures}"),
+        _ if room >= 2 * BAR => format!("{{wide_msg}}{{bar:{BAR}}}{figures}"),
+        _ => format!("{{wide_msg}}{figures}"),
     }
 }
 
@@ -172,5 +188,85 @@ impl Progress for Shard<'_> {
     fn advance(&self, bytes: u64) {
         self.whole.advance(bytes);
         self.shard.advance(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::TermLike;
+    use std::io;
+    use std::sync::Arc;
+
+    /// A terminal of some width that keeps what is written to it.
+    #[derive(Clone, Debug)]
+    struct Terminal(u16, Arc<Mutex<String>>);
+
+    impl Terminal {
+        fn add(&self, text: &str) -> io::Result<()> {
+            self.1.lock().unwrap().push_str(text);
+            Ok(())
+        }
+    }
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            self.0
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.add(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.add(text)
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.1.lock().unwrap().clear();
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a terminal of `columns` shows when 3 of 4 GiB are done.
+    fn line(columns: u16, word: &str) -> String {
+        let terminal = Terminal(columns, Arc::default());
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let bar = ProgressBar::with_draw_target(Some(4 << 30), target);
+        bar.set_style(ProgressStyle::with_template(&template(columns.into(), word.chars().count())).unwrap());
+        bar.set_message(word.to_owned());
+        bar.set_position(3 << 30);
+        bar.force_draw();
+        terminal.1.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn a_line_fits_into_any_terminal_and_becomes_simpler_in_steps() {
+        let bars = |line: &str| line.chars().filter(|c| "\u{2588}\u{2591}".contains(*c)).count();
+        for word in ["", "hashing  ", "12/34 model-00012-of-00034.safetensors  "] {
+            for columns in 8..200 {
+                let line = line(columns, word);
+                assert!(line.trim_end().chars().count() <= columns.into(), "{columns}: {line:?}");
+                assert!(line.contains(" 75%"), "{columns}: {line:?}");
+                assert_eq!(line.contains(" left"), columns >= 50, "{columns}: {line:?}");
+                assert_eq!(line.contains("3.00 GiB of 4.00 GiB"), columns >= 80, "{columns}: {line:?}");
+                if columns >= 40 {
+                    assert!(bars(&line) >= 10, "{columns}: {line:?}");
+                }
+            }
+            assert_eq!(bars(&line(14, word)), 0);
+        }
     }
 }
