@@ -102,14 +102,19 @@ fn a_relative_tolerance_grows_with_the_values_of_a() {
 }
 
 #[test]
-fn equal_values_of_other_types_are_within_a_tolerance() {
+fn equal_values_of_other_types_are_within_a_tolerance_and_else_types_differ() {
     let bench = Bench::new();
     bench.write("a.npy", &npy_f32(&[1.0, 2.0]));
     bench.run("cast a.npy --to f16 -o h.npy -q").expect(0, "", "");
     for tolerance in ["--tolerance 0", "--rtol 0", "--tolerance 1"] {
         assert_eq!(json(&bench, &format!("a.npy h.npy {tolerance}"), 0)["tensors"][0]["status"], "within_tolerance");
     }
-    assert_eq!(json(&bench, "a.npy h.npy", 1)["tensors"][0]["status"], "bits_differ");
+    let report = json(&bench, "a.npy h.npy", 1);
+    assert_eq!(
+        (&report["tensors"][0]["status"], &report["tensors"][0]["differing"]),
+        (&json!("types_differ"), &json!(0))
+    );
+    assert_eq!((&report["counts"]["types_differ"], &report["counts"]["bits_differ"]), (&json!(1), &json!(0)));
 }
 
 #[test]

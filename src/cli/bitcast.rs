@@ -1,51 +1,32 @@
 //! The arguments of `tcast bitcast`.
 
-use super::{FileArgs, SelectionArgs};
+use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, indented, listed, some_inputs, with_note};
 use crate::dtype::Dtype;
+use crate::operator::bitcast;
 use clap::Args;
 use std::path::PathBuf;
 
 /// The arguments of `tcast bitcast`.
 #[derive(Args, Debug)]
 #[command(
-    long_about = "Reinterpret the bits of a file's elements as another type of the same width, or print them.
+    long_about = "Reinterpret the bits of elements as another type of the same width, or print them.
 
-With --to, a file is written: the bits are the same, to the last one of a NaN, and so is the shape. With --hex \
-or --bits, the elements are printed instead, and --to only says as what.",
+With --to, each input gets an output: its bits are the same, to the last one of a NaN, and so is its shape. With --hex \
+or --bits, tcast prints the elements of one input instead, and --to only says as what.",
     override_usage = "tcast bitcast [OPTIONS] <INPUT>... --to <DTYPE>
        tcast bitcast [OPTIONS] <INPUT> --hex
        tcast bitcast [OPTIONS] <INPUT> --bits",
     after_help = "Example: tcast bitcast x.npy --bits
 --help has all flags and more examples.",
-    after_long_help = "Types of equal width:
-  bool, 8-bit integers and float8 types; float16, bfloat16 and 16-bit integers;
-  float32 and 32-bit integers; float64, 64-bit integers and complex64; 4-bit
-  types; 2-bit types. No text, no float6.
+    after_long_help = format!("Types of equal width:
+{}
 
-Examples:
-  tcast bitcast x.npy --to int32
-      writes x.int32.npy
-  tcast bitcast x.npy --hex
-      prints every element's bits as hexadecimal digits
-  tcast bitcast x.npy --bits --range 100..104
-      prints elements 100 to 103: sign, exponent and mantissa, and what they stand for
-  tcast bitcast model.safetensors --hex --tensor model.norm.weight
-      prints one tensor of several
-  tcast bitcast codes.npy --bits --from float8e4m3fn --range 0..16
-      says what opaque bytes mean
-  tcast bitcast x.npy --bits --to int32 --json
-      prints the bits as those of another type, as JSON
-
-Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 4 the output exists,
-  130 interrupted."
+{EXAMPLES}", same_widths())
 )]
 pub struct BitcastArgs {
-    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
-    ///
-    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
-    /// Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.
-    #[arg(required = true, value_name = "INPUT")]
+    /// What is converted or printed.
+    #[arg(required = true, value_name = "INPUT", help = some_inputs(),
+          long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
 
     /// The type that the bits are to be of
@@ -87,6 +68,34 @@ pub struct BitcastArgs {
     /// Where the result goes.
     #[command(flatten)]
     pub file: FileArgs,
+}
+
+const EXAMPLES: &str = "Examples:
+  tcast bitcast x.npy --to int32
+      writes x.int32.npy
+  tcast bitcast x.npy --hex
+      prints every element's bits as hexadecimal digits
+  tcast bitcast x.npy --bits --range 100..104
+      prints elements 100 to 103: sign, exponent and mantissa, and what they stand for
+  tcast bitcast model.safetensors --hex --tensor model.norm.weight
+      prints one tensor of several
+  tcast bitcast codes.npy --bits --from float8e4m3fn --range 0..16
+      says what opaque bytes mean
+  tcast bitcast x.npy --bits --to int32 --json
+      prints the bits as those of another type, as JSON
+
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 4 the output exists,
+  130 interrupted.";
+
+/// The types that have others of their width, a paragraph for each width.
+fn same_widths() -> String {
+    let mut widths: Vec<u32> = Dtype::all().filter(|dtype| bitcast::takes(*dtype)).map(Dtype::bits).collect();
+    widths.sort_unstable();
+    widths.dedup();
+    let of = |width: u32| Dtype::all().filter(move |dtype| bitcast::takes(*dtype) && dtype.bits() == width);
+    let widths = widths.into_iter().filter(|width| of(*width).count() > 1);
+    widths.map(|width| indented(&format!("{width} bits: {}", listed(of(width))))).collect::<Vec<_>>().join("\n")
 }
 
 /// `A..B`, `A..`, `..B` or `A`: some elements, or one.

@@ -1,7 +1,7 @@
 //! The arguments of `tcast cast`.
 
-use super::{FileArgs, SelectionArgs, with_values};
-use crate::dtype::Dtype;
+use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, indented, listed, some_inputs, with_note, with_values};
+use crate::dtype::{Class, Dtype};
 use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
 use crate::select::PROTECTED;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
-    long_about = "Convert the values of a .npy, .npz, .safetensors or ONNX .pb file, or of a folder of shards, to another type.
+    long_about = "Convert the values of tensor files, or of folders of shards, to another type.
 
 Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
 NaN, was flushed to zero or wrapped is counted and told. The output appears whole or not at all, and its bytes \
@@ -21,77 +21,15 @@ depend on the input and the options only.",
        tcast cast --finish <OUT>",
     after_help = "Example: tcast cast model.safetensors --to float8e4m3fn
 --help has all flags and types, whole checkpoints, and more examples.",
-    after_long_help = "Types:
-  bool, int2, int4, int8, int16, int32, int64, uint2, uint4, uint8, uint16,
-  uint32, uint64, float4e2m1, float6e2m3, float6e3m2, float8e4m3fn,
-  float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0, float16, bfloat16,
-  float32, float64, string; ONNX's, numpy's, torch's, safetensors' and
-  OpenVINO's names for them; short ones such as bf16 and e4m3. Complex tensors
-  are only copied. ml_dtypes' int1, uint1, float8_e3m4, float8_e4m3 and
-  float8_e4m3b11fnuz are read and cast from, but not to: ONNX lacks them.
+    after_long_help = format!("Types:
+{}
 
-Choosing tensors:
-  --exclude leaves out, --include leaves out the others; of the rest the first
-  --rule that matches decides, integers too, then --to. No tensor is dropped:
-  what is left out is copied. A .npy file gives its tensor no name, so its own
-  does: w.npy holds w.
-
-Checkpoints:
-  Of a folder with model.safetensors.index.json, or with .safetensors files
-  alone, a folder is made, with the same shards, an index, and every file beside
-  them; config.json gets the dtype that most weights have then, of those that
-  torch computes in. The folder is empty but for .tcast/ until all of it is
-  there. Weights that are quantized with scales are codes, not values: a cast of
-  such is refused unless --rule, --exclude or --force-codes says what is meant.
-
-Examples:
-  tcast cast model.safetensors --to float8e4m3fn
-      writes model.float8e4m3fn.safetensors; integers and bools in it stay
-  tcast cast model.safetensors --to bf16 -o half.safetensors
-      names the output
-  tcast cast x.npy w.npy --to bf16 -o half
-      writes half/x.npy and half/w.npy; all are checked before the first is written,
-      and one that fails then does not stop the others
-  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
-      keeps the norms and gives the embeddings another type
-  tcast cast x.npy --to int8 --out-of-range saturate
-      clamps what int8 cannot hold; otherwise its low bits are kept
-  tcast cast x.npy --to string -o x.pb
-      writes the shortest digits that read back to the same values; reads text too
-  tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=head
-      changes the file format, and a tensor's name
-  tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
-      says what opaque bytes mean
-  tcast cast model.safetensors --to float8e4m3fnuz --opset 24
-      by Cast-24, where Inf becomes the largest number; by Cast-23, the default,
-      it becomes NaN
-  tcast cast model.safetensors --to f16 --dry-run
-      shows what would become what, and the sizes
-  tcast cast model.safetensors --to e4m3 --report cast.html
-      writes a page with what the cast cost each tensor
-  tcast cast llama --to f8e4m3fn --protect
-      a whole checkpoint into llama-float8e4m3fn/; norms, embeddings and the like
-      stay as they are
-  tcast cast llama --to f16 -o llama.safetensors
-      merges the shards into one file
-  tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16
-      splits a file into shards
-  tcast cast llama --to f16 -o llama-f16 --resume
-      goes on where an interrupted run of the same command ended
-  tcast cast llama --to f16 -o llama-f16 --part 2/3
-      one of three jobs that share the work; when all are done:
-      tcast cast --finish llama-f16
-
-Exit codes:
-  0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
-  4 the output exists, 130 interrupted."
+{CHOICES}", indented(&types()))
 )]
 pub struct CastArgs {
-    /// .npy, .npz, .safetensors or .pb files, or folders of shards
-    ///
-    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
-    /// Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.
-    #[arg(required_unless_present = "finish", value_name = "INPUT")]
+    /// What is converted.
+    #[arg(required_unless_present = "finish", value_name = "INPUT", help = some_inputs(),
+          long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
 
     /// The type to convert to: float8e4m3fn, bf16, int8
@@ -145,7 +83,75 @@ pub struct CastArgs {
     pub file: FileArgs,
 }
 
+const CHOICES: &str = "Choosing tensors:
+  --exclude leaves out, --include leaves out the others; of the rest the first
+  --rule that matches decides, integers too, then --to. No tensor is dropped:
+  what is left out is copied. A .npy file gives its tensor no name, so its own
+  does: w.npy holds w.
+
+Checkpoints:
+  Of a folder with model.safetensors.index.json, or with .safetensors files
+  alone, a folder is made, with the same shards, an index, and every file beside
+  them; config.json gets the dtype that most weights have then, of those that
+  torch computes in. The folder is empty but for .tcast/ until all of it is
+  there. Weights that are quantized with scales are codes, not values: a cast of
+  such is refused unless --rule, --exclude or --force-codes says what is meant.
+
+Examples:
+  tcast cast model.safetensors --to float8e4m3fn
+      writes model.float8e4m3fn.safetensors; integers and bools in it stay
+  tcast cast model.safetensors --to bf16 -o half.safetensors
+      names the output
+  tcast cast x.npy w.npy --to bf16 -o half
+      writes half/x.npy and half/w.npy; all are checked before the first is written,
+      and one that fails then does not stop the others
+  tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
+      keeps the norms and gives the embeddings another type
+  tcast cast x.npy --to int8 --out-of-range saturate
+      clamps what int8 cannot hold; otherwise its low bits are kept
+  tcast cast x.npy --to string -o x.pb
+      writes the shortest digits that read back to the same values; reads text too
+  tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=head
+      changes the file format, and a tensor's name
+  tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
+      says what opaque bytes mean
+  tcast cast model.safetensors --to float8e4m3fnuz --opset 24
+      by Cast-24, where Inf becomes the largest number; by Cast-23, the default,
+      it becomes NaN
+  tcast cast model.safetensors --to f16 --dry-run
+      shows what would become what, and the sizes
+  tcast cast model.safetensors --to e4m3 --report cast.html
+      writes a page with what the cast cost each tensor
+  tcast cast llama --to f8e4m3fn --protect
+      a whole checkpoint into llama-float8e4m3fn/; norms, embeddings and the like
+      stay as they are
+  tcast cast llama --to f16 -o llama.safetensors
+      merges the shards into one file
+  tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16
+      splits a file into shards
+  tcast cast llama --to f16 -o llama-f16 --resume
+      goes on where an interrupted run of the same command ended
+  tcast cast llama --to f16 -o llama-f16 --part 2/3
+      one of three jobs that share the work; when all are done:
+      tcast cast --finish llama-f16
+
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
+  4 the output exists, 130 interrupted.";
+
 const FIGURES: &str = "Figures and reports";
+
+/// The types that a cast knows, from the table.
+fn types() -> String {
+    let of = |wanted: fn(Dtype) -> bool| listed(Dtype::all().filter(move |dtype| wanted(*dtype)));
+    let is_target = |dtype: Dtype| dtype.onnx_number().is_some() && dtype.class() != Class::Complex;
+    format!(
+        "{}; also by the names that ONNX, numpy, torch, safetensors and OpenVINO have for them, and by short ones such as \
+         bf16 and e4m3. Complex tensors are only copied. ONNX lacks {} of ml_dtypes: tcast casts from these and not to them.",
+        of(is_target),
+        of(|dtype| dtype.onnx_number().is_none())
+    )
+}
 
 fn protect_help() -> String {
     let patterns = PROTECTED.join(", ");

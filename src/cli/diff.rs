@@ -1,5 +1,6 @@
 //! The arguments of `tcast diff`.
 
+use super::{INPUT_NOTE, one_input, with_note};
 use crate::dtype::Dtype;
 use crate::select::Pattern;
 use clap::Args;
@@ -47,18 +48,19 @@ JSON:
   differing (elements that differ by more than the tolerance; where none does,
   those whose bits differ), first_difference (null, or index, a, b, bits_a,
   bits_b) and figures (null, or those of cast --stats, with B as the result;
-  places are counted as the elements lie). The status is equal, bits_differ,
-  within_tolerance, values_differ, types_differ (text and numbers),
-  shapes_differ, only_in_a, only_in_b, or unreadable, with an error.
+  max_abs_error_at and max_rel_error_at count elements as they lie, and
+  max_abs_error_index and max_rel_error_index are their indices). The status is equal, bits_differ,
+  within_tolerance, values_differ, types_differ (all values are equal, or one
+  side is text), shapes_differ, only_in_a, only_in_b, or unreadable, with an
+  error.
 
 Exit codes:
   0 equal, or within the tolerance, 1 not so, 2 trouble or wrong usage,
   130 interrupted."
 )]
 pub struct DiffArgs {
-    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
-    ///
-    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
+    /// What is looked at.
+    #[arg(help = one_input(), long_help = with_note(&one_input(), INPUT_NOTE))]
     pub a: PathBuf,
 
     /// What it is compared with

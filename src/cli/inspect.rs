@@ -1,5 +1,6 @@
 //! The arguments of `tcast inspect`.
 
+use super::{INPUT_NOTE, one_input, with_note};
 use crate::dtype::Dtype;
 use crate::select::Pattern;
 use clap::Args;
@@ -30,9 +31,8 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
 )]
 pub struct InspectArgs {
-    /// A .npy, .npz, .safetensors or .pb file, or a folder of shards
-    ///
-    /// A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.
+    /// What is looked at.
+    #[arg(help = one_input(), long_help = with_note(&one_input(), INPUT_NOTE))]
     pub input: PathBuf,
 
     /// Show figures and a histogram of exponents

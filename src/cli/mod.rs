@@ -12,6 +12,7 @@ pub use diff::{DiffArgs, Tolerance};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
 
+use crate::container::known_formats;
 use crate::dtype::Dtype;
 use crate::select::{Pattern, Rename, Rule};
 use clap::builder::{BoolishValueParser, TypedValueParser};
@@ -111,7 +112,7 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
 pub enum Command {
     /// Convert the values of a file or a folder of shards to another type
     Cast(Box<CastArgs>),
-    /// Reinterpret the bits of a file's elements, or print them
+    /// Reinterpret the bits of elements as another type, or print them
     Bitcast(Box<BitcastArgs>),
     /// Convert tensors to the type that they have in common
     Promote(PromoteArgs),
@@ -198,6 +199,44 @@ pub struct SelectionArgs {
     /// Another name for a tensor in the output; repeatable
     #[arg(long, value_name = "OLD=NEW", hide_short_help = true)]
     pub rename: Vec<Rename>,
+}
+
+/// What one input may be.
+fn one_input() -> String {
+    format!("A {} file, or a folder of shards", known_formats())
+}
+
+/// What several inputs may be.
+fn some_inputs() -> String {
+    format!("{} files, or folders of shards", known_formats())
+}
+
+/// A long help that starts as the short one does.
+fn with_note(text: &str, note: &str) -> String {
+    format!("{text}\n\n{note}")
+}
+
+const INPUT_NOTE: &str = "A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.";
+
+const SEVERAL_NOTE: &str =
+    "Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.";
+
+/// Text in the indented lines of a long help, which clap prints as they are.
+fn indented(text: &str) -> String {
+    const COLUMNS: usize = 80;
+    let mut lines = vec![" ".to_owned()];
+    for word in text.split(' ') {
+        if lines.last().is_some_and(|line| line.len() + 1 + word.len() > COLUMNS) {
+            lines.push(" ".to_owned());
+        }
+        lines.last_mut().into_iter().for_each(|line| *line += &format!(" {word}"));
+    }
+    lines.join("\n")
+}
+
+/// Types as a list in a sentence.
+fn listed(dtypes: impl Iterator<Item = Dtype>) -> String {
+    dtypes.map(Dtype::name).collect::<Vec<_>>().join(", ")
 }
 
 /// A long help that ends with what the values mean. Short help has no room for the list that clap would add.

@@ -1,5 +1,7 @@
 //! The arguments of `tcast promote`.
 
+use super::with_note;
+use crate::container::known_formats;
 use crate::dtype::Dtype;
 use clap::{Args, builder::BoolishValueParser};
 use std::path::PathBuf;
@@ -35,10 +37,10 @@ Exit codes:
   130 interrupted."
 )]
 pub struct PromoteArgs {
-    /// .npy, .npz, .safetensors or .pb files
-    ///
-    /// Their tensors get one type. With --tensor also one folder of .safetensors shards.
-    #[arg(required = true, value_name = "INPUT")]
+    /// What gets the common type.
+    #[arg(required = true, value_name = "INPUT", help = format!("{} files", known_formats()),
+          long_help = with_note(&format!("{} files", known_formats()), "Their tensors get one type. With --tensor also \
+                                one folder of .safetensors shards."))]
     pub inputs: Vec<PathBuf>,
 
     /// Allow a type that loses values, or is wider

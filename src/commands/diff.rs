@@ -182,7 +182,7 @@ impl<'a> Comparison<'a> {
             "dtype_b": dtype(b),
             "differing": outcome_or_none.map(|outcome| outcome.differing),
             "first_difference": first,
-            "figures": outcome_or_none.and_then(|outcome| outcome.figures.as_ref()),
+            "figures": outcome_or_none.and_then(figures_json),
         });
         if let Some((input, tensor)) = b
             && input.name_of(tensor) != line.name
@@ -232,12 +232,13 @@ impl<'a> Comparison<'a> {
         };
         let types = [a, b].map(|side| side.map_or(String::new(), |tensor| self.type_name(tensor)));
         let both = types.join(", ");
+        let is_text = [a, b].into_iter().flatten().any(|tensor| self.dtype(tensor) == Some(Dtype::String));
         let (what, more) = match outcome.status {
-            Status::BitsDiffer if types[0] != types[1] => ("values equal,", format!("types differ: {both}")),
             Status::BitsDiffer => ("bits differ", told(outcome, line, true)),
             Status::ValuesDiffer if types[0] == types[1] => ("values differ", told(outcome, line, false)),
             Status::ValuesDiffer => ("values differ", format!("{} ({both})", told(outcome, line, false))),
-            Status::TypesDiffer => ("types differ", both),
+            Status::TypesDiffer if is_text => ("types differ", both),
+            Status::TypesDiffer => ("values equal,", format!("types differ: {both}")),
             Status::ShapesDiffer => ("shapes differ", format!("{}, {}", described(a), described(b))),
             Status::OnlyInA => ("only in A", described(a)),
             Status::OnlyInB => ("only in B", described(b)),
@@ -281,6 +282,15 @@ impl<'a> Comparison<'a> {
     }
 }
 
+/// The figures, where every position has its indices beside it.
+fn figures_json(outcome: &Outcome) -> Option<Value> {
+    let mut figures = json!(outcome.figures.as_ref()?);
+    let [absolute, relative] = &outcome.largest_at;
+    figures["max_abs_error_index"] = json!(absolute);
+    figures["max_rel_error_index"] = json!(relative);
+    Some(figures)
+}
+
 /// How much differs, where it begins, and how far it goes.
 fn told(outcome: &Outcome, line: &Line, with_bits: bool) -> String {
     let count = line.sides[0].map_or(0, |(_, tensor)| tensor.count);
@@ -293,7 +303,7 @@ fn told(outcome: &Outcome, line: &Line, with_bits: bool) -> String {
         });
         let _ = write!(text, ", first at {index:?}: {}", shown.join(", "));
     }
-    if let (Some(figures), Some(at)) = (&outcome.figures, &outcome.largest_at)
+    if let (Some(figures), [Some(at), _]) = (&outcome.figures, &outcome.largest_at)
         && figures.max_abs_error > 0.0
     {
         let (absolute, relative) = (brief(figures.max_abs_error), brief(figures.max_rel_error));

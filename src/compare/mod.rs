@@ -55,13 +55,13 @@ impl Tolerance {
 pub(crate) enum Status {
     /// Type, shape and bits are equal.
     Equal,
-    /// All values are equal; bits or types are not.
+    /// All values are equal, and so are the types; bits are not.
     BitsDiffer,
     /// There is a tolerance, and no value differs by more; or all are equal, and the types are not.
     WithinTolerance,
     /// Values differ.
     ValuesDiffer,
-    /// One holds text and the other numbers.
+    /// All values are equal, and the types are not; or one holds text and the other numbers.
     TypesDiffer,
     /// The shapes differ.
     ShapesDiffer,
@@ -111,15 +111,15 @@ pub(crate) struct Outcome {
     pub first: Option<Difference>,
     /// How far B is from A, where numbers differ. Sums of squares of 64-bit integers are those of the nearest float64.
     pub figures: Option<Figures>,
-    /// The indices of the element with the largest absolute error.
-    pub largest_at: Option<Vec<u64>>,
+    /// The indices of the elements with the largest absolute and the largest relative error.
+    pub largest_at: [Option<Vec<u64>>; 2],
 }
 
 impl Outcome {
     /// Without more to say than that.
     #[must_use]
     pub(crate) fn of(status: Status) -> Self {
-        Self { status, differing: 0, first: None, figures: None, largest_at: None }
+        Self { status, differing: 0, first: None, figures: None, largest_at: [None, None] }
     }
 }
 

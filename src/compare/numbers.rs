@@ -240,6 +240,8 @@ impl Look<'_> {
             (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
         } else if unequal.count > 0 || self.bits.is_none() && self.tolerance.is_some() {
             (Status::WithinTolerance, beyond)
+        } else if self.bits.is_none() {
+            (Status::TypesDiffer, bits)
         } else {
             (Status::BitsDiffer, bits)
         };
@@ -249,7 +251,8 @@ impl Look<'_> {
         let per_element = values.map_or(1, |values| values.per_element as u64);
         figures.max_abs_error_at = figures.max_abs_error_at.map(|at| at / per_element);
         figures.max_rel_error_at = figures.max_rel_error_at.map(|at| at / per_element);
-        let largest_at = figures.max_abs_error_at.filter(|_| values.is_some()).map(|at| pair.indices(at));
+        let largest_at = [figures.max_abs_error_at, figures.max_rel_error_at];
+        let largest_at = largest_at.map(|at| at.filter(|_| values.is_some()).map(|at| pair.indices(at)));
         Outcome { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
     }
 }

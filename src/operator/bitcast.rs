@@ -4,7 +4,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 
 /// Whether BitCast-26, its only version, takes a type: all of ONNX's but text and float6.
-fn takes(dtype: Dtype) -> bool {
+pub(crate) fn takes(dtype: Dtype) -> bool {
     dtype.onnx_number().is_some() && dtype.class() != Class::String && dtype.bits() != 6
 }
 
