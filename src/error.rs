@@ -1,6 +1,7 @@
 //! The one error type: where, which tensor, what is wrong, and the command that mends it; and how messages show
 //! names and sizes.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -145,7 +146,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
-            write!(f, "{}: ", visible(&path.to_string_lossy()))?;
+            write!(f, "{}: ", path_text(path))?;
         }
         if let Some(tensor) = &self.tensor {
             write!(f, "tensor '{}': ", shorten(tensor))?;
@@ -162,6 +163,14 @@ impl std::error::Error for Error {}
 #[doc(hidden)] // for tests
 pub fn visible(text: &str) -> String {
     text.chars().map(|c| if is_shown(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
+}
+
+/// A path or a file's name as [`visible`] shows text, with the bytes that are no UTF-8 as `\xff`.
+#[must_use]
+pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
+    let bytes = path.as_ref().as_encoded_bytes();
+    let escaped = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
+    bytes.utf8_chunks().map(|chunk| visible(chunk.valid()) + &escaped(chunk.invalid())).collect()
 }
 
 /// Whether a character is shown as it is: none that controls a terminal, ends a line, turns the direction of the text or

@@ -279,7 +279,7 @@ fn a_dry_run_shows_the_plan_and_writes_nothing() {
     let outcome = bench.run("cast x.npy --to bf16 -n");
     let table = "x  [24, 40]  float32 -> bfloat16  3.75 KiB -> 1.88 KiB\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
-    let summary = "cast 1 tensor to bfloat16\nx.npy -> x.bfloat16.npy\n3.88 KiB -> 2.00 KiB\n";
+    let summary = "would cast 1 tensor to bfloat16\nx.npy -> x.bfloat16.npy\n3.88 KiB -> 2.00 KiB\n";
     let room = outcome.stderr.strip_prefix(summary).unwrap_or_else(|| panic!("{outcome:?}"));
     assert!(room.starts_with("2.00 KiB of disk space are needed, ") && room.ends_with(" are available\n"), "{room}");
     assert_eq!(bench.files(), ["x.npy"]);

@@ -175,7 +175,7 @@ fn no_shard_is_left_out_for_its_name() {
         bench.run(command).expect(
             1,
             "",
-            "tcast: error: in: has a shard whose name is no UTF-8 text: '\u{fffd}.safetensors'\n  rename it, or move it \
+            "tcast: error: in: has a shard whose name is no UTF-8 text: '\\xff.safetensors'\n  rename it, or move it \
              out of the folder\n",
         );
     }

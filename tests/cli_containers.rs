@@ -76,6 +76,13 @@ fn a_deflated_archive_is_deflated_again() {
         assert!(tested.as_ref().is_none_or(|tested| tested.status.success()), "{tested:?}");
     }
 
+    // What is promoted too.
+    report("promote packed.npz -o promoted.npz --tensor long --tensor größe --json -q");
+    let promoted = bench.read("promoted.npz");
+    assert_eq!(methods(&promoted), vec![8; 4]);
+    assert!(promoted.len() < bench.read("plain.npz").len() / 10, "{} bytes", promoted.len());
+    bench.run("diff promoted.npz plain.npz --exclude pickle").expect(0, "3 tensors are equal\n", "");
+
     // Nothing is deflated where nothing is written, and what is refused leaves nothing behind.
     let files = bench.files();
     let told = bench.run("cast packed.npz --to f16 --exclude pickle -n -o dry.npz").stderr;

@@ -98,7 +98,7 @@ fn in_a_checkpoint_they_are_cast_as_the_floats_and_integers_that_they_are() {
     let outcome = bench.run("cast m.safetensors --to f16 -n");
     let table = "f  [2]  float8e4m3 -> float16  2 B -> 4 B\nb  [8]  int1 kept              1 B -> 1 B\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
-    let summary = "cast 1 tensor to float16, copied 1: 1 not floating (--all casts them)\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n";
+    let summary = "would cast 1 tensor to float16, copy 1: 1 not floating (--all casts them)\nm.safetensors -> m.float16.safetensors\n305 B -> 245 B\n";
     assert!(outcome.stderr.starts_with(summary), "{outcome:?}");
 }
 

@@ -29,7 +29,7 @@ fn a_file_is_listed_with_totals_and_metadata() {
                a much longer name  bfloat16  []       2 B  BF16\n  \
                b                   float32   [1]      4 B  F32\n\
              totals\n  \
-               bfloat16  1 tensor   1 elements   2 B\n  \
+               bfloat16  1 tensor   1 element    2 B\n  \
                float32   2 tensors  7 elements  28 B\n\
              metadata\n  \
                format: pt\n  \
@@ -203,7 +203,7 @@ fn figures_are_those_of_the_values() {
     let wanted = serde_json::json!({
         "min": -3.25, "max": 1.5, "abs_max": 3.25, "mean": (1.5 - 3.25 + f64::from(1e-40_f32)) / 4.0, "zeros": 1,
         "subnormals": 1, "nan": 1, "plus_infinite": 1, "minus_infinite": 0, "first_nan_at": 4,
-        "first_infinite_at": 3, "exponents": [[-133, 1], [0, 1], [1, 1]],
+        "first_nan_index": [4], "first_infinite_at": 3, "first_infinite_index": [3], "exponents": [[-133, 1], [0, 1], [1, 1]],
     });
     assert_eq!(stats, wanted);
     let text = bench.run("inspect x.npy --stats").stdout;
@@ -302,6 +302,9 @@ fn the_first_nan_and_inf_are_named_however_the_tensor_is_stored() {
     let parts = [1.0, 1.0, 1.0, f32::NAN, 1.0, 1.0, f32::INFINITY, 1.0].map(f32::to_le_bytes).concat();
     bench.write("c.npy", &npy("'<c8'", "(4,)", &parts));
     assert_eq!(at(&bench.run("inspect c.npy --stats --json").stdout), [Some(1), Some(3)]);
+    let stats = json(&bench, "inspect x.npy --stats --json")["tensors"][0]["stats"].clone();
+    assert_eq!(stats["first_nan_index"], serde_json::json!([300, 2]));
+    assert_eq!(stats["first_infinite_index"], serde_json::json!([300, 1]));
     bench.write("none.npy", &npy("'<f4'", "(1,)", &1_f32.to_le_bytes()));
     assert_eq!(at(&bench.run("inspect none.npy --stats --json").stdout), [None, None]);
 }

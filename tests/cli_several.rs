@@ -154,6 +154,11 @@ fn a_dry_run_of_several_inputs_shows_all_and_makes_no_folder() {
     let outcome = bench.run("cast a.npy b.npy --to f16 -o out -n");
     let table = "a  [1]  float32 -> float16  4 B -> 2 B\nb  [1]  float32 -> float16  4 B -> 2 B\n";
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), table));
+    let told = |text: &str| outcome.stderr.lines().any(|line| line.starts_with(text));
+    assert!(
+        told("a.npy -> out/a.npy: would cast 1 tensor to float16, ") && told("would cast 2 of 2 inputs, "),
+        "{outcome:?}"
+    );
     assert_eq!(bench.files(), ["a.npy", "b.npy"]);
     assert_eq!(bench.run("cast a.npy a.npy --to f16 -o out -n").code, Some(1));
 }

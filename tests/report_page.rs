@@ -188,14 +188,21 @@ fn the_noisiest_tensor_comes_first_and_what_became_of_it_second() {
 }
 
 #[test]
-fn nan_and_inf_of_the_input_are_shown_with_their_tensor() {
+fn nan_and_inf_of_the_input_are_shown_with_their_tensor_and_position() {
     let page = whole();
     assert!(!page.contains("input NaN") && !page.contains("The input already had"));
     let counts = json!({ "input_nan": 2, "input_infinite": 0, "inexact": 1 });
-    let file = json!({ "file": "a", "bytes": 1, "tensors": [tensor("w", &json!({ "counts": counts }))] });
-    let page = page_of(vec![serde_json::from_value(file).unwrap()], json!({}), None, &[]);
-    assert!(page.contains("<p>The input already had 2 NaN and 0 Inf.</p>"));
+    let of = |first: u64| {
+        let tensor = tensor("w", &json!({ "counts": counts, "first_at": { "input_nan": first } }));
+        let file = json!({ "file": "a", "bytes": 1, "tensors": [tensor] });
+        page_of(vec![serde_json::from_value(file).unwrap()], json!({}), None, &[])
+    };
+    // A report that was read may name an element that there is not.
+    assert!(of(2_000_000).contains(">first at<") && !of(2_000_000).contains("[1000, 0]"));
+    let page = of(3_001);
+    assert!(page.contains("<p>The input already had 2 NaN.</p>"));
     assert!(page.contains(">input NaN<small>") && !page.contains("input Inf"));
+    assert!(page.contains(r#"<td data-key="3001">[1, 1001]</td>"#) && page.matches(">first at<").count() == 1);
     assert!(page.contains(r#"title="2 of 2,000,000">0.00010%</td>"#));
 }
 
@@ -305,7 +312,7 @@ fn an_outlier_does_not_squeeze_the_others() {
 #[test]
 fn nothing_at_all_is_a_page_too() {
     let page = page_of(Vec::new(), Value::Null, None, &[]);
-    assert!(page.contains("dry run") && page.contains("cast no tensor"));
+    assert!(page.contains("dry run") && page.contains("<h1>would cast no tensor</h1>"));
 }
 
 #[test]

@@ -8,10 +8,10 @@ use crate::container::checkpoint::{self, Checkpoint, beside, description, quanti
 use crate::container::{self, Container, Facts, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, as_glob, flag_with, json_text, quoted, shorten, size, visible};
+use crate::error::{Error, Result, as_glob, counted, flag_with, json_text, path_text, quoted, shorten, size};
 use crate::hash;
 use crate::io::identity::Files;
-use crate::io::output::{self, Destination, descriptor, directory_of, is_standard_output};
+use crate::io::output::{self, Destination, Output, descriptor, directory_of, is_standard_output};
 use crate::io::temporaries::NewFolder;
 use crate::kernel::{Condition, Form};
 use crate::operator::Operator;
@@ -148,7 +148,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
                 several.documents.push(skipped(job.operator.name(), one.input, &one.output));
                 several.skipped += 1;
                 if !args.quiet {
-                    tell(&format!("skipped: {} exists", visible(&one.output.to_string_lossy())));
+                    tell(&format!("skipped: {} exists", path_text(&one.output)));
                 }
                 continue;
             }
@@ -424,13 +424,23 @@ fn write_file<'a>(
         report = report.with_hashes(hashes);
     }
     if let Some(stored) = stored {
-        let progress = progress::shown("deflating", plan.len, args.quiet);
-        let deflated = container::deflate(&stored.read_again()?, &file, &|bytes| progress.advance(bytes));
-        report = report.deflated(deflated.map_err(|error| error.in_file(&one.output))?);
+        report = deflated(report, &stored, &file, args.quiet).map_err(|error| error.in_file(&one.output))?;
     }
     let kept = if job.inputs.len() > 1 { "some outputs were complete" } else { "the output was complete" };
     file.publish(!args.no_sync, Some(kept))?;
     Ok(Written { files: vec![report], before: 0, finished: 1, all: 1, was_complete: false })
+}
+
+/// Deflates an archive of stored members into the output, and gives the report with the lengths since.
+pub(super) fn deflated<'a>(
+    report: FileReport<'a>,
+    stored: &Output,
+    output: &Output,
+    quiet: bool,
+) -> Result<FileReport<'a>> {
+    let progress = progress::shown("deflating", report.bytes, quiet);
+    let lengths = container::deflate(&stored.read_again()?, output, &|bytes| progress.advance(bytes))?;
+    Ok(report.deflated(lengths))
 }
 
 fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, begin: Instant) -> Report<'a> {
@@ -467,7 +477,8 @@ fn show(
         plain_float8.into_iter().for_each(tell_of_plain_float8);
         if job.part.is_some() && !args.dry_run {
             let when = if finished == all { "all are" } else { "when all are" };
-            tell(&format!("{finished} of {all} shards are done; {when}: tcast cast --finish {}", quoted(output)));
+            let all = counted(all as u64, "shard");
+            tell(&format!("{finished} of {all} are done; {when}: tcast cast --finish {}", quoted(output)));
         }
     }
     Ok(())
@@ -541,7 +552,9 @@ impl Several {
         let failed = self.failures.len();
         if !args.quiet {
             let (before, after) = (size(self.bytes_in), size(self.bytes_out));
-            let mut text = format!("{operator} {} of {} inputs, {before} -> {after}", self.done, job.inputs.len());
+            let would = if args.dry_run { "would " } else { "" };
+            let mut text =
+                format!("{would}{operator} {} of {} inputs, {before} -> {after}", self.done, job.inputs.len());
             if let Some(time) = time {
                 let _ = write!(text, " in {:.2} s", time.as_secs_f64());
             }
@@ -665,7 +678,11 @@ fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) 
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
         let exclude = flag_with("--exclude", &format!("*{}", as_glob(ending)));
-        warn(&format!("{count} scales of codes are cast too, '{}' is one: {exclude} keeps them", shorten(first)));
+        let name = shorten(first);
+        warn(&match count {
+            1 => format!("a scale of codes is cast too, '{name}': {exclude} keeps it"),
+            _ => format!("{count} scales of codes are cast too, '{name}' is one: {exclude} keeps them"),
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use crate::container::checkpoint::{
 };
 use crate::container::{Input, Tensor};
 use crate::engine;
-use crate::error::{Error, Result, json_text, quoted, shorten, visible};
+use crate::error::{Error, Result, json_text, path_text, quoted, shorten};
 use crate::hash;
 use crate::io::identity::{Files, is_within};
 use crate::io::map::MappedFile;
@@ -117,7 +117,7 @@ impl Folder {
         if self.left_out.is_empty() {
             return;
         }
-        let some: Vec<String> = self.left_out.iter().take(FEW).map(|path| shorten(&path.to_string_lossy())).collect();
+        let some: Vec<String> = self.left_out.iter().take(FEW).map(|path| shorten(&path_text(path))).collect();
         let more = self.left_out.len() - some.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         warn(&format!("left out, for they are weights of other kinds or no plain files: {}{more}", some.join(", ")));
@@ -410,7 +410,7 @@ pub(super) fn named(folder: &Path) -> Result<PathBuf> {
 
 /// What to say where nothing is left to be done.
 pub(super) fn already_complete(path: &Path) -> String {
-    format!("already complete: {}", visible(&path.to_string_lossy()))
+    format!("already complete: {}", path_text(path))
 }
 
 /// `llama` -> `llama-TYPE`, beside it; the folder's own name where it is given as `.` or the like.

@@ -3,8 +3,8 @@
 use super::{check_matched, print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Input, Tensor, position};
-use crate::error::{Error, Result, brief, counted, json_text, shorten, size, visible};
+use crate::container::{Elements, Input, Tensor, indices, position};
+use crate::error::{Error, Result, brief, counted, json_text, path_text, shorten, size, visible};
 use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
@@ -161,7 +161,7 @@ impl<'a> Listing<'a> {
         if entries.len() > 1 {
             let rows = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
                 let tensors = counted(tensors, "tensor");
-                [dtype, tensors, format!("{elements} elements"), size(bytes), String::new()]
+                [dtype, tensors, counted(elements, "element"), size(bytes), String::new()]
             });
             text += "totals\n";
             text += &table(&rows.collect::<Vec<_>>());
@@ -214,7 +214,7 @@ impl<'a> Listing<'a> {
 
     /// What the whole is, and its shards.
     fn head(&self, count: usize) -> String {
-        let path = visible(&self.args.input.to_string_lossy());
+        let path = path_text(&self.args.input);
         let tensors = counted(count as u64, "tensor");
         if self.folder.folder.is_none() {
             let input = &self.folder.shards[0];
@@ -224,9 +224,9 @@ impl<'a> Listing<'a> {
         let all = size(self.folder.bytes());
         let index =
             self.folder.index.as_ref().map_or("no index".to_owned(), |index| format!("index {}", visible(&index.name)));
-        let mut text = format!("{path}: {} shards, {index}, {tensors}, {all}\n", shards.len());
+        let mut text = format!("{path}: {}, {index}, {tensors}, {all}\n", counted(shards.len() as u64, "shard"));
         let rows = shards.iter().map(|input| {
-            let tensors = format!("{} tensors", input.contents.tensors.len());
+            let tensors = counted(input.contents.tensors.len() as u64, "tensor");
             let name = visible(&self.folder.shard_name(input));
             [name, tensors, String::new(), size(input.len()), String::new()]
         });
@@ -247,14 +247,15 @@ fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Stats>>>) -> Value {
         "fortran_order": entry.tensor.fortran_order,
     });
     match stats {
-        Some(Ok(Some(stats))) => value["stats"] = stats_json(stats),
+        Some(Ok(Some(stats))) => value["stats"] = stats_json(stats, &entry.tensor.shape),
         Some(Err(error)) => value["error"] = json!(error.to_string()),
         _ => {}
     }
     value
 }
 
-fn stats_json(stats: &Stats) -> Value {
+fn stats_json(stats: &Stats, shape: &[u64]) -> Value {
+    let index = |at: Option<u64>| at.map(|at| indices(at, shape, false));
     let number = |number: Option<Number>| match number {
         Some(Number::Float(value)) => json!(value),
         Some(Number::Integer(value)) => i64::try_from(value).map_or_else(|_| json!(value as u64), Value::from),
@@ -272,7 +273,9 @@ fn stats_json(stats: &Stats) -> Value {
         "plus_infinite": stats.plus_infinite,
         "minus_infinite": stats.minus_infinite,
         "first_nan_at": stats.first_nan,
+        "first_nan_index": index(stats.first_nan),
         "first_infinite_at": stats.first_infinite,
+        "first_infinite_index": index(stats.first_infinite),
         "exponents": exponents.collect::<Vec<_>>(),
     })
 }

@@ -16,7 +16,7 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, counted, quoted, shorten, size, visible};
+use crate::error::{Error, counted, path_text, quoted, shorten, size, visible};
 use crate::io::output::is_standard_output;
 use crate::io::temporaries::{self, Run};
 use crate::kernel::Isa;
@@ -91,7 +91,7 @@ fn choose_isa() -> Result<(), Error> {
     let available = Isa::available();
     let Some(isa) = available.iter().find(|isa| name == isa.name()) else {
         let names: Vec<&str> = available.iter().map(|isa| isa.name()).collect();
-        let name = shorten(&name.to_string_lossy());
+        let name = shorten(&path_text(name));
         let error = Error::usage(format!("TCAST_ISA: this machine has no instruction set '{name}'"));
         return Err(error.remedy(format!("set it to one of {}, or not at all", names.join(", "))));
     };
@@ -236,7 +236,7 @@ fn some_names(source: &Checkpoint) -> String {
 fn say_which(source: &Checkpoint) -> Error {
     let unreadable: usize = source.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
     let count = source.names().count() + unreadable;
-    let error = Error::usage(format!("holds {count} tensors: say which"));
+    let error = Error::usage(format!("holds {}: say which", counted(count as u64, "tensor")));
     // Where a name begins with a dash, only this form takes it.
     let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
     error.remedy(format!("--tensor{joint}NAME, one of {}", some_names(source)))

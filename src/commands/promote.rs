@@ -1,5 +1,6 @@
 //! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
 
+use super::convert::deflated;
 use super::folder::{self, Measures, Settings};
 use super::{check_standard_output, print, say_which, tell, threads, warn_of_abandoned};
 use crate::cli::PromoteArgs;
@@ -7,7 +8,7 @@ use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{self, Container, Tensor};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, json_text, shorten, visible};
+use crate::error::{Error, Result, counted, json_text, path_text, shorten};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, NewFolder, is_standard_output};
 use crate::kernel::{Counts, Loss};
@@ -15,7 +16,7 @@ use crate::operator::promote::{self, Attributes, Decision};
 use crate::operator::{Operator, cast};
 use crate::plan::{self, Plan, Request, Spread};
 use crate::progress;
-use crate::report::FileReport;
+use crate::report::{FileReport, TensorReport};
 use crate::select::Selection;
 use crate::staging::Start;
 use serde_json::{Value, json};
@@ -88,7 +89,7 @@ fn parts<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Part<'a
             let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(shard.path());
             let dtype = plan::source_form(tensor, args.from).map_err(in_tensor)?.dtype();
             found.insert(name);
-            let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path.to_string_lossy()) };
+            let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path_text(path)) };
             parts.push(Part { file, tensor, name, dtype });
         }
         if input.tensors().count() != 1 && (only.is_empty() || parts.len() == before) {
@@ -149,10 +150,11 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
             }
             destination => destination?,
         };
-        let plan = plans(args, input, decision, target, Spread::One)?.swap_remove(0);
+        let mut plan = plans(args, input, decision, target, Spread::One)?.swap_remove(0);
+        plan.is_deflated = destination.keeps() && container::is_deflated(&input.shards[0], target);
         planned.push((destination, input, to, plan));
     }
-    let needed = planned.iter().map(|(.., plan)| plan.len).sum();
+    let needed = planned.iter().map(|(.., plan)| plan.room()).sum();
     if let Some((destination, ..)) = planned.first() {
         destination.check_room(needed)?;
         if destination.keeps() && !args.quiet {
@@ -164,14 +166,28 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let mut done = Vec::new();
     for (destination, input, to, mut plan) in planned {
         let file = destination.create()?;
-        let outcomes = engine::run(&plan, &input.shards, &file, threads(args.threads), false, &*progress)?;
+        let stored = plan.is_deflated.then(|| file.beside()).transpose()?;
+        let target = stored.as_ref().unwrap_or(&file);
+        let outcomes = engine::run(&plan, &input.shards, target, threads(args.threads), false, &*progress)?;
         plan.literals = Vec::new();
-        let files = vec![FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(outcomes))];
-        done.push((file, Output { from: input.path.clone(), to, bytes_in: input.bytes(), files }));
+        let report = FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(outcomes));
+        done.push((
+            file,
+            stored,
+            Output { from: input.path.clone(), to, bytes_in: input.bytes(), files: vec![report] },
+        ));
     }
     drop(progress);
+    for (file, stored, output) in &mut done {
+        if let Some(stored) = stored.take()
+            && let Some(report) = output.files.pop()
+        {
+            let report = deflated(report, &stored, file, args.quiet).map_err(|error| error.in_file(&output.to))?;
+            output.files.push(report);
+        }
+    }
     let mut outputs = Vec::new();
-    for (file, output) in done {
+    for (file, _, output) in done {
         file.publish(!args.no_sync, Some("some outputs were complete"))?;
         outputs.push(output);
     }
@@ -287,7 +303,7 @@ fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, written: &Wr
                 "output": output.to.to_string_lossy(),
                 "bytes_in": output.bytes_in,
                 "bytes_out": output.files.iter().map(|file| file.bytes).sum::<u64>(),
-                "tensors": output.files.iter().flat_map(|file| &file.tensors).collect::<Vec<_>>(),
+                "tensors": output.files.iter().flat_map(|file| &file.tensors).map(TensorReport::json).collect::<Vec<_>>(),
                 "counts": output.files.iter().map(FileReport::counts).sum::<Counts>(),
             })
         });
@@ -305,23 +321,23 @@ fn summary(decision: Decision, written: &Written, time: Duration) -> String {
     let converted = tensors().filter(|tensor| tensor.is_converted).count();
     let (all, seconds) = (tensors().count(), time.as_secs_f64());
     let mut text = format!(
-        "promote {converted} of {all} tensors to {}: {}, in {seconds:.2} s",
+        "promote {converted} of {} to {}: {}, in {seconds:.2} s",
+        counted(all as u64, "tensor"),
         decision.dtype,
         decision.rule.name()
     );
     for output in outputs {
-        let (from, to) = (output.from.to_string_lossy(), output.to.to_string_lossy());
-        let _ = write!(text, "\n{} -> {}", visible(&from), visible(&to));
+        let _ = write!(text, "\n{} -> {}", path_text(&output.from), path_text(&output.to));
         for tensor in output.files.iter().flat_map(|file| &file.tensors) {
             let counts = tensor.counts.as_deref().copied().unwrap_or_default();
             for loss in Loss::ALL.into_iter().filter(|loss| counts[*loss] > 0) {
-                let (count, all) = (counts[loss], tensor.elements());
-                let _ = write!(text, "\n  {}: {count} of {all} values {}", shorten(&tensor.name), loss.describe());
+                let (count, all) = (counts[loss], counted(tensor.elements(), "value"));
+                let _ = write!(text, "\n  {}: {count} of {all} {}", shorten(&tensor.name), loss.describe());
             }
         }
     }
     for path in skipped {
-        let _ = write!(text, "\nskipped: {} exists", visible(&path.to_string_lossy()));
+        let _ = write!(text, "\nskipped: {} exists", path_text(path));
     }
     text
 }

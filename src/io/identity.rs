@@ -2,7 +2,7 @@
 //! would replace it.
 
 use super::output::{directory_of, follow_links};
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result, path_text, shorten};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -126,5 +126,5 @@ impl Files {
 }
 
 fn show(path: &Path) -> String {
-    shorten(&path.to_string_lossy())
+    shorten(&path_text(path))
 }

@@ -9,8 +9,8 @@ mod words;
 
 pub use spread::Spread;
 
-use super::{Report, TensorReport, tensors};
-use crate::error::{shorten, visible};
+use super::{Report, TensorReport, specials};
+use crate::error::{path_text, shorten};
 use crate::kernel::Loss;
 use crate::operator::Operator;
 use serde_json::Value;
@@ -27,8 +27,8 @@ const DEFAULTS: [(&str, &str); 3] = [("saturate", "true"), ("round_mode", "up"),
 /// order; what is not known of a tensor is a dash. Equal reports make equal pages.
 #[must_use]
 pub fn page(report: &Report, spreads: &[Spread]) -> String {
-    let title = report.output.file_name().unwrap_or(report.output.as_os_str()).to_string_lossy();
-    let title = escape(&visible(&format!("{}: {title}", report.operator)));
+    let title = report.output.file_name().unwrap_or(report.output.as_os_str());
+    let title = escape(&format!("{}: {}", report.operator, path_text(title)));
     let (style, script) = (include_str!("page.css"), include_str!("page.js"));
     let main = [lost(report), table::table(report, spreads), spread::spreads(report, spreads)].concat();
     let body = [head(report), format!("<main>\n{main}</main>\n"), legend()];
@@ -58,12 +58,8 @@ pub fn page(report: &Report, spreads: &[Spread]) -> String {
 fn head(report: &Report) -> String {
     let (all, converted) = (report.tensors().count(), report.converted().count());
     let [size_in, size_out] = [report.bytes_in, report.bytes_out()].map(words::bytes);
-    let mut text = format!("<header>\n<h1>{} ", escape(report.operator));
-    let _ = match converted {
-        0 => write!(text, "no tensor"),
-        _ => write!(text, "{} to {}", tensors(converted), report.targets()),
-    };
-    let [input, output] = [report.input, report.output].map(|path| escape(&visible(&path.to_string_lossy())));
+    let mut text = format!("<header>\n<h1>{}", escape(&report.deed()));
+    let [input, output] = [report.input, report.output].map(|path| escape(&path_text(path)));
     let _ = writeln!(
         text,
         r#"</h1>
@@ -166,10 +162,8 @@ fn lost(report: &Report) -> String {
         }
         text.push_str("</ul>\n");
     }
-    let [nan, infinite] = [total.input_nan, total.input_infinite];
-    if nan + infinite > 0 {
-        let [nan, infinite] = [nan, infinite].map(counted);
-        let _ = writeln!(text, "<p>The input already had {nan} NaN and {infinite} Inf.</p>");
+    if total.input_nan + total.input_infinite > 0 {
+        let _ = writeln!(text, "<p>The input already had {}.</p>", specials(&total, counted));
     }
     text.push_str("</section>\n");
     text

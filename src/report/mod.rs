@@ -5,10 +5,10 @@ mod refusal;
 
 pub use html::{Spread, page};
 
-use crate::container::{Elements, position, row_major};
+use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
-use crate::error::{Error, brief, counted, shorten, size, visible};
+use crate::error::{Error, brief, counted, path_text, shorten, size};
 use crate::figures::Figures;
 use crate::hash::Hashes;
 use crate::kernel::{Condition, Counts, Firsts, Loss};
@@ -214,9 +214,31 @@ impl<'a> TensorReport<'a> {
         counts.is_some_and(|counts| conditions.iter().any(|condition| counts[*condition] > 0))
     }
 
-    /// An element by its indices.
-    fn place(&self, element: u64) -> String {
-        position(element, &self.shape, false)
+    /// An element by its indices, if there is such an element: what was recorded is checked by nobody else.
+    fn indices(&self, element: u64) -> Option<Vec<u64>> {
+        (element < self.elements()).then(|| indices(element, &self.shape, false))
+    }
+
+    /// The same as text.
+    fn place(&self, element: u64) -> Option<String> {
+        self.indices(element).map(|indices| format!("{indices:?}"))
+    }
+
+    /// As JSON, where every position has its indices beside it.
+    #[must_use]
+    pub(crate) fn json(&self) -> Value {
+        let mut value = json!(self);
+        let indices = |at: u64| json!(self.indices(at));
+        let firsts =
+            Condition::ALL.into_iter().filter_map(|condition| Some((condition, self.firsts.of(condition)?.at)));
+        if !self.firsts.is_empty() {
+            value["first_index"] = firsts.map(|(condition, at)| (condition.name().to_owned(), indices(at))).collect();
+        }
+        if let Some(figures) = &self.figures {
+            value["figures"]["max_abs_error_index"] = figures.max_abs_error_at.map_or(Value::Null, indices);
+            value["figures"]["max_rel_error_index"] = figures.max_rel_error_at.map_or(Value::Null, indices);
+        }
+        value
     }
 
     /// Elements, which is the product of the shape.
@@ -235,7 +257,7 @@ impl Serialize for Report<'_> {
                 let tensors = self.0.iter().enumerate();
                 serializer.collect_seq(tensors.flat_map(|(at, file)| {
                     file.tensors.iter().map(move |tensor| {
-                        let mut value = json!(tensor);
+                        let mut value = tensor.json();
                         value["file"] = json!(at);
                         value
                     })
@@ -318,24 +340,31 @@ impl Report<'_> {
 
     /// What became of the tensors, in a few words.
     fn heading(&self) -> String {
-        let (all, converted) = (self.tensors().count(), self.converted().count());
-        let mut text = match converted {
-            0 => format!("{} no tensor", self.operator),
-            count => format!("{} {} to {}", self.operator, tensors(count), self.targets()),
-        };
-        if all > converted {
-            let _ = write!(text, ", copied {}{}", all - converted, self.reasons());
+        let copied = self.tensors().count() - self.converted().count();
+        let mut text = self.deed();
+        if copied > 0 {
+            let verb = if self.time.is_none() { "copy" } else { "copied" };
+            let _ = write!(text, ", {verb} {copied}{}", self.reasons());
         }
         text
+    }
+
+    /// What was converted, or would be.
+    fn deed(&self) -> String {
+        let would = if self.time.is_none() { "would " } else { "" };
+        match self.converted().count() {
+            0 => format!("{would}{} no tensor", self.operator),
+            count => format!("{would}{} {} to {}", self.operator, counted(count as u64, "tensor"), self.targets()),
+        }
     }
 
     /// A line for one input of several, and one for each kind of loss.
     #[must_use]
     pub(crate) fn line(&self) -> String {
-        let (input, output) = (self.input.to_string_lossy(), self.output.to_string_lossy());
+        let (input, output) = (path_text(self.input), path_text(self.output));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
         let values = if self.time.is_some() || self.is_measured() { self.values() } else { String::new() };
-        format!("{} -> {}: {}, {size_in} -> {size_out}{values}", visible(&input), visible(&output), self.heading())
+        format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading())
     }
 
     /// The summary, several lines.
@@ -343,8 +372,7 @@ impl Report<'_> {
     pub fn summary(&self) -> String {
         let (all, mut text) = (self.tensors().count(), self.heading());
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());
-        let _ =
-            write!(text, "\n{} -> {}", visible(&self.input.to_string_lossy()), visible(&self.output.to_string_lossy()));
+        let _ = write!(text, "\n{} -> {}", path_text(self.input), path_text(self.output));
         if self.files.len() > 1 {
             let _ = write!(text, ", {} shards", self.files.len());
         }
@@ -360,7 +388,8 @@ impl Report<'_> {
                 let rows = self.rows();
                 let _ = write!(text, "\n{}", lines(&rows[..rows.len().min(FEW_ROWS)], "  "));
                 if rows.len() > FEW_ROWS {
-                    let _ = write!(text, "\n  ... and {} more rows, which --dry-run shows", rows.len() - FEW_ROWS);
+                    let more = counted((rows.len() - FEW_ROWS) as u64, "more row");
+                    let _ = write!(text, "\n  ... and {more}, which --dry-run shows");
                 }
             }
         }
@@ -387,7 +416,7 @@ impl Report<'_> {
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
             let share = total[loss] as f64 / values as f64 * 100.0;
             let share = if share < 0.01 { "under 0.01%".to_owned() } else { format!("{share:.2}%") };
-            let _ = write!(text, "\n  {} of {values} values {} ({share})", total[loss], loss.describe());
+            let _ = write!(text, "\n  {} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
         }
         let bools = self.converted().filter(|tensor| (tensor.from, tensor.to) == (Dtype::Bool, Dtype::Bool));
         let bytes: u64 = bools.filter_map(|tensor| tensor.counts.as_ref()).map(|counts| counts[Loss::Inexact]).sum();
@@ -396,10 +425,7 @@ impl Report<'_> {
             let _ = write!(text, "\n  {} of bools {verb} neither 0 nor 1 and became 1", counted(bytes, "byte"));
         }
         if total.input_nan + total.input_infinite > 0 {
-            let came =
-                [(total.input_nan, "NaN"), (total.input_infinite, "Inf")].into_iter().filter(|(count, _)| *count > 0);
-            let came: Vec<String> = came.map(|(count, what)| format!("{count} {what}")).collect();
-            let _ = write!(text, "\n  {} came with the input", came.join(" and "));
+            let _ = write!(text, "\n  {} came with the input", specials(&total, |count| count.to_string()));
             text.push_str(&self.inputs());
         }
         if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
@@ -433,7 +459,7 @@ impl Report<'_> {
         let line = |tensor: &TensorReport| {
             let counts = tensor.counts.as_ref()?;
             let parts = conditions.iter().filter(|(condition, _)| counts[*condition] > 0).map(|(condition, word)| {
-                let first = tensor.firsts.of(*condition).map(|first| tensor.place(first.at));
+                let first = tensor.firsts.of(*condition).and_then(|first| tensor.place(first.at));
                 format!("{} {word}{}", counts[*condition], first.map_or(String::new(), |at| format!(", first at {at}")))
             });
             let parts: Vec<String> = parts.collect();
@@ -441,7 +467,11 @@ impl Report<'_> {
         };
         let lines: Vec<String> = self.tensors().filter_map(line).collect();
         let more = lines.len().saturating_sub(FEW_ROWS);
-        let more = if more > 0 { format!("\n    ... and {more} more tensors; --json has all") } else { String::new() };
+        let more = if more > 0 {
+            format!("\n    ... and {}; --json has all", counted(more as u64, "more tensor"))
+        } else {
+            String::new()
+        };
         lines[..lines.len().min(FEW_ROWS)].concat() + &more
     }
 
@@ -494,7 +524,10 @@ impl Report<'_> {
         let sqnr = |figures: &Figures| figures.sqnr_db.unwrap_or(f64::MAX);
         found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
         let row = |(tensor, figures): &(&TensorReport, &Figures)| {
-            let at = |index: Option<u64>| index.map_or("-".to_owned(), |index| position(index, &tensor.shape, false));
+            let error = |error: f64, at: Option<u64>| match at.filter(|_| error > 0.0).and_then(|at| tensor.place(at)) {
+                Some(place) => format!("{} at {place}", brief(error)),
+                None => brief(error),
+            };
             let number = |number: Option<f64>| number.map_or("-".to_owned(), brief);
             [
                 shorten(&tensor.name),
@@ -504,8 +537,8 @@ impl Report<'_> {
                     Some(_) => "no noise".to_owned(), // but Inf or NaN became something else
                     None => "-".to_owned(),
                 },
-                format!("{} at {}", brief(figures.max_abs_error), at(figures.max_abs_error_at)),
-                format!("{} at {}", brief(figures.max_rel_error), at(figures.max_rel_error_at)),
+                error(figures.max_abs_error, figures.max_abs_error_at),
+                error(figures.max_rel_error, figures.max_rel_error_at),
                 number(figures.mean_error),
                 number(figures.cosine),
             ]
@@ -567,6 +600,12 @@ pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u
     document
 }
 
+/// How many NaN and Inf came with the input; only what there is.
+fn specials(total: &Counts, number: impl Fn(u64) -> String) -> String {
+    let came = [(total.input_nan, "NaN"), (total.input_infinite, "Inf")].into_iter().filter(|(count, _)| *count > 0);
+    came.map(|(count, what)| format!("{} {what}", number(count))).collect::<Vec<_>>().join(" and ")
+}
+
 /// The types of tensors now, each once, in the order of the tensors.
 fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> String {
     let mut names: Vec<&str> = Vec::new();
@@ -599,10 +638,6 @@ fn lines(rows: &[[String; 6]], margin: &str) -> String {
         format!("{margin}{}{before:>wide_before$} -> {after:>wide_after$}", cells.concat())
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-fn tensors(count: usize) -> String {
-    if count == 1 { "1 tensor".to_owned() } else { format!("{count} tensors") }
 }
 
 #[cfg(test)]

@@ -73,16 +73,16 @@ fn lines(tensor: &TensorReport, conditions: &[Condition]) -> Vec<String> {
     let line = |condition: Condition| {
         let (met, all) = (count(tensor, condition), tensor.elements());
         let name = if tensor.name.is_empty() { String::new() } else { format!("{}: ", shorten(&tensor.name)) };
-        let first = tensor.firsts.of(condition).map(|First { at, values: [from, to] }| {
+        let first = tensor.firsts.of(condition).and_then(|First { at, values: [from, to] }| {
             let values = match (from.as_str(), to.as_str()) {
                 ("", _) => String::new(),
                 (from, _) if matches!(condition, Condition::InputNan | Condition::InputInfinite) => format!(": {from}"),
                 (from, "") => format!(": {from}"),
                 (from, to) => format!(": {from} became {to}"),
             };
-            format!(", first at {}{values}", tensor.place(*at))
+            Some(format!(", first at {}{values}", tensor.place(*at)?))
         });
-        format!("{name}{met} of {all} values {}{}", condition.describe(), first.unwrap_or_default())
+        format!("{name}{met} of {} {}{}", counted(all, "value"), condition.describe(), first.unwrap_or_default())
     };
     met.map(line).collect()
 }

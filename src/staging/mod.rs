@@ -22,7 +22,7 @@ pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, Shard, Source};
 
 use crate::container::sum_of;
-use crate::error::{Error, Result, shorten, visible};
+use crate::error::{Error, Result, counted, path_text, shorten};
 use crate::io::map::MappedFile;
 use crate::io::open::Links;
 use crate::io::output::{
@@ -485,7 +485,11 @@ impl Staging {
         }
         if let Some(first) = missing.first() {
             let (missing, all) = (missing.len(), shards.len());
-            let message = format!("{missing} of {all} shards are not there yet, {} is the first", shorten(first));
+            let message = format!(
+                "{missing} of {} are not there yet, {} is the first",
+                counted(all as u64, "shard"),
+                shorten(first)
+            );
             let error = Error::new(message).in_file(&self.folder);
             return Err(error.remedy("run the parts that are missing again, and then --finish"));
         }
@@ -515,7 +519,7 @@ impl Staging {
 
     /// From now on the work stays when the run fails or is interrupted.
     fn keep(&mut self) {
-        let (folder, how) = (visible(&self.work.to_string_lossy()), self.how_to_go_on());
+        let (folder, how) = (path_text(&self.work), self.how_to_go_on());
         let what = format!("finished shards are kept in {folder}: {how} goes on");
         keep_at_interrupt(what, self.made.drain(..));
     }
@@ -533,8 +537,11 @@ impl Staging {
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
         let is_worth = is_worth || self.is_moving().unwrap_or(true);
         if self.start == Start::Part || self.before > 0 || is_worth {
-            let (folder, how) = (visible(&self.work.to_string_lossy()), self.how_to_go_on());
-            return Some(format!("{finished} of {all} shards are done and kept in {folder}: {how} goes on"));
+            let (folder, how) = (path_text(&self.work), self.how_to_go_on());
+            return Some(format!(
+                "{finished} of {} are done and kept in {folder}: {how} goes on",
+                counted(all as u64, "shard")
+            ));
         }
         clear(&self.work);
         let _ = fs::remove_dir_all(&self.work);

@@ -23,7 +23,7 @@ use super::files::{exists, json};
 use super::lock::{lock, remove_work};
 use super::manifest::sha256;
 use super::{END, Staging, check_places, sync_name};
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result, path_text, quoted, shorten};
 use crate::io::output::{Destination, WORK, create_folders, is_own};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -191,8 +191,7 @@ fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) ->
             move_over(&from, &to, &inside, known)?;
             fs::remove_dir(&from).map_err(failed)?;
         } else {
-            let error =
-                Error::new(format!("was in the old folder, and {} is there now", shorten(&to.to_string_lossy())));
+            let error = Error::new(format!("was in the old folder, and {} is there now", shorten(&path_text(to))));
             return Err(error.in_file(&from).remedy("move one of them elsewhere, and run the same command again"));
         }
     }

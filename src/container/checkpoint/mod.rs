@@ -13,7 +13,7 @@ pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dt
 
 use super::{Input, SHARDS, Tensor, survey as survey_file};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result, path_text, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
@@ -311,7 +311,7 @@ fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
         Err(name) if is_shard_name(&name.to_string_lossy()) => {
-            let error = Error::new(format!("has a shard whose name is no UTF-8 text: '{}'", name.display()));
+            let error = Error::new(format!("has a shard whose name is no UTF-8 text: '{}'", shorten(&path_text(name))));
             Some(Err(error.remedy("rename it, or move it out of the folder")))
         }
         Err(_) => None,
@@ -386,7 +386,7 @@ fn compare(map: &BTreeMap<String, String>, shards: &[Input]) -> Vec<Disagreement
 fn repetitions(shards: &[Input]) -> Vec<Disagreement> {
     let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
     let mut found = Vec::new();
-    let name = |path: &Path| shorten(&path.file_name().unwrap_or_default().to_string_lossy());
+    let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));
     for shard in shards {
         for tensor in &shard.contents.tensors {
             if let Some(before) = homes.insert(&tensor.name, shard.path()) {

@@ -11,7 +11,7 @@ use super::{
     Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, element_count, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, size};
+use crate::error::{Error, Result, counted, size};
 use crate::io::map::MappedFile;
 use crate::kernel::{Form, Storage, TextForm};
 use external::External;
@@ -255,7 +255,9 @@ impl Message {
                 }
                 mapped(0, 0..0)
             }
-            (None, None, false) => Err(Error::new(format!("{count} elements, and no field that holds them"))),
+            (None, None, false) => {
+                Err(Error::new(format!("{}, and no field that holds them", counted(count, "element"))))
+            }
             (None, Some(field), false) => typed::elements(file, dtype, field, count),
             _ => Err(Error::new("two fields hold elements, and only one may")),
         }

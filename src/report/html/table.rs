@@ -2,10 +2,9 @@
 
 use super::words::{self, counted, escape, share, significant};
 use super::{Report, Spread};
-use crate::container::position;
 use crate::error::shorten;
 use crate::figures::Figures;
-use crate::kernel::{Counts, Loss};
+use crate::kernel::{Condition, Counts, Loss};
 use crate::report::{FileReport, TensorReport};
 use crate::select::Kept;
 use std::collections::HashMap;
@@ -183,7 +182,6 @@ const SQNR: usize = 2;
 
 /// From the left what matters most.
 fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
-    let total = report.total();
     let figures = report.tensors().filter_map(|tensor| tensor.figures.as_ref());
     let clearest = figures.filter_map(|figures| figures.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
     let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
@@ -209,20 +207,16 @@ fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
             }),
         ),
     ];
-    for loss in LOST.into_iter().filter(|loss| total[*loss] > 0) {
+    for loss in LOST {
         let title = match loss {
             Loss::Nan => "NaN",
             Loss::NanLost => "NaN lost",
             _ => loss.name(),
         };
-        columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[loss])));
+        columns.extend(of_condition(report, title, Condition::Lost(loss)));
     }
-    if total.input_nan > 0 {
-        columns.push(column("input NaN", "of values", Order::Largest, of_counts(|counts| counts.input_nan)));
-    }
-    if total.input_infinite > 0 {
-        columns.push(column("input Inf", "of values", Order::Largest, of_counts(|counts| counts.input_infinite)));
-    }
+    columns.extend(of_condition(report, "input NaN", Condition::InputNan));
+    columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
     columns.extend([
         column("max error", "|y − x|", Order::Largest, of_figures(|figures| error(figures.max_abs_error))),
         column(
@@ -327,9 +321,32 @@ fn error(error: f64) -> Cell {
 
 /// Where an element is, if there is one.
 fn place(tensor: &TensorReport, element: impl Fn(&Figures) -> Option<u64>) -> Cell {
-    let element = tensor.figures.as_deref().and_then(element).filter(|element| *element < tensor.elements());
-    let shown = |element| Cell::number(position(element, &tensor.shape, false), element as f64);
-    element.map(shown).unwrap_or_default()
+    at(tensor, tensor.figures.as_deref().and_then(element))
+}
+
+/// The indices of an element, if there is one.
+fn at(tensor: &TensorReport, element: Option<u64>) -> Cell {
+    let shown = |element| Some(Cell::number(tensor.place(element)?, element as f64));
+    element.and_then(shown).unwrap_or_default()
+}
+
+/// The columns of a condition: the share of the values that met it, and the first of them where that is known.
+fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<Column<'a>> {
+    let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
+    let mut columns = Vec::new();
+    if report.total()[condition] > 0 {
+        columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[condition])));
+    }
+    if report.tensors().any(|tensor| tensor.firsts.of(condition).is_some()) {
+        let first = move |tensor: &TensorReport| tensor.firsts.of(condition).map(|first| first.at);
+        columns.push(column(
+            "first at",
+            "position",
+            Order::Smallest,
+            Box::new(move |_, tensor| at(tensor, first(tensor))),
+        ));
+    }
+    columns
 }
 
 fn cosine(figures: &Figures) -> Cell {
