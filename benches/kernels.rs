@@ -7,10 +7,10 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::io::Write;
 use tcast::{
-    container::{Data, Elements, Tensor},
+    container::{Data, Elements, Form, Tensor},
     dtype::Dtype,
     io::map::MappedFile,
-    kernel::{Form, Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
+    kernel::{Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
     progress::Silent,
     stats,
 };

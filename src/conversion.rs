@@ -3,12 +3,11 @@
 //! Numbers to numbers is a [`Kernel`], and any part of a tensor can be converted alone. Where text is involved, on
 //! either side, elements come one after the other in batches.
 
-use crate::container::{Reader, position};
+use crate::container::{Form, Reader, TextError, TextExtent, TextForm, position};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::kernel::{
-    Condition, Counts, First, Firsts, Form, Kernel, Malformed, NotANumber, Parser, Printer, Rules, Storage, TextError,
-    TextExtent, TextForm, Texts,
+    Condition, Counts, First, Firsts, Kernel, Malformed, NotANumber, Parser, Printer, Rules, Storage, Texts,
 };
 use std::sync::Arc;
 

@@ -6,8 +6,9 @@
 //! Squares can be too large or too small for float64. A block of such values is divided by powers of two before it is
 //! squared, and sums keep an exponent of their own, so that nothing overflows between a block and the figures.
 
+use crate::container::Form;
 use crate::dtype::{Class, Dtype};
-use crate::kernel::{Form, Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
+use crate::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

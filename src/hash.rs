@@ -1,9 +1,8 @@
 //! SHA-256 of tensors: of their bytes as they lie in a file, unpacked where they are compressed.
 
-use crate::container::{Data, Elements, Input, Reader, Tensor};
+use crate::container::{Data, Elements, Form, Input, Reader, Tensor};
 use crate::error::{Result, hex_digits};
 use crate::io::map::MappedFile;
-use crate::kernel::Form;
 use crate::plan::{Plan, source_form};
 use crate::progress::Progress;
 use crate::threads::each;

@@ -3,9 +3,9 @@
 mod common;
 
 use common::Bench;
-use tcast::container::{self, CONTAINERS, Elements, Reader};
+use tcast::container::{self, CONTAINERS, Elements, Form, Reader};
 use tcast::dtype::{Class, Dtype};
-use tcast::kernel::{Form, Kernel, Storage};
+use tcast::kernel::{Kernel, Storage};
 
 /// An ONNX tensor, by hand; field tags are numbers times 8 plus the kind.
 fn onnx(dtype: Dtype, shape: &[u8], raw: &[u8]) -> Vec<u8> {

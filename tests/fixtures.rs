@@ -6,10 +6,10 @@ use common::promises::record;
 use common::{Bench, check_hostile, fixture, npy_data};
 use sha2::{Digest, Sha256};
 use std::fs;
-use tcast::container::{self, Elements, Reader, Tensor};
+use tcast::container::{self, Elements, Form, Reader, Tensor};
 use tcast::dtype::Dtype;
 use tcast::io::map::MappedFile;
-use tcast::kernel::{Form, Kernel, Storage, Texts};
+use tcast::kernel::{Kernel, Storage, Texts};
 
 fn table(path: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(fixture(path)).unwrap();

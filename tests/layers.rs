@@ -1,5 +1,6 @@
 //! The house: who may import whom. Every room uses only rooms below it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,94 @@ fn rooms_import_downwards_only() {
         }
     }
     assert!(seen > 20);
+}
+
+#[test]
+fn files_of_a_folder_import_each_other_in_one_direction_only() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = files(&source);
+    let mut seen = 0;
+    for folder in files.iter().filter_map(|file| file.parent()).collect::<BTreeSet<_>>() {
+        // Where the folder's own file has what all others build on, importing from it is no cycle that can be cut.
+        let strict = folder.ends_with("kernel");
+        let imports: BTreeMap<String, BTreeSet<String>> = files
+            .iter()
+            .filter(|file| file.parent() == Some(folder) && folder != source)
+            .map(|file| (stem(file), imports(file)))
+            .collect();
+        seen += imports.values().flatten().count();
+        let mut above = Vec::new();
+        for file in imports.keys().filter(|file| strict || *file != "mod") {
+            find_cycle(file, &imports, &mut above, strict)
+                .map_err(|cycle| format!("{}: {}", folder.display(), cycle.join(" -> ")))
+                .unwrap();
+        }
+    }
+    assert!(seen > 50);
+}
+
+/// The files of its own folder that a file imports from; `mod` where a name is the folder's own.
+fn imports(file: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(file).unwrap();
+    let text = text.split("#[cfg(test)]").next().unwrap();
+    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let text = code.collect::<Vec<_>>().join("\n");
+    let folder = file.parent().unwrap();
+    let to_file = |name: &str| {
+        let is_file = folder.join(format!("{name}.rs")).exists() || folder.join(name).join("mod.rs").exists();
+        if is_file { name.to_owned() } else { "mod".to_owned() }
+    };
+    let word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned();
+    if stem(file) == "mod" {
+        let lines = text.lines().map(|line| line.trim_start_matches("pub(crate) ").trim_start_matches("pub "));
+        let uses = lines.filter_map(|line| line.strip_prefix("use "));
+        return uses.flat_map(names_of_group).map(|name| to_file(&word(&name))).filter(|name| name != "mod").collect();
+    }
+    let supers = text.match_indices("super::").map(|(at, _)| at);
+    // `super::super` and `in super` are other folders.
+    let own = supers.filter(|at| !text[..*at].ends_with("super::") && !text[at + 7..].starts_with("super"));
+    own.flat_map(|at| names_of_group(&text[at + 7..])).map(|name| to_file(&word(&name))).collect()
+}
+
+/// The paths in `{a::B, c}`, or the one path that a text starts with.
+fn names_of_group(text: &str) -> Vec<String> {
+    let Some(group) = text.strip_prefix('{') else { return vec![text.to_owned()] };
+    let (mut depth, mut names) = (0, vec![String::new()]);
+    for c in group.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => names.push(String::new()),
+            c if c.is_whitespace() => {}
+            c => names.last_mut().unwrap().push(c),
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// Follows imports from a file; an error is the way back to it.
+fn find_cycle(
+    file: &str,
+    imports: &BTreeMap<String, BTreeSet<String>>,
+    above: &mut Vec<String>,
+    strict: bool,
+) -> Result<(), Vec<String>> {
+    let is_back = above.iter().any(|other| other == file);
+    above.push(file.to_owned());
+    if is_back {
+        return Err(above.clone());
+    }
+    for next in imports.get(file).into_iter().flatten().filter(|next| strict || *next != "mod") {
+        find_cycle(next, imports, above, strict)?;
+    }
+    above.pop();
+    Ok(())
+}
+
+fn stem(file: &Path) -> String {
+    file.file_stem().unwrap().to_str().unwrap().to_owned()
 }
 
 #[test]

@@ -5,10 +5,10 @@
 mod twin;
 
 use std::io::Write;
-use tcast::container::{self, Checksum, Data, Elements, Reader, Tensor};
+use tcast::container::{self, Checksum, Data, Elements, Form, Reader, Tensor, TextForm};
 use tcast::dtype::Dtype;
 use tcast::io::map::MappedFile;
-use tcast::kernel::{Form, Storage, TextForm};
+use tcast::kernel::Storage;
 use tcast::progress::Silent;
 use tcast::stats::{self, Histogram, Number, Stats};
 use twin::{Kind, bits, decode, kind, mask, sources, to_bytes};

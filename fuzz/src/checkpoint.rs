@@ -7,12 +7,11 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use tcast::container::SHARDS;
 use tcast::container::checkpoint::{
     CONFIG, Checkpoint, INDEX, index_text, is_plain, open, quantization, survey, with_dtype,
 };
+use tcast::container::{Form, SHARDS};
 use tcast::dtype::Dtype;
-use tcast::kernel::Form;
 use tcast::operator::Operator;
 use tcast::operator::cast::Attributes;
 use tcast::plan::{self, Request, Spread};

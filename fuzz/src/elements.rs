@@ -4,12 +4,14 @@ use super::trial::{check_error, in_folder};
 use std::fs;
 use std::ops::Range;
 use std::slice;
-use tcast::container::{self, Data, Elements, Input, Metadata, Reader, Tensor, element_count, row_major};
+use tcast::container::{
+    self, Data, Elements, Form, Input, Metadata, Reader, Tensor, TextError, element_count, row_major,
+};
 use tcast::dtype::Dtype;
 use tcast::engine;
 use tcast::error::{Error, Result};
 use tcast::io::output::Destination;
-use tcast::kernel::{Form, Kernel, Storage, TextError, Texts};
+use tcast::kernel::{Kernel, Storage, Texts};
 use tcast::operator::Operator;
 use tcast::plan::{self, Plan, Request, Spread};
 use tcast::progress::Silent;

@@ -3,9 +3,8 @@
 use super::{check_matched, print, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Input, Tensor, indices, position};
+use crate::container::{Elements, Form, Input, Tensor, indices, position};
 use crate::error::{Error, Result, brief, counted, json_text, path_text, shorten, size, visible};
-use crate::kernel::Form;
 use crate::plan;
 use crate::progress;
 use crate::select::Selection;

@@ -10,12 +10,12 @@ mod pieces;
 mod texts;
 mod values;
 
-use crate::container::{Elements, Input, Tensor};
+use crate::container::{Elements, Form, Input, Tensor};
 use crate::conversion::{self, Conversion, run_kernel};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::figures::Figures;
-use crate::kernel::{Counts, Form};
+use crate::kernel::Counts;
 use crate::plan;
 use crate::progress::Progress;
 use pieces::Pair;

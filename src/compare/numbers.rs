@@ -4,10 +4,11 @@ use super::pieces::{Pair, Piece};
 use super::values::{Values, storage};
 use super::{Difference, Outcome, Shown, Side, Status, Tolerance};
 use crate::bits::{codes, hex, meaning};
+use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::error::{Result, hex_digits};
 use crate::figures::Tally;
-use crate::kernel::{Form, Kernel, Storage};
+use crate::kernel::{Kernel, Storage};
 
 /// Bytes of a side in a piece of which the bits are compared.
 const PIECE: u64 = 1 << 20;

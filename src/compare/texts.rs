@@ -2,9 +2,9 @@
 
 use super::pieces::Pair;
 use super::{Difference, Outcome, Shown, Side, Status};
-use crate::container::{Elements, Reader, position};
+use crate::container::{Elements, Form, Reader, TextError, TextForm, position};
 use crate::error::{Error, Result};
-use crate::kernel::{Form, TextError, TextForm, Texts};
+use crate::kernel::Texts;
 
 /// Texts after which the progress is told.
 const BATCH: u64 = 1024;

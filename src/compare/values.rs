@@ -2,12 +2,12 @@
 
 use super::Side;
 use super::pieces::Piece;
-use crate::container::Elements;
+use crate::container::{Elements, Form};
 use crate::conversion::Conversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::figures::{Number, difference, integer_of};
-use crate::kernel::{Form, Loss, Storage};
+use crate::kernel::{Loss, Storage};
 use crate::operator::cast::Attributes;
 
 /// How the elements of a side are stored; `None` of opaque bytes.

@@ -7,23 +7,26 @@
 #[doc(hidden)] // for the program and the tests
 pub mod checkpoint;
 mod deflate;
+mod form;
 mod json;
 mod npy;
 mod npz;
 mod onnx;
 mod reader;
 mod safetensors;
+mod text;
 mod zip;
 
 pub(crate) use deflate::deflate;
+pub(crate) use form::TextExtent;
+pub use form::{Form, TextForm};
 pub use reader::Reader;
 #[doc(hidden)] // what containers are made of
-pub use reader::{Stream, Streamed};
+pub use {reader::Stream, reader::Streamed, text::TextError};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, TextExtent};
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;

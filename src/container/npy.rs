@@ -4,14 +4,17 @@
 //! Types that numpy lacks are stored so that `np.load(f).view(ml_dtypes.X)` works and the type is not lost: a
 //! record of a single field named after the type; bfloat16 as `<V2`, which is what `np.save` itself writes.
 
+pub(super) mod text;
+
+use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, cannot_hold,
-    element_count, position, too_long,
+    Container, Contents, Data, Elements, Facts, FileLayout, Form, Metadata, NewTensor, Place, Tensor, TextForm,
+    cannot_hold, element_count, position, too_long,
 };
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, MAX_TEXT, Storage, TextForm};
+use crate::kernel::Storage;
 
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 /// numpy's own limit on dimensions.

@@ -6,13 +6,13 @@
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, Member, NewMember, Unpacked, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Facts, FileLayout, Metadata, NewTensor, PICKLE, Place, Seal, Stream, Streamed,
-    Tensor, npy, sum_of, too_long,
+    Checksum, Container, Contents, Data, Facts, FileLayout, Form, Metadata, NewTensor, PICKLE, Place, Seal, Stream,
+    Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Storage};
+use crate::kernel::Storage;
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -6,13 +6,13 @@
 
 use super::json::{MapOnly, StringPairs};
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, cannot_hold,
+    Container, Contents, Data, Elements, Facts, FileLayout, Form, Metadata, NewTensor, Place, Tensor, cannot_hold,
     element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Storage};
+use crate::kernel::Storage;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;

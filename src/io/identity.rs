@@ -1,7 +1,7 @@
 //! Which file a path leads to, however it is spelled: links and second names do not hide an input from the output that
 //! would replace it.
 
-use super::output::{directory_of, follow_links};
+use super::path::{directory_of, follow_links};
 use crate::error::{Error, Result, path_text, shorten};
 use std::collections::HashMap;
 use std::ffi::OsString;

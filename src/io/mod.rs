@@ -5,5 +5,6 @@ pub mod map;
 mod naming;
 pub(crate) mod open;
 pub mod output;
+mod path;
 pub mod sink;
 pub(crate) mod temporaries;

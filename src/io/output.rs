@@ -7,6 +7,7 @@
 use super::identity::Files;
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
+use super::path::{follow_links, steps};
 use super::temporaries::{self, Named};
 use crate::error::{Error, Result, quoted, size};
 use std::fs::{self, File};
@@ -14,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use super::naming::sync_folder;
+pub(crate) use super::path::directory_of;
 pub(crate) use super::temporaries::{
     NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,
 };
@@ -202,21 +204,6 @@ pub(crate) fn available(folder: &Path) -> Option<u64> {
     fs4::available_space(existing.unwrap_or(here)).ok()
 }
 
-/// A path, and those that links lead to from it; of links that go round and round the first few.
-fn steps(path: &Path) -> impl Iterator<Item = PathBuf> {
-    let next = |file: &PathBuf| fs::read_link(file).ok().map(|target| directory_of(file).join(target));
-    std::iter::successors(Some(path.to_owned()), next).take(41)
-}
-
-/// The file that a path stands for, which need not exist. Devices and pipes keep their path: what they link to is not
-/// always a name that can be opened.
-pub(super) fn follow_links(path: &Path) -> PathBuf {
-    if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
-        return path.to_owned();
-    }
-    steps(path).last().unwrap_or_default()
-}
-
 /// The number of the open file of this process that a path leads to by its name: `-`, `/dev/stdout` and the like.
 #[must_use]
 pub(crate) fn descriptor(path: &Path) -> Option<u32> {
@@ -244,11 +231,6 @@ fn standard_output(path: &Path) -> Result<File> {
     #[cfg(windows)]
     let copied = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned();
     copied.map(File::from).map_err(|error| Error::io("cannot write", &error).in_file(path))
-}
-
-/// The folder that a file is in.
-pub(crate) fn directory_of(file: &Path) -> &Path {
-    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// What an output is until it is whole.

@@ -4,8 +4,8 @@
 //! rounded to odd. The float64 lane is exact but for 64-bit integers, likewise rounded to odd. The integer
 //! lane takes integers only, extended by their own sign.
 
+use super::lane::{Bits, room};
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
-use super::{Bits, room};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 
 /// How the bytes of a source element become a number.

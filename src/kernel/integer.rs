@@ -1,7 +1,7 @@
 //! Integers of floats: truncated, or rounded to nearest even where they have 4 bits and fewer.
 
 use super::counts::{Counts, Loss};
-use super::encode::{Span, Tally, count_specials, store};
+use super::tally::{Span, Tally, count_specials, store};
 
 /// An integer type of a target, and what becomes of floats beyond it.
 #[derive(Clone, Copy)]

@@ -1,9 +1,14 @@
 //! Text to numbers: the exact decimal, rounded once by the rule of the target.
 
+use super::convert::Kernel;
+use super::counts::{Counts, Loss};
 use super::decimal::{Literal, Magnitude};
 use super::integer::IntTarget;
+use super::lane::BLOCK;
 use super::nearest::{Nearest, Scratch};
-use super::{BLOCK, Counts, Kernel, Loss, OutOfRange, Rules, Storage, Texts};
+use super::rules::{OutOfRange, Rules};
+use super::storage::Storage;
+use super::text::Texts;
 use crate::dtype::{Class, Dtype};
 use std::cmp::Ordering;
 

@@ -3,7 +3,11 @@
 //! Of two texts that are equally short and equally near to the number, the one with the even last digit counts, as numpy,
 //! Python and ONNX print it; Rust rounds such a number up.
 
-use super::{BLOCK, Kernel, Malformed, OutOfRange, RoundMode, Rules, Storage, Texts};
+use super::convert::{Kernel, Malformed};
+use super::lane::BLOCK;
+use super::rules::{OutOfRange, RoundMode, Rules};
+use super::storage::Storage;
+use super::text::Texts;
 use crate::dtype::{Class, Dtype};
 use std::fmt::Display;
 use std::str::FromStr;

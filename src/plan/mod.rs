@@ -7,11 +7,11 @@ pub(crate) use source::check_from;
 #[doc(hidden)] // for tests
 pub use source::source_form;
 
-use crate::container::{Container, Data, Elements, Input, Metadata, NewTensor, Reader, Seal, Tensor};
+use crate::container::{Container, Data, Elements, Form, Input, Metadata, NewTensor, Reader, Seal, Tensor};
 use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
-use crate::kernel::{Condition, Form, Kernel};
+use crate::kernel::{Condition, Kernel};
 use crate::operator::Operator;
 use crate::scaled::Codes;
 use crate::select::{Candidate, Kept, Rename, Selection};

@@ -1,9 +1,9 @@
 //! How a tensor's bytes are to be read, `--from` heeded.
 
-use crate::container::{Elements, Facts, Tensor};
+use crate::container::{Elements, Facts, Form, Tensor};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result, as_glob, flag_with};
-use crate::kernel::{Form, Storage};
+use crate::kernel::Storage;
 
 /// The type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {

@@ -13,12 +13,12 @@ mod words;
 
 pub use draw::draw;
 
-use crate::container::{Checksum, Data, Reader, Tensor, row_major, sum_of};
+use crate::container::{Checksum, Data, Form, Reader, Tensor, row_major, sum_of};
 use crate::conversion::{Conversion, Elements, run_kernel};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Kernel, Storage};
+use crate::kernel::{Kernel, Storage};
 use crate::operator::cast::Attributes;
 use crate::plan::Share;
 use crate::progress::{Progress, Silent};

@@ -4,16 +4,17 @@
 //! is walked, never held. Written tensors have `raw_data`, of text `string_data`.
 
 mod external;
-mod protobuf;
+pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Metadata, NewTensor, Place, Tensor, element_count, too_long,
+    Container, Contents, Data, Elements, Facts, FileLayout, Form, Metadata, NewTensor, Place, Tensor, TextForm,
+    element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, counted, size};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Storage, TextForm};
+use crate::kernel::Storage;
 use external::External;
 use protobuf::{Fields, Value, take_varint, write_bytes, write_head, write_number};
 use std::ops::Range;

@@ -1,5 +1,6 @@
 //! The protobuf wire format, as far as a message of plain fields needs it.
 
+use super::super::text::{Fill, TextError, read_bytes};
 use crate::error::{Error, Result};
 use std::ops::Range;
 
@@ -96,9 +97,24 @@ impl Iterator for Fields<'_> {
     }
 }
 
+/// A protobuf varint and how many of the bytes it takes.
+fn varint(mut value: u64) -> ([u8; 10], u8) {
+    let mut bytes = [0; 10];
+    let mut length = 0;
+    loop {
+        bytes[length] = value as u8 & 0x7f;
+        value >>= 7;
+        length += 1;
+        if value == 0 {
+            return (bytes, length as u8);
+        }
+        bytes[length - 1] |= 0x80;
+    }
+}
+
 /// Appends a number of variable length.
 pub(super) fn write_varint(output: &mut Vec<u8>, value: u64) {
-    let (bytes, length) = crate::kernel::varint(value);
+    let (bytes, length) = varint(value);
     output.extend_from_slice(&bytes[..length.into()]);
 }
 
@@ -118,4 +134,36 @@ pub(super) fn write_head(output: &mut Vec<u8>, field: u64, length: u64) {
 pub(super) fn write_bytes(output: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     write_head(output, field, bytes.len() as u64);
     output.extend_from_slice(bytes);
+}
+
+/// Bytes of a text that is a field of its own, of which the tag takes one.
+pub(in super::super) fn text_bytes(length: u64) -> u64 {
+    1 + u64::from(varint(length).1) + length
+}
+
+/// Appends a text as a field of its own.
+pub(in super::super) fn write_text(tag: u8, text: &[u8], output: &mut Vec<u8>) {
+    output.push(tag);
+    write_varint(output, text.len() as u64);
+    output.extend_from_slice(text);
+}
+
+/// Reads a text that is a field of its own, with a tag of one byte.
+pub(in super::super) fn read_text(fill: &mut Fill, text: &mut Vec<u8>) -> Result<(), TextError> {
+    fill(&mut [0])?; // the tag
+    let length = read_varint(fill)?;
+    read_bytes(length, fill, text)
+}
+
+fn read_varint(fill: &mut Fill) -> Result<u64, TextError> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let mut byte = [0];
+        fill(&mut byte)?;
+        value |= u64::from(byte[0] & 0x7f) << shift;
+        if byte[0] < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(TextError::Malformed("its length does not end".to_owned()))
 }

@@ -2,13 +2,13 @@
 //!
 //! Packed or one by one, in one piece or in several: protobuf allows each, and a reader must take all.
 
-use super::super::{Data, Elements, Stream, Streamed};
+use super::super::{Data, Elements, Form, Stream, Streamed, TextForm};
 use super::protobuf::{Fields, Value, take_varint, write_varint};
 use super::{DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, STRING_DATA, TEXT_TAG, UINT64_DATA};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::kernel::{Form, Storage, TextForm};
+use crate::kernel::Storage;
 use std::ops::Range;
 use std::sync::Arc;
 

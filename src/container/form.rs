@@ -1,0 +1,198 @@
+//! What the elements of a stored tensor are, and how they lie in bytes.
+
+use super::npy;
+use super::onnx::protobuf;
+use super::text::TextError;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::kernel::{Storage, Texts};
+
+/// What the elements of a tensor are, and how they lie in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Numbers, each of the same width.
+    Numbers(Storage),
+    /// Texts.
+    Texts(TextForm),
+}
+
+impl Form {
+    /// The type of the elements.
+    #[must_use]
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::Numbers(storage) => storage.dtype,
+            Self::Texts(_) => Dtype::String,
+        }
+    }
+
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        match self {
+            Self::Numbers(storage) => storage.bytes(count),
+            Self::Texts(form) => form.bytes(count),
+        }
+    }
+}
+
+/// How the texts of a tensor lie in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextForm {
+    /// numpy's `<U`: so many code points of 4 bytes each, filled up with NULs.
+    CodePoints {
+        /// Code points of every element.
+        width: u32,
+        /// Most significant byte first; of sources only.
+        big_endian: bool,
+    },
+    /// numpy's `|S`: so many bytes without an encoding, filled up with NULs.
+    Bytes {
+        /// Bytes of every element.
+        width: u32,
+    },
+    /// Fields of a protobuf message, each a tag of one byte, a length and the text.
+    Fields {
+        /// The field's tag.
+        tag: u8,
+    },
+}
+
+impl TextForm {
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        match self {
+            Self::CodePoints { width, .. } => count.checked_mul(4 * u64::from(width)),
+            Self::Bytes { width } => count.checked_mul(width.into()),
+            Self::Fields { .. } => None,
+        }
+    }
+
+    /// Reads the next text; `fill` gives the source's next bytes.
+    ///
+    /// # Errors
+    /// When the bytes are no text, a text is longer than 16 MiB, or `fill` fails.
+    pub fn read(
+        self,
+        fill: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
+        scratch: &mut Vec<u8>,
+        texts: &mut Texts,
+    ) -> Result<(), TextError> {
+        scratch.clear();
+        match self {
+            Self::CodePoints { width, big_endian } => npy::text::read_code_points(width, big_endian, fill, scratch),
+            Self::Bytes { width } => npy::text::read_padded(width, fill, scratch),
+            Self::Fields { .. } => protobuf::read_text(fill, scratch),
+        }?;
+        texts.push(scratch);
+        Ok(())
+    }
+
+    /// Appends the bytes of one text. A fixed width must be enough for it, and a form of code points wants UTF-8.
+    pub fn write(self, text: &[u8], output: &mut Vec<u8>) {
+        match self {
+            Self::CodePoints { width, .. } => npy::text::write_code_points(width, text, output),
+            Self::Bytes { width } => npy::text::write_padded(width, text, output),
+            Self::Fields { tag } => protobuf::write_text(tag, text, output),
+        }
+    }
+}
+
+/// What is to be known of a tensor's texts before a file can be laid out for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TextExtent {
+    /// Code points of the longest, where all texts are UTF-8.
+    pub longest_chars: u32,
+    /// Bytes of the longest.
+    pub longest_bytes: u32,
+    /// Bytes of all texts as fields of a protobuf message.
+    pub field_bytes: u64,
+    /// The texts are bytes without an encoding: they were so in the source, or one of them is not UTF-8.
+    pub is_binary: bool,
+    /// The first element that ends in a NUL, which a fixed width cannot tell from its filling.
+    pub first_with_final_nul: Option<u64>,
+}
+
+impl TextExtent {
+    /// Takes one more text into account, which is element `index`.
+    pub fn add(&mut self, index: u64, text: &[u8]) {
+        match std::str::from_utf8(text) {
+            Ok(text) => self.longest_chars = self.longest_chars.max(text.chars().count() as u32),
+            Err(_) => self.is_binary = true,
+        }
+        self.longest_bytes = self.longest_bytes.max(text.len() as u32);
+        self.field_bytes += protobuf::text_bytes(text.len() as u64);
+        if text.last() == Some(&0) {
+            self.first_with_final_nul.get_or_insert(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More characters than are decoded at a time.
+    const LONG: usize = 256;
+
+    fn read(form: TextForm, mut bytes: &[u8], count: usize) -> Result<Texts, TextError> {
+        let (mut texts, mut scratch) = (Texts::default(), Vec::new());
+        let mut fill = |buffer: &mut [u8]| -> Result<(), Error> {
+            let (now, later) = bytes.split_at_checked(buffer.len()).ok_or_else(|| Error::new("ends"))?;
+            buffer.copy_from_slice(now);
+            bytes = later;
+            Ok(())
+        };
+        for _ in 0..count {
+            form.read(&mut fill, &mut scratch, &mut texts)?;
+        }
+        Ok(texts)
+    }
+
+    #[test]
+    fn every_form_gives_back_what_was_written() {
+        let words = ["", "a", "日本 😀", "inner\0nul"].map(str::as_bytes);
+        let long = "é".repeat(LONG + 5);
+        let forms = [
+            TextForm::CodePoints { width: 300, big_endian: false },
+            TextForm::Bytes { width: 600 },
+            TextForm::Fields { tag: 0x32 },
+        ];
+        for form in forms {
+            let mut bytes = Vec::new();
+            let mut extent = TextExtent::default();
+            let words: Vec<&[u8]> = words.into_iter().chain([long.as_bytes()]).collect();
+            for (index, word) in words.iter().enumerate() {
+                form.write(word, &mut bytes);
+                extent.add(index as u64, word);
+            }
+            assert_eq!(bytes.len() as u64, form.bytes(5).unwrap_or(extent.field_bytes));
+            let texts = read(form, &bytes, words.len()).unwrap();
+            assert_eq!(texts.iter().collect::<Vec<_>>(), words);
+            assert_eq!((extent.longest_chars, extent.longest_bytes), (LONG as u32 + 5, 2 * LONG as u32 + 10));
+            assert!(!extent.is_binary && extent.first_with_final_nul.is_none());
+        }
+    }
+
+    #[test]
+    fn code_points_are_read_in_both_byte_orders_and_checked() {
+        let form = TextForm::CodePoints { width: 2, big_endian: true };
+        assert_eq!(read(form, &[0, 0, 0x65, 0xe5, 0, 0, 0, 0], 1).unwrap().get(0), "日".as_bytes());
+        let form = TextForm::CodePoints { width: 1, big_endian: false };
+        for code in [0xd800_u32, 0x0011_0000] {
+            assert!(matches!(read(form, &code.to_le_bytes(), 1), Err(TextError::Malformed(_))), "{code:#x}");
+        }
+    }
+
+    #[test]
+    fn final_nuls_are_noticed_where_they_would_be_lost() {
+        let mut extent = TextExtent::default();
+        for (index, text) in [b"a".as_slice(), b"a\0b", b"a\0", b"\0"].into_iter().enumerate() {
+            extent.add(index as u64, text);
+        }
+        assert_eq!(extent.first_with_final_nul, Some(2));
+        extent.add(4, b"\xff");
+        assert!(extent.is_binary);
+    }
+}

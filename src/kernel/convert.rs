@@ -1,0 +1,247 @@
+//! A conversion from one storage to another: the choice of its lane, and the loop over blocks.
+
+use super::counts::{Counts, Loss};
+use super::decode::Decode;
+use super::encode::{Encode, bools};
+use super::isa::{Isa, Loop};
+use super::lane::{BLOCK, room};
+use super::pack;
+use super::rules::{OutOfRange, Rules};
+use super::storage::{Layout, Storage};
+use super::tally::count_float32_specials;
+use crate::dtype::{Class, Dtype};
+
+/// A byte that holds one FP4 or FP6 element has bits set above it, so what it means is anyone's guess.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl std::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a byte holds more than the one element")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+enum Lane {
+    /// The bits themselves, repacked or swapped at the most.
+    Codes,
+    Float32(Decode, Encode),
+    Float64(Decode, Encode),
+    Integer(Decode, Encode),
+}
+
+/// A conversion from one storage to another.
+pub struct Kernel {
+    source: Storage,
+    target: Storage,
+    lane: Lane,
+    refused: Option<Loss>,
+}
+
+impl Kernel {
+    /// The cast from `source` to `target`.
+    ///
+    /// Returns `None` where ONNX Cast has no such pair (complex, and targets that ONNX lacks), elements have no width
+    /// (string), or the target is big-endian.
+    #[must_use]
+    pub fn cast(source: Storage, target: Storage, rules: &Rules) -> Option<Self> {
+        let decode = Decode::new(source.dtype)?;
+        if target.swapped_bytes().is_some() {
+            return None;
+        }
+        // A float8 obeys the table even where the types are equal, and a bool becomes 0 or 1.
+        if source.dtype == target.dtype && !source.dtype.is_float8() && source.dtype != Dtype::Bool {
+            return Self::copy(source, target);
+        }
+        let encode = Encode::new(source.dtype, target.dtype, *rules)?;
+        let wide = target.dtype.bits() == 64;
+        let exact = decode.is_exact_in_float32();
+        let from_integer = decode.is_integer();
+        let lane = match &encode {
+            Encode::Int(_) | Encode::Bool if from_integer => Lane::Integer(decode, encode),
+            Encode::Float64 if from_integer && !exact => Lane::Integer(decode, encode),
+            Encode::Bool | Encode::Narrow(..) | Encode::Scale(_) => Lane::Float32(decode, encode),
+            Encode::Float32 | Encode::Int(_) if exact && !wide => Lane::Float32(decode, encode),
+            Encode::Float32 | Encode::Float64 | Encode::Int(_) => Lane::Float64(decode, encode),
+        };
+        let refuses = rules.out_of_range == OutOfRange::Error
+            && matches!(&lane, Lane::Float32(_, Encode::Int(_)) | Lane::Float64(_, Encode::Int(_)));
+        Some(Self { source, target, lane, refused: refuses.then_some(Loss::Wrapped) })
+    }
+
+    /// The same bits in another storage: equal dtypes, or dtypes of equal width.
+    ///
+    /// Returns `None` for unequal widths, for strings, and for a big-endian target.
+    #[must_use]
+    pub fn copy(source: Storage, target: Storage) -> Option<Self> {
+        let bits = source.dtype.bits();
+        let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
+        fits.then_some(Self { source, target, lane: Lane::Codes, refused: None })
+    }
+
+    /// How the elements of the source and of the target are stored.
+    pub(crate) fn storages(&self) -> [Storage; 2] {
+        [self.source, self.target]
+    }
+
+    /// The loss that the rules forbid ([`OutOfRange::Error`]); the caller must discard a result that counts one.
+    #[must_use]
+    pub fn refuses(&self) -> Option<Loss> {
+        self.refused
+    }
+
+    /// Whether the target's bytes are the source's, so that no kernel need run.
+    #[must_use]
+    pub fn is_plain_copy(&self) -> bool {
+        let same = self.source.is_per_byte() == self.target.is_per_byte() && self.source.swapped_bytes().is_none();
+        matches!(self.lane, Lane::Codes) && same && self.source.dtype.bits().is_multiple_of(8)
+    }
+
+    /// Converts `count` elements with [`Isa::chosen`].
+    ///
+    /// # Errors
+    /// [`Malformed`] when a byte that holds one FP4 or FP6 element has other bits set; `output` is then partly
+    /// written.
+    ///
+    /// # Panics
+    /// When `input` or `output` is shorter than `count` elements take.
+    pub fn run(&self, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
+        self.run_on(Isa::chosen(), input, output, count)
+    }
+
+    /// As [`Kernel::run`], with one of the instruction sets of [`Isa::available`]: for tests.
+    ///
+    /// # Errors
+    /// As [`Kernel::run`].
+    ///
+    /// # Panics
+    /// As [`Kernel::run`], and when the machine lacks the instruction set.
+    #[doc(hidden)]
+    pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
+        let (input, output) = (&input[..self.source.offset(count)], &mut output[..self.target.offset(count)]);
+        isa.run(Blocks { kernel: self, input, output, count })
+    }
+
+    #[inline(always)]
+    fn run_block(
+        &self,
+        input: &[u8],
+        output: &mut [u8],
+        count: usize,
+        scratch: &mut Scratch,
+    ) -> Result<Counts, Malformed> {
+        let Scratch { lane, bytes, codes } = scratch;
+        let input = load(&self.source, input, bytes, count)?;
+        let bits = self.target.dtype.bits();
+        let result = if bits < 8 { room(codes, count) } else { &mut *output };
+        let counts = match &self.lane {
+            Lane::Codes => {
+                result.copy_from_slice(input);
+                Counts::default()
+            }
+            // Of sources that are exact in float32, and so the lane is the result.
+            Lane::Float32(decode, Encode::Float32) => {
+                let (lane, mut counts) = (result.as_chunks_mut().0, Counts::default());
+                decode.fill_float32(input, lane);
+                count_float32_specials(lane, &mut counts);
+                counts
+            }
+            Lane::Float32(decode, encode) => {
+                let is_upper_half = self.target.dtype == Dtype::Bfloat16;
+                let short = if is_upper_half { decode.short_numbers(input) } else { None };
+                if let Some(widening) = short {
+                    widening.fill_bfloat16(input, result);
+                    Counts::default()
+                } else {
+                    encode.encode_float32(decode.to_float32(input, count, lane), result)
+                }
+            }
+            Lane::Float64(decode, encode) => encode.encode_float64(decode.to_float64(input, count, lane), result),
+            Lane::Integer(Decode::Bool, Encode::Bool) => bools(input, result),
+            Lane::Integer(decode, encode) => {
+                let wide = room(lane, 8 * count).as_chunks_mut().0;
+                decode.to_integer(input, wide);
+                let signed = self.source.dtype.class() == Class::Int { signed: true };
+                encode.encode_integer(wide, signed, result)
+            }
+        };
+        if bits < 8 {
+            let codes = &codes[..count];
+            match (self.target.layout, self.target.dtype.class()) {
+                (Layout::Packed, _) => pack::pack(codes, output, bits),
+                (Layout::PerByte, Class::Int { signed: true }) => {
+                    for (byte, code) in output.iter_mut().zip(codes) {
+                        *byte = (((code << (8 - bits)) as i8) >> (8 - bits)) as u8;
+                    }
+                }
+                (Layout::PerByte, _) => output.copy_from_slice(codes),
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// The blocks of a conversion.
+struct Blocks<'a> {
+    kernel: &'a Kernel,
+    input: &'a [u8],
+    output: &'a mut [u8],
+    count: usize,
+}
+
+impl Loop for Blocks<'_> {
+    type Result = Result<Counts, Malformed>;
+
+    #[inline(always)]
+    fn run(self) -> Self::Result {
+        let Self { kernel: Kernel { source, target, .. }, count, .. } = self;
+        let mut scratch = Scratch::default();
+        let mut counts = Counts::default();
+        for start in (0..count).step_by(BLOCK) {
+            let end = count.min(start + BLOCK);
+            let input = &self.input[source.offset(start)..source.offset(end)];
+            let output = &mut self.output[target.offset(start)..target.offset(end)];
+            counts += self.kernel.run_block(input, output, end - start, &mut scratch)?;
+        }
+        Ok(counts)
+    }
+}
+
+/// Room for one block in every form that it takes; what is not needed stays empty, for tensors can be tiny.
+#[derive(Default)]
+struct Scratch {
+    lane: Vec<u8>,
+    /// Source bytes put in order.
+    bytes: Vec<u8>,
+    codes: Vec<u8>,
+}
+
+/// A block's source bytes as little endian elements of whole bytes, in `scratch` where they are not so already.
+#[inline(always)]
+fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: usize) -> Result<&'a [u8], Malformed> {
+    let bits = source.dtype.bits();
+    if bits < 8 {
+        let codes = room(scratch, count);
+        if source.layout == Layout::Packed {
+            pack::unpack(input, codes, bits);
+            return Ok(codes);
+        }
+        // ml_dtypes ignores the upper bits of its integers everywhere, and of its floats only in part.
+        let mask = (1 << bits) - 1;
+        let mut seen = 0;
+        for (code, byte) in codes.iter_mut().zip(input) {
+            seen |= byte;
+            *code = byte & mask;
+        }
+        let is_float = matches!(source.dtype.class(), Class::Float(_));
+        return if is_float && seen & !mask != 0 { Err(Malformed) } else { Ok(codes) };
+    }
+    let Some(width) = source.swapped_bytes() else { return Ok(input) };
+    let swapped = room(scratch, input.len());
+    for (swapped, bytes) in swapped.chunks_exact_mut(width).zip(input.chunks_exact(width)) {
+        swapped.copy_from_slice(bytes);
+        swapped.reverse();
+    }
+    Ok(swapped)
+}

@@ -1,0 +1,39 @@
+//! Lanes: the widths that numbers have on their way, and room for them.
+
+/// Elements that pass through the lane at a time: the lane, its source and its result fit in 32 KiB.
+pub(super) const BLOCK: usize = 1024;
+
+/// An element of a lane, which is held as little endian bytes: so a source that has the lane's type is the lane.
+pub(super) trait Bits: Copy {
+    type Bytes: Copy;
+    fn from_bytes(bytes: Self::Bytes) -> Self;
+    fn to_bytes(self) -> Self::Bytes;
+}
+
+macro_rules! bits {
+    ($bits:ty) => {
+        impl Bits for $bits {
+            type Bytes = [u8; size_of::<$bits>()];
+            #[inline(always)]
+            fn from_bytes(bytes: Self::Bytes) -> Self {
+                Self::from_le_bytes(bytes)
+            }
+            #[inline(always)]
+            fn to_bytes(self) -> Self::Bytes {
+                self.to_le_bytes()
+            }
+        }
+    };
+}
+
+bits!(u16);
+bits!(u32);
+bits!(u64);
+
+/// So many bytes of a buffer, which grows where it must.
+pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}

@@ -1,0 +1,36 @@
+//! What a cast's types leave open.
+
+/// The rules of a cast that the types leave open, each as `cast.md` and ONNX Cast name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// ONNX's `saturate`: float8 and E8M0 targets clamp; otherwise they become infinite or NaN.
+    pub saturate: bool,
+    /// With `saturate`, Inf to a FNUZ type gives the largest number (Cast 24) and not NaN (Cast 19 to 23).
+    pub infinity_saturates_fnuz: bool,
+    /// ONNX's `round_mode`, for E8M0 targets.
+    pub round_mode: RoundMode,
+    /// What a float beyond an integer's range becomes.
+    pub out_of_range: OutOfRange,
+}
+
+/// How E8M0 rounds to a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundMode {
+    /// To the next power of two upwards.
+    Up,
+    /// To the power of two below.
+    Down,
+    /// To the nearest, a tie upwards.
+    Nearest,
+}
+
+/// What a float beyond an integer type's range becomes, NaN and Inf among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfRange {
+    /// The low bits of the integer; 0 for NaN and Inf.
+    Wrap,
+    /// The nearest end of the range; 0 for NaN.
+    Saturate,
+    /// As [`OutOfRange::Wrap`], and the caller is told to refuse: see [`Kernel::refuses`](super::Kernel::refuses).
+    Error,
+}

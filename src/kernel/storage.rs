@@ -1,0 +1,73 @@
+//! How elements lie in bytes.
+
+use crate::dtype::{Class, Dtype};
+
+/// How the elements of a tensor lie in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// How types of fewer than 8 bits are laid out; nothing to types of whole bytes.
+    pub layout: Layout,
+    /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one. Of sources only:
+    /// results are little endian.
+    pub big_endian: bool,
+}
+
+/// How elements of fewer than 8 bits are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Without gaps, least significant bits first, as ONNX and safetensors have it.
+    Packed,
+    /// One in a byte, as numpy has it; signed integers extend their sign.
+    PerByte,
+}
+
+impl Storage {
+    /// Little endian, without gaps.
+    #[must_use]
+    pub fn packed(dtype: Dtype) -> Self {
+        Self { dtype, layout: Layout::Packed, big_endian: false }
+    }
+
+    /// Little endian, one element in a byte at the least.
+    #[must_use]
+    pub fn per_byte(dtype: Dtype) -> Self {
+        Self { dtype, layout: Layout::PerByte, big_endian: false }
+    }
+
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        if self.is_per_byte() { Some(count) } else { self.dtype.packed_bytes(count) }
+    }
+
+    pub(super) fn is_per_byte(self) -> bool {
+        self.layout == Layout::PerByte && self.dtype.bits() < 8
+    }
+
+    /// Whether one number's bytes are to be swapped, and how many they are.
+    pub(super) fn swapped_bytes(self) -> Option<usize> {
+        let parts = if self.dtype.class() == Class::Complex { 2 } else { 1 };
+        let bytes = self.dtype.bits() as usize / 8 / parts;
+        (self.big_endian && bytes > 1).then_some(bytes)
+    }
+
+    /// Where element `index` starts; for packed elements a multiple of 8. Out of every slice where it cannot be told.
+    pub(super) fn offset(self, index: usize) -> usize {
+        // In 64 bits, as the bits of a large slice are more than 32 can count.
+        let bytes = self.bytes(index as u64).and_then(|bytes| usize::try_from(bytes).ok());
+        bytes.unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dtype, Storage};
+
+    #[test]
+    fn the_bits_of_a_large_slice_are_counted_where_addresses_have_32_bits() {
+        assert_eq!(Storage::packed(Dtype::Float64).offset(1 << 26), 1 << 29);
+        assert_eq!(Storage::packed(Dtype::Uint4).offset(1 << 31), 1 << 30);
+    }
+}

@@ -1,0 +1,93 @@
+//! What a block of results is counted by while it is stored.
+
+use super::counts::{Counts, Loss};
+use super::lane::Bits;
+
+/// Off in builds that measure what counting costs (`benches/counts.py`), and in no other.
+pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
+
+/// Counts of one block, before the target's rules give them their names.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) over: u32,
+    pub(super) was_infinite: u32,
+    pub(super) was_nan: u32,
+    pub(super) flushed: u32,
+    pub(super) inexact: u32,
+}
+
+impl Tally {
+    /// What needs no rule: flushed and inexact.
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        counts[Loss::Flushed] = self.flushed.into();
+        counts[Loss::Inexact] = self.inexact.into();
+        counts
+    }
+}
+
+/// Writes elements of `N` bytes; the bytes need no alignment.
+#[inline(always)]
+pub(super) fn store<const N: usize, T: Bits>(
+    lane: &[T::Bytes],
+    bytes: &mut [u8],
+    mut encode: impl FnMut(T, &mut Tally) -> [u8; N],
+) -> Tally {
+    let mut tally = Tally::default();
+    for (value, bytes) in lane.iter().zip(bytes.as_chunks_mut::<N>().0) {
+        let value = T::from_bytes(*value);
+        *bytes = if COUNTED { encode(value, &mut tally) } else { encode(value, &mut Tally::default()) };
+    }
+    tally
+}
+
+/// The smallest and the largest magnitude of some float32, as their bits: what tells whether all of them are in range.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) smallest: u32,
+    pub(super) largest: u32,
+}
+
+impl Span {
+    pub(super) const EMPTY: Self = Self { smallest: u32::MAX, largest: 0 };
+
+    #[inline(always)]
+    pub(super) fn add(&mut self, bits: u32) {
+        let magnitude = bits & (u32::MAX >> 1);
+        self.smallest = self.smallest.min(magnitude);
+        self.largest = self.largest.max(magnitude);
+    }
+
+    /// How many numbers of the lane are not zero and become it, for their magnitude is at most `zero`.
+    #[inline(always)]
+    pub(super) fn count_zeros(self, lane: &[[u8; 4]], zero: u32) -> u32 {
+        if !COUNTED || self.smallest > zero {
+            return 0;
+        }
+        let magnitude = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & (u32::MAX >> 1);
+        lane.iter().fold(0, |count, bytes| count + u32::from(magnitude(bytes).wrapping_sub(1) < zero))
+    }
+}
+
+/// Counts the NaN and Inf of a lane of floats, whose bits are those of `infinity` or above without their sign. Most blocks
+/// have none, which one look at the largest tells.
+#[inline(always)]
+pub(super) fn count_specials<T: Bits + Ord + std::ops::BitAnd<Output = T>>(
+    lane: &[T::Bytes],
+    without_sign: T,
+    infinity: T,
+    counts: &mut Counts,
+) {
+    let magnitude = |bytes: &T::Bytes| T::from_bytes(*bytes) & without_sign;
+    let is_special = COUNTED && lane.iter().fold(false, |any, bits| any | (magnitude(bits) >= infinity));
+    if is_special {
+        counts.input_nan += lane.iter().filter(|bits| magnitude(bits) > infinity).count() as u64;
+        counts.input_infinite += lane.iter().filter(|bits| magnitude(bits) == infinity).count() as u64;
+    }
+}
+
+/// Likewise, of float32.
+#[inline(always)]
+pub(super) fn count_float32_specials(lane: &[[u8; 4]], counts: &mut Counts) {
+    count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), counts);
+}
