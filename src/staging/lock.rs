@@ -1,7 +1,7 @@
 //! Who may work in a folder, and how the work folder goes when the work is done.
 
 use crate::error::{Error, Result};
-use crate::io::output::uninterrupted;
+use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
@@ -13,8 +13,9 @@ const LOCK: &str = "lock";
 pub(super) const REMOVED: &str = ".tcast-done.tmp";
 
 /// Removes the work folder. From one moment to the next the folder is a checkpoint: what is left of the work when a run is
-/// killed then is in nobody's way.
-pub(super) fn remove_work(work: &Path) -> io::Result<()> {
+/// killed then is in nobody's way. With `sync`, that moment is on the disk before anything in the work folder goes: half
+/// of one would say neither that the checkpoint is complete nor how to complete it.
+pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     let removed = work.with_file_name(REMOVED);
     let unless_gone = |removed: io::Result<()>| match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -22,6 +23,9 @@ pub(super) fn remove_work(work: &Path) -> io::Result<()> {
     };
     unless_gone(fs::remove_dir_all(&removed))?;
     unless_gone(fs::rename(work, &removed))?;
+    if sync {
+        sync_folder(directory_of(work))?;
+    }
     unless_gone(fs::remove_dir_all(&removed))
 }
 

@@ -24,7 +24,7 @@ use super::lock::{lock, remove_work};
 use super::manifest::sha256;
 use super::{END, Staging, check_places, sync_name};
 use crate::error::{Error, Result, path_text, quoted, shorten};
-use crate::io::output::{Destination, WORK, create_folders, is_own};
+use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -113,20 +113,24 @@ impl Staging {
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
             if exists(&aside.join(WORK))? && !is_staged(&aside)? {
                 let known = self.manifest.files().chain(&self.manifest.replaced).map(PathBuf::from).collect();
-                move_over(&aside, &self.folder, Path::new(""), &known)?;
+                let real = fs::canonicalize(&self.folder).map_err(failed)?;
+                move_over(&aside, &real, Path::new(""), &known)?;
                 if self.sync {
-                    sync_name(&self.folder)?;
+                    sync_name(&aside)?; // what its work folder says about it holds until it is empty
                 }
                 fs::remove_dir_all(aside.join(WORK)).map_err(failed)?;
                 fs::remove_dir(&aside).map_err(failed)?;
             } else {
                 remove_aside(&aside)?;
             }
+            if self.sync {
+                aside.parent().map_or(Ok(()), sync_name)?; // only the work folder says what it was
+            }
         }
         if cfg!(windows) {
             self.locks.clear(); // no folder with an open file in it is renamed there
         }
-        remove_work(&self.work).map_err(failed)
+        remove_work(&self.work, self.sync).map_err(failed)
     }
 }
 
@@ -170,9 +174,11 @@ fn remove_aside(aside: &Path) -> Result<()> {
     }
 }
 
-/// Moves over what an old folder has besides the files that are `known` to be replaced, and removes those.
+/// Moves over what an old folder has besides the files that are `known` to be replaced, and removes those. What is moved was
+/// not written by tcast and may have no copy: it is flushed even where outputs are not.
 fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) -> Result<()> {
     let failed = |error: io::Error| Error::io("cannot move", &error).in_file(old);
+    let mut is_moved = false;
     for entry in fs::read_dir(old).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let (name, from) = (entry.file_name(), entry.path());
@@ -186,6 +192,13 @@ fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) ->
         } else if is_ours || known.contains(&inside) && !is_folder {
             fs::remove_file(&from).map_err(failed)?;
         } else if !exists(&to)? {
+            if !is_moved {
+                // The place that it moves to must be there afterwards, too.
+                for folder in new.ancestors().take(inner.components().count() + 1) {
+                    sync_name(directory_of(folder))?;
+                }
+            }
+            is_moved = true;
             fs::rename(&from, &to).map_err(failed)?;
         } else if is_folder && fs::symlink_metadata(&to).is_ok_and(|found| found.is_dir()) {
             move_over(&from, &to, &inside, known)?;
@@ -195,7 +208,7 @@ fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) ->
             return Err(error.in_file(&from).remedy("move one of them elsewhere, and run the same command again"));
         }
     }
-    Ok(())
+    if is_moved { sync_name(new).and_then(|()| sync_name(old)) } else { Ok(()) }
 }
 
 /// Whether the system does not do such a thing here, rather than failed to do it.

@@ -122,6 +122,17 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
+        text: "The same: power failures",
+        tests: &[
+            ("tests/faults/crash.rs", "a_power_failure_leaves_the_old_file_or_the_new_one"),
+            (
+                "tests/faults/crash.rs",
+                "a_power_failure_leaves_the_old_folder_or_the_new_one_or_one_that_can_be_completed",
+            ),
+            ("tests/faults/crash.rs", "without_flushes_a_kill_harms_nothing_and_a_power_failure_the_output_alone"),
+        ],
+    },
+    Promise {
         text: "The same: other runs at the same place",
         tests: &[
             ("tests/faults/races.rs", "of_two_runs_to_one_output_one_is_heard"),

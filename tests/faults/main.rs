@@ -10,8 +10,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod crash;
 mod disk;
 mod hold;
+mod images;
 mod inputs;
 mod limits;
 mod names;
