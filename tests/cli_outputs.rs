@@ -232,6 +232,28 @@ fn a_folder_that_an_output_made_ambiguous_says_which_file_that_is() {
 }
 
 #[test]
+fn an_output_of_any_name_that_made_its_folder_ambiguous_is_found_by_its_age() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("one")).unwrap();
+    bench.write("one/y.safetensors", &shard(&[("w", 1.5, 20)]));
+    let time = fs::metadata(bench.path("one/y.safetensors")).unwrap().modified().unwrap();
+    bench.run("cast one --to f16 -o one/x.safetensors -q").expect(0, "", "");
+    let file = fs::File::options().write(true).open(bench.path("one/x.safetensors")).unwrap();
+    let error = "tcast: error: one: 'w' is in x.safetensors and in y.safetensors";
+    file.set_modified(time + std::time::Duration::from_secs(1)).unwrap();
+    let remedy = "mv -n 'one/x.safetensors' 'one/..'";
+    let message =
+        format!("{error}\n  if the newest one is an output, move it: {remedy}; if not, download the folder again\n");
+    bench.run("cast one --to bf16 -q").expect(1, "", &message);
+    // Files of one age do not tell.
+    file.set_modified(time).unwrap();
+    let message = format!("{error}\n  download the folder again; tcast inspect 'one' shows all that does not fit\n");
+    bench.run("cast one --to bf16 -q").expect(1, "", &message);
+    shell(&bench, remedy).expect(0, "", "");
+    bench.run("cast one --to bf16 -q").expect(0, "", "");
+}
+
+#[test]
 fn a_second_run_in_one_process_and_two_at_once_do_their_work() {
     let bench = two_files();
     let path = |name: &str| bench.path(name).to_str().unwrap().to_owned();

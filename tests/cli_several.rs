@@ -89,6 +89,17 @@ fn all_inputs_are_checked_before_the_first_output_is_written() {
     let message = "tcast: error: c.npy: is no folder, and the outputs of several inputs go into one
   name a folder with -o\n";
     outcome.expect(2, "", message);
+    for name in ["x.npy", "x.bin"] {
+        let message = format!(
+            "tcast: error: {name}: is named as a file, and the outputs of several inputs go into a folder
+  for a folder of that name: -o '{name}/'\n"
+        );
+        bench.run(&format!("cast a.npy b.npy --to f16 -o {name}")).expect(2, "", &message);
+        assert!(!bench.path(name).exists());
+        bench.run(&format!("cast a.npy b.npy --to f16 -q -o {name}/")).expect(0, "", "");
+        assert_eq!(in_folder(&bench, name), ["a.npy", "b.npy"]);
+    }
+    bench.run("cast a.npy b.npy --to f16 -q -o llama-3.1").expect(0, "", "");
     // What was meant as the output is an input here.
     let outcome = bench.run("cast a.npy y.npy --to f16");
     assert!(outcome.code == Some(1) && outcome.stderr.contains("\n  -o 'y.npy', if it is the output\n"), "{outcome:?}");
@@ -193,4 +204,46 @@ fn a_bitcast_reports_the_widths_before_the_output_that_exists() {
     let outcome = bench.run("bitcast a.npy --to int16 -o y.npy");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));
     assert!(outcome.stderr.contains("float32 has 32 bits and int16 has 16"), "{outcome:?}");
+}
+
+#[test]
+fn outputs_whose_names_are_taken_come_with_another_place() {
+    let bench = bench();
+    let refused = |names: [&str; 2]| {
+        let lines = names.map(|name| {
+            format!(
+                "tcast: error: ./{name}: is a file of the input ({name}), and would be replaced
+  name another folder with -o, or leave -o out: then the type is in the names of the outputs\n"
+            )
+        });
+        lines.concat() + "tcast: error: 2 of 2 inputs are refused, nothing was written\n"
+    };
+    bench.run("cast a.npy b.npy --to f16 -o .").expect(1, "", &refused(["a.npy", "b.npy"]));
+    let message = "tcast: error: a.float16.npy: would be written twice
+  convert one of these inputs in a run of its own, with another -o
+tcast: error: 1 of 2 inputs are refused, nothing was written\n";
+    bench.run("cast a.npy a.npy --to f16").expect(1, "", message);
+    fs::copy(bench.path("a.npy"), bench.path("a.float16.npy")).unwrap();
+    let outcome = bench.run("cast a.npy a.float16.npy --to f16 -f");
+    let remedy = "would be replaced\n  name the output, or a folder for several outputs, with -o\n";
+    assert!(outcome.code == Some(1) && outcome.stderr.contains(remedy), "{outcome:?}");
+}
+
+#[test]
+fn inputs_that_are_complete_are_said_to_be() {
+    let bench = bench();
+    for name in ["one", "two"] {
+        bench.add_checkpoint("llama-tiny-bf16", name);
+    }
+    let line = "cast one two --to f16 -o out --resume";
+    let outcome = bench.run(&format!("{line} -q"));
+    outcome.expect(0, "", "");
+    let outcome = bench.run(line);
+    let lines = "already complete: out/one\nalready complete: out/two\ncast 0 of 2 inputs, 0 B -> 0 B in ";
+    assert!(outcome.code == Some(0) && outcome.stdout.is_empty() && outcome.stderr.starts_with(lines), "{outcome:?}");
+    assert!(outcome.stderr.ends_with(" s, 2 already complete\n"), "{outcome:?}");
+    let outcome = bench.run(&format!("{line} --json -q"));
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(report["inputs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(report["inputs"][1]["tensors_cast"], 38);
 }

@@ -108,13 +108,20 @@ fn links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for() {
     use std::os::unix::fs::symlink;
     let bench = begun();
     let lines = ["cast llama --to f16 -o out --resume", "cast llama --to f16 -o out --part 2/2", "cast --finish out"];
-    let refused = |message: &str| {
+    let refused_with = |message: &str, remedy: &str| {
         for line in lines {
             let outcome = bench.run(line);
             assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{line}: {outcome:?}");
+            assert!(outcome.stderr.ends_with(&format!("\n  {remedy}\n")), "{line}: {outcome:?}");
         }
         assert_eq!(bench.run("inspect out").code, Some(1));
         assert_eq!(bench.read("precious"), b"mine");
+    };
+    let refused = |message: &str| {
+        let remedy = "run the tcast command that began it again with --force, or rm -r 'out/.tcast'";
+        refused_with(message, remedy);
+        let outcome = bench.run("inspect out");
+        assert!(outcome.stderr.ends_with(&format!("\n  {remedy}\n")), "{outcome:?}");
     };
     bench.write("precious", b"mine");
     let manifest = bench.read("out/.tcast/manifest.json");
@@ -132,13 +139,24 @@ fn links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for() {
     // A file without end.
     fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
     refused("manifest.json: cannot read: it is longer than any file of its kind");
+    fs::write(&path, "{").unwrap();
+    refused("is no manifest of this tcast: EOF while parsing an object at line 1 column 1");
     fs::write(&path, &manifest).unwrap();
+    // The record of a conversion of which all is in its place.
+    let end = bench.path("out/.tcast/end.json");
+    for what in ["[", "{}"] {
+        fs::write(&end, what).unwrap();
+        let remedy = "rm -r 'out/.tcast', and see with tcast inspect 'out' whether the checkpoint is whole";
+        refused_with("end.json: is no manifest of this tcast", remedy);
+    }
+    fs::remove_file(&end).unwrap();
     fs::create_dir(bench.path("elsewhere")).unwrap();
     for folder in ["files", "done"] {
         let path = bench.path("out/.tcast").join(folder);
         fs::rename(&path, bench.path("kept")).unwrap();
         symlink("../../elsewhere", &path).unwrap();
-        refused("is a link or a file where tcast keeps a folder");
+        let remedy = format!("rm 'out/.tcast/{folder}'");
+        refused_with("is a link or a file where tcast keeps a folder", &remedy);
         fs::remove_file(&path).unwrap();
         fs::rename(bench.path("kept"), &path).unwrap();
     }
@@ -146,7 +164,7 @@ fn links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for() {
     let lock = bench.path("out/.tcast/lock");
     fs::remove_file(&lock).unwrap();
     symlink("../../precious", &lock).unwrap();
-    refused("lock: cannot write: ");
+    refused_with("lock: cannot write: ", "rm -r 'out/.tcast/lock'");
     fs::remove_file(&lock).unwrap();
     // Of the records and the shards, such ones do not count.
     let record = fs::read_dir(bench.path("out/.tcast/done")).unwrap().next().unwrap().unwrap().path();
@@ -167,8 +185,9 @@ fn an_unfinished_folder_is_no_checkpoint_to_any_command() {
     let bench = begun();
     bench.run("cast llama --to f32 -o old -q").expect(0, "", "");
     fs::rename(bench.path("out/.tcast"), bench.path("old/.tcast")).unwrap();
-    let error =
-        "old: an unfinished conversion is in it, in .tcast\n  tcast cast 'llama' --to 'float16' -o 'old' --resume\n";
+    let llama = fs::canonicalize(bench.path("llama")).unwrap();
+    let command = format!("tcast cast '{}' --to 'float16' -o 'old' --resume", llama.display());
+    let error = format!("old: an unfinished conversion is in it, in .tcast\n  {command}\n");
     for line in [
         "cast old --to bf16 -o x",
         "cast old --to bf16 -o x.safetensors",
@@ -200,7 +219,7 @@ fn the_command_that_goes_on_is_no_way_into_a_shell() {
     let bench = begun();
     let manifest = String::from_utf8(bench.read("out/.tcast/manifest.json")).unwrap();
     let evil = manifest
-        .replace("\"input\":\"llama\"", "\"input\":\"x'; touch PWN; '\\u001b[2J\"")
+        .replace("\"input_at\":\"", "\"input_at\":\"x'; touch PWN; '\\u001b[2J\",\"x\":\"")
         .replace("\"exclude\":[]", "\"exclude\":[\"$(touch PWN)\"]");
     assert_ne!(manifest, evil);
     bench.write("out/.tcast/manifest.json", evil.as_bytes());
@@ -229,7 +248,11 @@ fn what_is_complete_is_success_to_the_same_command() {
         bench.run(&format!("{line} {flags}")).expect(0, "", "already complete: out\n");
         bench.run(&format!("{line} {flags} -q")).expect(0, "", "");
     }
-    bench.run("cast --finish out").expect(0, "", "already complete: out, no parts are left to put together\n");
+    bench.run("cast --finish out").expect(
+        0,
+        "",
+        "already complete: out is a whole checkpoint, and no unfinished conversion is in it\n",
+    );
     // The report is that of the same command, and is made anew.
     for _ in 0..2 {
         let outcome = bench.run(&format!("{line} --resume --report r.json"));
@@ -240,7 +263,9 @@ fn what_is_complete_is_success_to_the_same_command() {
     let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
     assert_eq!(report["tensors_cast"], 12);
     let finish = bench.run("cast --finish out --json -q");
-    assert!(finish.code == Some(0) && serde_json::from_str::<serde_json::Value>(&finish.stdout).is_ok(), "{finish:?}");
+    assert_eq!((finish.code, finish.stderr.as_str()), (Some(0), ""));
+    let finish: serde_json::Value = serde_json::from_str(&finish.stdout).unwrap();
+    assert_eq!((&finish["published"], &finish["output"]), (&false.into(), &"out".into()));
     same(&tree(&bench.path("out")), &before);
     assert_eq!(bench.files(), ["in", "out", "whole"]);
     // Anything else is not.
@@ -319,4 +344,66 @@ fn a_folder_that_is_replaced_keeps_its_rights_and_what_else_is_in_it() {
     let outcome = command.output().unwrap();
     assert!(outcome.status.success(), "{outcome:?}");
     check();
+}
+
+#[test]
+fn the_command_that_goes_on_is_the_same_in_any_folder() {
+    let bench = begun();
+    fs::create_dir(bench.path("below")).unwrap();
+    let mut command = bench.command();
+    let outcome = command.current_dir(bench.path("below")).args(["inspect", "../out"]).output().unwrap();
+    let said = String::from_utf8(outcome.stderr).unwrap();
+    let llama = fs::canonicalize(bench.path("llama")).unwrap();
+    let remedy = format!("\n  tcast cast '{}' --to 'float16' -o '../out' --resume\n", llama.display());
+    assert!(outcome.status.code() == Some(1) && outcome.stdout.is_empty() && said.ends_with(&remedy), "{said}");
+    // What the reports have as the input is still what the command had.
+    bench.run("cast llama --to f16 -o out --part 2/2 -q").expect(0, "", "");
+    let finish = bench.run("cast --finish out --json -q");
+    let finish: serde_json::Value = serde_json::from_str(&finish.stdout).unwrap();
+    assert_eq!((&finish["input"], &finish["published"]), (&"llama".into(), &true.into()));
+}
+
+#[cfg(unix)]
+#[test]
+fn the_command_that_goes_on_has_the_bytes_of_the_input() {
+    use std::os::unix::ffi::OsStrExt;
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let odd = bench.path("").join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    if fs::rename(bench.path("llama"), &odd).is_err() {
+        println!("the file system takes only names that are text");
+        return;
+    }
+    let mut command = bench.command();
+    let args = ["--to", "f16", "-o", "out", "-q", "--part", "1/2"];
+    let outcome = command.arg("cast").arg(odd.file_name().unwrap()).args(args).output().unwrap();
+    assert!(outcome.status.success(), "{outcome:?}");
+    let outcome = bench.run("inspect out");
+    assert!(
+        outcome.code == Some(1) && outcome.stderr.contains(r"/odd\377' --to 'float16' -o 'out' --resume"),
+        "{outcome:?}"
+    );
+    let command = outcome.stderr.lines().last().unwrap().trim_start().strip_prefix("tcast ").unwrap();
+    let program = assert_cmd::cargo::cargo_bin!("tcast");
+    let mut shell = std::process::Command::new("bash");
+    let done = shell.args(["-c", &format!("\"$0\" {command}")]).arg(program).current_dir(bench.path("")).output();
+    assert!(done.is_err() || done.is_ok_and(|done| done.status.success()), "{command}");
+}
+
+#[test]
+fn a_part_that_is_run_again_makes_its_own_report_anew_and_no_other() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let part = |number: u64| format!("cast llama --to f16 -o out -q --part {number}/2 --report r.json");
+    bench.run(&part(1)).expect(0, "", "");
+    bench.write("r.json", b"old");
+    bench.run(&part(1)).expect(0, "", "");
+    let report = bench.read("r.json");
+    assert!(report.starts_with(b"{"));
+    // Of two parts to one report the second is told: it would take the place of the first.
+    let message = "tcast: error: r.json: the output exists already
+  add --force to replace it, or name another file with -o\n";
+    bench.run(&part(2)).expect(4, "", message);
+    assert_eq!(bench.read("r.json"), report);
+    bench.run("cast llama --to f16 -o out -q --part 2/2").expect(0, "", "");
+    bench.run("cast --finish out -q").expect(0, "", "");
+    bench.run(&part(1)).expect(0, "", "");
 }

@@ -56,7 +56,7 @@ fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, sprea
         files,
         before: 0,
         time,
-        is_refused: false,
+        is_published: true,
     };
     page(&report, spreads)
 }

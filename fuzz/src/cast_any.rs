@@ -162,7 +162,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         files,
         before: 0,
         time,
-        is_refused: false,
+        is_published: true,
     };
     for text in [report.summary(), report.table()] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");

@@ -134,8 +134,10 @@ pub(super) fn run(job: &Job) -> Result<()> {
     })?;
     let has_work = ready.iter().any(|ready| !matches!(ready, Ready::Skip));
     let outputs: Vec<&Path> = conversions.iter().map(|one| &*one.output).collect();
-    let report_file =
-        job.report.filter(|_| has_work).map(|path| ReportFile::new(path, args.force || job.resume, &outputs, &mut run));
+    let report_file = job
+        .report
+        .filter(|_| has_work)
+        .map(|path| ReportFile::new(path, may_replace_report(job, &ready), &outputs, &mut run));
     let report_file = report_file.transpose()?;
     let has_codes = !matches!(job.operator, Operator::Cast(_)) || job.force_codes;
     let plain_float8 = if has_codes || args.quiet { None } else { ready.iter().find_map(Ready::plain_float8) };
@@ -175,7 +177,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
             continue;
         }
         if is_several {
-            several.add(job, &report)?;
+            several.add(job, &report, was_complete)?;
             continue;
         }
         if let Some(file) = report_file {
@@ -193,6 +195,13 @@ pub(super) fn run(job: &Job) -> Result<()> {
         return show(job, one, &report, (finished, all), plain_float8);
     }
     several.finish(job, start, report_file)
+}
+
+/// Whether a report may take the place of another one: `--resume` makes it anew, and so does a part that was done before.
+/// The report of a part that was not is that of somebody else.
+fn may_replace_report(job: &Job, ready: &[Ready]) -> bool {
+    let is_done = |ready: &Ready| matches!(ready, Ready::Folder(folder, plans) if folder.is_done(plans, job.part));
+    job.file.force || job.resume || job.part.is_some() && ready.iter().all(is_done)
 }
 
 /// Allows as many open files as the system does: every input stays open, so that what was checked is what is read.
@@ -263,6 +272,13 @@ fn output_folder<'a>(job: &Job<'a>, sources: &[Checkpoint]) -> Result<Option<&'a
         let error = Error::usage("is no folder, and the outputs of several inputs go into one").in_file(output);
         return Err(error.remedy("name a folder with -o"));
     }
+    let is_known = !is_named_as_folder(output) && container::by_extension(output).is_some();
+    if is_known || is_named_as_file(output) {
+        let error = Error::usage("is named as a file, and the outputs of several inputs go into a folder");
+        return Err(error
+            .in_file(output)
+            .remedy(format!("for a folder of that name: -o {}", quoted(&output.join("")))));
+    }
     Ok(Some(output))
 }
 
@@ -284,8 +300,12 @@ fn is_named_as_file(output: &Path) -> bool {
         "onnx", "pickle", "pkl", "pt", "pth", "tar", "tflite", "txt", "xz", "zip",
     ];
     let extension = output.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
-    let is_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir();
-    !is_folder && extension.is_some_and(|extension| FILES.contains(&&*extension))
+    !is_named_as_folder(output) && extension.is_some_and(|extension| FILES.contains(&&*extension))
+}
+
+/// Whether an output is a folder, or named as one with a slash at its end.
+fn is_named_as_folder(output: &Path) -> bool {
+    output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir()
 }
 
 fn unknown_format(output: &Path) -> Error {
@@ -329,6 +349,9 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
         None => return Err(unknown_format(output)),
     };
     let find_place = || {
+        if !is_named {
+            check_own_place(job, output, run)?;
+        }
         if job.file.dry_run
             && !output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists())
             && !is_named
@@ -357,6 +380,18 @@ fn prepare_file<'a>(job: &Job, one: &Conversion<'a>, run: &mut Files) -> Result<
         destination.check_room(plan.room())?;
     }
     Ok(Ready::File(destination, plan, target))
+}
+
+/// Refuses an output that has the name of its input, in the folder of outputs or with the type in it, where that is taken.
+fn check_own_place(job: &Job, output: &Path, run: &Files) -> Result<()> {
+    let elsewhere = if job.file.output.is_some() {
+        "name another folder with -o, or leave -o out: then the type is in the names of the outputs"
+    } else {
+        "name the output, or a folder for several outputs, with -o"
+    };
+    run.check_unread(output).map_err(|error| error.remedy(elsewhere))?;
+    let apart = "convert one of these inputs in a run of its own, with another -o";
+    run.check_unwritten(output).map_err(|error| error.remedy(apart))
 }
 
 /// Does what is planned; `None` where the output exists.
@@ -451,8 +486,8 @@ fn report_of<'a>(job: &'a Job, one: &'a Conversion<'a>, written: Written<'a>, be
     };
     let time = (!job.file.dry_run).then(|| begin.elapsed());
     let (operator, options) = (job.operator.name(), options(job));
-    let is_refused = files.iter().any(|file| file.meets(&job.fail_on));
-    Report { operator, input: one.input, output: &one.output, options, bytes_in, files, before, time, is_refused }
+    let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
+    Report { operator, input: one.input, output: &one.output, options, bytes_in, files, before, time, is_published }
 }
 
 /// Reports on the only input.
@@ -506,6 +541,8 @@ fn tell_room(output: &Path, needed: u64) {
 struct Several {
     documents: Vec<Value>,
     done: usize,
+    /// Those of which nothing was left to be done.
+    complete: usize,
     skipped: usize,
     failures: Vec<Error>,
     /// The type of weights of one of them that become float8 without scales.
@@ -517,15 +554,22 @@ struct Several {
 }
 
 impl Several {
-    /// Reports on one that was converted.
-    fn add(&mut self, job: &Job, report: &Report) -> Result<()> {
+    /// Reports on one that is converted, which it may have been before.
+    fn add(&mut self, job: &Job, report: &Report, was_complete: bool) -> Result<()> {
+        if job.file.json || job.report.is_some() {
+            self.documents.push(json!(report));
+        }
+        if was_complete {
+            self.complete += 1;
+            if !job.file.quiet {
+                tell(&folder::already_complete(report.output));
+            }
+            return Ok(());
+        }
         self.done += 1;
         self.bytes_in += report.bytes_in;
         self.bytes_out += report.bytes_out();
         self.room += report.room();
-        if job.file.json || job.report.is_some() {
-            self.documents.push(json!(report));
-        }
         if job.file.dry_run && !job.file.json {
             print(&report.table())?;
         }
@@ -557,6 +601,9 @@ impl Several {
                 format!("{would}{operator} {} of {} inputs, {before} -> {after}", self.done, job.inputs.len());
             if let Some(time) = time {
                 let _ = write!(text, " in {:.2} s", time.as_secs_f64());
+            }
+            if self.complete > 0 {
+                let _ = write!(text, ", {} already complete", self.complete);
             }
             if self.skipped > 0 {
                 let _ = write!(text, ", {} skipped", self.skipped);

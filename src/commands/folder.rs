@@ -3,8 +3,8 @@
 use super::{print, tell, threads, warn};
 use crate::cli::{FileArgs, Part};
 use crate::container::checkpoint::{
-    self, CONFIG, Checkpoint, INDEX, SideFiles, config, index_text, is_index, is_shard_name, shard_names, weight_map,
-    with_dtype,
+    self, CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
+    weight_map, with_dtype,
 };
 use crate::container::{Input, Tensor};
 use crate::engine;
@@ -98,6 +98,7 @@ impl Folder {
             operator: operator.to_owned(),
             options,
             input: source.path.to_string_lossy().into_owned(),
+            input_at: StoredPath::absolute(&source.path),
             inputs: source.shards.iter().map(fingerprint).collect::<Result<_>>()?,
             side_files: side_files.kept.into_iter().map(side_file).collect::<Result<_>>()?,
             texts: index_text.chain(config).collect(),
@@ -121,6 +122,12 @@ impl Folder {
         let more = self.left_out.len() - some.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         warn(&format!("left out, for they are weights of other kinds or no plain files: {}{more}", some.join(", ")));
+    }
+
+    /// Whether earlier runs have done all of it, or of one part.
+    pub(super) fn is_done(&self, plans: &[Plan], part: Option<Part>) -> bool {
+        let chosen = chosen(plans, part).into_iter().map(|at| &self.manifest.shards[at]);
+        self.is_there || staging::are_done(&self.path, chosen)
     }
 
     /// What would be written, or by one part.
@@ -363,13 +370,14 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
                 files,
                 before,
                 time,
-                is_refused: false,
+                is_published: false,
             };
             print(&json_text(&report))?;
         }
         if !args.quiet {
-            // Nothing tells which parts there were: they were put together, or there were none.
-            tell(&format!("{}, no parts are left to put together", already_complete(path)));
+            // Nothing tells whether there were parts that were put together.
+            let what = "is a whole checkpoint, and no unfinished conversion is in it";
+            tell(&format!("{} {what}", already_complete(path)));
         }
         staging::remove_rest(path);
         return Ok(());
@@ -389,8 +397,8 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     staging.finish()?;
     let time = Some(start.elapsed());
     let before = files.len();
-    let (operator, input, is_refused) = (&*operator, &*input, false);
-    let report = Report { operator, input, output: path, options, bytes_in, files, before, time, is_refused };
+    let (operator, input, is_published) = (&*operator, &*input, true);
+    let report = Report { operator, input, output: path, options, bytes_in, files, before, time, is_published };
     if args.json {
         print(&json_text(&report))?;
     }

@@ -94,9 +94,16 @@ impl Files {
 
     fn add(&mut self, path: &Path, identity: Identity) -> Result<()> {
         self.check(path, &identity)?;
-        let Some(before) = self.written.insert(identity, path.to_owned()) else { return Ok(()) };
-        let what = if before == path { String::new() } else { format!(": {} is the same file", show(&before)) };
-        Err(Error::new(format!("would be written twice{what}")).in_file(path))
+        let before = self.written.insert(identity, path.to_owned());
+        before.map_or(Ok(()), |before| Err(twice(path, &before)))
+    }
+
+    /// Refuses what will be written already.
+    ///
+    /// # Errors
+    /// When the path leads to such a file.
+    pub(crate) fn check_unwritten(&self, path: &Path) -> Result<()> {
+        self.written.get(&Identity::of(path)).map_or(Ok(()), |before| Err(twice(path, before)))
     }
 
     /// Takes note of an open file that will be written to.
@@ -123,6 +130,11 @@ impl Files {
         let name = if input == path { String::new() } else { format!(" ({})", show(input)) };
         Err(Error::new(format!("is a file of the input{name}, and would be replaced")).in_file(path))
     }
+}
+
+fn twice(path: &Path, before: &Path) -> Error {
+    let what = if before == path { String::new() } else { format!(": {} is the same file", show(before)) };
+    Error::new(format!("would be written twice{what}")).in_file(path)
 }
 
 fn show(path: &Path) -> String {

@@ -47,8 +47,8 @@ pub struct Report<'a> {
     pub before: usize,
     /// How long it took; `None` for a dry run.
     pub time: Option<Duration>,
-    /// Whether the output was refused after the work, for what became of values.
-    pub is_refused: bool,
+    /// Whether the output has its name now: not after a dry run, where values are refused, or without any work.
+    pub is_published: bool,
 }
 
 /// One output file.
@@ -320,7 +320,7 @@ impl Report<'_> {
             "input": self.input.to_string_lossy(),
             "output": self.output.to_string_lossy(),
             "dry_run": self.time.is_none(),
-            "published": self.time.is_some() && !self.is_refused,
+            "published": self.is_published,
             "options": self.options,
             "files": self.files.iter().map(|file| json!({ "file": file.file, "bytes": file.bytes })).collect::<Vec<_>>(),
             "tensors": null,

@@ -52,8 +52,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text =
         read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
     serde_json::from_slice(&text).map_err(|error| {
-        let error = Error::new(format!("is no manifest of this tcast: {}", shorten(&error.to_string())));
-        error.in_file(path).remedy("start anew with --force")
+        Error::new(format!("is no manifest of this tcast: {}", shorten(&error.to_string()))).in_file(path)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Who may work in a folder, and how the work folder goes when the work is done.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, quoted};
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -37,8 +37,11 @@ pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
     options.create(true).truncate(false).read(true).write(true);
     #[cfg(unix)] // a link would be written through, a pipe waited for
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let file =
-        uninterrupted(|| options.open(&path)).map_err(|error| Error::io("cannot write", &error).in_file(&path))?;
+    let file = uninterrupted(|| options.open(&path)).map_err(|error| {
+        let is_file = fs::symlink_metadata(&path).map_or(true, |found| found.is_file());
+        let error = Error::io("cannot write", &error).in_file(&path);
+        if is_file { error } else { error.remedy(format!("rm -r {}", quoted(&path))) }
+    })?;
     match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
         // Whoever held it until now may have removed it, and a third one may hold another one of its name.
         Ok(()) if is_at(&file, &path) => Ok(Some(file)),

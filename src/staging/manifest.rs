@@ -2,7 +2,7 @@
 
 use super::Start;
 use super::files::sum_at;
-use crate::container::checkpoint::{is_index, is_inside, is_plain, is_shard_name};
+use crate::container::checkpoint::{StoredPath, is_index, is_inside, is_plain, is_shard_name};
 use crate::error::{Error, Result, hex_digits, shorten};
 use crate::io::open::Links;
 use crate::io::output::is_own;
@@ -25,6 +25,8 @@ pub(crate) struct Manifest {
     pub options: Value,
     /// The folder or file that is read, as the run that began it called it; another machine may call it otherwise.
     pub input: String,
+    /// Where that is on the machine that began it.
+    pub input_at: StoredPath,
     /// The files that are read.
     pub inputs: Vec<Source>,
     /// The shards that are written.

@@ -21,7 +21,7 @@ mod place;
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, Shard, Source};
 
-use crate::container::sum_of;
+use crate::container::{checkpoint, sum_of};
 use crate::error::{Error, Result, counted, path_text, shorten};
 use crate::io::map::MappedFile;
 use crate::io::open::Links;
@@ -242,8 +242,7 @@ impl Staging {
         let locks = lock.into_iter().collect();
         let begun = Self { start, is_new, locks, made, ..Self::begun(folder, manifest, None, sync) };
         begun.decide(&path)?;
-        let manifest: Manifest = read(&path)?;
-        manifest.check_names().map_err(|error| error.in_file(&path))?;
+        let manifest = read_manifest(folder)?;
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
         let mut staging = Self { hash: hash(&manifest)?, manifest, ..begun };
         if start == Start::Resume {
@@ -286,13 +285,16 @@ impl Staging {
         }
         let locks = lock(&work, false)?.into_iter().collect();
         recover(folder, &work)?;
-        if exists(&work.join(END))? {
-            return Ok(Self { locks, ..Self::at_end(folder, sync)? });
+        Ok(Self { locks, ..Self::stored(folder, sync)? })
+    }
+
+    /// What is in the work folder.
+    fn stored(folder: &Path, sync: bool) -> Result<Self> {
+        if exists(&folder.join(WORK).join(END))? {
+            return Self::at_end(folder, sync);
         }
-        let manifest: Manifest = read(&path)?;
-        manifest.check_names().map_err(|error| error.in_file(&path))?;
-        let hash = hash(&manifest)?;
-        Ok(Self { hash, locks, ..Self::begun(folder, manifest, None, sync) })
+        let manifest = read_manifest(folder)?;
+        Ok(Self { hash: hash(&manifest)?, ..Self::begun(folder, manifest, None, sync) })
     }
 
     /// What others have begun.
@@ -306,8 +308,10 @@ impl Staging {
     /// What is in its place already.
     fn at_end(folder: &Path, sync: bool) -> Result<Self> {
         let path = folder.join(WORK).join(END);
-        let End { manifest, done } = read(&path)?;
-        manifest.check_names().map_err(|error| error.in_file(&path))?;
+        let checked = |end: End| end.manifest.check_names().map(|()| end);
+        let end = read(&path).and_then(checked);
+        let End { manifest, done } =
+            end.map_err(|error| error.in_file(&path).remedy(checkpoint::without_end(folder)))?;
         Ok(Self::begun(folder, manifest, Some(done), sync))
     }
 
@@ -550,6 +554,18 @@ impl Staging {
         }
         None
     }
+}
+
+/// What others have begun, and how it is begun anew where that cannot be read.
+fn read_manifest(folder: &Path) -> Result<Manifest> {
+    let path = folder.join(WORK).join(MANIFEST);
+    let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);
+    read(&path).and_then(checked).map_err(|error| error.in_file(&path).remedy(checkpoint::begin_anew(folder)))
+}
+
+/// Whether earlier runs have done some shards, by their records.
+pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a Shard>) -> bool {
+    Staging::stored(folder, false).is_ok_and(|stored| shards.all(|shard| stored.done::<IgnoredAny>(shard).is_some()))
 }
 
 fn sync_name(folder: &Path) -> Result<()> {

@@ -10,6 +10,7 @@ mod unfinished;
 
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
+pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
 
 use super::{Input, SHARDS, Tensor, survey as survey_file};
 use crate::dtype::Dtype;
@@ -138,28 +139,41 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
         }
     }
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
-        let remedy = match output_among(&checkpoint) {
-            Some((output, folder)) => {
-                format!("tcast wrote one of them; move it: mv -n {} {}", quoted(output), quoted(&folder.join("..")))
+        let folder = checkpoint.folder.as_deref().unwrap_or(path);
+        let move_out = |shard: &Path| format!("move it: mv -n {} {}", quoted(shard), quoted(&folder.join("..")));
+        let remedy = match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
+            (Some(output), _) => format!("tcast wrote one of them; {}", move_out(output)),
+            (None, Some(newest)) => {
+                format!("if the newest one is an output, {}; if not, download the folder again", move_out(newest))
             }
-            None => format!("download the folder again; tcast inspect {} shows all that does not fit", quoted(path)),
+            (None, None) => {
+                format!("download the folder again; tcast inspect {} shows all that does not fit", quoted(path))
+            }
         };
         return Err(Error::new(&fatal.text).in_file(path).remedy(remedy));
     }
     Ok(checkpoint)
 }
 
-/// A shard that has the name which tcast gives to the cast of another one, `model.TYPE.safetensors`, and its folder.
-fn output_among(checkpoint: &Checkpoint) -> Option<(&Path, &Path)> {
-    let folder = checkpoint.folder.as_ref()?;
+/// A shard that has the name which tcast gives to the cast of another one, `model.TYPE.safetensors`.
+fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     let is_output = |path: &Path| {
         let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
         let is_name = dtype.parse().is_ok_and(|known: Dtype| known.name() == dtype);
         let source = path.with_file_name(format!("{stem}.{}", SHARDS.facts().extension));
         (is_name && checkpoint.shards.iter().any(|shard| shard.path() == source)).then_some(())
     };
-    let output = checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())?;
-    Some((output, folder))
+    checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
+}
+
+/// The shard of a folder without index that was written last, if no tensor is there twice without it: most likely an
+/// output that somebody has named so.
+fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
+    let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
+    let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
+    let others = || checkpoint.shards.iter().filter(|shard| shard.path() != newest.path());
+    let is_newer = others().all(|other| modified(&other) < modified(&newest));
+    (is_newer && repetitions(others()).is_empty()).then_some(newest.path())
 }
 
 /// Opens a file, or every shard of a folder, which is given by its own path or that of an index in it.
@@ -251,7 +265,7 @@ fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
         return Err(error.remedy("give a .npy, .npz, .safetensors or .pb file, or a folder of shards"));
     }
     let (shards, broken) = open_shards(folder, names, |error, _| error)?;
-    let disagreements = first_of(repetitions(&shards));
+    let disagreements = first_of(repetitions(shards.iter()));
     Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, broken, disagreements })
 }
 
@@ -383,7 +397,7 @@ fn compare(map: &BTreeMap<String, String>, shards: &[Input]) -> Vec<Disagreement
 }
 
 /// Tensors that are in more than one shard.
-fn repetitions(shards: &[Input]) -> Vec<Disagreement> {
+fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Vec<Disagreement> {
     let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
     let mut found = Vec::new();
     let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));

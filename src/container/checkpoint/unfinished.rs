@@ -3,20 +3,51 @@
 use crate::error::{Error, Result, flag_with, quoted};
 use crate::io::open::{Links, read_regular};
 use crate::io::output::WORK;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+#[cfg(unix)]
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What counts of a manifest: see the room `staging`, which writes it.
 #[derive(Deserialize)]
 struct Begun {
     operator: String,
-    input: String,
+    input_at: StoredPath,
     options: Map<String, Value>,
     shards: Vec<IgnoredAny>,
+}
+
+/// A path in JSON: text, or its bytes where they are none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum StoredPath {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl StoredPath {
+    /// A path that means the same in any folder.
+    pub(crate) fn absolute(path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        match path.into_os_string().into_string() {
+            Ok(text) => Self::Text(text),
+            Err(other) => Self::Bytes(other.as_encoded_bytes().to_owned()),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Text(text) => text.into(),
+            #[cfg(unix)]
+            Self::Bytes(bytes) => PathBuf::from(<OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes)),
+            #[cfg(not(unix))]
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned().into(),
+        }
+    }
 }
 
 /// Refuses a folder with an unfinished conversion in it, with the command that finishes it.
@@ -38,29 +69,43 @@ pub(super) fn refuse(folder: &Path) -> Result<()> {
 /// How the conversion is finished. What is in the work folder is as little to be trusted as any file: of the command, it
 /// gives words in quotes only, behind flags that are ours.
 fn remedy(folder: &Path, work: &Path) -> String {
-    /// Manifests of the largest models have a few MiB.
-    const MOST: u64 = 256 << 20;
     let output = quoted(folder);
     let finish = format!("tcast cast --finish {output}");
-    if fs::symlink_metadata(work.join("end.json")).is_ok() {
-        return finish;
+    let end = work.join("end.json");
+    if fs::symlink_metadata(&end).is_ok() {
+        return if read::<IgnoredAny>(&end).is_some() { finish } else { without_end(folder) };
     }
-    let manifest = read_regular(&work.join("manifest.json"), MOST, Links::Refuse).ok();
-    let Some(begun) = manifest.and_then(|text| serde_json::from_slice::<Begun>(&text).ok()) else {
-        let again = "run the tcast command that began it again with --force";
-        // Files of an older checkpoint may be in there.
-        let is_empty =
-            matches!(fs::symlink_metadata(work.join("old")), Err(error) if error.kind() == ErrorKind::NotFound);
-        return if is_empty { format!("{again}, or rm -r {}", quoted(work)) } else { again.to_owned() };
-    };
+    let Some(begun) = read::<Begun>(&work.join("manifest.json")) else { return begin_anew(folder) };
     let done = fs::read_dir(work.join("done")).into_iter().flatten().flatten();
     if done.filter(|entry| entry.file_name().to_string_lossy().ends_with(".json")).count() >= begun.shards.len() {
         return finish;
     }
     match command(&begun) {
         Some(command) => format!("{command} -o {output} --resume"),
-        None => format!("run the tcast command that began it again with --force, or rm -r {}", quoted(work)),
+        None => begin_anew(folder),
     }
+}
+
+/// What a file of the work folder holds; `None` where it cannot be read.
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    /// As long as a record of all that was done may be.
+    const MOST: u64 = 1 << 30;
+    serde_json::from_slice(&read_regular(path, MOST, Links::Refuse).ok()?).ok()
+}
+
+/// What to do about an unfinished conversion that cannot go on.
+pub(crate) fn begin_anew(folder: &Path) -> String {
+    let work = folder.join(WORK);
+    let again = "run the tcast command that began it again with --force";
+    // Files of an older checkpoint may be in there.
+    let is_empty = matches!(fs::symlink_metadata(work.join("old")), Err(error) if error.kind() == ErrorKind::NotFound);
+    if is_empty { format!("{again}, or rm -r {}", quoted(&work)) } else { again.to_owned() }
+}
+
+/// What to do where all is in its place, and the record of that cannot be read.
+pub(crate) fn without_end(folder: &Path) -> String {
+    let work = quoted(&folder.join(WORK));
+    format!("rm -r {work}, and see with tcast inspect {} whether the checkpoint is whole", quoted(folder))
 }
 
 /// The command that began it, without the output; only `cast` goes on.
@@ -68,7 +113,7 @@ fn command(begun: &Begun) -> Option<String> {
     if begun.operator != "cast" {
         return None;
     }
-    let mut words = vec![format!("tcast cast {}", quoted(begun.input.as_ref()))];
+    let mut words = vec![format!("tcast cast {}", quoted(&begun.input_at.path()))];
     for (name, value) in &begun.options {
         let flag = format!("--{}", name.replace('_', "-"));
         if !flag.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') {
