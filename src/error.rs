@@ -197,6 +197,16 @@ fn is_shown(c: char) -> bool {
 /// When a key is no string.
 #[must_use]
 pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
+    let mut text = Vec::new();
+    write_json(&mut text, value).expect("memory takes all, and keys are strings");
+    String::from_utf8(text).expect("JSON is text")
+}
+
+/// The same, to a writer: as text, a report of a million tensors would take hundreds of megabytes.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) -> io::Result<()> {
     struct Visible;
     impl serde_json::ser::Formatter for Visible {
         fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
@@ -213,10 +223,7 @@ pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
             Ok(())
         }
     }
-    let mut text = Vec::new();
-    let written = value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Visible));
-    written.expect("memory takes all, and keys are strings");
-    String::from_utf8(text).expect("JSON is text")
+    value.serialize(&mut serde_json::Serializer::with_formatter(writer, Visible)).map_err(io::Error::from)
 }
 
 /// A path as a POSIX shell takes it, whatever bytes it has.

@@ -139,26 +139,54 @@ fn what_is_short_in_a_file_and_long_in_memory_is_bounded() {
 #[test]
 fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     let bench = Bench::new();
-    let limited = |arguments: &str| {
+    let limited = |kibibytes: u32, arguments: &str| {
         let program = assert_cmd::cargo::cargo_bin!("tcast").display();
-        let script = format!("ulimit -v 524288 && exec '{program}' {arguments}");
+        let script = format!("ulimit -v {kibibytes} && exec '{program}' {arguments}");
         let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
         (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
     };
     let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
     let header = format!("{{{}}}", (0..100_000).map(tensor).collect::<Vec<_>>().join(","));
     bench.write("many.safetensors", &safetensors(&header, &[]));
-    let (code, stdout, stderr) = limited("cast many.safetensors --to f16 -o out.safetensors -j1 -q --json --hash");
+    let (code, stdout, stderr) =
+        limited(524_288, "cast many.safetensors --to f16 -o out.safetensors -j1 -q --json --hash");
     assert_eq!((code, &*stderr), (Some(0), ""));
     assert_eq!(stdout.matches("\"sha256_out\"").count(), 100_000);
     let members: Vec<String> = (0..200_000).map(|at| format!("\"m{at}\":[{{}}]")).collect();
     let index = format!("{{\"metadata\":{{{}}},\"weight_map\":{{\"t0\":\"many.safetensors\"}}}}", members.join(","));
     bench.write("model.safetensors.index.json", index.as_bytes());
-    let (code, stdout, stderr) = limited("inspect .");
+    let (code, stdout, stderr) = limited(524_288, "inspect .");
     assert_eq!((code, &*stdout), (Some(1), ""));
     let error = "tcast: error: ./model.safetensors.index.json: the index has metadata of 2888891 bytes; at most 1048576 are read\n  \
                  give the .safetensors files one by one\n";
     assert_eq!(stderr, error);
+}
+
+/// A listing is printed row by row, and the names of shards are not held for each tensor again.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_listing_and_an_index_of_short_entries_take_a_few_times_their_length() {
+    let bench = Bench::new();
+    let limited = |arguments: &str| {
+        let program = assert_cmd::cargo::cargo_bin!("tcast").display();
+        let script = format!("ulimit -v 262144 && exec '{program}' {arguments}");
+        std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap()
+    };
+    let tensor = |at: u32| format!("\"t{at}\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}");
+    let header = format!("{{{}}}", (0..200_000).map(tensor).collect::<Vec<_>>().join(","));
+    bench.write("many.safetensors", &safetensors(&header, &[]));
+    let done = limited("inspect many.safetensors --json");
+    let listing: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!((done.status.code(), &*done.stderr), (Some(0), &b""[..]));
+    assert_eq!(listing["tensors"].as_array().unwrap().len(), 200_000);
+    let entries: Vec<String> = (0..1_000_000).map(|at| format!("\"{at:x}\":\"a\"")).collect();
+    let index = format!("{{\"weight_map\":{{{}}}}}", entries.join(","));
+    bench.write("model.safetensors.index.json", index.as_bytes());
+    let done = limited("inspect .");
+    assert_eq!((done.status.code(), &*done.stdout), (Some(1), &b""[..]));
+    let error = "tcast: error: ./model.safetensors.index.json: names the shard 'a', which is no .safetensors file\n  \
+                 download the folder in the safetensors format\n";
+    assert_eq!(String::from_utf8(done.stderr).unwrap(), error);
 }
 
 /// The lengths that are not zero multiply to more than 64 bits hold: no library reads what would be written.

@@ -1,10 +1,10 @@
 //! `tcast diff --report`: whether files still hold what a report says was written.
 
-use super::{print, threads};
+use super::{print, print_json, threads};
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::error::{Error, Result, counted, json_text, shorten};
+use crate::error::{Error, Result, counted, shorten};
 use crate::hash::of_tensor;
 use crate::io::map::MappedFile;
 use crate::plan::source_form;
@@ -52,7 +52,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
             "is_equal": wrong.is_empty(),
             "tensors": tensors.collect::<Vec<_>>(),
         });
-        print(&json_text(&document))?;
+        print_json(&document)?;
     } else if !args.quiet {
         let width = wrong.iter().map(|(name, _)| shorten(name).chars().count()).max().unwrap_or(0);
         let rows = wrong.iter().map(|(name, wrong)| format!("  {:width$}  {wrong}\n", shorten(name)));

@@ -2,13 +2,15 @@
 
 use super::folder::{self, Folder, Measures, Settings, Written};
 use super::report_file::ReportFile;
-use super::{check_matched, check_standard_output, note, print, tell, tell_error, threads, warn, warn_of_abandoned};
+use super::{
+    check_matched, check_standard_output, note, print, print_json, tell, tell_error, threads, warn, warn_of_abandoned,
+};
 use crate::cli::{FileArgs, Part, SelectionArgs};
 use crate::container::checkpoint::{self, Checkpoint, beside, description, quantization};
 use crate::container::{self, Container, Facts, Form, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, as_glob, counted, flag_with, json_text, path_text, quoted, shorten, size};
+use crate::error::{Error, Result, as_glob, counted, flag_with, path_text, quoted, shorten, size};
 use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination, Output, descriptor, directory_of, is_standard_output};
@@ -167,7 +169,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         if let Some(error) = report.refusal(&job.fail_on) {
             if !is_several {
                 if args.json {
-                    print(&json_text(&report))?;
+                    print_json(&report)?;
                 }
                 return Err(error);
             }
@@ -185,7 +187,7 @@ pub(super) fn run(job: &Job) -> Result<()> {
         }
         if was_complete {
             if args.json {
-                print(&json_text(&report))?;
+                print_json(&report)?;
             }
             if !args.quiet {
                 tell(&folder::already_complete(&one.output));
@@ -500,7 +502,7 @@ fn show(
 ) -> Result<()> {
     let (args, output) = (job.file, &one.output);
     if args.json {
-        print(&json_text(&report))?;
+        print_json(&report)?;
     } else if args.dry_run {
         print(&report.table())?;
     }
@@ -583,15 +585,15 @@ impl Several {
     fn finish(mut self, job: &Job, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
         let (args, operator) = (job.file, job.operator.name());
         if job.inputs.len() == 1 {
-            return if args.json { print(&json_text(&self.documents.remove(0))) } else { Ok(()) }; // it was skipped
+            return if args.json { print_json(&self.documents.remove(0)) } else { Ok(()) }; // it was skipped
         }
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         if let Some(file) = report_file {
-            file.write_text(&(json_text(&document) + "\n"), args)?;
+            file.write_json(&document, args)?;
         }
         if args.json {
-            print(&json_text(&document))?;
+            print_json(&document)?;
         }
         let failed = self.failures.len();
         if !args.quiet {

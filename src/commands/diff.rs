@@ -1,13 +1,13 @@
 //! `tcast diff`: how two files or folders of shards differ.
 
 use super::check::check;
-use super::{check_matched, print, threads};
+use super::{check_matched, print, print_json, threads};
 use crate::cli::DiffArgs;
 use crate::compare::{self, Difference, Found, Options, Outcome, Status};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, brief, counted, json_text, shorten};
+use crate::error::{Error, Result, brief, counted, shorten};
 use crate::plan;
 use crate::progress;
 use crate::select::Selection;
@@ -41,7 +41,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     a.check_unchanged()?;
     b.check_unchanged()?;
     if args.json {
-        print(&json_text(&comparison.json()))?;
+        print_json(&comparison.json())?;
     } else if !args.quiet {
         print(&comparison.text())?;
     }

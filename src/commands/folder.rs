@@ -1,6 +1,6 @@
 //! A checkpoint is written into a folder: shards, index and side files, by one run or by parts.
 
-use super::{print, tell, threads, warn};
+use super::{print_json, tell, threads, warn};
 use crate::cli::{FileArgs, Part};
 use crate::container::checkpoint::{
     self, CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
@@ -8,7 +8,7 @@ use crate::container::checkpoint::{
 };
 use crate::container::{Input, Tensor};
 use crate::engine;
-use crate::error::{Error, Result, json_text, path_text, quoted, shorten};
+use crate::error::{Error, Result, path_text, quoted, shorten};
 use crate::hash;
 use crate::io::identity::{Files, is_within};
 use crate::io::map::MappedFile;
@@ -372,7 +372,7 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
                 time,
                 is_published: false,
             };
-            print(&json_text(&report))?;
+            print_json(&report)?;
         }
         if !args.quiet {
             // Nothing tells whether there were parts that were put together.
@@ -400,7 +400,7 @@ pub(super) fn finish(path: &Path, args: &FileArgs) -> Result<()> {
     let (operator, input, is_published) = (&*operator, &*input, true);
     let report = Report { operator, input, output: path, options, bytes_in, files, before, time, is_published };
     if args.json {
-        print(&json_text(&report))?;
+        print_json(&report)?;
     }
     if !args.quiet {
         tell(&report.summary());
@@ -530,7 +530,7 @@ fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
     for index in &replaced {
         let map = weight_map(&folder.join(index));
         let remedy = format!("rm {}, or name another folder with -o", quoted(&folder.join(index)));
-        named.extend(map.map_err(|error| error.remedy(remedy))?.into_values());
+        named.extend(map.map_err(|error| error.remedy(remedy))?.into_values().map(|shard| shard.to_string()));
     }
     for name in there.into_iter().filter(|name| is_shard_name(name)) {
         if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {

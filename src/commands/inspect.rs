@@ -1,14 +1,16 @@
 //! `tcast inspect`: what is in a file, or in a folder of shards.
 
-use super::{check_matched, print, threads, warn};
+use super::{check_matched, print, print_json, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Tensor, indices, position};
-use crate::error::{Error, Result, brief, counted, json_text, path_text, shorten, size, visible};
+use crate::error::{Error, Result, brief, counted, path_text, shorten, size, visible};
 use crate::plan;
 use crate::progress;
+use crate::report::serialize_with;
 use crate::select::Selection;
 use crate::stats::{self, Histogram, Number, Stats};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +33,11 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
         listing.stats = listing.measure();
         folder.check_unchanged()?;
     }
-    print(&if args.json { json_text(&listing.json()) } else { listing.text().trim_end().to_owned() })?;
+    if args.json {
+        print_json(&listing)?;
+    } else {
+        print(listing.text().trim_end())?;
+    }
     // All that could be read is shown first.
     let failed = listing.stats.into_iter().find_map(Result::err);
     folder.broken.into_iter().next().or(failed).map_or(Ok(()), Err)
@@ -115,9 +121,9 @@ impl<'a> Listing<'a> {
         totals
     }
 
-    fn json(&self) -> Value {
-        let entries = self.entries();
-        let totals = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
+    /// The JSON document, but for the tensors.
+    fn json_head(&self, entries: &[Entry]) -> Value {
+        let totals = Self::totals(entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
             json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes })
         });
         let shards = self.folder.shards.iter().map(|input| {
@@ -137,7 +143,7 @@ impl<'a> Listing<'a> {
             "input": self.args.input.to_string_lossy(),
             "index": self.folder.index.as_ref().map(|index| &index.name),
             "files": shards.collect::<Vec<_>>(),
-            "tensors": (0..).zip(&entries).map(|(at, entry)| tensor_json(entry, self.stats.get(at))).collect::<Vec<_>>(),
+            "tensors": null,
             "totals": totals.collect::<Vec<_>>(),
             "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
             "disagreements": self.folder.disagreements.iter().map(|found| &found.text).collect::<Vec<_>>(),
@@ -231,6 +237,15 @@ impl<'a> Listing<'a> {
         });
         text += &table(&rows.collect::<Vec<_>>());
         text
+    }
+}
+
+/// The JSON document, tensor by tensor: as values, a million of them would take gigabytes.
+impl Serialize for Listing<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let entries = self.entries();
+        let rows = (0..).zip(&entries).map(|(at, entry)| tensor_json(entry, self.stats.get(at)));
+        serialize_with(&self.json_head(&entries), "tensors", rows, serializer)
     }
 }
 

@@ -16,7 +16,7 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, counted, path_text, quoted, shorten, size, visible};
+use crate::error::{Error, counted, path_text, quoted, shorten, size, visible, write_json};
 use crate::io::output::is_standard_output;
 use crate::io::temporaries::{self, Run};
 use crate::kernel::Isa;
@@ -24,9 +24,10 @@ use crate::select::Selection;
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use serde::Serialize;
 #[cfg(unix)]
 use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU8;
@@ -249,7 +250,17 @@ fn threads(asked: Option<u16>) -> usize {
 
 /// Prints a result on standard output; a reader that has gone away is no failure.
 fn print(text: &str) -> Result<(), Error> {
-    match writeln!(anstream::stdout().lock(), "{text}") {
+    printed(writeln!(anstream::stdout().lock(), "{text}"))
+}
+
+/// Prints a JSON document, as [`print()`] does.
+fn print_json(document: &impl Serialize) -> Result<(), Error> {
+    let mut output = BufWriter::new(anstream::stdout().lock());
+    printed(write_json(&mut output, document).and_then(|()| writeln!(output)).and_then(|()| output.flush()))
+}
+
+fn printed(result: std::io::Result<()>) -> Result<(), Error> {
+    match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::io("cannot write to standard output", &error))
         }

@@ -2,13 +2,13 @@
 
 use super::convert::deflated;
 use super::folder::{self, Measures, Settings};
-use super::{check_standard_output, print, say_which, tell, threads, warn_of_abandoned};
+use super::{check_standard_output, print, print_json, say_which, tell, threads, warn_of_abandoned};
 use crate::cli::PromoteArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{self, Container, Tensor};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result, counted, json_text, path_text, shorten};
+use crate::error::{Error, Result, counted, path_text, shorten};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, NewFolder, is_standard_output};
 use crate::kernel::{Counts, Loss};
@@ -56,12 +56,15 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     }
     if args.dry_run {
         let nothing = Written { outputs: Vec::new(), skipped: Vec::new() };
-        let document = || json_text(&document(args, &parts, decision, &nothing));
-        return print(&if args.json { document() } else { decision.dtype.to_string() });
+        return if args.json {
+            print_json(&document(args, &parts, decision, &nothing))
+        } else {
+            print(decision.dtype.name())
+        };
     }
     let written = write(args, &inputs, decision)?;
     if args.json {
-        print(&json_text(&document(args, &parts, decision, &written)))?;
+        print_json(&document(args, &parts, decision, &written))?;
     }
     if !args.quiet {
         tell(&summary(decision, &written, start.elapsed()));

@@ -4,13 +4,16 @@ use super::threads;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, json_text};
+use crate::error::{Error, Result, write_json};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
+use crate::io::sink::Appended;
 use crate::plan::source_form;
 use crate::progress::Silent;
 use crate::report::{Report, Spread, TensorReport, page};
 use crate::stats::{self, Histogram};
+use serde::Serialize;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 /// Tensors whose exponents are shown: those with the most noise.
@@ -50,21 +53,27 @@ impl ReportFile {
     /// # Errors
     /// When it cannot be written, or the files that it is about cannot be read again.
     pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
-        let text = if self.is_page {
-            page(report, &spreads(report, source, args.from, threads(args.threads))?)
-        } else {
-            json_text(report) + "\n"
-        };
-        self.write_text(&text, args)
+        if !self.is_page {
+            return self.write_json(report, args);
+        }
+        let text = page(report, &spreads(report, source, args.from, threads(args.threads))?);
+        self.write_with(args, |file| file.write_all(text.as_bytes()))
     }
 
-    /// Writes a report of several inputs.
+    /// Writes a JSON document.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub(super) fn write_text(self, text: &str, args: &FileArgs) -> Result<()> {
+    pub(super) fn write_json(self, document: &impl Serialize, args: &FileArgs) -> Result<()> {
+        self.write_with(args, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
+    }
+
+    fn write_with(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let file = self.destination.create()?;
-        file.write_at(0, text.as_bytes())?;
+        let mut output = BufWriter::new(Appended { output: &file, end: 0 });
+        let written = write(&mut output).and_then(|()| output.flush());
+        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::io("cannot write", &error)))?;
+        drop(output);
         file.publish(!args.no_sync, None)
     }
 }

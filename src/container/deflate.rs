@@ -4,7 +4,7 @@ use super::Stream;
 use super::zip::{Member, NewMember, Unpacked, end_records, members};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
-use crate::io::sink::Sink;
+use crate::io::sink::{Appended, Sink};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::{self, Write};
@@ -47,24 +47,6 @@ pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64
     directory.extend_from_slice(&records);
     output.write_at(end, &directory)?;
     Ok((end + directory.len() as u64, lengths))
-}
-
-/// An output that is written from front to back.
-struct Appended<'a> {
-    output: &'a dyn Sink,
-    end: u64,
-}
-
-impl Write for Appended<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.output.write_at(self.end, bytes).map_err(io::Error::other)?;
-        self.end += bytes.len() as u64;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The error of the output that the compressor passed on.

@@ -5,9 +5,11 @@ use crate::error::shorten;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// A JSON object of strings, in its order.
 pub(super) struct StringPairs(pub(super) Vec<(String, String)>);
@@ -22,18 +24,50 @@ impl<'de> Deserialize<'de> for StringPairs {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StringPairs, A::Error> {
                 let mut pairs: Vec<(String, String)> = Vec::new();
-                let mut seen = HashSet::new();
-                while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    if !seen.insert(key.clone()) {
-                        return Err(de::Error::custom(format!("'{}' stands twice", shorten(&key))));
-                    }
-                    pairs.push((key, value));
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
                 }
-                Ok(StringPairs(pairs))
+                let mut seen = HashSet::with_capacity(pairs.len());
+                match pairs.iter().find(|(key, _)| !seen.insert(&**key)) {
+                    Some((key, _)) => Err(twice(key)),
+                    None => Ok(StringPairs(pairs)),
+                }
             }
         }
         deserializer.deserialize_map(PairsVisitor)
     }
+}
+
+/// A JSON object of strings in the order of its keys, where many keys have the same value.
+pub(super) struct SharedValues(pub(super) BTreeMap<Box<str>, Arc<str>>);
+
+impl<'de> Deserialize<'de> for SharedValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SharedVisitor;
+        impl<'de> Visitor<'de> for SharedVisitor {
+            type Value = SharedValues;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SharedValues, A::Error> {
+                let (mut pairs, mut values) = (BTreeMap::new(), HashSet::<Arc<str>>::new());
+                while let Some((key, value)) = map.next_entry::<Box<str>, Cow<str>>()? {
+                    let value = values.get(&*value).cloned().unwrap_or_else(|| Arc::from(&*value));
+                    values.insert(Arc::clone(&value));
+                    match pairs.entry(key) {
+                        Entry::Vacant(place) => drop(place.insert(value)),
+                        Entry::Occupied(place) => return Err(twice(place.key())),
+                    }
+                }
+                Ok(SharedValues(pairs))
+            }
+        }
+        deserializer.deserialize_map(SharedVisitor)
+    }
+}
+
+fn twice<E: de::Error>(key: &str) -> E {
+    E::custom(format!("'{}' stands twice", shorten(key)))
 }
 
 /// A struct read from a JSON object only: a derived reader would take an array as well.

@@ -5,6 +5,7 @@ use super::map::MappedFile;
 use super::output::Output;
 use crate::error::{Error, Result};
 use crc32fast::Hasher;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -31,6 +32,24 @@ pub trait Sink: Sync {
     /// # Errors
     /// When it cannot.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+}
+
+/// An output that is written from front to back.
+pub(crate) struct Appended<'a> {
+    pub output: &'a dyn Sink,
+    pub end: u64,
+}
+
+impl Write for Appended<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.output.write_at(self.end, bytes).map_err(io::Error::other)?;
+        self.end += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl Sink for Output {

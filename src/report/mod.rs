@@ -19,6 +19,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::iter;
 use std::path::Path;
@@ -251,30 +252,43 @@ impl<'a> TensorReport<'a> {
 /// The JSON document, tensor by tensor: as values, a million of them would take gigabytes.
 impl Serialize for Report<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        struct Tensors<'a>(&'a [FileReport<'a>]);
-        impl Serialize for Tensors<'_> {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                let tensors = self.0.iter().enumerate();
-                serializer.collect_seq(tensors.flat_map(|(at, file)| {
-                    file.tensors.iter().map(move |tensor| {
-                        let mut value = tensor.json();
-                        value["file"] = json!(at);
-                        value
-                    })
-                }))
-            }
-        }
-        let head = self.head();
-        let mut map = serializer.serialize_map(None)?;
-        for (key, value) in head.as_object().into_iter().flatten() {
-            if key == "tensors" {
-                map.serialize_entry(key, &Tensors(&self.files))?;
-            } else {
-                map.serialize_entry(key, value)?;
-            }
-        }
-        map.end()
+        let rows = self.files.iter().enumerate().flat_map(|(at, file)| {
+            file.tensors.iter().map(move |tensor| {
+                let mut value = tensor.json();
+                value["file"] = json!(at);
+                value
+            })
+        });
+        serialize_with(&self.head(), "tensors", rows, serializer)
     }
+}
+
+/// A JSON document in which a list takes the place of one field's value, made row by row.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn serialize_with<S: Serializer>(
+    document: &Value,
+    field: &str,
+    rows: impl Iterator<Item = Value>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    struct Rows<I>(RefCell<Option<I>>);
+    impl<I: Iterator<Item = Value>> Serialize for Rows<I> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_seq(self.0.take().into_iter().flatten())
+        }
+    }
+    let rows = Rows(RefCell::new(Some(rows)));
+    let mut map = serializer.serialize_map(None)?;
+    for (key, value) in document.as_object().into_iter().flatten() {
+        if key == field {
+            map.serialize_entry(key, &rows)?;
+        } else {
+            map.serialize_entry(key, value)?;
+        }
+    }
+    map.end()
 }
 
 impl Report<'_> {

@@ -1,7 +1,7 @@
 //! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
 
 use super::{WITHOUT_INDEX, read_text};
-use crate::container::json::{MapOnly, StringPairs, without_python_literals};
+use crate::container::json::{MapOnly, SharedValues, without_python_literals};
 use crate::error::{Error, Result, shorten};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What stands in an index's name between that of the model and the variant.
 const INFIX: &str = ".safetensors.index.";
@@ -22,8 +23,11 @@ pub struct Index {
     /// What it says besides the shards, whatever that is.
     pub metadata: Map<String, Value>,
     /// The shard of every tensor.
-    pub(super) weight_map: BTreeMap<String, String>,
+    pub(super) weight_map: WeightMap,
 }
+
+/// The shard of every tensor.
+pub(super) type WeightMap = BTreeMap<Box<str>, Arc<str>>;
 
 /// Stands before a literal of Python in the string that stands for it, as long as it is JSON.
 const LITERAL: char = '\u{f8ff}';
@@ -36,7 +40,7 @@ const MOST_METADATA: usize = 1 << 20;
 struct Content {
     #[serde(default)]
     metadata: Option<Box<RawValue>>,
-    weight_map: StringPairs,
+    weight_map: SharedValues,
 }
 
 impl Index {
@@ -58,7 +62,7 @@ impl Index {
             return Err(Error::new(what).remedy(WITHOUT_INDEX));
         }
         let metadata = if let Ok(Value::Object(metadata)) = serde_json::from_str(text) { metadata } else { Map::new() };
-        Ok(Self { name, metadata, weight_map: content.weight_map.0.into_iter().collect() })
+        Ok(Self { name, metadata, weight_map: content.weight_map.0 })
     }
 }
 
@@ -66,7 +70,7 @@ impl Index {
 ///
 /// # Errors
 /// When it cannot be read, or is not what an index is.
-pub fn weight_map(path: &Path) -> Result<BTreeMap<String, String>> {
+pub fn weight_map(path: &Path) -> Result<WeightMap> {
     Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
 }
 

@@ -8,6 +8,7 @@ mod index;
 mod side_files;
 mod unfinished;
 
+use index::WeightMap;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
 pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
@@ -18,6 +19,7 @@ use crate::error::{Error, Result, path_text, quoted, shorten};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
@@ -173,7 +175,7 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
     let others = || checkpoint.shards.iter().filter(|shard| shard.path() != newest.path());
     let is_newer = others().all(|other| modified(&other) < modified(&newest));
-    (is_newer && repetitions(others()).is_empty()).then_some(newest.path())
+    (is_newer && repetitions(others()).all == 0).then_some(newest.path())
 }
 
 /// Opens a file, or every shard of a folder, which is given by its own path or that of an index in it.
@@ -243,8 +245,8 @@ pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
         let files = file_names(folder).map_err(|error| error.in_file(folder))?;
         for index in files.iter().filter_map(|file| file.to_str()).filter(|file| is_index(file)) {
             let map = weight_map(&folder.join(index))?;
-            if map.values().any(|shard| *shard == name) {
-                tensors.extend(map.into_keys());
+            if map.values().any(|shard| **shard == *name) {
+                tensors.extend(map.into_keys().map(String::from));
             }
         }
     }
@@ -265,7 +267,7 @@ fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
         return Err(error.remedy("give a .npy, .npz, .safetensors or .pb file, or a folder of shards"));
     }
     let (shards, broken) = open_shards(folder, names, |error, _| error)?;
-    let disagreements = first_of(repetitions(shards.iter()));
+    let disagreements = repetitions(shards.iter()).told();
     Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, broken, disagreements })
 }
 
@@ -273,7 +275,7 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
     let path = folder.join(index);
     let index = Index::read(&path).map_err(|error| error.in_file(&path))?;
     let map = &index.weight_map;
-    let names: BTreeSet<&String> = map.values().collect();
+    let names: BTreeSet<&str> = map.values().map(|shard| &**shard).collect();
     let refusal = |message: &str, name: &str, remedy: &str| {
         let error = Error::new(format!("names the shard '{}', which is {message}", shorten(name))).in_file(&path);
         error.remedy(remedy)
@@ -286,7 +288,7 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
     }
     let in_folder = |error: Error| error.in_file(folder);
     let files = texts(file_names(folder).map_err(in_folder)?).map_err(in_folder)?;
-    let unnamed = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file));
+    let unnamed = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file.as_str()));
     let unnamed = unnamed.map(|file| Disagreement::mild(format!("{} is not in the index", shorten(file))));
     let empty = map.is_empty().then(|| Disagreement::fatal("the index names no tensor".to_owned()));
     let unnamed: Vec<Disagreement> = unnamed.collect();
@@ -294,8 +296,12 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
         _ => error,
     };
-    let (shards, broken) = open_shards(folder, names.into_iter().cloned().collect(), missing)?;
-    let disagreements = first_of(empty.into_iter().chain(compare(map, &shards)).chain(unnamed).collect());
+    let (shards, broken) = open_shards(folder, names.into_iter().map(str::to_owned).collect(), missing)?;
+    let mut found = Found::default();
+    empty.into_iter().for_each(|disagreement| found.add(disagreement));
+    compare(map, &shards, &mut found);
+    unnamed.into_iter().for_each(|disagreement| found.add(disagreement));
+    let disagreements = found.told();
     let folder = Some(folder.to_owned());
     Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, broken, disagreements })
 }
@@ -375,50 +381,71 @@ fn open_shards(
 }
 
 /// What the index says and the shards do not hold, and the other way round; of shards that could be opened.
-fn compare(map: &BTreeMap<String, String>, shards: &[Input]) -> Vec<Disagreement> {
-    let name = |shard: &Input| shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let held: BTreeSet<(&str, String)> = shards
+fn compare(map: &WeightMap, shards: &[Input], found: &mut Found) {
+    let files: Vec<Cow<str>> =
+        shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
+    let tensors = shards
         .iter()
-        .flat_map(|shard| shard.contents.tensors.iter().map(|tensor| (tensor.name.as_str(), name(shard))))
-        .collect();
-    let opened: BTreeSet<String> = shards.iter().map(name).collect();
-    let named = map.iter().filter(|(_, shard)| opened.contains(*shard));
-    let named: BTreeSet<(&str, String)> = named.map(|(tensor, shard)| (tensor.as_str(), shard.clone())).collect();
-    let missing = named.difference(&held).map(|(tensor, shard)| {
-        let (tensor, shard) = (shorten(tensor), shorten(shard));
-        Disagreement::fatal(format!("the index has '{tensor}' in {shard}, which does not hold it"))
-    });
-    let extra = held.difference(&named).map(|(tensor, shard)| {
-        let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
-        // One that the index has elsewhere is there twice; one that it does not know is simply kept.
-        Disagreement { text, is_fatal: map.contains_key(*tensor) }
-    });
-    missing.chain(extra).collect()
+        .zip(&files)
+        .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (tensor.name.as_str(), &**file)));
+    let held: BTreeSet<(&str, &str)> = tensors.collect();
+    for (tensor, shard) in map {
+        if files.iter().any(|file| *file == **shard) && !held.contains(&(&**tensor, &**shard)) {
+            let (tensor, shard) = (shorten(tensor), shorten(shard));
+            found.add(Disagreement::fatal(format!("the index has '{tensor}' in {shard}, which does not hold it")));
+        }
+    }
+    for (tensor, shard) in held {
+        let home = map.get(tensor);
+        if home.is_none_or(|home| **home != *shard) {
+            let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
+            // One that the index has elsewhere is there twice; one that it does not know is simply kept.
+            found.add(Disagreement { text, is_fatal: home.is_some() });
+        }
+    }
 }
 
 /// Tensors that are in more than one shard.
-fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Vec<Disagreement> {
+fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Found {
     let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
-    let mut found = Vec::new();
+    let mut found = Found::default();
     let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));
     for shard in shards {
         for tensor in &shard.contents.tensors {
             if let Some(before) = homes.insert(&tensor.name, shard.path()) {
                 let (tensor, before, now) = (shorten(&tensor.name), name(before), name(shard.path()));
-                found.push(Disagreement::fatal(format!("'{tensor}' is in {before} and in {now}")));
+                found.add(Disagreement::fatal(format!("'{tensor}' is in {before} and in {now}")));
             }
         }
     }
     found
 }
 
-/// As many as are read, the fatal ones first, and how many more there are.
-fn first_of(mut found: Vec<Disagreement>) -> Vec<Disagreement> {
-    found.sort_by_key(|disagreement| !disagreement.is_fatal);
-    let more = found.len().saturating_sub(TOLD);
-    if more > 0 {
-        found.truncate(TOLD);
-        found.push(Disagreement::mild(format!("... and {more} more")));
+/// As many as are read, the fatal ones first, and how many more there are: an index can name a million tensors.
+#[derive(Default)]
+struct Found {
+    fatal: Vec<Disagreement>,
+    mild: Vec<Disagreement>,
+    all: usize,
+}
+
+impl Found {
+    fn add(&mut self, disagreement: Disagreement) {
+        self.all += 1;
+        let alike = if disagreement.is_fatal { &mut self.fatal } else { &mut self.mild };
+        if alike.len() < TOLD {
+            alike.push(disagreement);
+        }
     }
-    found
+
+    fn told(self) -> Vec<Disagreement> {
+        let mut told = self.fatal;
+        told.extend(self.mild);
+        told.truncate(TOLD);
+        let more = self.all - told.len();
+        if more > 0 {
+            told.push(Disagreement::mild(format!("... and {more} more")));
+        }
+        told
+    }
 }
