@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole runs side by side: tcast, the floor, and the usual Python scripts, on the same files in turn.
 
-    python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--readme]
+    python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--docs]
 
 The floor of a job is what any program must do: read the input once (`cat in > /dev/null`) and write as many bytes as
 the output has (`dd` of zeros). Each round runs every contender once, every other round in the opposite order, so that
@@ -11,7 +11,7 @@ conv=fsync`), cp (`cp` and `sync`) and tcast flush to the disk, otherwise none o
 
 --gib is the size of the float32 input; inputs of other types have as many elements. --python names a Python whose
 torch, numpy with ml_dtypes, and onnxruntime are contenders as far as they are installed, in the job that they all
-can do, float32 -> float8e4m3fn. --readme writes the table of the README.
+can do, float32 -> float8e4m3fn. --docs writes the tables of docs/performance.md and of the README.
 """
 import argparse, os, re, shlex, statistics, struct, subprocess, sys, tempfile, threading, time
 
@@ -51,6 +51,14 @@ def cast(tensor):
 save_file({name: cast(tensor) for name, tensor in load_file(sys.argv[1]).items()}, sys.argv[2])
 """,
 }
+
+
+def table_of_peers(job, gib, seconds):
+    """The README's table: seconds, and how many times those of tcast."""
+    names = {"floor": "`cat` of the input and `dd` of zeros", "tcast": f"tcast, {os.cpu_count()} threads", "tcast -j1": "tcast, 1 thread"}
+    rows = [f"| {names.get(name, name)} | {time:.2f} s | {time / seconds['tcast']:.1f} |"
+            for name, time in sorted(seconds.items(), key=lambda entry: entry[1])]
+    return "\n".join([f"| {job}, {gib} GiB | time | relative to tcast |", "|---|---|---|", *rows])
 
 
 def make_checkpoint(path, mib, tensors):
@@ -100,7 +108,7 @@ def run(command):
 
 class Bench:
     def __init__(self, args, folder):
-        self.args, self.folder, self.rows = args, folder, []
+        self.args, self.folder, self.rows, self.peers_table = args, folder, [], None
         self.output = os.path.join(folder, "out.safetensors")
         self.sync = [] if args.sync else ["--no-sync"]
 
@@ -139,6 +147,7 @@ class Bench:
         row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), f"{memory:.0f}"]
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
+        return seconds
 
     def cast(self, source, dtype, peers=()):
         command = [TCAST, "cast", source, "--to", dtype, "-o", self.output, "-q", "--all"] + self.sync
@@ -158,7 +167,9 @@ class Bench:
         if "->" in job:
             source, target = job.split(" -> ")
             peers = self.peers() if (source, target) == CASTS[0] else ()
-            self.compare(job, self.cast(self.source(source), target, peers))
+            seconds = self.compare(job, self.cast(self.source(source), target, peers))
+            if peers:
+                self.peers_table = table_of_peers(job, self.args.gib, seconds)
         elif job == "bitcast":
             source = self.source("float32")
             flush = " && sync" if self.args.sync else ""
@@ -191,26 +202,33 @@ def main():
     parser.add_argument("--dir", help="a folder for the files (default: a temporary one)")
     parser.add_argument("--python", help="a Python with the peers; without it they are left out")
     parser.add_argument("--sync", action="store_true", help="flush outputs to the disk")
-    parser.add_argument("--readme", action="store_true", help="write the table of the README")
+    parser.add_argument("--docs", action="store_true", help="write the tables of docs/performance.md and of the README")
     args = parser.parse_args()
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
     head = (f"{args.gib} GiB of float32 and as many elements of other types, {os.cpu_count()} cores, page cache warm, "
             f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
-            "| job | compared with | times that | MiB of memory |\n|---|---|---|---|\n")
+            "| job | reference | time relative to the reference | memory in MiB |\n|---|---|---|---|\n")
     print(head, end="")
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         bench = Bench(args, folder)
         for job in args.jobs:
             bench.run(job)
-    if args.readme:
-        path = os.path.join(ROOT, "README.md")
-        with open(path) as file:
-            text = file.read()
-        table = head + "\n".join(bench.rows) + "\n"
-        text, count = re.subn(r"(?s)(## Speed\n\n).*?(\n`python3 benches/speed.py)", lambda found: found[1] + table + found[2], text)
-        assert count == 1, "the README has no such table"
-        with open(path, "w") as file:
-            file.write(text)
+    if args.docs:
+        write_table("docs/performance.md", head + "\n".join(bench.rows))
+        if bench.peers_table:
+            write_table("README.md", bench.peers_table)
+
+
+def write_table(page, table):
+    """Replaces what is between the marks of a page."""
+    path = os.path.join(ROOT, page)
+    with open(path) as file:
+        text = file.read()
+    marks = "(?s)(?<=<!-- speed -->\n\n).*?(?=\n\n<!-- end -->)"
+    text, count = re.subn(marks, lambda found: table, text)
+    assert count == 1, f"{page} has no such table"
+    with open(path, "w") as file:
+        file.write(text)
 
 
 if __name__ == "__main__":

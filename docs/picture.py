@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the README's first commands in a terminal of its own and draws what they print as docs/terminal.svg.
+"""Runs commands in a pseudoterminal and draws their output as docs/terminal.svg, the picture of the README.
 
     cargo build --release && python3 docs/picture.py
 
-The commands run on copies of fixtures, in a folder that is removed afterwards. Only the colours that tcast uses are known.
+TCAST=/path/to/tcast runs that binary instead. The commands run on copies of fixtures in a temporary folder. The script knows
+only the colours that tcast uses.
 """
-import html, os, pty, re, shutil, subprocess, sys, tempfile
+import html, os, pty, re, shutil, subprocess, sys, tempfile, textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COMMANDS = [
@@ -13,19 +14,19 @@ COMMANDS = [
     "tcast bitcast x.npy --bits --range 0..3",
     "tcast cast x.npy --to float8e4m3 -o x.safetensors",
 ]
-TARGET = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
+TCAST = os.environ.get("TCAST", os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast"))
 COLUMNS, FONT, LINE = 124, 13, 18
-WIDTH = 7.83  # of a character, where no monospace font is another: textLength below makes it so
+WIDTH = 7.83  # of a character; textLength below stretches other fonts to it
 COLOURS = {"31": "#ff7b72", "32": "#7ee787", "33": "#e3b341", "34": "#79c0ff", "35": "#d2a8ff", "36": "#76e3ea"}
 
 
 def output_of(command, folder):
-    """What it prints on a terminal, progress bars left out."""
+    """The lines that it prints on a terminal, without progress bars."""
     def into_folder():
         os.chdir(folder)
 
     master, slave = pty.openpty()
-    environment = {**os.environ, "PATH": f"{TARGET}/release:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
+    environment = {**os.environ, "PATH": f"{os.path.dirname(TCAST)}:{os.environ['PATH']}", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)}
     process = subprocess.Popen(command.split(), stdout=slave, stderr=slave, stdin=slave, env=environment, preexec_fn=into_folder)
     os.close(slave)
     printed = b""
@@ -40,13 +41,19 @@ def output_of(command, folder):
     process.wait()
     os.close(master)
     lines = printed.decode().replace("\r\n", "\n").split("\n")
-    # What is drawn over later was a bar.
+    # A line that is drawn over was a progress bar.
     lines = [re.sub(r"\x1b\[[0-9;]*[A-HJKf]", "", line.split("\r")[-1]) for line in lines]
-    return [line for line in lines if line.strip()]
+    return [row for line in lines if line.strip() for row in wrapped(line)]
+
+
+def wrapped(line):
+    """A line as the rows of a terminal. Lines with colours are short enough."""
+    assert len(line) <= COLUMNS or "\x1b" not in line[20:], line
+    return textwrap.wrap(line, COLUMNS + line.count("\x1b") * 5, drop_whitespace=False) if len(line) > COLUMNS else [line]
 
 
 def drawn(line):
-    """A line with its colours, as parts of an SVG text."""
+    """A row with its colours, as parts of an SVG text."""
     parts, style = [], {}
     for text, codes in re.findall(r"([^\x1b]*)(?:\x1b\[([0-9;]*)m)?", line):
         if text:

@@ -439,32 +439,6 @@ fn a_name_that_npy_cannot_hold_is_no_loss_and_many_tensors_are_refused() {
 }
 
 #[test]
-fn every_command_of_the_readme_works() {
-    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let mut lines = readme.lines().peekable();
-    let mut checked = 0;
-    while let Some(line) = lines.next() {
-        let Some(command) = line.strip_prefix("$ tcast ") else { continue };
-        let bench = Bench::with("model.safetensors", "model.safetensors");
-        fs::copy(common::fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
-        fs::copy(common::fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
-        fs::copy(common::fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
-        bench.add_checkpoint("llama-tiny-bf16", "llama");
-        let outcome = bench.run(&command.replace('\'', ""));
-        assert_eq!(outcome.code, Some(0), "{command}: {}", outcome.stderr);
-        let mut shown = String::new();
-        while let Some(output) = lines.next_if(|line| !line.starts_with("$ ") && !line.starts_with("```")) {
-            shown = format!("{shown}{output}\n");
-        }
-        if !shown.is_empty() {
-            assert_eq!(timeless(&(outcome.stdout + &outcome.stderr)), timeless(&shown), "{command}");
-        }
-        checked += 1;
-    }
-    assert!(checked >= 7);
-}
-
-#[test]
 fn slips_of_the_command_line_get_the_command_that_was_meant() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
     bench.run("x.npy --to f16").expect(

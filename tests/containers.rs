@@ -1,4 +1,4 @@
-//! Any container becomes any other: every type is stored as the README's table says, and read back bit for bit.
+//! Any container becomes any other: every type is stored as docs/types.md says, and read back bit for bit.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! `man/` is generated from the command line's definition, the README's table of types from the containers, and checked
+//! `man/` is generated from the command line's definition, the table of types in `docs/types.md` from the containers, and checked
 //! in. (`completions/` is not: its scripts ask the program, which carries them.)
 //!
 //! `TCAST_REFRESH=1 cargo test --test generated` writes them anew.
@@ -104,9 +104,10 @@ fn the_table_of_types_is_fresh() {
         });
         table += &row(std::iter::once(dtype.to_string()).chain(stored).collect());
     }
-    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let (before, rest) = readme.split_once("<!-- types x containers -->\n\n").expect("the README has the table");
+    let path = "docs/types.md";
+    let page = fs::read_to_string(root().join(path)).unwrap();
+    let (before, rest) = page.split_once("<!-- types x containers -->\n\n").expect("the page has the table");
     let (_, after) = rest.split_once("\n<!-- end -->").expect("the table has an end");
     let fresh = format!("{before}<!-- types x containers -->\n\n{table}\n<!-- end -->{after}");
-    check("README.md", fresh.as_bytes());
+    check(path, fresh.as_bytes());
 }

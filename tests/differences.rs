@@ -1,4 +1,4 @@
-//! The table of README.md that tells where tcast differs from other tools: tcast's column, to the bit.
+//! The table of docs/differences.md: tcast's column, to the bit.
 #![allow(clippy::unwrap_used)]
 
 use clap::ValueEnum;
@@ -6,8 +6,7 @@ use tcast::dtype::Dtype;
 use tcast::kernel::{Isa, Kernel, NotANumber, OutOfRange, Parser, Printer, RoundMode, Storage, Texts};
 use tcast::operator::cast::Attributes;
 
-const README: &str = include_str!("../README.md");
-const HEADING: &str = "## Where tcast differs from other tools, and why";
+const PAGE: &str = include_str!("../docs/differences.md");
 
 /// More than fit in a vector register, and no multiple of one: other tools' results depend on the place.
 const COPIES: usize = 37;
@@ -25,8 +24,8 @@ enum Value {
 
 /// A row of the table.
 #[derive(Debug)]
-struct Witness {
-    row: &'static str,
+struct Row {
+    line: &'static str,
     source: Dtype,
     input: Value,
     target: Dtype,
@@ -34,7 +33,7 @@ struct Witness {
     result: Value,
 }
 
-impl Witness {
+impl Row {
     fn is_numeric(&self) -> bool {
         self.source != Dtype::String && self.target != Dtype::String
     }
@@ -70,22 +69,20 @@ fn attributes(flags: &str) -> Attributes {
     attributes
 }
 
-fn witness(row: &'static str) -> Witness {
-    let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-    let [input, to, result, others, why] = cells[..] else { panic!("{row}: five cells are needed") };
-    assert!(!others.is_empty() && !why.is_empty(), "{row}");
+fn parse(line: &'static str) -> Row {
+    let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+    let [input, to, result, others, why] = cells[..] else { panic!("{line}: five cells are needed") };
+    assert!(!others.is_empty() && !why.is_empty(), "{line}");
     let (source, input) = code(input).unwrap().split_once(' ').unwrap();
     let (target, flags) = code(to).map(|to| to.split_once(' ').unwrap_or((to, ""))).unwrap();
     let (source, target): (Dtype, Dtype) = (source.parse().unwrap(), target.parse().unwrap());
     let result = if result == "error" { Value::Error } else { value(target, code(result).unwrap()) };
     let attributes = if flags.is_empty() { Attributes::default() } else { attributes(flags) };
-    Witness { row, source, input: value(source, input), target, attributes, result }
+    Row { line, source, input: value(source, input), target, attributes, result }
 }
 
-fn witnesses() -> Vec<Witness> {
-    let section = README.split_once(HEADING).expect("README.md has the section").1;
-    let section = section.split("\n## ").next().unwrap();
-    section.lines().filter(|line| line.starts_with("| `")).map(witness).collect()
+fn rows() -> Vec<Row> {
+    PAGE.lines().filter(|line| line.starts_with("| `")).map(parse).collect()
 }
 
 /// The low `bits` of a little endian element.
@@ -95,11 +92,11 @@ fn low_bits(element: &[u8], bits: u32) -> u64 {
 }
 
 #[test]
-fn every_number_becomes_what_the_readme_says_wherever_it_stands() {
+fn every_number_becomes_what_the_table_says_wherever_it_stands() {
     let mut seen = 0;
-    for witness in witnesses().iter().filter(|witness| witness.is_numeric()) {
-        let Witness { row, source, input, target, attributes, result } = witness;
-        let (Value::Bits(input), Value::Bits(result)) = (input, result) else { panic!("{row}: bits are needed") };
+    for case in rows().iter().filter(|case| case.is_numeric()) {
+        let Row { line, source, input, target, attributes, result } = case;
+        let (Value::Bits(input), Value::Bits(result)) = (input, result) else { panic!("{line}: bits are needed") };
         let width = |dtype: &Dtype| (dtype.bits() as usize).div_ceil(8);
         let input = input.to_le_bytes()[..width(source)].repeat(COPIES);
         let (from, to) = (Storage::per_byte(*source), Storage::per_byte(*target));
@@ -109,7 +106,7 @@ fn every_number_becomes_what_the_readme_says_wherever_it_stands() {
             kernel.run_on(isa, &input, &mut output, COPIES).unwrap();
             for (place, element) in output.chunks_exact(width(target)).enumerate() {
                 let got = low_bits(element, target.bits());
-                assert_eq!(got, *result, "{row}\n{got:x} at place {place}, {isa:?}");
+                assert_eq!(got, *result, "{line}\n{got:x} at place {place}, {isa:?}");
             }
         }
         seen += 1;
@@ -118,10 +115,10 @@ fn every_number_becomes_what_the_readme_says_wherever_it_stands() {
 }
 
 #[test]
-fn every_text_and_number_becomes_the_other_as_the_readme_says() {
+fn every_text_and_number_becomes_the_other_as_the_table_says() {
     let mut seen = 0;
-    for witness in witnesses().iter().filter(|witness| !witness.is_numeric()) {
-        let Witness { row, source, input, target, attributes, result } = witness;
+    for case in rows().iter().filter(|case| !case.is_numeric()) {
+        let Row { line, source, input, target, attributes, result } = case;
         let got = match input {
             Value::Text(text) => {
                 let mut texts = Texts::default();
@@ -131,7 +128,7 @@ fn every_text_and_number_becomes_the_other_as_the_readme_says() {
                 match parser.parse(&texts, &mut output) {
                     Ok(_) => Value::Bits(low_bits(&output, target.bits())),
                     Err(NotANumber(place)) => {
-                        assert_eq!(place, 0, "{row}");
+                        assert_eq!(place, 0, "{line}");
                         Value::Error
                     }
                 }
@@ -140,22 +137,22 @@ fn every_text_and_number_becomes_the_other_as_the_readme_says() {
                 let mut texts = Texts::default();
                 let printer = Printer::new(Storage::per_byte(*source)).unwrap();
                 printer.print(&bits.to_le_bytes(), 1, &mut texts).unwrap();
-                assert_eq!(texts.len(), 1, "{row}");
+                assert_eq!(texts.len(), 1, "{line}");
                 Value::Text(String::from_utf8(texts.get(0).to_vec()).unwrap())
             }
-            Value::Error => panic!("{row}: an error is no input"),
+            Value::Error => panic!("{line}: an error is no input"),
         };
-        assert_eq!(got, *result, "{row}");
+        assert_eq!(got, *result, "{line}");
         seen += 1;
     }
     assert!(seen >= 15, "{seen} rows were read");
 }
 
 #[test]
-fn no_row_stands_twice() {
-    let mut cases: Vec<String> = witnesses()
+fn no_row_is_a_duplicate() {
+    let mut cases: Vec<String> = rows()
         .iter()
-        .map(|witness| format!("{} {:?} {} {:?}", witness.source, witness.input, witness.target, witness.attributes))
+        .map(|case| format!("{} {:?} {} {:?}", case.source, case.input, case.target, case.attributes))
         .collect();
     cases.sort_unstable();
     for pair in cases.windows(2) {
