@@ -3,6 +3,7 @@
 //! * A `console` block is a session: bash runs the lines that start with `$ ` in one folder, with the files of [`folder`].
 //!   Where a command is followed by output, standard output and standard error must be that output; `...` on a line of its
 //!   own stands for any lines. Times and rates are not compared. A command must succeed, unless the next one is `echo $?`.
+//!   `TCAST_REFRESH=1 cargo test --test docs` writes outputs that have changed, except those with `...`.
 //! * An `sh` block is a script that must succeed in such a folder. `sh by-hand` marks what a test cannot run: installation.
 //!   `sh job` and `yaml job` mark job scripts, which have tests of their own at the end of this file.
 #![cfg(unix)]
@@ -22,7 +23,8 @@ fn root() -> &'static Path {
 
 /// The README and the pages of `docs/`, by their paths from the root.
 fn pages() -> Vec<(String, String)> {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let docs =
+        fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut paths: Vec<String> = docs.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
     paths.push("README.md".to_owned());
     paths.sort();
@@ -64,7 +66,11 @@ fn folder() -> Bench {
 fn bash(bench: &Bench, script: &str, environment: &[(&str, &str)]) -> Output {
     let path = format!("{}:{}", bench.path("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new("bash");
-    command.args(["-euo", "pipefail", "-c", script]).current_dir(bench.path("")).env("PATH", path).env_remove("NO_COLOR");
+    command
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(bench.path(""))
+        .env("PATH", path)
+        .env_remove("NO_COLOR");
     command.envs(environment.iter().copied()).output().unwrap()
 }
 
@@ -94,11 +100,8 @@ fn shows(shown: &[String], lines: &[String]) -> bool {
 fn run_session(page: &str, session: &str, failures: &mut Vec<String>) -> usize {
     let bench = folder();
     let session = format!("\n{session}");
-    let commands: Vec<(&str, &str)> = session
-        .split("\n$ ")
-        .skip(1)
-        .map(|command| command.split_once('\n').unwrap_or((command, "")))
-        .collect();
+    let commands: Vec<(&str, &str)> =
+        session.split("\n$ ").skip(1).map(|command| command.split_once('\n').unwrap_or((command, ""))).collect();
     let mut last_code = 0;
     for (at, (command, shown)) in commands.iter().enumerate() {
         let script = command.replace("$?", &last_code.to_string());
@@ -110,7 +113,16 @@ fn run_session(page: &str, session: &str, failures: &mut Vec<String>) -> usize {
             failures.push(format!("{page}: {command}: exit code {last_code}\n{printed}"));
         }
         if !shown.is_empty() && !shows(&timeless(shown), &timeless(&printed)) {
-            failures.push(format!("{page}: {command}\nprints\n{printed}\nbut the page shows\n{shown}\n"));
+            if std::env::var_os("TCAST_REFRESH").is_some() && !shown.contains("...") {
+                let text = fs::read_to_string(root().join(page)).unwrap();
+                fs::write(
+                    root().join(page),
+                    text.replace(&format!("$ {command}\n{shown}"), &format!("$ {command}\n{printed}")),
+                )
+                .unwrap();
+            } else {
+                failures.push(format!("{page}: {command}\nprints\n{printed}\nbut the page shows\n{shown}\n"));
+            }
         }
     }
     commands.len()
@@ -131,7 +143,10 @@ fn every_example_works_and_prints_what_the_page_shows() {
                     1
                 }
                 "sh by-hand" => {
-                    assert!(!text.contains("tcast cast") || text.contains("cargo run"), "{path}: a test can run\n{text}");
+                    assert!(
+                        !text.contains("tcast cast") || text.contains("cargo run"),
+                        "{path}: a test can run\n{text}"
+                    );
                     0
                 }
                 "sh job" | "yaml job" | "text" | "json" | "python" => 0,
@@ -150,7 +165,11 @@ fn the_picture_shows_what_the_program_prints() {
     let picture = fs::read_to_string(root().join("docs/terminal.svg")).unwrap();
     let bare = |row: &str| {
         let text: String = row.split('<').map(|tag| tag.split_once('>').map_or(tag, |(_, text)| text)).collect();
-        text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&#x27;", "'").replace("&amp;", "&")
+        text.replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&quot;", "\"")
+            .replace("&#x27;", "'")
+            .replace("&amp;", "&")
     };
     let rows: Vec<String> = picture.lines().filter(|line| line.starts_with("<text ")).map(bare).collect();
     let without_blanks = |lines: &[String]| lines.concat().split_whitespace().collect::<String>();
