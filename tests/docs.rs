@@ -114,12 +114,10 @@ fn run_session(page: &str, session: &str, failures: &mut Vec<String>) -> usize {
         }
         if !shown.is_empty() && !shows(&timeless(shown), &timeless(&printed)) {
             if std::env::var_os("TCAST_REFRESH").is_some() && !shown.contains("...") {
-                let text = fs::read_to_string(root().join(page)).unwrap();
-                fs::write(
-                    root().join(page),
-                    text.replace(&format!("$ {command}\n{shown}"), &format!("$ {command}\n{printed}")),
-                )
-                .unwrap();
+                let path = root().join(page);
+                let fresh = format!("$ {command}\n{}", printed.trim_end());
+                let text = fs::read_to_string(&path).unwrap();
+                fs::write(path, text.replace(&format!("$ {command}\n{shown}"), &fresh)).unwrap();
             } else {
                 failures.push(format!("{page}: {command}\nprints\n{printed}\nbut the page shows\n{shown}\n"));
             }
