@@ -47,6 +47,8 @@ pub mod cli;
 #[doc(hidden)]
 pub mod commands;
 #[doc(hidden)]
+pub mod quant;
+#[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
 pub mod scaled;

@@ -12,7 +12,7 @@ const ROOMS: &[&[&str]] = &[
     &["report"],
     &["compare", "engine", "hash", "stats"],
     &["progress", "plan", "staging"],
-    &["select", "scaled", "conversion", "bits", "figures"],
+    &["select", "scaled", "conversion", "bits", "figures", "quant"],
     &["container", "operator"],
     &["kernel"],
     &["dtype", "io", "threads"],

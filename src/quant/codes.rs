@@ -1,0 +1,154 @@
+//! Codes out of every packing, one in a byte.
+
+use super::layout::Packing;
+
+/// Codes of rows and columns of one matrix.
+pub(super) struct Window<'a> {
+    /// The stored bytes of the matrix; of [`Packing::Flat`], of the tensor.
+    pub(super) bytes: &'a [u8],
+    /// Bytes from one stored row to the next.
+    pub(super) stride: usize,
+    pub(super) bits: usize,
+    /// The first row; the output says how many.
+    pub(super) row: usize,
+    /// The first column, a multiple of 32, and how many.
+    pub(super) column: usize,
+    pub(super) columns: usize,
+    /// Columns of the matrix.
+    pub(super) width: usize,
+}
+
+/// The nibble of a word that holds the code of each of its eight columns (AWQ).
+pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+impl Packing {
+    /// How many rows are worth to be unpacked at a time: those whose codes are in the same bytes, or close by.
+    pub(super) fn tile(self) -> usize {
+        match self {
+            Self::Rows(_) | Self::RowsHighFirst | Self::Flat => 1,
+            Self::TransposedBlocks | Self::TransposedWords | Self::AwqWords => 32,
+        }
+    }
+
+    /// Writes the codes of a window, each row `columns` bytes long.
+    #[inline(always)]
+    pub(super) fn unpack(self, window: &Window, out: &mut [u8]) {
+        match self {
+            Self::Rows(_) => rows(window, out, false),
+            Self::RowsHighFirst => rows(window, out, true),
+            Self::Flat => flat(window, out),
+            Self::TransposedBlocks => blocks(window, out),
+            Self::TransposedWords if window.bits == 3 => triples(window, out),
+            Self::TransposedWords => words(window, out),
+            Self::AwqWords => awq(window, out),
+        }
+    }
+}
+
+#[inline(always)]
+fn rows(window: &Window, out: &mut [u8], high_first: bool) {
+    for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
+        let start = row * window.stride + window.column * window.bits / 8;
+        let bytes = &window.bytes[start..(row + 1) * window.stride];
+        match window.bits {
+            4 => nibbles(bytes, out, high_first),
+            bits => stream(bytes, out, bits),
+        }
+    }
+}
+
+/// Pairs of codes; of the last byte maybe one.
+#[inline(always)]
+fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
+    let (pairs, last) = out.as_chunks_mut::<2>();
+    let (even, odd) = if high_first { (4, 0) } else { (0, 4) };
+    for (pair, byte) in pairs.iter_mut().zip(bytes) {
+        *pair = [byte >> even & 15, byte >> odd & 15];
+    }
+    if let [last] = last {
+        *last = bytes[pairs.len()] >> even & 15;
+    }
+}
+
+/// A stream of bits, the low bits of a byte first: eight codes lie in as many bytes as a code has bits.
+#[inline(always)]
+fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
+    let mask = ((1_u16 << bits) - 1) as u8;
+    for (codes, bytes) in out.chunks_mut(8).zip(bytes.chunks(bits)) {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        let word = u64::from_le_bytes(word);
+        for (at, code) in codes.iter_mut().enumerate() {
+            *code = (word >> (at * bits)) as u8 & mask;
+        }
+    }
+}
+
+#[inline(always)]
+fn flat(window: &Window, out: &mut [u8]) {
+    for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
+        let start = row * window.width + window.column;
+        let (first, out) = out.split_at_mut(start % 2);
+        if let [first] = first {
+            *first = window.bytes[start / 2] & 15;
+        }
+        nibbles(&window.bytes[start.div_ceil(2)..], out, true);
+    }
+}
+
+/// A stored row is a column: its bytes are two rows each.
+#[inline(always)]
+fn blocks(window: &Window, out: &mut [u8]) {
+    for column in 0..window.columns {
+        let bytes = &window.bytes[(window.column + column) * window.stride..][..window.stride];
+        for (row, out) in (window.row..).zip(out[column..].iter_mut().step_by(window.columns)) {
+            *out = bytes[row / 2] >> (4 * (row % 2)) & 15;
+        }
+    }
+}
+
+/// int32 words, of which each holds codes of one row.
+#[inline(always)]
+fn words(window: &Window, out: &mut [u8]) {
+    let (bits, codes) = (window.bits, 32 / window.bits);
+    let mask = ((1_u16 << bits) - 1) as u8;
+    for at in 0..window.columns / codes {
+        let words = &window.bytes[(window.column / codes + at) * window.stride..][4 * window.row..];
+        for (word, out) in words.as_chunks().0.iter().zip(out.chunks_exact_mut(window.columns)) {
+            let word = u32::from_le_bytes(*word);
+            for (at, code) in out[at * codes..][..codes].iter_mut().enumerate() {
+                *code = (word >> (at * bits)) as u8 & mask;
+            }
+        }
+    }
+}
+
+/// As [`words`], of codes of three bits, 32 of which lie in three words.
+#[inline(always)]
+fn triples(window: &Window, out: &mut [u8]) {
+    for at in 0..window.columns / 32 {
+        for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
+            let mut bits = 0_u128;
+            for word in 0..3 {
+                let start = (3 * (window.column / 32 + at) + word) * window.stride + 4 * row;
+                let word_bytes = [0, 1, 2, 3].map(|byte| window.bytes[start + byte]);
+                bits |= u128::from(u32::from_le_bytes(word_bytes)) << (32 * word);
+            }
+            for (at, code) in out[32 * at..][..32].iter_mut().enumerate() {
+                *code = (bits >> (3 * at)) as u8 & 7;
+            }
+        }
+    }
+}
+
+/// A stored row is a column, and eight rows are in a word, in AWQ's order.
+#[inline(always)]
+fn awq(window: &Window, out: &mut [u8]) {
+    for column in 0..window.columns {
+        let bytes = &window.bytes[(window.column + column) * window.stride..][..window.stride];
+        let words = bytes.as_chunks().0;
+        for (row, out) in (window.row..).zip(out[column..].iter_mut().step_by(window.columns)) {
+            *out = (u32::from_le_bytes(words[row / 8]) >> (4 * AWQ_NIBBLES[row % 8])) as u8 & 15;
+        }
+    }
+}

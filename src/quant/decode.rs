@@ -1,0 +1,174 @@
+//! The decoder of all layouts.
+
+use super::layout::{Layout, Packing, ScaleOrder, Zeros};
+use super::parts::{Parameters, Part};
+use super::segment::{Room, Rows};
+use super::steps::{Arithmetic, Steps};
+use super::tally::Tally;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::kernel::Isa;
+use std::ops::Range;
+
+/// Turns the stored bytes of a weight into its values.
+pub struct Decoder {
+    steps: Steps,
+    part_bytes: Vec<u64>,
+    /// Names of the codes and of the group index, for messages.
+    names: [String; 2],
+}
+
+impl Decoder {
+    /// A decoder of the weight that `parts` make, to `target`: float32, bfloat16 or float16.
+    ///
+    /// Parts of other roles than the layout has are ignored where no value depends on them (shape, description, activation
+    /// scale), and are errors otherwise.
+    ///
+    /// # Errors
+    /// A part is missing, there twice, or of a dtype or shape that contradicts the others or the parameters; a parameter
+    /// is missing or impossible. Errors name the codes, the part, and the shapes found and expected.
+    pub fn new(
+        layout: &'static Layout,
+        parameters: &Parameters,
+        parts: &[Part],
+        target: Dtype,
+        arithmetic: Arithmetic,
+    ) -> Result<Self> {
+        let steps = Steps::new(layout, parameters, parts, target, arithmetic)?;
+        let bytes = |part: &Part| part.dtype.packed_bytes(part.shape.iter().product()).unwrap_or(u64::MAX);
+        let index = steps.geometry.group_index.map_or("", |slot| parts[slot.index].name);
+        let names = [parts[steps.geometry.codes.index].name, index].map(str::to_owned);
+        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), names })
+    }
+
+    /// The shape of the weight.
+    #[must_use]
+    pub fn shape(&self) -> &[u64] {
+        &self.steps.geometry.shape
+    }
+
+    /// The rows of the weight: the product of all its lengths but the last.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.steps.geometry.all_rows()
+    }
+
+    /// The values of a row.
+    #[must_use]
+    pub fn columns(&self) -> u64 {
+        self.steps.geometry.columns
+    }
+
+    /// The type of the values.
+    #[must_use]
+    pub fn target(&self) -> Dtype {
+        self.steps.target
+    }
+
+    /// Bytes of a decoded row.
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        self.steps.geometry.columns * u64::from(self.steps.target.bits() / 8)
+    }
+
+    /// Ranges of rows that start at multiples of this read the parts with the least waste; any range gives the same bytes.
+    #[must_use]
+    pub fn row_alignment(&self) -> u64 {
+        match self.steps.layout.codes.packing {
+            Packing::Rows(_) | Packing::RowsHighFirst | Packing::Flat => 1,
+            // A cache line of the stored rows.
+            Packing::TransposedBlocks | Packing::AwqWords => 128,
+            Packing::TransposedWords => 32,
+        }
+    }
+
+    /// The bytes of each part that these rows need, in the order of the parts: to read them ahead.
+    #[must_use]
+    pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
+        let geometry = &self.steps.geometry;
+        let mut ranges: Vec<_> = self.part_bytes.iter().map(|bytes| 0..*bytes).collect();
+        if rows.is_empty() || rows.end > self.rows() {
+            return ranges;
+        }
+        let last = rows.end - 1;
+        let matrices = rows.start / geometry.rows..last / geometry.rows + 1;
+        let [first_row, last_row] = [rows.start, last].map(|row| row % geometry.rows);
+        let within = |matrix_bytes: u64, first: u64, end: u64| {
+            matrices.start * matrix_bytes + first..(matrices.end - 1) * matrix_bytes + end
+        };
+        ranges[geometry.codes.index] = match self.steps.layout.codes.packing {
+            Packing::Rows(_) | Packing::RowsHighFirst => {
+                within(geometry.matrix_bytes, first_row * geometry.stride, (last_row + 1) * geometry.stride)
+            }
+            Packing::Flat => rows.start * geometry.columns / 2..(rows.end * geometry.columns).div_ceil(2),
+            _ => within(geometry.matrix_bytes, 0, geometry.matrix_bytes),
+        };
+        if geometry.matrix_scales != 0 && self.steps.layout.scale_order == ScaleOrder::Rows {
+            let width = u64::from(geometry.scale.dtype.bits() / 8);
+            let [below, beside] = [geometry.block[0], geometry.grid[1] * width];
+            let (first, end) = (first_row / below * beside, (last_row / below + 1) * beside);
+            ranges[geometry.scale.index] = within(geometry.matrix_scales * width, first, end);
+        }
+        ranges
+    }
+
+    /// Decodes a range of rows, of the whole stored bytes of each part, in the order of the parts and little endian, into
+    /// `out`, likewise little endian.
+    ///
+    /// # Errors
+    /// The group index names a group that does not exist.
+    ///
+    /// # Panics
+    /// When there are not as many parts as the decoder was made of, a part has not the bytes that its shape needs, the rows
+    /// are not those of the weight, or `out` has not the bytes of the rows.
+    pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<Tally> {
+        self.decode_on(Isa::chosen(), rows, parts, out)
+    }
+
+    /// As [`Decoder::decode`], with one of the instruction sets of [`Isa::available`]: for tests.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    ///
+    /// # Panics
+    /// As [`Decoder::decode`], and when the machine lacks the instruction set.
+    pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<Tally> {
+        let lengths = parts.iter().map(|bytes| bytes.len() as u64);
+        assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
+        assert!(rows.start <= rows.end && rows.end <= self.rows(), "the rows are those of the weight");
+        assert_eq!(out.len() as u64, (rows.end - rows.start) * self.row_bytes(), "the output is as long as the rows");
+        if out.is_empty() {
+            return Ok(Tally::default());
+        }
+        let index = self.group_index(parts)?;
+        let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
+        let room = Room::new(&self.steps, index.is_some());
+        let range = rows.start as usize..rows.end as usize;
+        Ok(isa.run(Rows { steps: &self.steps, parts, index, map: map.unwrap_or_default(), room, range, out }))
+    }
+
+    /// The group of each column. `None` where it is that of its neighbours.
+    fn group_index(&self, parts: &[&[u8]]) -> Result<Option<Vec<u32>>> {
+        let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
+        let bytes = parts[slot.index];
+        let index: Vec<i64> = match slot.dtype {
+            Dtype::Int64 => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
+            _ => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
+        };
+        let groups = self.steps.geometry.grid[1];
+        // compressed-tensors writes -1 where columns are in order after all.
+        let is_unused = self.steps.layout.zeros == Zeros::PackedDown && index.contains(&-1);
+        if is_unused && self.steps.geometry.columns.div_ceil(self.steps.geometry.block[1]) == groups {
+            return Ok(None);
+        }
+        let number = |(column, group): (usize, &i64)| match u32::try_from(*group) {
+            Ok(number) if u64::from(number) < groups => Ok(number),
+            _ => {
+                let [codes, name] = self.names.each_ref().map(|name| crate::error::shorten(name));
+                let message = format!("'{name}' puts column {column} into group {group}, and there are {groups}");
+                Err(Error::new(message).in_tensor(&codes))
+            }
+        };
+        index.iter().enumerate().map(number).collect::<Result<Vec<u32>>>().map(Some)
+    }
+}

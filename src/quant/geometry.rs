@@ -1,0 +1,288 @@
+//! The shapes of a weight and its parts, checked against each other before a byte is read.
+
+use super::layout::{Combination, Group, GroupKind, Groups, Layout, Role, ScaleOrder, Values, Zeros};
+use super::parts::{Parameters, Part, Parts, Slot, extent};
+use super::weight::{Weight, bits, round_up};
+use crate::dtype::Dtype;
+use crate::error::Result;
+
+/// Where everything is. Rows and columns are those of a matrix of the weight.
+#[derive(Clone, Debug)]
+pub(super) struct Geometry {
+    /// The shape of the weight.
+    pub(super) shape: Vec<u64>,
+    /// How many matrices the leading dimensions make.
+    pub(super) matrices: u64,
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    /// Width of a code.
+    pub(super) bits: u32,
+    /// Bytes from one stored row of codes to the next, and from one matrix to the next.
+    pub(super) stride: u64,
+    pub(super) matrix_bytes: u64,
+    /// Rows and columns of a group.
+    pub(super) block: [u64; 2],
+    /// Groups below each other, and side by side, in a matrix.
+    pub(super) grid: [u64; 2],
+    /// Scales of a matrix; 0 where all matrices share them.
+    pub(super) matrix_scales: u64,
+    /// Global scales of a matrix, likewise.
+    pub(super) matrix_globals: u64,
+    /// Elements from one row of tiles of a swizzled scale to the next.
+    pub(super) swizzled_columns: u64,
+    pub(super) codes: Slot,
+    pub(super) scale: Slot,
+    pub(super) global: Option<Slot>,
+    pub(super) zero: Option<Slot>,
+    pub(super) group_index: Option<Slot>,
+    pub(super) map: Option<Slot>,
+    pub(super) nested: Option<[Slot; 2]>,
+    /// Scales that share a nested scale.
+    pub(super) nested_group: u64,
+}
+
+impl Geometry {
+    pub(super) fn new(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
+        let parts = Parts { layout, parts };
+        if let Some(shape) = parameters.shape.as_deref().filter(|shape| extent(shape).is_none()) {
+            return Err(parts.error(format!("the shape {shape:?} is too large")));
+        }
+        let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
+        let bits = bits(&parts, parameters, codes.1.dtype)?;
+        let weight = Weight::new(&parts, parameters, &codes.1, bits)?;
+        let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
+        let group_index = match parts.find(Role::GroupIndex)? {
+            Some(_) if !matches!(layout.zeros, Zeros::PackedDown | Zeros::PackedTransposed) => {
+                return Err(
+                    parts.error(format!("it has a group index, which the layout {} does not know", layout.name))
+                );
+            }
+            Some(found) => {
+                let (slot, part) = parts.typed(found, &[Dtype::Int32, Dtype::Int64])?;
+                if part.shape != [weight.columns] {
+                    return Err(parts.mismatch(&part, &[weight.columns], "one group for each column"));
+                }
+                Some(slot)
+            }
+            None => None,
+        };
+        let mut geometry = Self {
+            matrices: weight.leading.iter().product(),
+            rows: weight.rows,
+            columns: weight.columns,
+            bits,
+            stride: weight.stride,
+            matrix_bytes: weight.matrix_bytes,
+            block: [1, 1],
+            grid: [1, 1],
+            matrix_scales: 0,
+            matrix_globals: 0,
+            swizzled_columns: 0,
+            codes: codes.0,
+            scale: scale.0,
+            global: None,
+            zero: None,
+            group_index,
+            map: None,
+            nested: None,
+            nested_group: parameters.nested_group.unwrap_or(256),
+            shape: weight.shape.clone(),
+        };
+        geometry.set_groups(&parts, parameters, &weight, &scale.1)?;
+        geometry.set_scales(&parts, &weight, &codes.1, &scale.1)?;
+        geometry.set_global(&parts, &weight)?;
+        geometry.set_zeros(&parts, &weight)?;
+        geometry.set_maps(&parts)?;
+        if let Some(size) = parameters.rotation {
+            let is_known = matches!(size, 4 | 16 | 64 | 256 | 1024);
+            if !is_known || !geometry.columns.is_multiple_of(size) {
+                let columns = geometry.columns;
+                return Err(parts.error(format!("{columns} columns cannot be rotated in groups of {size}")));
+            }
+        }
+        Ok(geometry)
+    }
+
+    /// The rows of all matrices.
+    pub(super) fn all_rows(&self) -> u64 {
+        self.matrices * self.rows
+    }
+
+    /// Which elements share a scale: what the config says, or what the shapes leave no doubt of.
+    fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &Weight, scale: &Part) -> Result<()> {
+        let blocks = |group: Group| match group {
+            Group::Tensor => [self.rows.max(1), self.columns.max(1)],
+            Group::Channel => [1, self.columns.max(1)],
+            Group::Neighbours(count) => [1, count],
+            Group::Block(block) => block,
+        };
+        let block = match (parts.layout.groups, parameters.group) {
+            (Groups::Fixed(fixed), Some(given)) if blocks(fixed) != blocks(given) => {
+                let layout = parts.layout.name;
+                return Err(
+                    parts.error(format!("the layout {layout} has a scale for {fixed}, and the config for {given}"))
+                );
+            }
+            (Groups::Fixed(fixed), _) => blocks(fixed),
+            (Groups::Any(kinds), Some(given)) if kinds.contains(&given.kind()) => blocks(given),
+            (Groups::Any(_), Some(given)) => {
+                return Err(parts.error(format!("the layout {} has no scales for {given}", parts.layout.name)));
+            }
+            (Groups::Any(_), None) if self.group_index.is_some() => [1, 1],
+            (Groups::Any(kinds), None) => blocks(self.derive_group(parts, weight, scale, kinds)?),
+        };
+        if block.contains(&0) {
+            return Err(parts.error("it has a scale for a group of 0 elements".to_owned()));
+        }
+        // With a group for each column there are as many groups as there are scales.
+        let indexed = self.group_index.and(match parts.layout.scale_order {
+            ScaleOrder::Transposed => scale.shape.first(),
+            _ => scale.shape.last(),
+        });
+        let beside = indexed.copied().unwrap_or(self.columns.div_ceil(block[1]));
+        (self.block, self.grid) = (block, [self.rows.div_ceil(block[0]), beside]);
+        Ok(())
+    }
+
+    fn derive_group(&self, parts: &Parts, weight: &Weight, scale: &Part, kinds: &[GroupKind]) -> Result<Group> {
+        let (rows, columns) = (self.rows, self.columns);
+        let inner = scale.shape.strip_prefix(&weight.leading[..]).unwrap_or(scale.shape);
+        let [below, beside] = match (inner, parts.layout.scale_order) {
+            (_, ScaleOrder::Flat) => [0, 0],
+            ([] | [1], _) => [1, 1],
+            ([below], _) => [*below, 1],
+            ([beside, below], ScaleOrder::Transposed) | ([below, beside] | [below, 1, beside, 1], _) => {
+                [*below, *beside]
+            }
+            _ => [0, 0],
+        };
+        let divides = beside != 0 && columns.is_multiple_of(beside);
+        let fits = |kind: &GroupKind| match kind {
+            GroupKind::Tensor => [below, beside] == [1, 1],
+            GroupKind::Channel => below == rows && beside == 1,
+            GroupKind::Neighbours => below == rows && divides,
+            GroupKind::Block => below == rows.div_ceil(128) && beside == columns.div_ceil(128),
+        };
+        Ok(match kinds.iter().find(|kind| fits(kind)) {
+            Some(GroupKind::Tensor) => Group::Tensor,
+            Some(GroupKind::Channel) => Group::Channel,
+            Some(GroupKind::Neighbours) => Group::Neighbours(columns / beside),
+            Some(GroupKind::Block) => Group::Block([128, 128]),
+            None => {
+                let (shape, name, scales) = (&self.shape, scale.show(), scale.shape);
+                let unknown = format!(
+                    "the config does not say which elements share a scale, and the shape {scales:?} of '{name}' does not show it for a weight of {shape:?}"
+                );
+                return Err(parts.error(unknown));
+            }
+        })
+    }
+
+    fn set_scales(&mut self, parts: &Parts, weight: &Weight, codes: &Part, scale: &Part) -> Result<()> {
+        let [below, beside] = self.grid;
+        let of_matrix = |inner: &[u64]| scale.shape == [&weight.leading, inner].concat();
+        let is_scalar = self.scale.count == 1 && [below, beside] == [1, 1];
+        let (is_right, expected) = match parts.layout.scale_order {
+            ScaleOrder::Rows => {
+                let is_column = beside == 1 && of_matrix(&[below]);
+                let is_number = [below, beside] == [1, 1] && !weight.leading.is_empty() && of_matrix(&[]);
+                let is_right =
+                    of_matrix(&[below, beside]) || of_matrix(&[below, 1, beside, 1]) || is_column || is_number;
+                (is_right || is_scalar, vec![below, beside])
+            }
+            ScaleOrder::Transposed => (of_matrix(&[beside, below]), vec![beside, below]),
+            ScaleOrder::Swizzled => {
+                let padding = parts.layout.codes.padding;
+                let beside = round_up(self.columns, padding).div_ceil(self.block[1]);
+                let tiles = [round_up(round_up(self.rows, padding), 128), round_up(beside, 4)];
+                self.swizzled_columns = tiles[1];
+                (scale.shape == tiles && weight.leading.is_empty(), tiles.to_vec())
+            }
+            ScaleOrder::Flat => {
+                let count = (self.all_rows() * self.columns).div_ceil(self.block[1]);
+                (self.scale.count == count, vec![count])
+            }
+        };
+        if !is_right {
+            let expected = if parts.layout.scale_order == ScaleOrder::Flat {
+                expected
+            } else {
+                [&weight.leading[..], &expected].concat()
+            };
+            let group = match self.block {
+                [rows, columns] if self.group_index.is_none() => format!(" in groups of {rows} x {columns}"),
+                _ => String::new(),
+            };
+            let why = format!("'{}', a weight of {:?}{group},", codes.show(), self.shape);
+            return Err(parts.mismatch(scale, &expected, &why));
+        }
+        self.matrix_scales = if is_scalar { 0 } else { below * beside };
+        Ok(())
+    }
+
+    fn set_global(&mut self, parts: &Parts, weight: &Weight) -> Result<()> {
+        if !matches!(parts.layout.global, Combination::Multiplier | Combination::Divisor) {
+            return Ok(());
+        }
+        let (slot, part) =
+            parts.typed(parts.need(Role::GlobalScale)?, &[Dtype::Float32, Dtype::Bfloat16, Dtype::Float16])?;
+        let per_matrix = [&[][..], &[1], &[1, 1]].iter().any(|inner| part.shape == [&weight.leading, *inner].concat());
+        if slot.count != 1 && !per_matrix {
+            return Err(parts.mismatch(&part, &[1], "one global scale for the tensor"));
+        }
+        self.matrix_globals = u64::from(slot.count != 1);
+        self.global = Some(slot);
+        Ok(())
+    }
+
+    fn set_zeros(&mut self, parts: &Parts, weight: &Weight) -> Result<()> {
+        let [below, beside] = self.grid;
+        let words = |count: u64| (count * u64::from(self.bits)).div_ceil(32);
+        let (dtypes, expected): (&[Dtype], _) = match parts.layout.zeros {
+            Zeros::None => (&[], [0, 0]),
+            Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
+            Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
+            Zeros::PackedTransposed | Zeros::Awq => (&[Dtype::Int32], [beside, words(below)]),
+        };
+        let is_needed = matches!(parts.layout.zeros, Zeros::PackedTransposed | Zeros::Awq);
+        let found = if is_needed { Some(parts.need(Role::ZeroPoint)?) } else { parts.find(Role::ZeroPoint)? };
+        let Some(found) = found else { return Ok(()) };
+        if parts.layout.zeros == Zeros::None {
+            return Err(
+                parts.error(format!("it has zero points, which the layout {} does not know", parts.layout.name))
+            );
+        }
+        let (slot, part) = parts.typed(found, dtypes)?;
+        let is_plain = parts.layout.zeros == Zeros::Plain && slot.count == self.scale.count;
+        let expected = [&weight.leading[..], &expected].concat();
+        if part.shape != expected && !is_plain {
+            return Err(parts.mismatch(&part, &expected, &format!("a weight of {:?}", self.shape)));
+        }
+        self.zero = Some(slot);
+        Ok(())
+    }
+
+    fn set_maps(&mut self, parts: &Parts) -> Result<()> {
+        if parts.layout.codes.values != Values::Map {
+            return Ok(());
+        }
+        let numbers = |role: Role, count: u64| {
+            let (slot, part) = parts.typed(parts.need(role)?, &[Dtype::Float32])?;
+            if slot.count != count {
+                return Err(parts.mismatch(&part, &[count], &format!("a weight of {:?}", self.shape)));
+            }
+            Ok(slot)
+        };
+        self.map = Some(numbers(Role::CodeMap, 16)?);
+        if self.scale.dtype == Dtype::Uint8 {
+            if self.nested_group == 0 {
+                return Err(parts.error("a scale for 0 scales".to_owned()));
+            }
+            let nested = self.scale.count.div_ceil(self.nested_group);
+            self.nested = Some([numbers(Role::NestedScale, nested)?, numbers(Role::NestedMap, 256)?]);
+        } else if parts.find(Role::NestedScale)?.is_some() {
+            return Err(parts.error("its scales are float32, and have scales of their own".to_owned()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Loops over one row of values, in float32 and for `--arithmetic exact` in float64: each vectorises by itself.
+
+use super::layout::Combination;
+use crate::dtype::FloatFormat;
+
+/// A lane of float32: little endian bytes, as [`crate::kernel::Kernel`] takes them.
+pub(super) type Lane = [[u8; 4]];
+
+/// The bits of the one NaN that comes out.
+const NAN: u32 = 0x7fc0_0000;
+
+/// Codes of a float of fewer than 8 bits without Inf and NaN.
+#[inline(always)]
+pub(super) fn widen_floats(codes: &[u8], lane: &mut Lane, format: FloatFormat, negative_zero: bool) {
+    let shift = 23 - format.mantissa_bits;
+    let sign = format.sign() as u32;
+    let sign_shift = 31 - sign.trailing_zeros();
+    let unit = ((format.min_normal_exponent() + 127) as u32) << 23;
+    let rebias = ((127 - format.bias) as u32) << 23;
+    let min_normal = 1 << format.mantissa_bits;
+    let nothing = if negative_zero { -0.0 } else { 0.0 };
+    for (value, code) in lane.iter_mut().zip(codes) {
+        let code = u32::from(*code);
+        let magnitude = code & (sign - 1);
+        let digits = magnitude << shift;
+        // A subnormal is its mantissa in the low bits of the smallest normal number, less that number.
+        let subnormal = (f32::from_bits(unit + digits) - f32::from_bits(unit)).to_bits();
+        let bits = if magnitude < min_normal { subnormal } else { digits + rebias };
+        let number = f32::from_bits(bits | (code & sign) << sign_shift);
+        *value = (number + nothing).to_le_bytes();
+    }
+}
+
+/// Unsigned codes less a number.
+#[inline(always)]
+pub(super) fn widen_integers(codes: &[u8], lane: &mut Lane, zero: i32) {
+    for (value, code) in lane.iter_mut().zip(codes) {
+        *value = ((i32::from(*code) - zero) as f32).to_le_bytes();
+    }
+}
+
+/// Codes of a table.
+#[inline(always)]
+pub(super) fn look_up(codes: &[u8], lane: &mut Lane, table: &[[u8; 4]; 16]) {
+    for (value, code) in lane.iter_mut().zip(codes) {
+        *value = table[usize::from(code & 15)];
+    }
+}
+
+#[inline(always)]
+pub(super) fn subtract(lane: &mut Lane, zeros: &Lane) {
+    for (value, zero) in lane.iter_mut().zip(zeros) {
+        *value = (f32::from_le_bytes(*value) - f32::from_le_bytes(*zero)).to_le_bytes();
+    }
+}
+
+/// Gives each element what its group has; the first group has only `size - skip` elements left.
+#[inline(always)]
+pub(super) fn expand(groups: &Lane, size: usize, skip: usize, lane: &mut Lane) {
+    match (size, skip) {
+        (1, _) => lane.copy_from_slice(&groups[..lane.len()]),
+        (16, 0) => expand_by::<16>(groups, lane),
+        (32, 0) => expand_by::<32>(groups, lane),
+        _ => {
+            let (first, rest) = lane.split_at_mut((size - skip).min(lane.len()));
+            first.fill(groups.first().copied().unwrap_or_default());
+            for (lane, group) in rest.chunks_mut(size).zip(groups.iter().skip(1)) {
+                lane.fill(*group);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn expand_by<const N: usize>(groups: &Lane, lane: &mut Lane) {
+    let (whole, rest) = lane.as_chunks_mut::<N>();
+    for (lane, group) in whole.iter_mut().zip(groups) {
+        *lane = [*group; N];
+    }
+    if let Some(last) = groups.get(whole.len()) {
+        rest.fill(*last);
+    }
+}
+
+/// Gives each element what the group has that its column names.
+#[inline(always)]
+pub(super) fn expand_indexed(groups: &Lane, index: &[u32], lane: &mut Lane) {
+    for (value, group) in lane.iter_mut().zip(index) {
+        *value = groups[*group as usize];
+    }
+}
+
+/// One product for each element, in float32; twice that where the scales are halved.
+#[inline(always)]
+pub(super) fn multiply(codes: &Lane, scales: &Lane, is_halved: bool, out: &mut Lane) {
+    let factor = if is_halved { 2.0 } else { 1.0 };
+    for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {
+        let value = f32::from_le_bytes(*code) * factor * f32::from_le_bytes(*scale);
+        *out = (if value.is_nan() { NAN } else { value.to_bits() }).to_le_bytes();
+    }
+}
+
+/// Multiplies with one number.
+#[inline(always)]
+pub(super) fn multiply_all(lane: &mut Lane, factor: f32) {
+    for value in lane {
+        let product = f32::from_le_bytes(*value) * factor;
+        *value = (if product.is_nan() { NAN } else { product.to_bits() }).to_le_bytes();
+    }
+}
+
+/// As [`multiply`] and with the global scale, in float64: products of these types are exact there, and a quotient is
+/// rounded so late that rounding it once more gives what rounding it once would have given.
+#[inline(always)]
+pub(super) fn multiply_exactly(
+    codes: &Lane,
+    scales: &Lane,
+    is_halved: bool,
+    (combination, global): (Combination, f32),
+    out: &mut [[u8; 8]],
+) {
+    let factor = if is_halved { 2.0 } else { 1.0 };
+    let (times, by) = match combination {
+        Combination::Nothing => (1.0, 1.0),
+        Combination::Multiplier => (f64::from(global), 1.0),
+        Combination::Divisor => (1.0, f64::from(global)),
+        Combination::Over127 => (1.0, 127.0),
+    };
+    for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {
+        let value = f64::from(f32::from_le_bytes(*code)) * f64::from(f32::from_le_bytes(*scale)) * times / by * factor;
+        *out = (if value.is_nan() { f64::NAN } else { value }).to_le_bytes();
+    }
+}

@@ -1,0 +1,44 @@
+//! Quantized weights: how libraries store them, and the values they stand for.
+//!
+//! A quantized weight is stored as several tensors, its *parts*: codes, the scales that codes are multiplied with, and
+//! sometimes a global scale, zero points or tables. How one library stores and computes them is a [`Layout`], a row of
+//! the table [`LAYOUTS`]. One [`Decoder`] reads all of them:
+//!
+//! 1. [`Decoder::new`] takes the layout, what its config says ([`Parameters`]) and the [`Part`]s from the headers, and
+//!    checks every shape and dtype against every other.
+//! 2. [`Decoder::decode`] turns the stored bytes of the parts into any range of rows of the weight. It is a pure
+//!    function: the rows of a weight come out the same however they are split among calls, threads and machines.
+//!
+//! The weight has the orientation that its model wants, [out, in] for a linear layer: layouts that store the transpose
+//! (GPTQ, AWQ) or whose library returns it (gpt-oss) are transposed on the way.
+
+#![allow(
+    clippy::inline_always,
+    clippy::needless_bitwise_bool,
+    reason = "a loop vectorises when all of it is inlined and without branches"
+)]
+
+mod codes;
+mod decode;
+mod geometry;
+mod lanes;
+mod layout;
+mod parts;
+mod rotate;
+mod scales;
+mod segment;
+mod steps;
+mod table;
+mod tally;
+mod weight;
+mod zeros;
+
+pub use decode::Decoder;
+pub use layout::{
+    Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role, ScaleOrder,
+    Values, Zeros,
+};
+pub use parts::{Parameters, Part};
+pub use steps::Arithmetic;
+pub use table::{LAYOUTS, find};
+pub use tally::Tally;

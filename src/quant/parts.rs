@@ -1,0 +1,120 @@
+//! The parts of a weight as the headers of files describe them.
+
+use super::layout::{Group, Layout, Role};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+
+/// A stored tensor that belongs to a weight.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// What it is to the weight.
+    pub role: Role,
+    /// The tensor's name, for messages.
+    pub name: &'a str,
+    /// The dtype of its elements.
+    pub dtype: Dtype,
+    /// Its shape in elements, of packed tensors that of the file.
+    pub shape: &'a [u64],
+}
+
+/// What the shapes of the parts do not tell: it is in config.json, in the names of the layout, or in tensors of a few bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    /// The shape of the weight where that of the codes leaves it open: `weight_shape` of compressed-tensors, `shape` of
+    /// bitsandbytes' `quant_state`, what the model says of a padded `ComfyUI` weight.
+    pub shape: Option<Vec<u64>>,
+    /// The width of integer codes in int32 words.
+    pub bits: Option<u32>,
+    /// The elements that share a scale; of bitsandbytes, `blocksize` as [`Group::Neighbours`].
+    pub group: Option<Group>,
+    /// Stored zero points are one less, modulo the range of codes: GPTQ's `checkpoint_format` `gptq`, its default, and
+    /// not `gptq_v2`.
+    pub zeros_are_one_less: bool,
+    /// bitsandbytes' `nested_blocksize`; 256 where it is not given.
+    pub nested_group: Option<u64>,
+    /// bitsandbytes' `nested_offset`.
+    pub nested_offset: f32,
+    /// `ComfyUI`'s `convrot_groupsize`, where the weight is rotated: 4, 16, 64, 256 or 1024.
+    pub rotation: Option<u64>,
+    /// The type that the weight had before it was quantized, where the library returns to it first: bitsandbytes' `dtype`.
+    pub weight_dtype: Option<Dtype>,
+}
+
+/// A part without its name: what the decoder keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// Where it is among the parts.
+    pub(super) index: usize,
+    pub(super) dtype: Dtype,
+    /// Its elements.
+    pub(super) count: u64,
+}
+
+/// The parts of a weight by their roles, and what errors say of them.
+pub(super) struct Parts<'a> {
+    pub(super) layout: &'static Layout,
+    pub(super) parts: &'a [Part<'a>],
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn find(&self, role: Role) -> Result<Option<(Slot, Part<'a>)>> {
+        let mut found = self.parts.iter().enumerate().filter(|(_, part)| part.role == role);
+        let Some((index, &part)) = found.next() else { return Ok(None) };
+        if let Some((_, other)) = found.next() {
+            return Err(self.error(format!(
+                "'{}' and '{}' are both its {}",
+                part.show(),
+                other.show(),
+                role.describe()
+            )));
+        }
+        let slot = extent(part.shape).map(|count| Slot { index, dtype: part.dtype, count });
+        let too_large = || self.error(format!("the shape {:?} of '{}' is too large", part.shape, part.show()));
+        Ok(Some((slot.ok_or_else(too_large)?, part)))
+    }
+
+    /// The part of a role that the layout cannot do without.
+    pub(super) fn need(&self, role: Role) -> Result<(Slot, Part<'a>)> {
+        let missing =
+            || self.error(format!("its {} are missing, which the layout {} has", role.describe(), self.layout.name));
+        self.find(role)?.ok_or_else(missing)
+    }
+
+    /// The part of a role, which must have one of these dtypes.
+    pub(super) fn typed(&self, (slot, part): (Slot, Part<'a>), dtypes: &[Dtype]) -> Result<(Slot, Part<'a>)> {
+        if dtypes.contains(&part.dtype) {
+            return Ok((slot, part));
+        }
+        let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
+        let (what, layout) = (part.role.describe(), self.layout.name);
+        Err(self.error(format!(
+            "'{}' is {}, and the {what} of the layout {layout} are {}",
+            part.show(),
+            part.dtype,
+            names.join(" or ")
+        )))
+    }
+
+    pub(super) fn error(&self, message: String) -> Error {
+        let codes = self.parts.iter().find(|part| part.role == Role::Codes);
+        Error::new(message).in_tensor(codes.map_or("", |codes| codes.name))
+    }
+
+    /// A part's shape is not what the codes need.
+    pub(super) fn mismatch(&self, part: &Part, expected: &[u64], why: &str) -> Error {
+        self.error(format!("'{}' has the shape {:?}, but {why} needs {expected:?}", part.show(), part.shape))
+    }
+}
+
+/// The elements of a shape, whose lengths are small enough to be multiplied in any way, a 0 among them or not.
+pub(super) fn extent(shape: &[u64]) -> Option<u64> {
+    let all = shape.iter().try_fold(1_u64, |product, length| product.checked_mul((*length).max(1)));
+    all.filter(|all| *all < 1 << 56)?;
+    Some(shape.iter().product())
+}
+
+impl Part<'_> {
+    pub(super) fn show(&self) -> String {
+        shorten(self.name)
+    }
+}

@@ -1,0 +1,29 @@
+//! The rotation of `ComfyUI`'s `ConvRot`.
+//!
+//! A weight that is rotated was multiplied, in groups of 4^n columns, with the n-fold Kronecker power of
+//! [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]], divided by 2^n. That matrix is symmetric and its own
+//! inverse, so that to multiply once more gives the weight (comfy-kitchen, `tensor/int8_utils.py`). The library sums in
+//! float32, in an order that differs from one machine to another; here sums are those of float64.
+
+/// Rotates each `size` values, which are float64 in little endian bytes.
+pub(super) fn rotate(values: &mut [[u8; 8]], size: usize) {
+    let scale = 1.0 / (size as f64).sqrt(); // a power of two
+    for group in values.chunks_exact_mut(size) {
+        let mut step = 1;
+        while step < size {
+            for start in (0..size).step_by(4 * step) {
+                for at in start..start + step {
+                    let [a, b, c, d] = [0, 1, 2, 3].map(|part| f64::from_le_bytes(group[at + part * step]));
+                    group[at] = (a + b + c - d).to_le_bytes();
+                    group[at + step] = (a + b - c + d).to_le_bytes();
+                    group[at + 2 * step] = (a - b + c + d).to_le_bytes();
+                    group[at + 3 * step] = (b + c + d - a).to_le_bytes();
+                }
+            }
+            step *= 4;
+        }
+        for value in group {
+            *value = (f64::from_le_bytes(*value) * scale).to_le_bytes();
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Scales of groups, as float32.
+
+use super::geometry::Geometry;
+use super::layout::{Exponents, Layout, ScaleOrder};
+use crate::dtype::Dtype;
+use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
+use std::ops::Range;
+
+/// How stored scales become numbers.
+pub(super) enum Reading {
+    /// Floats.
+    Numbers(Kernel),
+    /// Bytes that are powers of two; the float32 bits of the first and of the last, and what is taken off the others.
+    Exponents { first: u32, last: u32, less: u32 },
+    /// Codes of a map, which have scales of their own and an offset (bitsandbytes).
+    Nested { group: usize, offset: f32 },
+}
+
+/// A cast between floats that keeps what it can.
+pub(super) fn cast(source: Dtype, target: Dtype) -> Option<Kernel> {
+    let rules = Rules {
+        saturate: false,
+        infinity_saturates_fnuz: false,
+        round_mode: RoundMode::Nearest,
+        out_of_range: OutOfRange::Wrap,
+    };
+    Kernel::cast(Storage::packed(source), Storage::packed(target), &rules)
+}
+
+impl Reading {
+    /// `None` for a dtype that is no number.
+    pub(super) fn new(layout: &Layout, geometry: &Geometry, offset: f32) -> Option<Self> {
+        let dtype = geometry.scale.dtype;
+        if geometry.nested.is_some() {
+            return Some(Self::Nested { group: geometry.nested_group as usize, offset });
+        }
+        // Bytes of E4M3 are a type of their own to old versions of torch only.
+        let is_viewed = dtype == Dtype::Uint8 && layout.scale_dtypes.contains(&Dtype::Float8E4M3FN);
+        if matches!(dtype, Dtype::Uint8 | Dtype::Float8E8M0) && !is_viewed {
+            return Some(exponents(layout.exponents, dtype));
+        }
+        let dtype = if is_viewed { Dtype::Float8E4M3FN } else { dtype };
+        cast(dtype, Dtype::Float32).map(Self::Numbers)
+    }
+
+    /// Whether the scales are half of what they mean.
+    pub(super) fn is_halved(&self) -> bool {
+        matches!(self, Self::Exponents { less: 1, .. })
+    }
+}
+
+/// The first and the last byte: see [`Exponents`].
+fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
+    const TINY: u32 = 0x0040_0000; // 2^-127
+    let (infinity, nan) = (f32::INFINITY.to_bits(), f32::NAN.to_bits());
+    let (first, last, less) = match rule {
+        Exponents::ByDtype if dtype == Dtype::Float8E8M0 => (TINY, nan, 0),
+        Exponents::Infinity | Exponents::ByDtype => (TINY, infinity, 0),
+        Exponents::Zero => (0, infinity, 0),
+        // 2^(b-128), which is a float32 for every b; codes are doubled for it.
+        Exponents::Ldexp => (TINY >> 1, 254 << 23, 1),
+    };
+    Reading::Exponents { first, last, less }
+}
+
+/// Groups of one row of a matrix.
+pub(super) struct Place {
+    pub(super) matrix: usize,
+    /// The row of groups.
+    pub(super) below: usize,
+    /// The groups; of [`ScaleOrder::Flat`], of the whole weight.
+    pub(super) groups: Range<usize>,
+}
+
+impl Reading {
+    /// Writes the scales of some groups, of the stored `bytes`; `raw` has room for as many of them.
+    #[inline(always)]
+    pub(super) fn fetch(
+        &self,
+        geometry: &Geometry,
+        order: ScaleOrder,
+        place: Place,
+        parts: &[&[u8]],
+        raw: &mut [u8],
+        out: &mut [[u8; 4]],
+    ) {
+        let bytes = parts[geometry.scale.index];
+        let width = geometry.scale.dtype.bits() as usize / 8;
+        let Place { matrix, below, groups } = place;
+        let [rows, beside] = geometry.grid.map(|count| count as usize);
+        let base = matrix * geometry.matrix_scales as usize;
+        let stored = match order {
+            ScaleOrder::Rows => &bytes[(base + below * beside + groups.start) * width..],
+            ScaleOrder::Flat => &bytes[groups.start * width..],
+            ScaleOrder::Transposed => {
+                gather(bytes, raw, width, groups.clone().map(|group| base + group * rows + below));
+                raw
+            }
+            ScaleOrder::Swizzled => {
+                let columns = geometry.swizzled_columns as usize;
+                gather(bytes, raw, width, groups.clone().map(|group| swizzled(below, group, columns)));
+                raw
+            }
+        };
+        let stored = &stored[..groups.len() * width];
+        match self {
+            Self::Numbers(kernel) => {
+                let _ = kernel.run(stored, out.as_flattened_mut(), groups.len()); // whole bytes are never malformed
+            }
+            Self::Exponents { first, last, less } => {
+                for (out, byte) in out.iter_mut().zip(stored) {
+                    let bits = u32::from(*byte).wrapping_sub(*less) << 23;
+                    let bits = if *byte == 0 { *first } else { bits };
+                    // 2^-127 is no normal number.
+                    let bits = if *less == 1 && *byte == 1 { *first << 1 } else { bits };
+                    *out = (if *byte == 255 { *last } else { bits }).to_le_bytes();
+                }
+            }
+            Self::Nested { group, offset } => {
+                let Some([scales, map]) = geometry.nested else { return };
+                let number = |index: usize, at: usize| f32::from_le_bytes(parts[index].as_chunks().0[at]);
+                for ((out, code), at) in out.iter_mut().zip(stored).zip(groups) {
+                    let value = number(map.index, usize::from(*code)) * number(scales.index, at / group);
+                    *out = (value + offset).to_le_bytes();
+                }
+            }
+        }
+    }
+}
+
+/// Where a scale lies in tiles of 128 x 4 that are row-major: see [`ScaleOrder::Swizzled`].
+fn swizzled(row: usize, column: usize, columns: usize) -> usize {
+    let tile = row / 128 * (columns / 4) + column / 4;
+    512 * tile + 16 * (row % 32) + 4 * (row % 128 / 32) + column % 4
+}
+
+/// Copies elements of `width` bytes.
+#[inline(always)]
+fn gather(bytes: &[u8], out: &mut [u8], width: usize, places: impl Iterator<Item = usize>) {
+    match width {
+        1 => places.zip(out).for_each(|(at, out)| *out = bytes[at]),
+        2 => gather_elements::<2>(bytes, out, places),
+        _ => gather_elements::<4>(bytes, out, places),
+    }
+}
+
+#[inline(always)]
+fn gather_elements<const N: usize>(bytes: &[u8], out: &mut [u8], places: impl Iterator<Item = usize>) {
+    let elements = bytes.as_chunks::<N>().0;
+    places.zip(out.as_chunks_mut::<N>().0).for_each(|(at, out)| *out = elements[at]);
+}

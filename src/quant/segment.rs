@@ -1,0 +1,274 @@
+//! The rows of one call: a tile of codes, and then each row of it in segments that fit into the first-level cache.
+
+use super::codes::Window;
+
+use super::lanes::{self, Lane};
+use super::layout::{Combination, Packing, ScaleOrder, Zeros};
+use super::rotate::rotate;
+use super::scales::Place;
+use super::steps::{Arithmetic, Steps, Widening, run};
+use super::tally::Tally;
+use crate::dtype::Dtype;
+use crate::kernel::{Loop, Loss};
+use std::ops::Range;
+
+/// Values that pass through the lanes at a time, a multiple of what codes and rotations come in.
+const SEGMENT: usize = 1024;
+
+/// Room for a tile of codes and for each lane of a segment.
+pub(super) struct Room {
+    /// Values of a segment.
+    columns: usize,
+    codes: Vec<u8>,
+    lane: Vec<[u8; 4]>,
+    scales: Vec<[u8; 4]>,
+    groups: Vec<[u8; 4]>,
+    values: Vec<[u8; 4]>,
+    wide: Vec<[u8; 8]>,
+    /// Stored scales, and what is rounded.
+    scratch: Vec<u8>,
+}
+
+impl Room {
+    pub(super) fn new(steps: &Steps, is_indexed: bool) -> Self {
+        let columns = SEGMENT.min(steps.geometry.columns as usize);
+        let groups = (columns + 1).max(if is_indexed { steps.geometry.grid[1] as usize } else { 0 });
+        let is_wide = steps.arithmetic == Arithmetic::Exact || steps.rotation.is_some();
+        let lane = vec![[0; 4]; columns];
+        Self {
+            columns,
+            codes: vec![0; steps.layout.codes.packing.tile() * columns],
+            scales: lane.clone(),
+            values: lane.clone(),
+            lane,
+            groups: vec![[0; 4]; groups],
+            wide: vec![[0; 8]; if is_wide { columns } else { 0 }],
+            scratch: vec![0; 4 * groups],
+        }
+    }
+}
+
+/// The rows of one call.
+pub(super) struct Rows<'a> {
+    pub(super) steps: &'a Steps,
+    pub(super) parts: &'a [&'a [u8]],
+    pub(super) index: Option<Vec<u32>>,
+    pub(super) map: [[u8; 4]; 16],
+    pub(super) room: Room,
+    pub(super) range: Range<usize>,
+    pub(super) out: &'a mut [u8],
+}
+
+impl Loop for Rows<'_> {
+    type Result = Tally;
+
+    #[inline(always)]
+    fn run(mut self) -> Tally {
+        let geometry = &self.steps.geometry;
+        let packing = self.steps.layout.codes.packing;
+        let (height, width) = (geometry.rows as usize, geometry.columns as usize);
+        let mut tally = Tally::default();
+        let mut row = self.range.start;
+        while row < self.range.end {
+            let (matrix, within) = (row / height, row % height);
+            let tile = packing.tile();
+            let rows = (tile - within % tile).min(height - within).min(self.range.end - row);
+            for column in (0..width).step_by(self.room.columns) {
+                let columns = self.room.columns.min(width - column);
+                let matrix_bytes = geometry.matrix_bytes as usize;
+                let first = if packing == Packing::Flat { 0 } else { matrix * matrix_bytes };
+                let window = Window {
+                    bytes: &self.parts[geometry.codes.index][first..first + matrix_bytes],
+                    stride: geometry.stride as usize,
+                    bits: geometry.bits as usize,
+                    row: within,
+                    column,
+                    columns,
+                    width,
+                };
+                let is_plain = matches!(packing, Packing::Rows(_)) && geometry.bits == 8;
+                if !is_plain {
+                    packing.unpack(&window, &mut self.room.codes[..rows * columns]);
+                }
+                for at in 0..rows {
+                    let codes = if is_plain {
+                        &window.bytes[within * window.stride + column..][..columns]
+                    } else {
+                        &self.room.codes[at * columns..][..columns]
+                    };
+                    let place = [matrix, within + at, column];
+                    widen(self.steps, codes, &self.map, &mut self.room.lane[..columns]);
+                    tally += self.segment(place, columns, row + at);
+                }
+            }
+            row += rows;
+        }
+        tally
+    }
+}
+
+#[inline(always)]
+fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Lane) {
+    match &steps.widening {
+        Widening::Kernel(kernel) => {
+            run(kernel, codes, lane.as_flattened_mut(), codes.len());
+        }
+        Widening::Floats(format, negative_zero) => lanes::widen_floats(codes, lane, *format, *negative_zero),
+        Widening::Integers(zero) => lanes::widen_integers(codes, lane, *zero),
+        Widening::Map => lanes::look_up(codes, lane, map),
+    }
+}
+
+impl Rows<'_> {
+    /// Makes values of the codes in the lane, from a column of a row of a matrix on; `row` is counted through all of them.
+    #[inline(always)]
+    fn segment(&mut self, [matrix, within, column]: [usize; 3], columns: usize, row: usize) -> Tally {
+        let Self { steps, parts, index, room, range, out, .. } = self;
+        let Steps { layout, geometry, .. } = steps;
+        let lane = &mut room.lane[..columns];
+        let scales = &mut room.scales[..columns];
+        // 1. The groups that these columns belong to, and how many elements of the first are before them.
+        let width = geometry.columns as usize;
+        let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
+        let first = if layout.scale_order == ScaleOrder::Flat { row * width + column } else { column };
+        let (groups, skip) = match index {
+            Some(_) => (0..geometry.grid[1] as usize, 0),
+            None => (first / size..(first + columns).div_ceil(size), first % size),
+        };
+        let index = index.as_ref().map(|index| &index[column..][..columns]);
+        let spread = |groups: &Lane, lane: &mut Lane| match index {
+            Some(index) => lanes::expand_indexed(groups, index, lane),
+            None => lanes::expand(groups, size, skip, lane),
+        };
+        let values = &mut room.groups[..groups.len()];
+        // 2. Codes less zero points, which is exact.
+        if let Some(slot) = geometry.zero.filter(|_| steps.zeros.order != Zeros::None) {
+            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), groups.clone(), values);
+            spread(values, scales);
+            lanes::subtract(lane, scales);
+        }
+        // 3. The scale of each element.
+        let place = Place { matrix, below, groups };
+        steps.scales.fetch(geometry, layout.scale_order, place, parts, &mut room.scratch, values);
+        let global = global_scale(steps, parts, matrix, &mut room.scratch);
+        if steps.arithmetic == Arithmetic::Library {
+            combine(steps, values, global, &mut room.scratch);
+        }
+        spread(values, scales);
+        // 4. Products, and what becomes of them.
+        let is_halved = steps.scales.is_halved();
+        let products = &mut room.values[..columns];
+        let start = (row - range.start) * width + column;
+        let bytes = steps.target.bits() as usize / 8;
+        let out = &mut out[start * bytes..][..columns * bytes];
+        let counts = if steps.arithmetic == Arithmetic::Exact {
+            let wide = &mut room.wide[..columns];
+            lanes::multiply_exactly(lane, scales, is_halved, (layout.global, global), wide);
+            if let Some(size) = steps.rotation {
+                rotate(wide, size);
+            }
+            run(&steps.encode, wide.as_flattened(), out, columns)
+        } else {
+            lanes::multiply(lane, scales, is_halved, products);
+            if layout.global == Combination::Over127 {
+                lanes::multiply_all(products, 1.0 / 127.0);
+            }
+            if let Some(size) = steps.rotation {
+                let wide = &mut room.wide[..columns];
+                wide.iter_mut().zip(&*products).for_each(|(wide, value)| {
+                    *wide = f64::from(f32::from_le_bytes(*value)).to_le_bytes();
+                });
+                rotate(wide, size);
+                products.iter_mut().zip(&*wide).for_each(|(value, wide)| {
+                    *value = (f64::from_le_bytes(*wide) as f32).to_le_bytes();
+                });
+            }
+            if let Some(rounding) = &steps.product_rounding {
+                rounding.round(products, &mut room.scratch);
+            }
+            run(&steps.encode, products.as_flattened(), out, columns)
+        };
+        let mut tally = Tally { flushed: counts[Loss::Flushed], ..Tally::default() };
+        if has_special(out, steps.target) {
+            let at = row as u64 * geometry.columns + column as u64;
+            count_specials(out, steps.target, (lane, scales), global, at, &mut tally);
+        }
+        tally
+    }
+}
+
+/// The global scale of a matrix; 1 where there is none.
+#[inline(always)]
+fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
+    let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
+    let width = slot.dtype.bits() as usize / 8;
+    let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];
+    run(kernel, bytes, &mut scratch[..4], 1);
+    scratch.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes))
+}
+
+/// Scales with the global scale, in the steps of the library.
+#[inline(always)]
+fn combine(steps: &Steps, scales: &mut Lane, global: f32, scratch: &mut [u8]) {
+    let mut global = [global.to_le_bytes()];
+    let rounding = steps.scale_rounding.as_ref();
+    if let Some(rounding) = rounding {
+        rounding.round(scales, scratch);
+        rounding.round(&mut global, scratch);
+    }
+    let [global] = global.map(f32::from_le_bytes);
+    match steps.layout.global {
+        Combination::Nothing | Combination::Over127 => return,
+        Combination::Multiplier => lanes::multiply_all(scales, global),
+        Combination::Divisor => {
+            for scale in &mut *scales {
+                *scale = (f32::from_le_bytes(*scale) / global).to_le_bytes();
+            }
+        }
+    }
+    if let Some(rounding) = rounding {
+        rounding.round(scales, scratch);
+    }
+}
+
+/// Whether any value is infinite or NaN.
+#[inline(always)]
+fn has_special(out: &[u8], target: Dtype) -> bool {
+    let wide = |mask: u32| {
+        out.as_chunks().0.iter().fold(false, |any, bytes| any | (u32::from_le_bytes(*bytes) & mask == mask))
+    };
+    let narrow = |mask: u16| {
+        out.as_chunks().0.iter().fold(false, |any, bytes| any | (u16::from_le_bytes(*bytes) & mask == mask))
+    };
+    match target {
+        Dtype::Bfloat16 => narrow(0x7f80),
+        Dtype::Float16 => narrow(0x7c00),
+        _ => wide(0x7f80_0000),
+    }
+}
+
+/// Counts infinite values and NaNs, the first of which is element `at`: for the few segments that have any.
+#[inline(never)]
+fn count_specials(out: &[u8], target: Dtype, factors: (&Lane, &Lane), global: f32, at: u64, tally: &mut Tally) {
+    let (width, infinity) = match target {
+        Dtype::Bfloat16 => (2, 0x7f80),
+        Dtype::Float16 => (2, 0x7c00),
+        _ => (4, 0x7f80_0000),
+    };
+    let elements = out.chunks_exact(width).zip(factors.0.iter().zip(factors.1));
+    for (at, (bytes, (code, scale))) in (at..).zip(elements) {
+        let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+        let magnitude = bits & if width == 2 { 0x7fff } else { 0x7fff_ffff };
+        let [code, scale] = [code, scale].map(|bytes| f32::from_le_bytes(*bytes));
+        if magnitude > infinity {
+            tally.nan += 1;
+            tally.nan_codes += u64::from(code.is_nan());
+            tally.nan_scales += u64::from(scale.is_nan() || global.is_nan());
+            tally.first_nan.get_or_insert(at);
+        } else if magnitude == infinity {
+            tally.infinite += 1;
+            tally.overflowed += u64::from(scale.is_finite() && global.is_finite());
+            tally.first_infinite.get_or_insert(at);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is done to each value of a weight, worked out once.
+
+use super::geometry::Geometry;
+use super::lanes::Lane;
+use super::layout::{Layout, Precision, Values, Zeros};
+use super::parts::{Parameters, Part};
+use super::scales::{Reading, cast};
+use super::zeros::ZeroPoints;
+use crate::dtype::{Class, Dtype, FloatFormat};
+use crate::error::{Error, Result};
+use crate::kernel::{Counts, Kernel};
+
+/// In which steps values are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// As the library of the layout does: its bytes.
+    #[default]
+    Library,
+    /// The exact product of code (less its zero point), scale and global scale, rounded once. The scale of nested
+    /// bitsandbytes layouts is what that library makes of them, and rotated weights are sums in float64.
+    Exact,
+}
+
+/// A rounding on the way: float32 to a narrower type and back.
+pub(super) struct Through {
+    narrow: Kernel,
+    widen: Kernel,
+}
+
+impl Through {
+    /// `None` where nothing is rounded.
+    fn new(dtype: Dtype) -> Option<Self> {
+        let is_wide = dtype == Dtype::Float32;
+        (!is_wide).then(|| Some(Self { narrow: cast(Dtype::Float32, dtype)?, widen: cast(dtype, Dtype::Float32)? }))?
+    }
+
+    #[inline(always)]
+    pub(super) fn round(&self, lane: &mut Lane, scratch: &mut [u8]) {
+        let (count, lane) = (lane.len(), lane.as_flattened_mut());
+        run(&self.narrow, lane, &mut scratch[..2 * count], count);
+        run(&self.widen, &scratch[..2 * count], lane, count);
+    }
+}
+
+/// Runs a kernel over numbers of whole bytes, none of which is malformed.
+#[inline(always)]
+pub(super) fn run(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize) -> Counts {
+    kernel.run(input, output, count).unwrap_or_default()
+}
+
+/// What codes are, as the loops need it.
+pub(super) enum Widening {
+    /// Numbers of 8 bits.
+    Kernel(Kernel),
+    Floats(FloatFormat, bool),
+    /// Unsigned integers, less a number.
+    Integers(i32),
+    Map,
+}
+
+/// The layout and the steps of one weight.
+pub(super) struct Steps {
+    pub(super) layout: &'static Layout,
+    pub(super) geometry: Geometry,
+    pub(super) target: Dtype,
+    pub(super) arithmetic: Arithmetic,
+    pub(super) rotation: Option<usize>,
+    pub(super) widening: Widening,
+    pub(super) scales: Reading,
+    pub(super) zeros: ZeroPoints,
+    /// The global scale to float32.
+    pub(super) global: Option<Kernel>,
+    pub(super) scale_rounding: Option<Through>,
+    pub(super) product_rounding: Option<Through>,
+    /// From the last lane to the target.
+    pub(super) encode: Kernel,
+}
+
+impl Steps {
+    /// See [`super::Decoder::new`].
+    pub(super) fn new(
+        layout: &'static Layout,
+        parameters: &Parameters,
+        parts: &[Part],
+        target: Dtype,
+        arithmetic: Arithmetic,
+    ) -> Result<Self> {
+        let geometry = Geometry::new(layout, parameters, parts)?;
+        let name = parts[geometry.codes.index].name;
+        let no_target = || Error::new(format!("weights cannot be decoded to {target}")).in_tensor(name);
+        let is_float = matches!(target, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16);
+        let last = match arithmetic {
+            Arithmetic::Library => Dtype::Float32,
+            Arithmetic::Exact => Dtype::Float64,
+        };
+        let through = |precision: Precision| match precision {
+            Precision::Float32 => None,
+            Precision::Bfloat16 => Some(Dtype::Bfloat16),
+            Precision::Scale => Some(geometry.scale.dtype),
+            Precision::Target => Some(target),
+            Precision::Weight => parameters.weight_dtype,
+        };
+        // The last step rounds to the target anyway.
+        let product = through(layout.product_precision).filter(|dtype| *dtype != target);
+        let half = 1 << (geometry.bits - 1);
+        let widening = match layout.codes.values {
+            Values::Stored => Widening::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?),
+            Values::Float(dtype) | Values::FloatWithoutNegativeZero(dtype) => match dtype.class() {
+                Class::Float(format) => Widening::Floats(format, matches!(layout.codes.values, Values::Float(_))),
+                _ => return Err(no_target()),
+            },
+            Values::Unsigned if geometry.zero.is_none() => Widening::Integers(half),
+            Values::Unsigned => Widening::Integers(0),
+            Values::Map => Widening::Map,
+        };
+        let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
+        Ok(Self {
+            layout,
+            target,
+            arithmetic,
+            rotation: parameters.rotation.map(|size| size as usize),
+            widening,
+            scales: Reading::new(layout, &geometry, parameters.nested_offset).ok_or_else(no_target)?,
+            zeros: ZeroPoints {
+                order: if geometry.zero.is_some() { layout.zeros } else { Zeros::None },
+                more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),
+                kernel: zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
+            },
+            global: geometry.global.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
+            scale_rounding: through(layout.scale_precision).and_then(Through::new),
+            product_rounding: product.and_then(Through::new),
+            encode: Some(()).filter(|()| is_float).and_then(|()| cast(last, target)).ok_or_else(no_target)?,
+            geometry,
+        })
+    }
+}

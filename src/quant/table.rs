@@ -1,0 +1,381 @@
+//! The table of layouts.
+//!
+//! A new layout is a row. What a row cannot say in its fields is one small function that a variant of [`Packing`],
+//! [`ScaleOrder`], [`Exponents`] or [`Zeros`] names.
+//!
+//! The rules are those of compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen 0.2.40,
+//! and were compared with them byte for byte. Those of `ComfyUI`'s int8, optimum-quanto 0.2.7, `AutoGPTQ`, `AutoAWQ` and
+//! bitsandbytes were read in their sources.
+
+use super::layout::{
+    Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role, ScaleOrder, Values,
+    Zeros,
+};
+use crate::dtype::Dtype::{
+    self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32,
+    Int8, Int32, Uint8,
+};
+
+/// The layout of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Layout> {
+    LAYOUTS.iter().find(|layout| layout.name == name)
+}
+
+const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];
+const EXPONENTS: &[Dtype] = &[Uint8, Float8E8M0];
+
+/// One number in a byte, which is as wide as its dtype.
+const fn bytes(dtypes: &'static [Dtype]) -> Codes {
+    Codes { values: Values::Stored, packing: Packing::Rows(1), dtypes, padding: 1 }
+}
+
+/// Pairs of E2M1, the low four bits first.
+const NIBBLES: Codes = Codes {
+    values: Values::Float(Float4E2M1),
+    packing: Packing::Rows(1),
+    dtypes: &[Uint8, Int8, Float4E2M1],
+    padding: 1,
+};
+
+/// A row that most others differ from in a few fields only: float8 with float32 products.
+const BASE: Layout = Layout {
+    name: "",
+    library: "",
+    names: &[],
+    codes: bytes(&[Float8E4M3FN]),
+    groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Neighbours, GroupKind::Block]),
+    scale_dtypes: FLOATS,
+    exponents: Exponents::Infinity,
+    scale_order: ScaleOrder::Rows,
+    global: Combination::Nothing,
+    zeros: Zeros::None,
+    scale_precision: Precision::Float32,
+    product_precision: Precision::Float32,
+};
+
+const COMPRESSED_TENSORS: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::ZeroPoint, ".weight_zero_point"),
+    (Role::Activation, ".input_scale"),
+    (Role::Activation, ".input_zero_point"),
+];
+
+const COMPRESSED_TENSORS_PACKED: &[(Role, &str)] = &[
+    (Role::Codes, ".weight_packed"),
+    (Role::Scale, ".weight_scale"),
+    (Role::ZeroPoint, ".weight_zero_point"),
+    (Role::GroupIndex, ".weight_g_idx"),
+    (Role::Shape, ".weight_shape"),
+    (Role::GlobalScale, ".weight_global_scale"),
+    (Role::Activation, ".input_global_scale"),
+];
+
+const MODELOPT: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::GlobalScale, ".weight_scale_2"),
+    (Role::Activation, ".input_scale"),
+];
+
+const COMFY: &[(Role, &str)] = &[
+    (Role::Codes, ".weight"),
+    (Role::Scale, ".weight_scale"),
+    (Role::GlobalScale, ".weight_scale_2"),
+    (Role::Description, ".comfy_quant"),
+    (Role::Activation, ".input_scale"),
+];
+
+/// All layouts.
+pub static LAYOUTS: &[Layout] = &[
+    // transformers `integrations/finegrained_fp8.py`; DeepSeek-V3 `inference/fp8_cast_bf16.py`, which has partial blocks.
+    Layout {
+        name: "hf-fp8",
+        library: "transformers and DeepSeek, quant_method fp8 or mxfp8",
+        names: &[
+            &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv"), (Role::Activation, ".activation_scale")],
+            &[(Role::Codes, ""), (Role::Scale, "_scale_inv"), (Role::Activation, "_activation_scale")], // 3-D experts
+            &[(Role::Codes, ""), (Role::Scale, "_scales_inv")],
+            &[(Role::Codes, ".weight"), (Role::Scale, ".scale")], // DeepSeek-V4
+            &[(Role::Codes, ".weight"), (Role::Scale, ".qscale_weight"), (Role::Activation, ".qscale_act")], // Mistral
+        ],
+        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Block]),
+        scale_dtypes: &[Float32, Bfloat16, Float16, Float8E8M0, Uint8],
+        exponents: Exponents::ByDtype,
+        ..BASE
+    },
+    Layout {
+        name: "hf-fp4",
+        library: "DeepSeek-V4, expert_dtype fp4",
+        names: &[
+            &[(Role::Codes, ".weight"), (Role::Scale, ".scale")],
+            &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
+        ],
+        codes: NIBBLES,
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        exponents: Exponents::ByDtype,
+        ..BASE
+    },
+    // compressed-tensors `quantization/lifecycle/forward_helpers.py`: (codes - zero point) * scale, in the scale's dtype.
+    Layout {
+        name: "ct-fp8",
+        library: "compressed-tensors, format float-quantized or naive-quantized",
+        names: &[COMPRESSED_TENSORS],
+        zeros: Zeros::Plain,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+    Layout {
+        name: "ct-int8",
+        library: "compressed-tensors, format int-quantized or naive-quantized",
+        names: &[COMPRESSED_TENSORS],
+        codes: bytes(&[Int8]),
+        zeros: Zeros::Plain,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+    // `compressors/pack_quantized/`
+    Layout {
+        name: "ct-pack",
+        library: "compressed-tensors, format pack-quantized",
+        names: &[COMPRESSED_TENSORS_PACKED],
+        codes: Codes { values: Values::Unsigned, packing: Packing::Rows(4), dtypes: &[Int32], padding: 1 },
+        zeros: Zeros::PackedDown,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+    // `compressors/nvfp4/`: the product is bfloat16 whatever the target.
+    Layout {
+        name: "ct-nvfp4",
+        library: "compressed-tensors, format nvfp4-pack-quantized",
+        names: &[COMPRESSED_TENSORS_PACKED],
+        codes: NIBBLES,
+        groups: Groups::Fixed(Group::Neighbours(16)),
+        scale_dtypes: &[Float8E4M3FN],
+        global: Combination::Divisor,
+        product_precision: Precision::Bfloat16,
+        ..BASE
+    },
+    Layout {
+        name: "ct-mxfp4",
+        library: "compressed-tensors, format mxfp4-pack-quantized",
+        names: &[COMPRESSED_TENSORS_PACKED],
+        codes: NIBBLES,
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        product_precision: Precision::Bfloat16,
+        ..BASE
+    },
+    Layout {
+        name: "ct-mxfp6",
+        library: "compressed-tensors, format mxfp6-pack-quantized",
+        names: &[COMPRESSED_TENSORS_PACKED],
+        codes: Codes { values: Values::Float(Float6E2M3), packing: Packing::Rows(1), dtypes: &[Uint8], padding: 1 },
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        product_precision: Precision::Bfloat16,
+        ..BASE
+    },
+    Layout {
+        name: "ct-mxfp8",
+        library: "compressed-tensors, format mxfp8-quantized",
+        names: &[COMPRESSED_TENSORS],
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        product_precision: Precision::Bfloat16,
+        ..BASE
+    },
+    // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.
+    Layout {
+        name: "modelopt-fp8",
+        library: "ModelOpt, quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN or FP8_PB_WO",
+        names: &[MODELOPT],
+        scale_precision: Precision::Target,
+        product_precision: Precision::Target,
+        ..BASE
+    },
+    // `nvfp4_tensor.py`
+    Layout {
+        name: "modelopt-nvfp4",
+        library: "ModelOpt, quant_algo NVFP4 or W4A16_NVFP4",
+        names: &[MODELOPT],
+        codes: Codes { values: Values::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
+        groups: Groups::Fixed(Group::Neighbours(16)),
+        scale_dtypes: &[Float8E4M3FN],
+        global: Combination::Multiplier,
+        ..BASE
+    },
+    // `mxfp4_tensor.py`, `mxfp8_tensor.py`
+    Layout {
+        name: "modelopt-mxfp4",
+        library: "ModelOpt, quant_algo mxfp4",
+        names: &[MODELOPT],
+        codes: NIBBLES,
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        ..BASE
+    },
+    Layout {
+        name: "modelopt-mxfp8",
+        library: "ModelOpt, quant_algo MXFP8",
+        names: &[MODELOPT],
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        ..BASE
+    },
+    // comfy-kitchen `backends/eager/quantization.py`
+    Layout {
+        name: "comfy-fp8",
+        library: "ComfyUI, format float8_e4m3fn or float8_e5m2",
+        names: &[COMFY],
+        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+        groups: Groups::Fixed(Group::Tensor),
+        scale_precision: Precision::Target,
+        product_precision: Precision::Target,
+        ..BASE
+    },
+    Layout {
+        name: "comfy-scaled-fp8",
+        library: "ComfyUI, files with a tensor scaled_fp8",
+        names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".scale_weight"), (Role::Activation, ".scale_input")]],
+        codes: bytes(&[Float8E4M3FN, Float8E5M2]),
+        groups: Groups::Fixed(Group::Tensor),
+        scale_precision: Precision::Target,
+        product_precision: Precision::Target,
+        ..BASE
+    },
+    // `dequantize_int8_simple` and, with a rotation, `dequantize_int8_convrot_weight`.
+    Layout {
+        name: "comfy-int8",
+        library: "ComfyUI, format int8_tensorwise",
+        names: &[COMFY],
+        codes: bytes(&[Int8]),
+        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        ..BASE
+    },
+    Layout {
+        name: "comfy-nvfp4",
+        library: "ComfyUI, format nvfp4",
+        names: &[COMFY],
+        codes: Codes { packing: Packing::RowsHighFirst, dtypes: &[Uint8], padding: 16, ..NIBBLES },
+        groups: Groups::Fixed(Group::Neighbours(16)),
+        scale_dtypes: &[Float8E4M3FN, Uint8],
+        scale_order: ScaleOrder::Swizzled,
+        global: Combination::Multiplier,
+        scale_precision: Precision::Target,
+        product_precision: Precision::Target,
+        ..BASE
+    },
+    Layout {
+        name: "comfy-mxfp8",
+        library: "ComfyUI, format mxfp8",
+        names: &[COMFY],
+        codes: Codes { padding: 32, ..bytes(&[Float8E4M3FN]) },
+        groups: Groups::Fixed(Group::Neighbours(32)),
+        scale_dtypes: EXPONENTS,
+        exponents: Exponents::Zero,
+        scale_order: ScaleOrder::Swizzled,
+        ..BASE
+    },
+    // transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
+    Layout {
+        name: "gptoss-mxfp4",
+        library: "gpt-oss, quant_method mxfp4",
+        names: &[
+            &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
+            &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
+        ],
+        codes: Codes {
+            values: Values::Float(Float4E2M1),
+            packing: Packing::TransposedBlocks,
+            dtypes: &[Uint8],
+            padding: 1,
+        },
+        groups: Groups::Fixed(Group::Block([32, 1])),
+        scale_dtypes: EXPONENTS,
+        exponents: Exponents::Ldexp,
+        scale_order: ScaleOrder::Transposed,
+        ..BASE
+    },
+    // AutoGPTQ `qlinear_cuda_old.py`, GPTQModel `dequantize_weight`: scale * (code - zero), in the scale's dtype.
+    Layout {
+        name: "gptq",
+        library: "GPTQ, quant_method gptq, checkpoint_format gptq or gptq_v2",
+        names: &[&[
+            (Role::Codes, ".qweight"),
+            (Role::Scale, ".scales"),
+            (Role::ZeroPoint, ".qzeros"),
+            (Role::GroupIndex, ".g_idx"),
+        ]],
+        codes: Codes { values: Values::Unsigned, packing: Packing::TransposedWords, dtypes: &[Int32], padding: 1 },
+        groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::PackedTransposed,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+    // AutoAWQ `awq/utils/packing_utils.py`, `dequantize_gemm`
+    Layout {
+        name: "awq",
+        library: "AWQ, quant_method awq, version gemm",
+        names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
+        codes: Codes { values: Values::Unsigned, packing: Packing::AwqWords, dtypes: &[Int32], padding: 1 },
+        groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
+        scale_order: ScaleOrder::Transposed,
+        zeros: Zeros::Awq,
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+    // bitsandbytes `functional.py`, `dequantize_4bit` and `int8_vectorwise_dequant`
+    Layout {
+        name: "bnb-4bit",
+        library: "bitsandbytes, load_in_4bit, quant_type nf4 or fp4",
+        names: &[&[
+            (Role::Codes, ".weight"),
+            (Role::Scale, ".weight.absmax"),
+            (Role::CodeMap, ".weight.quant_map"),
+            (Role::NestedScale, ".weight.nested_absmax"),
+            (Role::NestedMap, ".weight.nested_quant_map"),
+            (Role::Description, ".weight.quant_state.bitsandbytes__nf4"),
+            (Role::Description, ".weight.quant_state.bitsandbytes__fp4"),
+        ]],
+        codes: Codes {
+            values: Values::Map,
+            packing: Packing::Flat,
+            dtypes: &[Uint8, Bfloat16, Float16, Float32], // by `bnb_4bit_quant_storage`; bytes all the same
+            padding: 1,
+        },
+        groups: Groups::Any(&[GroupKind::Neighbours]),
+        scale_dtypes: &[Float32, Uint8],
+        scale_order: ScaleOrder::Flat,
+        product_precision: Precision::Weight,
+        ..BASE
+    },
+    Layout {
+        name: "bnb-int8",
+        library: "bitsandbytes, load_in_8bit",
+        names: &[&[(Role::Codes, ".weight"), (Role::Scale, ".SCB"), (Role::Description, ".weight_format")]],
+        codes: bytes(&[Int8]),
+        groups: Groups::Fixed(Group::Channel),
+        scale_dtypes: &[Float32],
+        global: Combination::Over127,
+        ..BASE
+    },
+    // optimum-quanto `tensor/qbytes.py`: weights of 8 bits; those of 2 and 4 have another form.
+    Layout {
+        name: "quanto",
+        library: "quanto, weights qint8 or qfloat8",
+        names: &[&[
+            (Role::Codes, ".weight._data"),
+            (Role::Scale, ".weight._scale"),
+            (Role::Activation, ".input_scale"),
+            (Role::Activation, ".output_scale"),
+        ]],
+        codes: bytes(&[Int8, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2]),
+        groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        product_precision: Precision::Scale,
+        ..BASE
+    },
+];

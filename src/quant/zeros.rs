@@ -1,0 +1,64 @@
+//! Zero points of groups, as float32.
+
+use super::codes::AWQ_NIBBLES;
+use super::geometry::Geometry;
+use super::layout::Zeros;
+use crate::kernel::Kernel;
+use std::ops::Range;
+
+/// How zero points are read.
+pub(super) struct ZeroPoints {
+    pub(super) order: Zeros,
+    /// What is added to the stored number, modulo the range of codes.
+    pub(super) more: u32,
+    /// Of [`Zeros::Plain`]: their dtype to float32.
+    pub(super) kernel: Option<Kernel>,
+}
+
+impl ZeroPoints {
+    /// Those of some groups of a row of groups, in `bytes` of all of them.
+    #[inline(always)]
+    pub(super) fn fetch(
+        &self,
+        geometry: &Geometry,
+        bytes: &[u8],
+        (matrix, below): (usize, usize),
+        groups: Range<usize>,
+        out: &mut [[u8; 4]],
+    ) {
+        let [rows, beside] = geometry.grid.map(|count| count as usize);
+        let bits = geometry.bits as usize;
+        let words = (rows * bits).div_ceil(32);
+        let mask = (1_u32 << bits) - 1;
+        let base = matrix * words * beside;
+        let word = |at: usize| u32::from_le_bytes(bytes.as_chunks().0[base + at]);
+        let finish = |code: u32| (((code + self.more) & mask) as f32).to_le_bytes();
+        match self.order {
+            Zeros::None => {}
+            Zeros::Plain => {
+                let first = if geometry.matrix_scales == 0 { 0 } else { (matrix * rows + below) * beside };
+                let bytes = &bytes[first + groups.start..first + groups.end];
+                if let Some(kernel) = &self.kernel {
+                    // Numbers of 8 bits: none is malformed.
+                    let _ = kernel.run(bytes, out.as_flattened_mut(), bytes.len());
+                }
+            }
+            Zeros::PackedDown | Zeros::PackedTransposed => {
+                let (start, shift) = (below * bits / 32, below * bits % 32);
+                for (out, group) in out.iter_mut().zip(groups) {
+                    let at = |word: usize| {
+                        if self.order == Zeros::PackedDown { word * beside + group } else { group * words + word }
+                    };
+                    let high = if shift + bits > 32 { word(at(start + 1)) } else { 0 };
+                    let both = u64::from(word(at(start))) | u64::from(high) << 32;
+                    *out = finish((both >> shift) as u32 & mask);
+                }
+            }
+            Zeros::Awq => {
+                for (out, group) in out.iter_mut().zip(groups) {
+                    *out = finish(word(group * words + below / 8) >> (4 * AWQ_NIBBLES[below % 8]) & mask);
+                }
+            }
+        }
+    }
+}

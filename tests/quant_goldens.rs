@@ -1,0 +1,160 @@
+//! Quantized weights decoded as the libraries decode them, byte for byte: files that the libraries wrote, with their own
+//! decodes. `fixtures/README.md` says what is in them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tcast::dtype::Dtype;
+use tcast::kernel::Isa;
+use tcast::quant::{Arithmetic, Decoder, Group, Parameters, Part, Role, find};
+
+struct Tensor {
+    dtype: Dtype,
+    shape: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+struct Golden {
+    name: String,
+    layout: String,
+    options: serde_json::Value,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+fn read(path: &Path) -> Golden {
+    let bytes = fs::read(path).unwrap();
+    let (size, file) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, data) = file.split_at(u64::from_le_bytes(*size) as usize);
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).unwrap();
+    let metadata = &header["__metadata__"];
+    let tensor = |value: &serde_json::Value| {
+        let numbers =
+            |key: &str| value[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect::<Vec<_>>();
+        let name = value["dtype"].as_str().unwrap();
+        let [start, end] = numbers("data_offsets")[..] else { panic!("two offsets") };
+        Tensor {
+            dtype: Dtype::all().find(|dtype| dtype.safetensors_name() == Some(name)).unwrap(),
+            shape: numbers("shape"),
+            bytes: data[start as usize..end as usize].to_vec(),
+        }
+    };
+    let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
+    Golden {
+        name: path.file_name().unwrap().to_str().unwrap().to_owned(),
+        layout: metadata["layout"].as_str().unwrap().to_owned(),
+        options: metadata["decode"].as_str().map_or_else(Default::default, |text| serde_json::from_str(text).unwrap()),
+        tensors: tensors.map(|(name, value)| (name.clone(), tensor(value))).collect(),
+    }
+}
+
+/// The golden's layout by our name, and what its config would say.
+fn layout(golden: &Golden) -> (&'static str, Parameters) {
+    let shape_of = |name: &str| golden.tensors[&format!("encoded.{name}")].shape.clone();
+    let given = |group| Parameters { group: Some(group), ..Parameters::default() };
+    match golden.layout.as_str() {
+        "ct-fp8-tensor" => ("ct-fp8", given(Group::Tensor)),
+        "ct-fp8-channel" => ("ct-fp8", given(Group::Channel)),
+        "ct-fp8-block" => ("ct-fp8", given(Group::Block([128, 128]))),
+        "ct-int8-channel" => ("ct-int8", given(Group::Channel)),
+        "ct-int-pack" => {
+            let shape = golden.tensors["encoded.weight_shape"].bytes.as_chunks().0;
+            let shape = shape.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+            let bits = golden.options["bits"].as_u64().map(|bits| bits as u32);
+            ("ct-pack", Parameters { shape: Some(shape), bits, ..Parameters::default() })
+        }
+        // Without a block size, transformers takes it from the shapes.
+        "hf-fp8-block" if golden.options["block"].is_null() => {
+            let (weight, grid) = (shape_of("weight"), shape_of("weight_scale_inv"));
+            let side = |at: usize| weight[weight.len() - at] / grid[grid.len() - at];
+            ("hf-fp8", given(Group::Block([side(2), side(1)])))
+        }
+        "hf-fp8-block" => ("hf-fp8", Parameters::default()),
+        name => (find(name).unwrap().name, Parameters::default()),
+    }
+}
+
+/// Bytes that differ; all NaNs are alike.
+fn differing(ours: &[u8], theirs: &[u8], dtype: Dtype) -> usize {
+    let is_nan = |bytes: &[u8]| match dtype {
+        Dtype::Bfloat16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7fff > 0x7f80,
+        Dtype::Float16 => u16::from_le_bytes(bytes.try_into().unwrap()) & 0x7fff > 0x7c00,
+        _ => f32::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+    };
+    let width = dtype.bits() as usize / 8;
+    let pairs = ours.chunks_exact(width).zip(theirs.chunks_exact(width));
+    pairs.filter(|(ours, theirs)| ours != theirs && !(is_nan(ours) && is_nan(theirs))).count() * width
+}
+
+/// Compares a golden, and gives how many bytes there were.
+fn check(golden: &Golden) -> usize {
+    let (layout, parameters) = layout(golden);
+    let layout = find(layout).unwrap();
+    let encoded = golden.tensors.iter().filter_map(|(name, tensor)| Some((name.strip_prefix("encoded.")?, tensor)));
+    let role = |name: &str| {
+        let names = layout.names.iter().flat_map(|names| names.iter());
+        names.clone().find(|(_, suffix)| suffix.get(1..) == Some(name)).map(|(role, _)| *role)
+    };
+    let encoded: Vec<(Role, &str, &Tensor)> =
+        encoded.filter_map(|(name, tensor)| Some((role(name)?, name, tensor))).collect();
+    let parts: Vec<Part> = encoded
+        .iter()
+        .map(|&(role, name, tensor)| Part { role, name, dtype: tensor.dtype, shape: &tensor.shape })
+        .collect();
+    let bytes: Vec<&[u8]> = encoded.iter().map(|(_, _, tensor)| &tensor.bytes[..]).collect();
+    let mut compared = 0;
+    for (name, wanted) in &golden.tensors {
+        let Some(name) = name.strip_prefix("decoded.").filter(|name| !name.contains('.')) else { continue };
+        let target = name.parse().unwrap();
+        let decoder = Decoder::new(layout, &parameters, &parts, target, Arithmetic::Library)
+            .unwrap_or_else(|error| panic!("{}: {error}", golden.name));
+        assert_eq!(decoder.shape(), wanted.shape, "{}", golden.name);
+        let mut whole = vec![0; wanted.bytes.len()];
+        decoder.decode(0..decoder.rows(), &bytes, &mut whole).unwrap();
+        let count = differing(&whole, &wanted.bytes, target);
+        assert_eq!(count, 0, "{}: {name}: {count} of {} bytes differ", golden.name, whole.len());
+        for isa in Isa::available() {
+            // Ranges of many lengths, the first of which are 1, 2, 3 ...
+            let (mut start, mut length) = (0, 1);
+            while start < decoder.rows() {
+                let end = (start + length).min(decoder.rows());
+                let place = start as usize * decoder.row_bytes() as usize..end as usize * decoder.row_bytes() as usize;
+                let mut piece = vec![0xa5; place.len()];
+                decoder.decode_on(isa, start..end, &bytes, &mut piece).unwrap();
+                assert_eq!(piece, whole[place], "{}: {name}, rows {start} to {end} with {isa:?}", golden.name);
+                (start, length) = (end, length + 1);
+            }
+        }
+        compared += whole.len();
+    }
+    compared
+}
+
+fn goldens(folder: &Path) -> BTreeMap<String, (usize, usize)> {
+    let mut layouts = BTreeMap::<String, (usize, usize)>::new();
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors")) {
+        let golden = read(path);
+        let bytes = check(&golden);
+        let (files, sum) = layouts.entry(golden.layout).or_default();
+        (*files, *sum) = (*files + 1, *sum + bytes);
+    }
+    layouts
+}
+
+#[test]
+fn weights_decode_to_the_bytes_of_the_libraries() {
+    let layouts = goldens(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/quantized")));
+    assert!(layouts.len() >= 20, "{layouts:?}");
+}
+
+/// `TCAST_GOLDENS=DIR cargo test --test quant_goldens -- --ignored --nocapture` compares the files of another folder.
+#[test]
+#[ignore = "needs a folder of goldens in TCAST_GOLDENS"]
+fn other_goldens_are_equal() {
+    let layouts = goldens(Path::new(&std::env::var_os("TCAST_GOLDENS").expect("TCAST_GOLDENS names a folder")));
+    let sum = layouts.values().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
+    for (layout, (files, bytes)) in layouts.iter().chain([(&"total".to_owned(), &sum)]) {
+        eprintln!("{layout:18} {files:4} files {bytes:9} bytes, all equal");
+    }
+}
