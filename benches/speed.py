@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Whole runs side by side: tcast, the floor, and the usual Python scripts, on the same files in turn.
+"""Compares whole runs of tcast with the floor and with the usual Python scripts, on the same files.
 
     python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--docs]
 
-The floor of a job is what any program must do: read the input once (`cat in > /dev/null`) and write as many bytes as
-the output has (`dd` of zeros). Each round runs every contender once, every other round in the opposite order, so that
-a slow moment of the machine meets all of them; what is printed are medians, and ratios to the floor. The inputs are
-read once before, so the page cache is warm; outputs are removed after each run. With --sync the floor (`dd
-conv=fsync`), cp (`cp` and `sync`) and tcast flush to the disk, otherwise none of them does.
+The floor of a job is the work that no program can avoid: `cat` reads the input once, and `dd` writes as many zeros as the
+output has bytes. Each round runs every program once, and every other round in the opposite order, so that a slow moment of the
+machine affects all of them. The script prints medians, and ratios to the first program of a job. It reads the inputs once before
+the first round, so the page cache is warm, and removes the outputs after each run. With --sync, the floor (`dd conv=fsync`), cp
+(`cp` and `sync`) and tcast flush to the disk; otherwise none of them does.
 
---gib is the size of the float32 input; inputs of other types have as many elements. --python names a Python whose
-torch, numpy with ml_dtypes, and onnxruntime are contenders as far as they are installed, in the job that they all
-can do, float32 -> float8e4m3fn. --docs writes the tables of docs/performance.md and of the README.
+--gib is the size of the float32 input; inputs of other types have as many elements. --python names a Python. The job float32 ->
+float8e4m3fn also runs those of torch, numpy with ml_dtypes, and onnxruntime that it has installed. --docs writes the tables of
+docs/performance.md and of the README.
 """
 import argparse, os, re, shlex, statistics, struct, subprocess, sys, tempfile, threading, time
 
@@ -81,7 +81,7 @@ def make_checkpoint(path, mib, tensors):
 
 
 def run(command):
-    """Seconds, and the peak of anonymous memory in MiB as /proc tells it."""
+    """Seconds, and the peak of anonymous memory in MiB, from /proc."""
     start = time.perf_counter()
     process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.DEVNULL)
     peak, is_over = 0, threading.Event()
@@ -123,14 +123,14 @@ class Bench:
         return path
 
     def floor(self, inputs, size):
-        """Reading the inputs and writing so many bytes."""
+        """A command that reads the inputs and writes so many bytes."""
         read = f"cat {' '.join(map(shlex.quote, inputs))} > /dev/null"
         flush = " conv=fsync" if self.args.sync else ""
         write = f"dd if=/dev/zero of={shlex.quote(self.output)} bs=1M count={size} iflag=count_bytes status=none{flush}"
         return f"{read} && {write}" if size else read
 
     def compare(self, job, contenders):
-        """Runs all in turn; the first contender is what the others are compared with."""
+        """Runs all in turn, and compares the others with the first contender."""
         results = {name: [] for name in contenders}
         for attempt in range(self.args.rounds + 1):
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
@@ -200,7 +200,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", nargs="+", choices=jobs, default=jobs, metavar="NAME", help=f"some of {', '.join(jobs)}")
     parser.add_argument("--dir", help="a folder for the files (default: a temporary one)")
-    parser.add_argument("--python", help="a Python with the peers; without it they are left out")
+    parser.add_argument("--python", help="a Python with the other libraries; without it, the script does not run them")
     parser.add_argument("--sync", action="store_true", help="flush outputs to the disk")
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/performance.md and of the README")
     args = parser.parse_args()
