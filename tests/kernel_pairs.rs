@@ -1,21 +1,22 @@
-//! Every pair of numeric types, on every instruction set, against the slow twin: bytes and counts.
+//! Every pair of numeric types, on every instruction set, against the reference implementation: bytes and counts.
 //!
 //! Sources of 16 bits and fewer give every code. Wider ones give every threshold of the target, the codes on
 //! either side of it, and random codes that lie close to a tie more often than chance would have it.
 #![allow(clippy::unwrap_used)]
 
-#[path = "common/twin.rs"]
-mod twin;
+#[path = "common/reference.rs"]
+mod reference;
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use reference::{
+    Kind, Losses, Magnitude, NUMERIC, Number, ONLY_SOURCES, Outcome, Reference, bits, decode, kind, mask, sources,
+    to_bytes,
+};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Counts, Isa, Kernel, Loss, Malformed, OutOfRange, RoundMode, Rules, Storage};
-use twin::{
-    Kind, Losses, Magnitude, NUMERIC, Number, ONLY_SOURCES, Outcome, Twin, bits, decode, kind, mask, sources, to_bytes,
-};
 
 /// Random codes per pair, of each of two sorts.
 const RANDOM: usize = 25_000;
@@ -75,10 +76,10 @@ fn run(kernel: &Kernel, isa: Isa, input: &[u8], target: Storage, count: usize) -
     (output, counts)
 }
 
-/// Casts the codes with the kernel in every storage and on every instruction set, and with the twin.
+/// Casts the codes with the kernel in every storage and on every instruction set, and with the reference implementation.
 fn check(source: Dtype, target: Dtype, rules: Rules, codes: &[u64]) {
-    let twin = Twin::new(source, target, rules);
-    let outcomes: Vec<Outcome> = codes.iter().map(|&code| twin.cast(code)).collect();
+    let reference = Reference::new(source, target, rules);
+    let outcomes: Vec<Outcome> = codes.iter().map(|&code| reference.cast(code)).collect();
     let inputs = source_storages(source).into_iter().map(|storage| (storage, to_bytes(codes.iter().copied(), storage)));
     let inputs: Vec<_> = inputs.collect();
     for target in layouts(target) {
@@ -128,11 +129,11 @@ impl Pair {
     /// `input` is the bytes of `codes`, `expected` those of `outcomes`.
     fn check(&self, isa: Isa, input: &[u8], expected: &[u8], codes: &[u64], outcomes: &[Outcome]) {
         let (output, counts) = run(&self.kernel, isa, input, self.target, codes.len());
-        if output == expected && counts == twin::counts(outcomes) {
+        if output == expected && counts == reference::counts(outcomes) {
             return;
         }
         for (index, (code, outcome)) in codes.iter().zip(outcomes).enumerate() {
-            let [expected, got] = [expected, &output].map(|bytes| twin::element(bytes, self.target, index));
+            let [expected, got] = [expected, &output].map(|bytes| reference::element(bytes, self.target, index));
             assert!(expected == got, "{} on {isa:?}: {code:x} -> expected {expected:x}, got {got:x}", self.name());
             let (_, counts) = run(&self.kernel, isa, &to_bytes([*code], self.source), self.target, 1);
             let expected = outcome.losses.counts(1);
@@ -142,7 +143,7 @@ impl Pair {
                 self.name()
             );
         }
-        let expected = twin::counts(outcomes);
+        let expected = reference::counts(outcomes);
         panic!("{} on {isa:?}: {} values -> expected {expected:?}, got {counts:?}", self.name(), codes.len());
     }
 
@@ -161,34 +162,34 @@ fn check_every_code(source: Dtype) {
 }
 
 #[test]
-fn every_type_of_the_table_has_its_line_in_the_twin() {
+fn every_type_of_the_table_has_a_line_in_the_reference() {
     let numbers = Dtype::all().filter(|dtype| !matches!(dtype.class(), Class::Complex | Class::String));
     let (to_and_from, only_from): (Vec<_>, Vec<_>) = numbers.partition(|dtype| dtype.onnx_number().is_some());
     assert_eq!((&to_and_from[..], &only_from[..]), (&NUMERIC[..], &ONLY_SOURCES[..]));
 }
 
 #[test]
-fn every_code_of_8_bits_and_fewer_casts_as_the_twin_does() {
+fn every_code_of_8_bits_and_fewer_casts_as_the_reference_does() {
     sources().filter(|&source| bits(source) <= 8).for_each(check_every_code);
 }
 
 #[test]
-fn every_float16_casts_as_the_twin_does() {
+fn every_float16_casts_as_the_reference_does() {
     check_every_code(Dtype::Float16);
 }
 
 #[test]
-fn every_bfloat16_casts_as_the_twin_does() {
+fn every_bfloat16_casts_as_the_reference_does() {
     check_every_code(Dtype::Bfloat16);
 }
 
 #[test]
-fn every_int16_casts_as_the_twin_does() {
+fn every_int16_casts_as_the_reference_does() {
     check_every_code(Dtype::Int16);
 }
 
 #[test]
-fn every_uint16_casts_as_the_twin_does() {
+fn every_uint16_casts_as_the_reference_does() {
     check_every_code(Dtype::Uint16);
 }
 
@@ -212,8 +213,8 @@ impl Random {
 fn thresholds(target: Dtype) -> Vec<Magnitude> {
     let mut thresholds = vec![Magnitude::ZERO];
     if let (..=16, Kind::Float(_)) = kind(target) {
-        thresholds.extend(twin::numbers(target));
-        thresholds.extend(twin::midpoints(target));
+        thresholds.extend(reference::numbers(target));
+        thresholds.extend(reference::midpoints(target));
     }
     // Powers of two, which E8M0 has, and what is halfway between them.
     thresholds.extend((-1080..1030).flat_map(|exponent| [1, 3].map(|mantissa| Magnitude::new(mantissa, exponent))));
@@ -234,7 +235,7 @@ fn floor(source: Dtype, magnitude: Magnitude) -> u64 {
         (bits, _) => 1 << (bits - 1),
     };
     let is_at_most = |code| matches!(decode(source, code).number, Number::Finite(number) if number <= magnitude);
-    twin::count_leading(end, is_at_most).saturating_sub(1)
+    reference::count_leading(end, is_at_most).saturating_sub(1)
 }
 
 /// The code of the opposite number, where there is one.
@@ -271,7 +272,7 @@ fn difficult_codes(source: Dtype, target: Dtype) -> Vec<u64> {
     }
     let mut random = Random(u64::from(source as u8) << 8 | u64::from(target as u8));
     if let Kind::Float(_) = kind(source).1 {
-        let infinity = twin::max_finite(source) + 1;
+        let infinity = reference::max_finite(source) + 1;
         let payload_bits = infinity.trailing_zeros();
         codes.extend((0..payload_bits).map(|bit| infinity | 1 << bit));
         codes.extend((0..1000).map(|_| infinity | random.next() >> (64 - payload_bits)));
@@ -303,42 +304,42 @@ fn check_difficult_codes(source: Dtype) {
 }
 
 #[test]
-fn float32_thresholds_and_random_values_cast_as_the_twin_does() {
+fn float32_thresholds_and_random_values_cast_as_the_reference_does() {
     check_difficult_codes(Dtype::Float32);
 }
 
 #[test]
-fn float64_thresholds_and_random_values_cast_as_the_twin_does() {
+fn float64_thresholds_and_random_values_cast_as_the_reference_does() {
     check_difficult_codes(Dtype::Float64);
 }
 
 #[test]
-fn int32_thresholds_and_random_values_cast_as_the_twin_does() {
+fn int32_thresholds_and_random_values_cast_as_the_reference_does() {
     check_difficult_codes(Dtype::Int32);
 }
 
 #[test]
-fn uint32_thresholds_and_random_values_cast_as_the_twin_does() {
+fn uint32_thresholds_and_random_values_cast_as_the_reference_does() {
     check_difficult_codes(Dtype::Uint32);
 }
 
 #[test]
-fn int64_thresholds_and_random_values_cast_as_the_twin_does() {
+fn int64_thresholds_and_random_values_cast_as_the_reference_does() {
     check_difficult_codes(Dtype::Int64);
 }
 
 #[test]
-fn uint64_thresholds_and_random_values_cast_as_the_twin_does() {
+fn uint64_thresholds_and_random_values_cast_as_the_reference_does() {
     check_difficult_codes(Dtype::Uint64);
 }
 
 #[test]
-fn double_rounding_witnesses_are_rounded_once() {
+fn double_rounding_counterexamplees_are_rounded_once() {
     use Dtype as D;
     const NO_SATURATION: Rules = Rules { saturate: false, ..RULES };
     const NEAREST: Rules = Rules { round_mode: RoundMode::Nearest, ..RULES };
     // On the way over float32 (the last but one: float64) each would end one code away.
-    let witnesses = [
+    let counterexamplees = [
         (D::Float64, 0x3ff0020000000001, D::Float16, RULES, 0x3c01),
         (D::Float64, 0x40effdffffffffff, D::Float16, RULES, 0x7bff),
         (D::Float64, 0x3ff0100000000001, D::Bfloat16, RULES, 0x3f81),
@@ -355,12 +356,12 @@ fn double_rounding_witnesses_are_rounded_once() {
         (D::Int64, 0x4000004000000001, D::Float32, RULES, 0x5e800001),
         (D::Uint32, 0xbfffffff, D::Float8E8M0, NEAREST, 0x9e),
     ];
-    for (source, code, target, rules, expected) in witnesses {
+    for (source, code, target, rules, expected) in counterexamplees {
         let (source, target) = (Storage::packed(source), Storage::packed(target));
         let pair = Pair::new(source, target, rules);
         for isa in Isa::available() {
             let (output, _) = run(&pair.kernel, isa, &to_bytes([code], source), target, 1);
-            let got = twin::element(&output, target, 0);
+            let got = reference::element(&output, target, 0);
             assert!(got == expected, "{} on {isa:?}: {code:x} -> expected {expected:x}, got {got:x}", pair.name());
         }
         check(source.dtype, target.dtype, rules, &[code]);
@@ -396,7 +397,7 @@ fn every_instruction_set_agrees_with_the_baseline() {
                 continue;
             }
             for (index, code) in codes.iter().enumerate() {
-                let [expected, got] = [&expected, &got].map(|(bytes, _)| twin::element(bytes, pair.target, index));
+                let [expected, got] = [&expected, &got].map(|(bytes, _)| reference::element(bytes, pair.target, index));
                 assert!(expected == got, "{} on {isa:?}: {code:x} -> expected {expected:x}, got {got:x}", pair.name());
             }
             panic!("{} on {isa:?}: expected {:?}, got {:?}", pair.name(), expected.1, got.1);
@@ -412,8 +413,8 @@ fn any_length_at_any_address_gives_the_same_as_one_long_run() {
     const LONGEST: usize = 2100;
     for_every_pair(|pair| {
         let codes = random_codes(pair.source.dtype, LONGEST);
-        let twin = Twin::new(pair.source.dtype, pair.target.dtype, pair.rules);
-        let outcomes: Vec<Outcome> = codes.iter().map(|&code| twin.cast(code)).collect();
+        let reference = Reference::new(pair.source.dtype, pair.target.dtype, pair.rules);
+        let outcomes: Vec<Outcome> = codes.iter().map(|&code| reference.cast(code)).collect();
         for length in (0..=70).chain([1023, 1024, 1025, 2047, 2048, 2049]) {
             // Packed elements can only be cut where a byte begins.
             let start = length % 5 * 8;
@@ -424,7 +425,7 @@ fn any_length_at_any_address_gives_the_same_as_one_long_run() {
             let mut expected = vec![0xee; before_output];
             expected.extend(to_bytes(outcomes.iter().map(|outcome| outcome.code), pair.target));
             expected.extend([0xee; 3]); // nothing is written behind the last element
-            let expected_counts = twin::counts(outcomes);
+            let expected_counts = reference::counts(outcomes);
             for isa in Isa::available() {
                 let mut output = vec![0xee; expected.len()];
                 let (input, into) = (&input[before_input..], &mut output[before_output..]);
@@ -462,8 +463,8 @@ fn bits_above_an_integer_in_a_byte_are_ignored() {
             let pair = Pair::new(Storage::per_byte(source), Storage::packed(target), RULES);
             let bytes: Vec<u8> = (0..=255).collect();
             let codes: Vec<u64> = bytes.iter().map(|&byte| u64::from(byte) & mask(bits(source))).collect();
-            let twin = Twin::new(source, target, RULES);
-            let outcomes: Vec<Outcome> = codes.iter().map(|&code| twin.cast(code)).collect();
+            let reference = Reference::new(source, target, RULES);
+            let outcomes: Vec<Outcome> = codes.iter().map(|&code| reference.cast(code)).collect();
             let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), pair.target);
             for isa in Isa::available() {
                 pair.check(isa, &bytes, &expected, &codes, &outcomes);
@@ -560,7 +561,7 @@ fn complex_numbers_swap_their_parts_one_by_one() {
 #[test]
 #[ignore = "2^32 inputs, minutes"]
 #[allow(clippy::print_stdout, reason = "many minutes pass between two lines")]
-fn every_float32_casts_as_the_twin_does() {
+fn every_float32_casts_as_the_reference_does() {
     const BLOCK: u64 = 1 << 16;
     // One of each way in which a kernel can go: by rounding, range, zeros and width.
     let floats = [Dtype::Float8E4M3FN, Dtype::Float8E4M3FNUZ, Dtype::Float8E5M2, Dtype::Float16, Dtype::Bfloat16];
@@ -568,7 +569,7 @@ fn every_float32_casts_as_the_twin_does() {
     for target in floats.into_iter().chain(others) {
         let next = AtomicU64::new(0);
         let check_blocks = || {
-            let twin = Twin::new(Dtype::Float32, target, RULES);
+            let reference = Reference::new(Dtype::Float32, target, RULES);
             let pair = Pair::new(Storage::packed(Dtype::Float32), Storage::packed(target), RULES);
             loop {
                 let start = next.fetch_add(BLOCK, Ordering::Relaxed);
@@ -576,7 +577,7 @@ fn every_float32_casts_as_the_twin_does() {
                     break;
                 }
                 let codes: Vec<u64> = (start..start + BLOCK).collect();
-                let outcomes: Vec<Outcome> = codes.iter().map(|&code| twin.cast(code)).collect();
+                let outcomes: Vec<Outcome> = codes.iter().map(|&code| reference.cast(code)).collect();
                 let input = to_bytes(codes.iter().copied(), pair.source);
                 let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), pair.target);
                 for isa in Isa::available() {

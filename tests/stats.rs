@@ -1,9 +1,10 @@
 //! The figures of a tensor against the most obvious way to find each, and the picture of a histogram to the letter.
 #![allow(clippy::unwrap_used)]
 
-#[path = "common/twin.rs"]
-mod twin;
+#[path = "common/reference.rs"]
+mod reference;
 
+use reference::{Kind, bits, decode, kind, mask, sources, to_bytes};
 use std::io::Write;
 use tcast::container::{self, Checksum, Data, Elements, Form, Reader, Tensor, TextForm};
 use tcast::dtype::Dtype;
@@ -11,7 +12,6 @@ use tcast::io::map::MappedFile;
 use tcast::kernel::Storage;
 use tcast::progress::Silent;
 use tcast::stats::{self, Histogram, Number, Stats};
-use twin::{Kind, bits, decode, kind, mask, sources, to_bytes};
 
 /// The figures of some bytes on 1, 2 and 7 threads, which must be equal.
 fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Stats {
@@ -57,9 +57,9 @@ fn check(dtype: Dtype, codes: &[u64]) {
     let (mut zeros, mut subnormals, mut nan, mut infinite) = (0, 0, 0, [0, 0]);
     for value in codes.iter().map(|&code| decode(dtype, code)) {
         match value.number {
-            twin::Number::Nan(_) => nan += 1,
-            twin::Number::Infinite => infinite[usize::from(value.negative)] += 1,
-            twin::Number::Finite(magnitude) => {
+            reference::Number::Nan(_) => nan += 1,
+            reference::Number::Infinite => infinite[usize::from(value.negative)] += 1,
+            reference::Number::Finite(magnitude) => {
                 let is_zero = magnitude.fraction == 0;
                 zeros += u64::from(is_zero);
                 if !is_zero {

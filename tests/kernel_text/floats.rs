@@ -1,7 +1,7 @@
 //! Text to floats, and to everything as the float or integer that it spells.
 
 use super::decimals::{Random, above, below, exact, midpoint};
-use super::twin::{self, NUMERIC};
+use super::reference::{self, NUMERIC};
 use super::{RULES, UNBOUND, counts, parse, parse_bytes, print};
 use tcast::dtype::Dtype;
 use tcast::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
@@ -12,7 +12,7 @@ fn assert_as_cast(source: Dtype, codes: &[u64], texts: &[String], targets: &[Dty
     let base = [RULES, UNBOUND, Rules { infinity_saturates_fnuz: false, ..RULES }];
     let policies = [OutOfRange::Saturate, OutOfRange::Error].map(|out_of_range| Rules { out_of_range, ..RULES });
     let modes = [RoundMode::Down, RoundMode::Nearest].map(|round_mode| Rules { round_mode, ..UNBOUND });
-    let bytes = twin::to_bytes(codes.iter().copied(), Storage::packed(source));
+    let bytes = reference::to_bytes(codes.iter().copied(), Storage::packed(source));
     for &target in targets {
         for rules in base.iter().chain(&policies).chain(&modes) {
             let storage = Storage::packed(target);
@@ -21,7 +21,7 @@ fn assert_as_cast(source: Dtype, codes: &[u64], texts: &[String], targets: &[Dty
             let expected_counts = kernel.run(&bytes, &mut expected, codes.len()).unwrap();
             let (parsed, mut counts) = parse_bytes(storage, *rules, texts).unwrap();
             for (index, text) in texts.iter().enumerate() {
-                let [left, right] = [&parsed, &expected].map(|bytes| twin::element(bytes, storage, index));
+                let [left, right] = [&parsed, &expected].map(|bytes| reference::element(bytes, storage, index));
                 assert_eq!(left, right, "{text:?} -> {target}, {rules:?}");
             }
             // A copy of float64 does not look at its values.
@@ -80,7 +80,7 @@ fn a_text_beside_a_tie_goes_to_the_nearer_neighbour_and_a_tie_to_the_even_one() 
         (Dtype::Bfloat16, 0x7f80, Loss::Infinite),
     ];
     for (dtype, beyond, loss) in floats {
-        let max = twin::max_finite(dtype);
+        let max = reference::max_finite(dtype);
         let mut exacts: Vec<f64> = (0..=max).map(|code| value(dtype, code)).collect();
         exacts.push(2.0 * value(dtype, max) - value(dtype, max - 1));
         let (mut texts, mut codes) = (Vec::new(), Vec::new());
@@ -138,7 +138,7 @@ fn wide_floats_round_once_beside_every_kind_of_tie() {
 }
 
 #[test]
-fn known_witnesses_of_double_rounding_are_rounded_once() {
+fn known_counterexamplees_of_double_rounding_are_rounded_once() {
     let max = format!("{:.0}", f64::MAX);
     let table: &[(Dtype, &str, u64)] = &[
         (Dtype::Bfloat16, "1.00390625000000000001", 0x3f81),

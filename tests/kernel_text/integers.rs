@@ -1,14 +1,14 @@
 //! Text to integers.
 
 use super::decimals::Random;
-use super::{INTEGERS, RULES, counts, parse, twin};
+use super::{INTEGERS, RULES, counts, parse, reference};
 use tcast::dtype::Dtype;
 use tcast::kernel::{Counts, Loss, OutOfRange, Rules};
 
 /// `number / 10^places` as an integer of the type: by what `cast.md` says, in 128-bit integers.
-fn integer_twin(target: Dtype, rules: Rules, number: i128, places: u32) -> (u64, Counts) {
-    let bits = twin::bits(target);
-    let is_signed = twin::kind(target).1 == twin::Kind::Signed;
+fn integer_reference(target: Dtype, rules: Rules, number: i128, places: u32) -> (u64, Counts) {
+    let bits = reference::bits(target);
+    let is_signed = reference::kind(target).1 == reference::Kind::Signed;
     let (min, max) = if is_signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
     let unit = 10_i128.pow(places);
     let (cut, rest) = (number / unit, (number % unit).abs());
@@ -22,7 +22,7 @@ fn integer_twin(target: Dtype, rules: Rules, number: i128, places: u32) -> (u64,
         (Loss::Flushed, integer == 0 && number != 0),
         (Loss::Inexact, is_over || rest != 0),
     ];
-    (result as u64 & twin::mask(bits), counts(&losses.map(|(loss, is_met)| (loss, u64::from(is_met)))))
+    (result as u64 & reference::mask(bits), counts(&losses.map(|(loss, is_met)| (loss, u64::from(is_met)))))
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn integers_are_cut_rounded_and_wrapped_by_their_exact_digits() {
         };
         for target in INTEGERS {
             for rules in [RULES, Rules { out_of_range: OutOfRange::Saturate, ..RULES }] {
-                let (code, counts) = integer_twin(target, rules, number, places);
+                let (code, counts) = integer_reference(target, rules, number, places);
                 assert_eq!(parse(target, rules, &[&text]), (vec![code], counts), "{text} -> {target}, {rules:?}");
             }
         }

@@ -5,12 +5,12 @@ mod decimals;
 mod floats;
 mod integers;
 mod print;
-#[path = "../common/twin.rs"]
-mod twin;
+#[path = "../common/reference.rs"]
+mod reference;
 
+use reference::NUMERIC;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Counts, Loss, NotANumber, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
-use twin::NUMERIC;
 
 const RULES: Rules =
     Rules { saturate: true, infinity_saturates_fnuz: true, round_mode: RoundMode::Up, out_of_range: OutOfRange::Wrap };
@@ -19,7 +19,7 @@ const UNBOUND: Rules = Rules { saturate: false, ..RULES };
 
 fn print(source: Storage, codes: &[u64]) -> Vec<String> {
     let mut texts = Texts::default();
-    let bytes = twin::to_bytes(codes.iter().copied(), source);
+    let bytes = reference::to_bytes(codes.iter().copied(), source);
     Printer::new(source).unwrap().print(&bytes, codes.len(), &mut texts).unwrap();
     texts.iter().map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
 }
@@ -40,7 +40,7 @@ fn parse(target: Dtype, rules: Rules, texts: &[impl AsRef<[u8]>]) -> (Vec<u64>, 
     let (bytes, counts) = parse_bytes(storage, rules, texts).unwrap_or_else(|NotANumber(index)| {
         panic!("{target}: {:?}", String::from_utf8_lossy(texts[index].as_ref()));
     });
-    ((0..texts.len()).map(|index| twin::element(&bytes, storage, index)).collect(), counts)
+    ((0..texts.len()).map(|index| reference::element(&bytes, storage, index)).collect(), counts)
 }
 
 fn counts(losses: &[(Loss, u64)]) -> Counts {
@@ -166,7 +166,7 @@ fn what_has_no_text_has_no_printer_and_no_parser() {
     for dtype in NUMERIC {
         let big_endian = Storage { big_endian: true, ..Storage::packed(dtype) };
         assert!(Printer::new(big_endian).is_some());
-        assert_eq!(Parser::new(big_endian, &RULES).is_none(), twin::bits(dtype) > 8, "{dtype}");
+        assert_eq!(Parser::new(big_endian, &RULES).is_none(), reference::bits(dtype) > 8, "{dtype}");
         let error = Rules { out_of_range: OutOfRange::Error, ..RULES };
         let refuses = Parser::new(Storage::packed(dtype), &error).unwrap().refuses();
         assert_eq!(refuses, INTEGERS.contains(&dtype).then_some(Loss::Wrapped), "{dtype}");

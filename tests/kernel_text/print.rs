@@ -1,7 +1,7 @@
 //! Numbers as text, and the same numbers read back.
 
 use super::decimals::{self, Random};
-use super::twin::{self, NUMERIC};
+use super::reference::{self, NUMERIC};
 use super::{RULES, UNBOUND, parse, parse_bytes, print};
 use tcast::dtype::Dtype;
 use tcast::kernel::{Malformed, Printer, RoundMode, Rules, Storage, Texts};
@@ -13,17 +13,17 @@ fn assert_reads_back(source: Storage, codes: &[u64]) {
     let rules = Rules { round_mode: RoundMode::Nearest, ..UNBOUND };
     let (bytes, _) = parse_bytes(source, rules, &texts).unwrap();
     for (index, (&code, text)) in codes.iter().zip(&texts).enumerate() {
-        let is_nan = twin::decode(source.dtype, code).is_nan();
+        let is_nan = reference::decode(source.dtype, code).is_nan();
         assert_eq!(is_nan, text == "NaN", "{} {code:x}: {text}", source.dtype);
-        let expected = twin::element(&twin::to_bytes([code], source), source, 0);
-        assert!(is_nan || twin::element(&bytes, source, index) == expected, "{} {code:x}: {text}", source.dtype);
+        let expected = reference::element(&reference::to_bytes([code], source), source, 0);
+        assert!(is_nan || reference::element(&bytes, source, index) == expected, "{} {code:x}: {text}", source.dtype);
     }
 }
 
 #[test]
 fn every_code_of_16_bits_and_fewer_reads_back_from_its_text() {
-    for dtype in NUMERIC.into_iter().filter(|&dtype| twin::bits(dtype) <= 16) {
-        let codes = if dtype == Dtype::Bool { 2 } else { 1 << twin::bits(dtype) };
+    for dtype in NUMERIC.into_iter().filter(|&dtype| reference::bits(dtype) <= 16) {
+        let codes = if dtype == Dtype::Bool { 2 } else { 1 << reference::bits(dtype) };
         // More than two blocks, and a last byte that is not full.
         let codes: Vec<u64> = (0..codes.max(2501)).map(|index| index % codes).collect();
         assert_reads_back(Storage::packed(dtype), &codes);

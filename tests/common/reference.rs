@@ -1,4 +1,4 @@
-//! A slow twin of the kernels: the same casts, each done the most obvious way, for tests to compare with.
+//! A reference implementation of the kernels: the same casts, each in the most obvious way, slowly.
 //!
 //! It shares no code and no table with `src`, only the names of types, rules and losses. A code is taken apart
 //! into an exact number; the result is found by comparing exact numbers; what was lost is read off the two.
@@ -340,7 +340,7 @@ pub(crate) fn counts<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>) -> Cou
 }
 
 /// One cast.
-pub(crate) struct Twin {
+pub(crate) struct Reference {
     source: (u32, Kind),
     target: (u32, Kind),
     rules: Rules,
@@ -354,7 +354,7 @@ pub(crate) struct Twin {
     place: Cell<usize>,
 }
 
-impl Twin {
+impl Reference {
     pub(crate) fn new(source: Dtype, target: Dtype, rules: Rules) -> Self {
         let (max_finite, midpoints) = match kind(target) {
             (..=16, Kind::Float(_)) => (max_finite(target), midpoints(target)),
@@ -524,7 +524,7 @@ impl Twin {
     }
 }
 
-/// As [`Twin::nearest`] for formats with too many numbers to list: an integer in units of the last place.
+/// As [`Reference::nearest`] for formats with too many numbers to list: an integer in units of the last place.
 fn nearest_wide(magnitude: Magnitude, format: Format) -> u64 {
     if magnitude == Magnitude::ZERO {
         return 0;
