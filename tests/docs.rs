@@ -24,8 +24,11 @@ fn root() -> &'static Path {
 /// The README and the pages of `docs/`, by their paths from the root.
 fn pages() -> Vec<(String, String)> {
     let docs =
-        fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut paths: Vec<String> = docs.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+        fs::read_dir(root().join("docs")).unwrap().map(|entry| Path::new("docs").join(entry.unwrap().file_name()));
+    let mut paths: Vec<String> = docs
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .map(|path| path.to_str().unwrap().to_owned())
+        .collect();
     paths.push("README.md".to_owned());
     paths.sort();
     paths.into_iter().map(|path| (path.clone(), fs::read_to_string(root().join(path)).unwrap())).collect()
