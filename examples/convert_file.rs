@@ -52,12 +52,12 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     let file = destination.create()?;
     let progress = Tenths { total: plan.source_bytes(), ..Tenths::default() };
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let outcomes = engine::run(&plan, &inputs, &file, threads, false, &progress)?;
+    let outcomes = engine::run(&plan, &file, threads, false, &progress)?;
     // Until now it lay under another name, which would have gone with `file`.
     file.publish(true, None)?;
-    for (tensor, outcome) in plan.tensors.iter().zip(&outcomes) {
+    for (tensor, outcome) in plan.steps.iter().zip(&outcomes) {
         let (before, after) = tensor.dtypes();
-        println!("{}: {before} -> {after}, {} values changed", tensor.name, outcome.counts[Loss::Inexact]);
+        println!("{}: {before} -> {after}, {} values changed", tensor.name(), outcome.counts[Loss::Inexact]);
     }
     Ok((outcomes, progress))
 }

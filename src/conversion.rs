@@ -139,6 +139,23 @@ impl Conversion {
         if let How::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
+    /// Converts `count` elements, of which `start` is the first, numbers to numbers.
+    ///
+    /// # Errors
+    /// As [`run_kernel`].
+    pub(crate) fn convert(
+        &self,
+        elements: Elements,
+        start: u64,
+        input: &[u8],
+        count: usize,
+        output: &mut Vec<u8>,
+    ) -> Result<Counts> {
+        let kernel = self.kernel().expect("numbers to numbers");
+        output.resize(self.to.bytes(count as u64).expect("as many as are read at a time") as usize, 0);
+        run_kernel(kernel, self, elements, start, input, output, count)
+    }
+
     /// Converts everything that `reader` gives and hands it to `sink`, piece by piece: of numbers the source, the result,
     /// and the number of elements so far; of text there is no source to see.
     ///

@@ -14,18 +14,18 @@
 //! * `MADV_HUGEPAGE` for the input: the system maps it by huge pages where the page cache has them, with or without.
 //! * A disk of 200 MB a second, and a cold cache: the time of reading the input, with any number of threads.
 
-use crate::container::{Checksum, Data, Input, Reader, sum_of};
+use crate::container::sum_of;
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
-use crate::figures::{Comparer, InOrder};
+use crate::figures::{Comparer, Tally};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts};
-use crate::plan::{Plan, PlannedTensor, Share};
+use crate::plan::{Plan, Step};
 use crate::progress::Progress;
-use crate::threads::on_threads;
+use crate::read::{Mapped, Share};
+use crate::threads::in_order;
 use crc32fast::Hasher;
-use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::ops::{ControlFlow, Range};
 
 pub use crate::figures::Figures;
 
@@ -34,7 +34,7 @@ pub use crate::figures::Figures;
 const PIECE: u64 = 1 << 20;
 
 /// Elements per piece are a multiple of this, so that packed types start on whole bytes and kernel blocks.
-const STEP: u64 = 1024;
+const ALIGNMENT: u64 = 1024;
 
 /// What became of a tensor.
 #[derive(Clone, Debug)]
@@ -47,8 +47,8 @@ pub struct Outcome {
     pub figures: Option<Box<Figures>>,
 }
 
-/// Converts everything and writes it to `output`; gives, in the order of the plan's tensors, what became of each. With
-/// `figures`, every result is compared with its source while both are at hand.
+/// Converts everything and writes it to `output`; returns, in the order of the plan's steps, what became of each tensor.
+/// With `figures`, every result is compared with its source while both are at hand.
 ///
 /// # Errors
 /// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value breaks a rule of the
@@ -58,97 +58,81 @@ pub struct Outcome {
 /// When a thread of it has panicked.
 pub fn run(
     plan: &Plan,
-    inputs: &[Input],
     output: &dyn Sink,
     threads: usize,
     figures: bool,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
-    if !output.is_seekable() && plan.tensors.iter().any(|tensor| tensor.seal.is_some()) {
+    if !output.is_seekable() && plan.steps.iter().flat_map(|step| &step.results).any(|result| result.seal.is_some()) {
         return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
             .in_file(output.path())
             .remedy("name a file with -o, or an output that ends in .safetensors"));
     }
     output.reserve(plan.len)?;
-    let cursor = Mutex::new(Cursor::new(plan));
-    let work_len = plan.len + plan.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum::<u64>();
+    let work_len = plan.len + plan.source_bytes();
     // Only a file takes its pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
-    let found: Vec<Mutex<Found>> = plan.tensors.iter().map(|_| Mutex::default()).collect();
-    let worker = || -> Result<Sums, Failure> {
-        let (buffer, ahead, sums) = (Vec::new(), ((0, 0), 0..0), Sums::default());
-        let mut worker = Worker { plan, inputs, output, progress, found: &found, figures, buffer, ahead, sums };
-        let mut parts = Vec::new();
-        while lock(&cursor).take(&mut parts) {
-            let outcome = match parts[..] {
-                [Part { item: Item::Tensor(index), .. }] if plan.tensors[index].direct().is_none() => {
-                    worker.stream(parts[0], index)
-                }
-                _ => worker.assemble(&parts),
-            };
-            outcome.inspect_err(|_| lock(&cursor).stop())?;
-        }
-        Ok(worker.sums)
+    let worker = || Worker {
+        plan,
+        output,
+        progress,
+        figures,
+        buffer: Vec::new(),
+        runs: Vec::new(),
+        ahead: None,
+        known: (0, Firsts::default()),
     };
-    let mut sums = Sums::default();
-    let mut failures = Vec::new();
-    for result in on_threads(threads, worker) {
-        match result {
-            Ok(done) => sums.add(done),
-            Err(failure) => failures.push(failure),
-        }
+    let work = |worker: &mut Worker, piece: Vec<Part>| match piece[..] {
+        [Part { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
+        _ => worker.assemble(&piece),
+    };
+    let mut found: Vec<Found> = plan.steps.iter().map(|_| Found::default()).collect();
+    in_order(threads, Pieces::new(plan), worker, work, |piece| {
+        piece.into_iter().for_each(|(at, next)| found[at].append(next));
+        ControlFlow::Continue(())
+    })?;
+    for (step, found) in plan.steps.iter().zip(&found) {
+        settle_checksums(step, &found.sums, output)?;
     }
-    // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
-    let first = failures.into_iter().min_by_key(|failure| (failure.0.item.offset(plan), failure.0.start));
-    first.map_or(Ok(()), |failure| Err(failure.1))?;
-    sums.settle(plan, inputs, output)?;
-    plan.check_unchanged(inputs)?;
-    let outcomes = plan.tensors.iter().zip(found).map(|(tensor, found)| {
-        let Found { counts, firsts, figures: values } = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let figures = comparer(tensor, figures).map(|_| Box::new(values.unwrap_or_default().figures()));
+    plan.check_unchanged()?;
+    let outcomes = plan.steps.iter().zip(found).map(|(step, Found { counts, firsts, tally, .. })| {
+        let figures = comparer(step, figures).map(|_| Box::new(tally.unwrap_or_default().figures()));
         Outcome { counts: counts.unwrap_or_default(), firsts, figures }
     });
     Ok(outcomes.collect())
 }
 
-/// What compares the results of a tensor with their sources, where there is something to compare.
-fn comparer(tensor: &PlannedTensor, is_wanted: bool) -> Option<Comparer> {
-    let conversion = &tensor.conversion;
-    if is_wanted && tensor.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
+/// What compares the results of a step with their sources, where there is something to compare.
+fn comparer(step: &Step, is_wanted: bool) -> Option<Comparer> {
+    let conversion = &step.conversion;
+    if is_wanted && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Where it failed, and why.
-type Failure = Box<(Part, Error)>;
-
-/// What lies in the output: a literal or a tensor of the plan.
+/// What lies in the output: a literal, or the results of a step.
 #[derive(Clone, Copy)]
 enum Item {
     Literal(usize),
-    Tensor(usize),
+    Step(usize),
 }
 
 impl Item {
     fn offset(self, plan: &Plan) -> u64 {
         match self {
-            Self::Literal(index) => plan.literals[index].0,
-            Self::Tensor(index) => plan.tensors[index].target.start,
+            Self::Literal(at) => plan.literals[at].0,
+            Self::Step(at) => plan.steps[at].target().start,
         }
     }
 
     /// Elements, of a literal its bytes.
     fn count(self, plan: &Plan) -> u64 {
         match self {
-            Self::Literal(index) => plan.literals[index].1.len() as u64,
-            Self::Tensor(index) => plan.tensors[index].source.count,
+            Self::Literal(at) => plan.literals[at].1.len() as u64,
+            Self::Step(at) => plan.steps[at].source().count,
         }
     }
 }
 
-/// Some elements of one tensor, or bytes of a literal.
+/// Some elements of a step, or bytes of a literal.
 #[derive(Clone, Copy)]
 struct Part {
     item: Item,
@@ -157,47 +141,52 @@ struct Part {
 }
 
 impl Part {
-    fn source(&self, tensor: &PlannedTensor, range: &Range<usize>) -> Range<usize> {
-        let at = |element| range.start + bytes_before(tensor, element, false) as usize;
+    fn count(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// The bytes of its elements in the source.
+    fn source(&self, step: &Step) -> Range<usize> {
+        let at = |element| step.conversion.from.bytes(element).expect("the plan has counted all bytes") as usize;
         at(self.start)..at(self.end)
     }
 
+    /// The bytes of its elements in the output.
     fn target(&self, plan: &Plan) -> Range<u64> {
         let offset = self.item.offset(plan);
         let at = |element| match self.item {
             Item::Literal(_) => offset + element,
-            Item::Tensor(index) => offset + bytes_before(&plan.tensors[index], element, true),
+            Item::Step(at) => {
+                offset + plan.steps[at].conversion.to.bytes(element).expect("the plan has counted all bytes")
+            }
         };
         at(self.start)..at(self.end)
     }
 }
 
-fn bytes_before(tensor: &PlannedTensor, element: u64, in_target: bool) -> u64 {
-    let form = if in_target { &tensor.conversion.to } else { &tensor.conversion.from };
-    form.bytes(element).expect("the plan has counted the bytes of all elements")
-}
-
-/// What is still to be done.
-struct Cursor<'a> {
+/// Divides the output into pieces, in the order of their places: each is parts that lie side by side.
+struct Pieces<'a> {
     plan: &'a Plan<'a>,
-    /// Everything in the order of its place.
     order: Vec<Item>,
     next: usize,
     element: u64,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> Pieces<'a> {
     fn new(plan: &'a Plan<'a>) -> Self {
         let literals = (0..plan.literals.len()).map(Item::Literal);
-        let mut order: Vec<Item> = literals.chain((0..plan.tensors.len()).map(Item::Tensor)).collect();
+        let mut order: Vec<Item> = literals.chain((0..plan.steps.len()).map(Item::Step)).collect();
         order.retain(|item| item.count(plan) > 0);
         order.sort_by_key(|item| item.offset(plan));
         Self { plan, order, next: 0, element: 0 }
     }
+}
 
-    /// Takes the next piece, as parts that lie side by side in the output. False when nothing is left.
-    fn take(&mut self, parts: &mut Vec<Part>) -> bool {
-        parts.clear();
+impl Iterator for Pieces<'_> {
+    type Item = Vec<Part>;
+
+    fn next(&mut self) -> Option<Vec<Part>> {
+        let mut parts = Vec::new();
         let mut room = PIECE;
         while let Some(&item) = self.order.get(self.next) {
             let count = item.count(self.plan);
@@ -205,24 +194,24 @@ impl<'a> Cursor<'a> {
             // The wider side decides; an element of fewer than 8 bits may take a whole byte.
             let bits = match item {
                 Item::Literal(_) => 8,
-                Item::Tensor(index) => {
-                    let tensor = &self.plan.tensors[index];
-                    if tensor.direct().is_none() {
+                Item::Step(at) => {
+                    let step = &self.plan.steps[at];
+                    if step.direct().is_none() {
                         if parts.is_empty() {
                             parts.push(Part { item, start: 0, end: count });
                             self.next += 1;
                         }
                         break;
                     }
-                    let bits = tensor.conversion.from.dtype().bits().max(tensor.conversion.to.dtype().bits());
-                    u64::from(bits.max(8))
+                    let (from, to) = step.dtypes();
+                    u64::from(from.bits().max(to.bits()).max(8))
                 }
             };
-            let fitting = room * 8 / bits / STEP * STEP;
+            let fitting = room * 8 / bits / ALIGNMENT * ALIGNMENT;
             if left > fitting && fitting == 0 && !parts.is_empty() {
                 break; // the piece is full
             }
-            let count = left.min(fitting.max(STEP));
+            let count = left.min(fitting.max(ALIGNMENT));
             parts.push(Part { item, start: self.element, end: self.element + count });
             room = room.saturating_sub((count * bits).div_ceil(8));
             self.element += count;
@@ -234,221 +223,207 @@ impl<'a> Cursor<'a> {
                 break;
             }
         }
-        !parts.is_empty()
-    }
-
-    fn stop(&mut self) {
-        self.next = self.order.len();
+        (!parts.is_empty()).then_some(parts)
     }
 }
 
-/// What is known of a tensor's values so far.
+/// What is known of the elements of a step that were converted.
 #[derive(Default)]
 struct Found {
     counts: Option<Box<Counts>>,
     firsts: Firsts,
-    figures: Option<Box<InOrder>>,
+    tally: Option<Box<Tally>>,
+    /// The checksums of the bytes of its sources, then of its results; empty where none has one.
+    sums: Vec<Hasher>,
 }
 
-/// Sums over parts of tensors that have a checksum.
-#[derive(Default)]
-struct Sums {
-    sources: Vec<Sum>,
-    targets: Vec<Sum>,
-}
-
-/// The checksum of the part of a tensor that begins with element `start`.
-struct Sum {
-    tensor: usize,
-    start: u64,
-    hasher: Hasher,
-}
-
-impl Sums {
-    fn add(&mut self, other: Self) {
-        self.sources.extend(other.sources);
-        self.targets.extend(other.targets);
-    }
-
-    /// Compares the sources' checksums with theirs, and writes those of the results.
-    fn settle(self, plan: &Plan, inputs: &[Input], output: &dyn Sink) -> Result<()> {
-        if plan.tensors.iter().all(|tensor| tensor.seal.is_none() && source_checksum(tensor).is_none()) {
-            return Ok(());
+impl Found {
+    /// Takes what was found of the elements that follow.
+    fn append(&mut self, next: Self) {
+        if let Some(counts) = next.counts {
+            **self.counts.get_or_insert_default() += *counts;
         }
-        let sources = combine(self.sources, plan.tensors.len());
-        let mut targets = combine(self.targets, plan.tensors.len());
-        for ((tensor, source), target) in plan.tensors.iter().zip(&sources).zip(&mut targets) {
-            if let (Some(checksum), Some(_)) = (source_checksum(tensor), tensor.direct()) {
-                checksum.check(source).map_err(|error| in_source(error, tensor, inputs))?;
-            }
-            if let Some(seal) = &tensor.seal {
-                let mut sum = seal.before.clone();
-                sum.combine(target);
-                let bytes = sum.finalize().to_le_bytes();
-                for offset in seal.offsets {
-                    output.write_at(offset, &bytes)?;
-                }
-            }
+        self.firsts.merge(next.firsts);
+        if let Some(tally) = &next.tally {
+            self.tally.get_or_insert_default().append(tally);
         }
-        Ok(())
+        if self.sums.is_empty() {
+            self.sums = next.sums;
+        } else {
+            self.sums.iter_mut().zip(&next.sums).for_each(|(sum, next)| sum.combine(next));
+        }
     }
 }
 
-/// The sum of each tensor, of the sums of its parts.
-fn combine(mut parts: Vec<Sum>, tensors: usize) -> Vec<Hasher> {
-    parts.sort_by_key(|part| (part.tensor, part.start));
-    let mut sums = vec![Hasher::new(); tensors];
-    for part in parts {
-        sums[part.tensor].combine(&part.hasher);
+/// Whether a file holds a checksum of a source or a result.
+fn has_checksum(step: &Step) -> bool {
+    let mut mapped = step.sources.iter().filter_map(|source| source.mapped());
+    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.seal.is_some())
+}
+
+/// Compares the checksums of a step's sources with theirs, and writes those of its results.
+fn settle_checksums(step: &Step, sums: &[Hasher], output: &dyn Sink) -> Result<()> {
+    let empty = Hasher::new(); // a tensor without elements is in no piece
+    let sum = |at: usize| sums.get(at).unwrap_or(&empty);
+    for (at, source) in step.sources.iter().enumerate() {
+        // A reader of the whole tensor has checked it.
+        if let (Some(checksum), true) = (source.mapped().and_then(|mapped| mapped.checksum), step.direct().is_some()) {
+            checksum.check(sum(at)).map_err(|error| step.error(error))?;
+        }
     }
-    sums
-}
-
-/// An error of a tensor's elements, with the file that they are in.
-fn in_source(error: Error, tensor: &PlannedTensor, inputs: &[Input]) -> Error {
-    error.in_tensor(&tensor.name).in_file(inputs[tensor.input].path())
-}
-
-fn source_checksum<'a>(tensor: &PlannedTensor<'a>) -> Option<&'a Checksum> {
-    match &tensor.source.data {
-        Data::Mapped { checksum, .. } => checksum.as_deref(),
-        Data::Streamed(_) => None,
+    for (at, result) in step.results.iter().enumerate() {
+        let Some(seal) = &result.seal else { continue };
+        let mut whole = seal.before.clone();
+        whole.combine(sum(step.sources.len() + at));
+        let bytes = whole.finalize().to_le_bytes();
+        for offset in seal.offsets {
+            output.write_at(offset, &bytes)?;
+        }
     }
+    Ok(())
 }
 
-fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
-    outer.start <= inner.start && inner.end <= outer.end
-}
-
+/// A thread's state.
 struct Worker<'a> {
     plan: &'a Plan<'a>,
-    inputs: &'a [Input],
     output: &'a dyn Sink,
     progress: &'a dyn Progress,
-    /// Of each tensor.
-    found: &'a [Mutex<Found>],
     /// Whether results are compared with their sources.
     figures: bool,
     buffer: Vec<u8>,
-    /// An input, a file of it, and which of its bytes are there.
-    ahead: ((usize, usize), Range<usize>),
-    sums: Sums,
+    /// What is in the buffer: where each run of bytes goes, and how long it is.
+    runs: Vec<(u64, usize)>,
+    /// Bytes of a file that are in memory.
+    ahead: Option<Mapped<'a>>,
+    /// The first elements that this thread has found in a step: what it is given later comes behind them.
+    known: (usize, Firsts),
 }
 
-impl Worker<'_> {
-    /// Converts parts that lie side by side and writes them with one call.
-    fn assemble(&mut self, parts: &[Part]) -> Result<(), Failure> {
-        let mut filled = 0;
+impl<'a> Worker<'a> {
+    /// Converts the parts of a piece and writes what lies side by side with one call.
+    fn assemble(&mut self, parts: &[Part]) -> Result<Vec<(usize, Found)>> {
+        let mut all = Vec::new();
         let mut read = 0;
-        for &part in parts {
+        self.runs.clear();
+        for part in parts {
             let target = part.target(self.plan);
-            let len = (target.end - target.start) as usize;
-            if self.buffer.len() < filled + len {
-                let more = filled + len - self.buffer.len();
-                let failed = |_| Failure::new((part, Error::new("out of memory").into_io()));
-                self.buffer.try_reserve(more).map_err(failed)?;
-                self.buffer.resize(filled + len, 0);
-            }
-            let result = &mut self.buffer[filled..filled + len];
-            filled += len;
-            let tensor = match part.item {
-                Item::Literal(index) => {
-                    let (start, end) = (part.start as usize, part.end as usize);
-                    result.copy_from_slice(&self.plan.literals[index].1[start..end]);
+            let at = match part.item {
+                Item::Literal(at) => {
+                    let room = self.room(&target)?;
+                    self.buffer[room]
+                        .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
                     continue;
                 }
-                Item::Tensor(tensor) => tensor,
+                Item::Step(at) => at,
             };
-            let planned = &self.plan.tensors[tensor];
-            let (kernel, index, range) = planned.direct().expect("others are streamed");
-            let source = part.source(planned, range);
+            let step = &self.plan.steps[at];
+            let (kernel, mapped) = step.direct().expect("others are streamed");
+            let source = self.source(&mapped, part.source(step), parts.len() > 1);
+            let source = source.map_err(|error| step.error(error))?;
             read += source.len() as u64;
-            let file = &self.inputs[planned.input].files[index];
-            // Tiny tensors, which lie side by side in the source too, need no call each.
-            let len = if parts.len() > 1 { source.len().max(PIECE as usize) } else { source.len() };
-            let ahead = source.start..file.len().min(source.start + len);
-            if self.ahead.0 != (planned.input, index) || !contains(&self.ahead.1, &source) {
-                file.prefetch(ahead.clone()).map_err(|error| Failure::new((part, error)))?;
-                self.ahead = ((planned.input, index), ahead);
-            }
-            let source = &file[source];
-            if source_checksum(planned).is_some() {
-                self.sums.sources.push(Sum { tensor, start: part.start, hasher: sum_of(source) });
-            }
+            let mut found = Found::default();
+            // Straight from the page cache of one file to that of the other.
             let is_plain = kernel.is_plain_copy() && parts.len() == 1;
+            let room = if is_plain { 0..0 } else { self.room(&target)? };
             if !is_plain {
-                let (elements, count) = (planned.elements(), (part.end - part.start) as usize);
-                let lost = run_kernel(kernel, &planned.conversion, elements, part.start, source, result, count)
-                    .map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
-                let known = {
-                    let mut found = lock(&self.found[tensor]);
-                    **found.counts.get_or_insert_default() += lost;
-                    found.firsts.clone()
-                };
-                let firsts = planned.conversion.firsts(kernel, &lost, &known, part.start, source, count);
-                if !firsts.is_empty() {
-                    lock(&self.found[tensor]).firsts.merge(firsts);
+                let result = &mut self.buffer[room.clone()];
+                let counts = run_kernel(
+                    kernel,
+                    &step.conversion,
+                    step.sources[0].named(),
+                    part.start,
+                    source,
+                    result,
+                    part.count(),
+                )
+                .map_err(|error| step.error(error))?;
+                if self.known.0 != at {
+                    self.known = (at, Firsts::default());
                 }
+                found.firsts = step.conversion.firsts(kernel, &counts, &self.known.1, part.start, source, part.count());
+                self.known.1.merge(found.firsts.clone());
+                found.counts = Some(Box::new(counts));
             }
-            if let Some(mut comparer) = comparer(planned, self.figures) {
-                let result = if is_plain { source } else { &*result };
-                let tally = comparer.tally(part.start, source, result, (part.end - part.start) as usize);
-                let mut found = lock(&self.found[tensor]);
-                found.figures.get_or_insert_default().add(part.start, part.end, tally);
+            let result = if is_plain { source } else { &self.buffer[room] };
+            if let Some(mut comparer) = comparer(step, self.figures) {
+                found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
             }
-            if planned.seal.is_some() {
-                let hasher = sum_of(if is_plain { source } else { result });
-                self.sums.targets.push(Sum { tensor, start: part.start, hasher });
+            if has_checksum(step) {
+                found.sums = vec![sum_of(source), sum_of(result)];
             }
             if is_plain {
-                // Straight from the page cache of one file to that of the other.
-                self.write(part, target.start, source)?;
-                self.progress.advance(read);
-                return Ok(());
+                // The system reads the source here: it may have been cut short.
+                let in_source = |error: Error| error.in_file(mapped.file.path());
+                self.output.write_at(target.start, source).map_err(in_source)?;
             }
+            all.push((at, found));
         }
-        self.write(parts[0], parts[0].target(self.plan).start, &self.buffer[..filled])?;
+        let mut filled = 0;
+        for &(offset, len) in &self.runs {
+            self.output.write_at(offset, &self.buffer[filled..filled + len])?;
+            filled += len;
+        }
         self.progress.advance(read);
-        Ok(())
+        Ok(all)
     }
 
-    fn write(&self, part: Part, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
-        let in_source = |error: Error| match part.item {
-            Item::Literal(_) => error,
-            Item::Tensor(index) => error.in_file(self.inputs[self.plan.tensors[index].input].path()),
+    /// Some bytes of a source. Of tiny tensors, which lie side by side in the source too, those that follow are read from
+    /// the disk along with them.
+    fn source(&mut self, mapped: &Mapped<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
+        let range = mapped.range.start + range.start..mapped.range.start + range.end;
+        let contains = |ahead: &Mapped| {
+            std::ptr::eq(ahead.file, mapped.file) && ahead.range.start <= range.start && range.end <= ahead.range.end
         };
-        self.output.write_at(offset, bytes).map_err(|error| Failure::new((part, in_source(error))))
+        if !self.ahead.as_ref().is_some_and(contains) {
+            let len = if are_tiny { range.len().max(PIECE as usize) } else { range.len() };
+            let ahead = range.start..mapped.file.len().min(range.start + len);
+            mapped.file.prefetch(ahead.clone())?;
+            self.ahead = Some(Mapped { range: ahead, ..mapped.clone() });
+        }
+        Ok(&mapped.file[range])
+    }
+
+    /// Room in the buffer for bytes that go to this place in the output.
+    fn room(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
+        let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
+        match self.runs.last_mut() {
+            Some((offset, before)) if *offset + *before as u64 == target.start => *before += len,
+            _ => self.runs.push((target.start, len)),
+        }
+        if let Some(more) = (filled + len).checked_sub(self.buffer.len()) {
+            self.buffer.try_reserve(more).map_err(|_| Error::new("out of memory").into_io())?;
+            self.buffer.resize(filled + len, 0);
+        }
+        Ok(filled..filled + len)
     }
 
     /// Converts a tensor whose elements come one after the other.
-    fn stream(&mut self, part: Part, tensor: usize) -> Result<(), Failure> {
-        let planned = &self.plan.tensors[tensor];
-        let mut offset = planned.target.start;
+    fn stream(&mut self, at: usize) -> Result<(usize, Found)> {
+        let step = &self.plan.steps[at];
+        let source = &step.sources[0];
+        let mut offset = step.target().start;
         let mut hasher = Hasher::new();
-        let mut share = Share::new(planned.source);
-        let (mut comparer, mut done) = (comparer(planned, self.figures), 0);
+        let mut share = Share::new(source.stored_len(), source.tensor.count);
+        let (mut comparer, mut done) = (comparer(step, self.figures), 0);
+        let mut tally = comparer.as_ref().map(|_| Box::<Tally>::default());
+        let is_sealed = step.results[0].seal.is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
-            if let Some(comparer) = &mut comparer {
-                let tally = comparer.tally(done, source, bytes, (elements - done) as usize);
-                lock(&self.found[tensor]).figures.get_or_insert_default().add(done, elements, tally);
+            if let (Some(comparer), Some(tally)) = (&mut comparer, &mut tally) {
+                tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
             }
             done = elements;
             self.output.write_at(offset, bytes)?;
             offset += bytes.len() as u64;
-            if planned.seal.is_some() {
+            if is_sealed {
                 hasher.update(bytes);
             }
             self.progress.advance(share.up_to(elements));
             Ok(())
         };
-        let reader = Reader::open(planned.source, &self.inputs[planned.input].files, planned.is_transposed());
-        let done = reader.and_then(|reader| planned.conversion.run(planned.elements(), reader, &mut sink));
-        let done = done.map_err(|error| Failure::new((part, in_source(error, planned, self.inputs))))?;
-        let mut found = lock(&self.found[tensor]);
-        **found.counts.get_or_insert_default() += done.counts;
-        found.firsts = done.firsts;
-        drop(found);
-        self.sums.targets.push(Sum { tensor, start: 0, hasher });
-        Ok(())
+        let reader = source.open();
+        let found = reader.and_then(|reader| step.conversion.run(source.named(), reader, &mut sink));
+        let found = found.map_err(|error| step.error(error))?;
+        let sums = vec![Hasher::new(), hasher];
+        Ok((at, Found { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, sums }))
     }
 }

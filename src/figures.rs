@@ -10,7 +10,6 @@ use crate::container::Form;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// Elements that are looked at together: few enough to stay in the first-level cache as float64.
 pub(crate) const BLOCK: usize = 1 << 10;
@@ -539,33 +538,6 @@ impl Comparer {
             tally.add(start + first as u64, &self.from.values, &self.to.values, errors.as_deref());
         }
         tally
-    }
-}
-
-/// What parts of a tensor add up to that come in any order, added up in the order of the elements.
-#[derive(Debug, Default)]
-pub(crate) struct InOrder {
-    /// The element behind those that are in the sum.
-    end: u64,
-    sum: Tally,
-    /// Parts behind one that is missing, by their first elements, with the elements behind them.
-    waiting: BTreeMap<u64, (u64, Tally)>,
-}
-
-impl InOrder {
-    /// Takes the part of the elements from `start` to `end`.
-    pub(crate) fn add(&mut self, start: u64, end: u64, tally: Tally) {
-        self.waiting.insert(start, (end, tally));
-        while let Some((end, tally)) = self.waiting.remove(&self.end) {
-            self.sum.append(&tally);
-            self.end = end;
-        }
-    }
-
-    /// The figures of all parts.
-    #[must_use]
-    pub(crate) fn figures(&self) -> Figures {
-        self.sum.figures()
     }
 }
 

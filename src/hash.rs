@@ -1,10 +1,11 @@
 //! SHA-256 of tensors: of their bytes as they lie in a file, unpacked where they are compressed.
 
-use crate::container::{Data, Elements, Form, Input, Reader, Tensor};
+use crate::container::{Elements, Form, Tensor};
 use crate::error::{Result, hex_digits};
 use crate::io::map::MappedFile;
 use crate::plan::{Plan, source_form};
 use crate::progress::Progress;
+use crate::read::{Mapped, Stored};
 use crate::threads::each;
 use sha2::{Digest, Sha256};
 
@@ -24,23 +25,17 @@ pub(crate) struct Hashes {
 ///
 /// # Errors
 /// When a source is damaged, or changes meanwhile.
-pub(crate) fn of(
-    plan: &Plan,
-    inputs: &[Input],
-    output: &MappedFile,
-    threads: usize,
-    progress: &dyn Progress,
-) -> Result<Vec<Hashes>> {
+pub(crate) fn of(plan: &Plan, output: &MappedFile, threads: usize, progress: &dyn Progress) -> Result<Vec<Hashes>> {
     let hashes = |at: usize| -> Result<Hashes> {
-        let tensor = &plan.tensors[at];
-        let input = &inputs[tensor.input];
-        let source = of_tensor(tensor.source, input, progress)
-            .map_err(|error| error.in_tensor(&tensor.source.name).in_file(input.path()))?;
-        let target = output.get(tensor.target.start as usize..tensor.target.end as usize).unwrap_or_default();
-        Ok(Hashes { source, target: of_bytes(target, progress) })
+        let step = &plan.steps[at];
+        let source = of_tensor(step.source(), step.sources[0].files, progress)?;
+        let target = step.target();
+        let range = target.start as usize..target.end as usize;
+        let target = of_mapped(&Mapped { file: output, range, checksum: None }, progress)?;
+        Ok(Hashes { source, target })
     };
-    let hashes = each(threads, plan.tensors.len(), hashes).into_iter().collect::<Result<_>>()?;
-    plan.check_unchanged(inputs)?;
+    let hashes = each(threads, plan.steps.len(), hashes).into_iter().collect::<Result<_>>()?;
+    plan.check_unchanged()?;
     Ok(hashes)
 }
 
@@ -48,34 +43,41 @@ pub(crate) fn of(
 ///
 /// # Errors
 /// When it is damaged.
-pub(crate) fn of_tensor(tensor: &Tensor, input: &Input, progress: &dyn Progress) -> Result<Option<String>> {
-    if let Data::Mapped { file, range, .. } = &tensor.data {
-        return Ok(Some(of_bytes(&input.files[*file][range.clone()], progress)));
+pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Progress) -> Result<Option<String>> {
+    let source = Stored { files, tensor, elements: tensor.elements, is_transposed: false };
+    if let Some(mapped) = source.mapped() {
+        return of_mapped(&mapped, progress).map(Some).map_err(|error| source.error(error));
     }
     let mut left = match source_form(tensor, None) {
         Ok(Form::Numbers(storage)) => storage.bytes(tensor.count).unwrap_or_default(),
         Err(_) if tensor.elements == Elements::Opaque => tensor.count,
         _ => return Ok(None),
     };
-    let mut reader = Reader::open_at_once(tensor, &input.files, false)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; left.min(PIECE as u64) as usize];
-    while left > 0 {
-        let piece = &mut buffer[..left.min(PIECE as u64) as usize];
-        reader.fill(piece)?;
-        hasher.update(&*piece);
-        left -= piece.len() as u64;
-    }
-    reader.finish()?;
-    progress.advance(tensor.data.stored_len());
-    Ok(Some(hex_digits(&hasher.finalize())))
+    let mut read = || -> Result<String> {
+        let mut reader = source.open()?;
+        let mut hasher = Sha256::new();
+        let mut buffer = vec![0; left.min(PIECE as u64) as usize];
+        while left > 0 {
+            let piece = &mut buffer[..left.min(PIECE as u64) as usize];
+            reader.fill(piece)?;
+            hasher.update(&*piece);
+            left -= piece.len() as u64;
+        }
+        reader.finish()?;
+        Ok(hex_digits(&hasher.finalize()))
+    };
+    let digits = read().map_err(|error| source.error(error))?;
+    progress.advance(source.stored_len());
+    Ok(Some(digits))
 }
 
-fn of_bytes(bytes: &[u8], progress: &dyn Progress) -> String {
+fn of_mapped(mapped: &Mapped, progress: &dyn Progress) -> Result<String> {
     let mut hasher = Sha256::new();
-    for piece in bytes.chunks(PIECE) {
+    let len = mapped.range.len();
+    for start in (0..len).step_by(PIECE) {
+        let piece = mapped.read(start..len.min(start + PIECE))?;
         hasher.update(piece);
         progress.advance(piece.len() as u64);
     }
-    hex_digits(&hasher.finalize())
+    Ok(hex_digits(&hasher.finalize()))
 }

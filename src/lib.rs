@@ -59,5 +59,6 @@ mod compare;
 mod conversion;
 mod figures;
 mod hash;
+mod read;
 mod staging;
 mod threads;

@@ -1,31 +1,196 @@
-//! The same work on several threads.
+//! The same work on several threads, with its results in order.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Runs `worker` on so many threads, this one among them, and gives what each has done.
+/// Results that may wait for one before them. A thread that is further ahead waits, so that memory stays bounded.
+const AHEAD: u64 = 1024;
+
+/// Does `work` with each item on so many threads, this one among them, and hands the results to `merge` in the order of
+/// the items, until it wants no more. Each thread has a state of its own; the states are returned, in no order.
+///
+/// # Errors
+/// When `work` fails: of several errors that of the first item, whatever the number of threads. The results of all items
+/// before it have been merged then.
 ///
 /// # Panics
-/// When a worker panics.
-pub(crate) fn on_threads<T: Send>(threads: u64, worker: impl Fn() -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
+/// When `work` or `merge` panics.
+pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
+    threads: u64,
+    items: impl Iterator<Item = I> + Send,
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, I) -> Result<R, E> + Sync,
+    merge: impl FnMut(R) -> ControlFlow<()> + Send,
+) -> Result<Vec<S>, E> {
+    let queue = Queue { items, merge, taken: 0, merged: 0, waiting: BTreeMap::new(), is_over: false, failure: None };
+    let shared = Shared { queue: Mutex::new(queue), moved: Condvar::new() };
+    let worker = || {
+        let _stop = StopOnPanic(&shared);
+        let mut state = state();
+        while let Some((at, item)) = shared.take() {
+            let result = work(&mut state, item);
+            shared.put(at, result);
+        }
+        state
+    };
+    let states = std::thread::scope(|scope| {
         // Where the system gives no more threads, those there are do the work.
         let others: Vec<_> =
             (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, &worker).ok()).collect();
         let mine = worker();
         let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
         std::iter::once(mine).chain(joined).collect()
-    })
+    });
+    let queue = shared.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+    queue.failure.map_or(Ok(states), Err)
 }
 
 /// Does `work` with each number below `count`; a thread takes one at a time. The results are in order.
 ///
 /// # Panics
-/// As [`on_threads`].
+/// When `work` panics.
 pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < count);
-    let worker = || std::iter::from_fn(take).map(|at| (at, work(at))).collect::<Vec<_>>();
-    let mut done: Vec<(usize, T)> = on_threads(threads as u64, worker).into_iter().flatten().collect();
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
+    let mut done = Vec::with_capacity(count);
+    let push = |result| {
+        done.push(result);
+        ControlFlow::Continue(())
+    };
+    let Ok(_) = in_order(threads as u64, 0..count, || (), |(), at| Ok::<_, Infallible>(work(at)), push);
+    done
+}
+
+/// What is still to be done, and results that wait for one before them.
+struct Queue<I, M, R, E> {
+    items: I,
+    merge: M,
+    taken: u64,
+    merged: u64,
+    waiting: BTreeMap<u64, Result<R, E>>,
+    /// No more items are handed out.
+    is_over: bool,
+    failure: Option<E>,
+}
+
+struct Shared<I, M, R, E> {
+    queue: Mutex<Queue<I, M, R, E>>,
+    /// Results were merged, or no more items are handed out.
+    moved: Condvar,
+}
+
+impl<I: Iterator, M: FnMut(R) -> ControlFlow<()>, R, E> Shared<I, M, R, E> {
+    fn take(&self) -> Option<(u64, I::Item)> {
+        let is_ahead = |queue: &mut Queue<I, M, R, E>| !queue.is_over && queue.taken - queue.merged >= AHEAD;
+        let mut queue = self.moved.wait_while(self.lock(), is_ahead).unwrap_or_else(PoisonError::into_inner);
+        let item = if queue.is_over { None } else { queue.items.next() }?;
+        queue.taken += 1;
+        Some((queue.taken - 1, item))
+    }
+
+    fn put(&self, at: u64, result: Result<R, E>) {
+        let queue = &mut *self.lock();
+        // Items are handed out in order, and those under way are finished: the first failure is among them.
+        queue.is_over |= result.is_err();
+        queue.waiting.insert(at, result);
+        while queue.failure.is_none()
+            && let Some(result) = queue.waiting.remove(&queue.merged)
+        {
+            queue.merged += 1;
+            match result.map(&mut queue.merge) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => {
+                    queue.is_over = true;
+                    queue.waiting.clear();
+                    queue.merged = u64::MAX; // what is behind it is not wanted
+                }
+                Err(error) => queue.failure = Some(error),
+            }
+        }
+        self.moved.notify_all();
+    }
+}
+
+impl<I, M, R, E> Shared<I, M, R, E> {
+    fn lock(&self) -> MutexGuard<'_, Queue<I, M, R, E>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Lets the other threads end when one of them panics: they would wait for its result.
+struct StopOnPanic<'a, I, M, R, E>(&'a Shared<I, M, R, E>);
+
+impl<I, M, R, E> Drop for StopOnPanic<'_, I, M, R, E> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().is_over = true;
+            self.0.moved.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn results_are_merged_in_the_order_of_the_items() {
+        for threads in [1, 2, 7] {
+            let mut merged = Vec::new();
+            let push = |item| {
+                merged.push(item);
+                ControlFlow::Continue(())
+            };
+            let states = in_order(
+                threads,
+                0..10_000_u64,
+                || 0_u64,
+                |sum, item| {
+                    *sum += item;
+                    Ok::<_, ()>(item)
+                },
+                push,
+            );
+            assert_eq!(states.map(|sums| sums.iter().sum::<u64>()), Ok((0..10_000).sum()));
+            assert!(merged.iter().copied().eq(0..10_000));
+        }
+    }
+
+    #[test]
+    fn the_first_error_wins_and_all_before_it_is_merged() {
+        for threads in [1, 2, 7] {
+            let mut merged = 0;
+            let count = |()| {
+                merged += 1;
+                ControlFlow::Continue(())
+            };
+            let fail = |(): &mut (), item: u64| if item % 100 == 99 { Err(item) } else { Ok(()) };
+            assert_eq!(in_order(threads, 0..1_000_000, || (), fail, count), Err(99));
+            assert_eq!(merged, 99);
+        }
+    }
+
+    #[test]
+    fn nothing_is_merged_behind_the_result_that_was_the_last_wanted() {
+        for threads in [1, 2, 7] {
+            let mut merged = Vec::new();
+            let until = |item| {
+                merged.push(item);
+                if item == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            // An error behind it is as little wanted.
+            let fail = |(): &mut (), item: u64| if item > 10 { Err(()) } else { Ok(item) };
+            assert_eq!(in_order(threads, 0..100_000, || (), fail, until).map(drop), Ok(()));
+            assert!(merged.into_iter().eq(0..=10));
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_all_threads() {
+        let panic =
+            |(): &mut (), item: u64| -> Result<(), ()> { if item == 5 { panic!("on purpose") } else { Ok(()) } };
+        let run = || in_order(4, 0..1_000_000, || (), panic, |()| ControlFlow::Continue(()));
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+    }
 }

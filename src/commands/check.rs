@@ -102,8 +102,7 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
         if there.shape != *tensor.shape {
             return Ok(Some(format!("has the shape {:?}, and was written with {:?}", there.shape, tensor.shape)));
         }
-        let hash =
-            of_tensor(there, input, &*progress).map_err(|error| error.in_tensor(&there.name).in_file(input.path()))?;
+        let hash = of_tensor(there, &input.files, &*progress)?;
         Ok(match hash {
             _ if tensor.sha256_out.is_none() => None, // of text, type and shape are all that is known
             _ if hash.as_deref() == tensor.sha256_out.as_deref() => None,

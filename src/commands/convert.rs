@@ -17,7 +17,7 @@ use crate::io::output::{self, Destination, Output, descriptor, directory_of, is_
 use crate::io::temporaries::NewFolder;
 use crate::kernel::Condition;
 use crate::operator::Operator;
-use crate::plan::{self, Plan, PlannedTensor, Request, Spread};
+use crate::plan::{self, Plan, Request, Spread, Step};
 use crate::progress;
 use crate::report::{FileReport, Report, failed, several, skipped};
 use crate::scaled::{Codes, can_be_codes};
@@ -92,9 +92,9 @@ impl Ready<'_> {
             Self::Folder(_, plans) => plans,
             Self::Skip | Self::File(..) => &[],
         };
-        let tensors = plans.iter().flat_map(|plan| &plan.tensors).filter(|tensor| tensor.is_converted);
+        let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
         let is_weight =
-            |tensor: &PlannedTensor| tensor.source.shape.len() >= 2 && tensor.conversion.from.dtype().is_floating();
+            |tensor: &Step| tensor.source().shape.len() >= 2 && tensor.conversion.from.dtype().is_floating();
         let mut weights = tensors.filter(|tensor| is_weight(tensor)).map(|tensor| tensor.conversion.to.dtype());
         weights.find(|to| to.is_float8())
     }
@@ -398,7 +398,7 @@ fn check_own_place(job: &Job, output: &Path, run: &Files) -> Result<()> {
 
 /// Does what is planned; `None` where the output exists.
 fn execute<'a>(job: &Job, one: &Conversion<'a>, ready: Ready<'a>) -> Result<Option<Written<'a>>> {
-    let (args, source) = (job.file, one.source);
+    let args = job.file;
     let threads = threads(args.threads);
     let (measures, fail_on) = (job.measures, &job.fail_on[..]);
     let settings = Settings { sync: !args.no_sync, quiet: args.quiet, measures, fail_on, threads };
@@ -407,13 +407,13 @@ fn execute<'a>(job: &Job, one: &Conversion<'a>, ready: Ready<'a>) -> Result<Opti
         Ready::File(destination, plan, _) => write_file(job, one, destination, plan, threads),
         Ready::Folder(folder, plans) if args.dry_run => {
             let files = if job.is_measured() {
-                folder.measure(source, &plans, job.part, &settings)?
+                folder.measure(&plans, job.part, &settings)?
             } else {
                 folder.dry_run(&plans, job.part)
             };
             Ok(Written { files, before: 0, finished: 0, all: plans.len(), was_complete: false })
         }
-        Ready::Folder(folder, plans) => folder.write(source, plans, job.part, &settings),
+        Ready::Folder(folder, plans) => folder.write(plans, job.part, &settings),
     };
     match written {
         Err(error) if args.skip_existing && error.is_existing() => Ok(None), // another run has made it meanwhile
@@ -428,7 +428,7 @@ fn write_file<'a>(
     mut plan: Plan<'a>,
     threads: usize,
 ) -> Result<Written<'a>> {
-    let (args, shards) = (job.file, &one.source.shards);
+    let args = job.file;
     let name = one.output.to_string_lossy().into_owned();
     if args.dry_run && !job.is_measured() {
         return Ok(Written {
@@ -448,7 +448,7 @@ fn write_file<'a>(
     // An archive that is to be deflated is first written as it was laid out.
     let stored = (plan.is_deflated && !args.dry_run).then(|| file.beside()).transpose()?;
     let target = stored.as_ref().unwrap_or(&file);
-    let outcomes = engine::run(&plan, shards, target, threads, job.measures.figures, &*progress)?;
+    let outcomes = engine::run(&plan, target, threads, job.measures.figures, &*progress)?;
     drop(progress);
     plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
     let mut report = FileReport::new(name, &plan, Some(outcomes));
@@ -457,7 +457,7 @@ fn write_file<'a>(
     }
     if job.measures.hash {
         let progress = progress::shown("hashing", plan.source_bytes() + plan.tensor_bytes(), args.quiet);
-        let hashes = hash::of(&plan, shards, &target.read_again()?, threads, &*progress)?;
+        let hashes = hash::of(&plan, &target.read_again()?, threads, &*progress)?;
         report = report.with_hashes(hashes);
     }
     if let Some(stored) = stored {
@@ -646,7 +646,7 @@ fn plans<'a, T>(
     let measuring = LazyCell::new(|| progress::shown("measuring the texts", source.bytes(), job.file.quiet));
     let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
-    check_own_name(job, source, &plans).map_err(in_file)?;
+    check_own_name(job, &plans).map_err(in_file)?;
     if !job.file.quiet {
         warn_of_losses(source, container);
         warn_of_scales(&plans, codes.as_ref(), selection);
@@ -655,18 +655,15 @@ fn plans<'a, T>(
 }
 
 /// Refuses to name an output after a type that none of its tensors gets.
-fn check_own_name(job: &Job, source: &Checkpoint, plans: &[Plan]) -> Result<()> {
+fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
     const FEW: usize = 5;
-    let tensors = || plans.iter().flat_map(|plan| &plan.tensors);
+    let tensors = || plans.iter().flat_map(|plan| &plan.steps);
     let Some(to) = job.to.filter(|_| job.file.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
     if tensors().any(|tensor| tensor.conversion.to.dtype() == to) {
         return Ok(());
     }
     let copied = || tensors().filter(|tensor| !tensor.is_converted);
-    let names: Vec<String> = copied()
-        .take(FEW)
-        .map(|tensor| format!("'{}'", shorten(source.shards[tensor.input].name_of(tensor.source))))
-        .collect();
+    let names: Vec<String> = copied().take(FEW).map(|tensor| format!("'{}'", shorten(tensor.source_name()))).collect();
     let more = match copied().count().saturating_sub(FEW) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -722,8 +719,8 @@ fn warn_of_losses(source: &Checkpoint, target: &dyn Container) {
 /// Warns of scales that lose precision while their codes stay what they are.
 fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) {
     let Some(codes) = codes else { return };
-    let tensors = plans.iter().flat_map(|plan| &plan.tensors).filter(|tensor| tensor.is_converted);
-    let cast: Vec<&str> = tensors.map(|tensor| &*tensor.source.name).filter(|name| codes.is_scale(name)).collect();
+    let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
+    let cast: Vec<&str> = tensors.map(|tensor| tensor.source_name()).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
         let exclude = flag_with("--exclude", &format!("*{}", as_glob(ending)));

@@ -142,7 +142,6 @@ impl Folder {
     /// When a shard cannot be read or converted.
     pub(super) fn measure<'a>(
         &self,
-        source: &'a Checkpoint,
         plans: &[Plan<'a>],
         part: Option<Part>,
         settings: &Settings,
@@ -154,7 +153,7 @@ impl Folder {
             let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
             let nowhere = Destination::nowhere().create()?;
             let figures = settings.measures.figures;
-            let outcomes = engine::run(plan, &source.shards, &nowhere, settings.threads, figures, &*progress)?;
+            let outcomes = engine::run(plan, &nowhere, settings.threads, figures, &*progress)?;
             Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
         };
         chosen.into_iter().map(measure).collect()
@@ -167,19 +166,18 @@ impl Folder {
     /// When the disk has no room, or a shard cannot be read, converted or written: what is whole is kept then.
     pub(super) fn write<'a>(
         self,
-        source: &'a Checkpoint,
         plans: Vec<Plan<'a>>,
         part: Option<Part>,
         settings: &Settings,
     ) -> Result<Written<'a>> {
         let chosen = chosen(&plans, part);
         if self.is_there {
-            return self.compare(source, plans, &chosen, settings);
+            return self.compare(plans, &chosen, settings);
         }
         let shards = self.manifest.shards.clone();
         let folder = self.source.as_deref();
         let staging = Staging::open(&self.path, self.manifest, self.start, settings.sync, folder)?;
-        let mut work = Work { staging, source, plans, shards, settings };
+        let mut work = Work { staging, plans, shards, settings };
         let (files, before) = match work.convert(&chosen) {
             Ok(done) => done,
             Err(error) => {
@@ -201,13 +199,7 @@ impl Folder {
 
     /// Does the work once more without writing, and compares: a finished conversion is not an error, and anything else is
     /// not taken for one.
-    fn compare<'a>(
-        self,
-        source: &'a Checkpoint,
-        mut plans: Vec<Plan<'a>>,
-        chosen: &[usize],
-        settings: &Settings,
-    ) -> Result<Written<'a>> {
+    fn compare<'a>(self, mut plans: Vec<Plan<'a>>, chosen: &[usize], settings: &Settings) -> Result<Written<'a>> {
         let explain = |error: Error| {
             let error = error.in_file(&self.path);
             error.remedy("add --force to replace it, or name another folder with -o")
@@ -229,12 +221,12 @@ impl Folder {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Settings { threads, measures, .. } = *settings;
-            let outcomes = engine::run(plan, &source.shards, &Existing(&file), threads, measures.figures, &*progress)
+            let outcomes = engine::run(plan, &Existing(&file), threads, measures.figures, &*progress)
                 .map_err(|error| if error.is_existing() { explain(error) } else { error })?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
             if measures.hash {
-                report = report.with_hashes(hash::of(plan, &source.shards, &file, threads, &Silent)?);
+                report = report.with_hashes(hash::of(plan, &file, threads, &Silent)?);
             }
             file.check_unchanged()?;
             files.push(report);
@@ -248,15 +240,15 @@ impl Folder {
 /// A tensor that is not in a folder as it would be written there, in words.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
-    for planned in plans.iter().flat_map(|plan| &plan.tensors) {
-        let name = shorten(&planned.name);
-        let Some(tensor) = found.remove(&*planned.name) else { return Some(format!("tensor '{name}' is missing")) };
+    for planned in plans.iter().flat_map(|plan| &plan.steps) {
+        let name = shorten(planned.name());
+        let Some(tensor) = found.remove(planned.name()) else { return Some(format!("tensor '{name}' is missing")) };
         let is = source_form(tensor, None).map_or("opaque", |form| form.dtype().name());
         let wanted = planned.dtypes().1.name();
         if is != wanted {
             return Some(format!("tensor '{name}' is {is} there, and would be {wanted}"));
         }
-        if tensor.shape != planned.source.shape {
+        if tensor.shape != planned.source().shape {
             return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
         }
     }
@@ -279,7 +271,6 @@ pub(super) struct Written<'a> {
 /// A conversion under way.
 struct Work<'a, 'b> {
     staging: Staging,
-    source: &'a Checkpoint,
     plans: Vec<Plan<'a>>,
     shards: Vec<Shard>,
     settings: &'b Settings<'b>,
@@ -334,7 +325,7 @@ impl<'a> Work<'a, '_> {
         let progress = progress.shard(what, plan.source_bytes());
         let Settings { threads, measures, fail_on, .. } = *self.settings;
         let summed = Summed::new(&output);
-        let outcomes = engine::run(plan, &self.source.shards, &summed, threads, measures.figures, &*progress)?;
+        let outcomes = engine::run(plan, &summed, threads, measures.figures, &*progress)?;
         let sum = summed.sum();
         plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
@@ -343,7 +334,7 @@ impl<'a> Work<'a, '_> {
         }
         if measures.hash {
             let written = output.read_again()?;
-            report = report.with_hashes(hash::of(plan, &self.source.shards, &written, threads, &Silent)?);
+            report = report.with_hashes(hash::of(plan, &written, threads, &Silent)?);
         }
         output.publish(self.settings.sync, None)?;
         self.staging.record(name, sum, &report)?;
@@ -477,11 +468,11 @@ fn shares(plans: &[Plan], parts: usize) -> Vec<Vec<usize>> {
 fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
     let mut weight_map = BTreeMap::new();
     for (plan, shard) in plans.iter().zip(shards) {
-        weight_map.extend(plan.tensors.iter().map(|tensor| (&*tensor.name, shard.file.as_str())));
+        weight_map.extend(plan.names().map(|name| (name, shard.file.as_str())));
     }
     let metadata = source.index.as_ref().map(|index| index.metadata.clone()).unwrap_or_default();
     let bytes = plans.iter().map(Plan::tensor_bytes).sum();
-    let elements = plans.iter().flat_map(|plan| &plan.tensors).map(|tensor| tensor.source.count).sum();
+    let elements = plans.iter().flat_map(|plan| &plan.steps).map(|step| step.source().count).sum();
     index_text(&metadata, &weight_map, bytes, elements)
 }
 
@@ -493,8 +484,8 @@ fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
     let config = source.folder.as_deref().map(config).transpose()?.flatten();
     let Some(config) = config else { return Ok(None) };
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for tensor in plans.iter().flat_map(|plan| &plan.tensors) {
-        *elements.entry(tensor.conversion.to.dtype().name()).or_default() += tensor.source.count;
+    for tensor in plans.iter().flat_map(|plan| &plan.steps) {
+        *elements.entry(tensor.conversion.to.dtype().name()).or_default() += tensor.source().count;
     }
     Ok(with_dtype(&config, &elements))
 }

@@ -171,7 +171,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         let file = destination.create()?;
         let stored = plan.is_deflated.then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
-        let outcomes = engine::run(&plan, &input.shards, target, threads(args.threads), false, &*progress)?;
+        let outcomes = engine::run(&plan, target, threads(args.threads), false, &*progress)?;
         plan.literals = Vec::new();
         let report = FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(outcomes));
         done.push((
@@ -219,7 +219,7 @@ fn write_folder<'a>(
     let threads = threads(args.threads);
     let settings =
         Settings { sync: !args.no_sync, quiet: args.quiet, measures: Measures::default(), fail_on: &[], threads };
-    let files = folder.write(input, plans, None, &settings)?.files;
+    let files = folder.write(plans, None, &settings)?.files;
     Ok(Output { from: input.path.clone(), to: to.to_owned(), bytes_in: input.bytes(), files })
 }
 

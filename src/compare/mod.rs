@@ -6,19 +6,16 @@
 //! to the bit for any number of threads.
 
 mod numbers;
-mod pieces;
 mod texts;
 mod values;
 
 use crate::container::{Elements, Form, Input, Tensor};
-use crate::conversion::{self, Conversion, run_kernel};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::figures::Figures;
-use crate::kernel::Counts;
 use crate::plan;
 use crate::progress::Progress;
-use pieces::Pair;
+use crate::read::{Stored, Zip};
 
 /// A tensor, and the file that it is in.
 pub(crate) type Found<'a> = (&'a Input, &'a Tensor);
@@ -141,43 +138,6 @@ pub(crate) struct Shown {
     pub bits: Option<String>,
 }
 
-/// One of two tensors that are compared.
-#[derive(Clone, Copy)]
-struct Side<'a> {
-    input: &'a Input,
-    tensor: &'a Tensor,
-    /// What its elements are, `--from` heeded.
-    elements: Elements,
-    /// Whether it is column-major and read in the order of rows, because the other is not.
-    is_transposed: bool,
-}
-
-impl Side<'_> {
-    /// An error of this tensor.
-    fn error(&self, error: Error) -> Error {
-        error.in_tensor(&self.tensor.name).in_file(self.input.path())
-    }
-
-    /// Bytes of so many elements, which must be of a fixed width.
-    fn bytes(&self, count: u64) -> usize {
-        self.elements.bytes(count).expect("a part of what is in the file") as usize
-    }
-
-    /// Whether its elements come in column-major order.
-    fn fortran_order(&self) -> bool {
-        self.tensor.fortran_order && !self.is_transposed
-    }
-
-    /// Converts `count` elements, of which `start` is the first.
-    fn run(&self, how: &Conversion, start: u64, input: &[u8], count: usize, output: &mut Vec<u8>) -> Result<Counts> {
-        let kernel = how.kernel().expect("numbers to numbers");
-        output.resize(how.to.bytes(count as u64).expect("as many as are read at a time") as usize, 0);
-        let Tensor { count: all, shape, .. } = self.tensor;
-        let elements = conversion::Elements { count: *all, shape, fortran_order: self.fortran_order() };
-        run_kernel(kernel, how, elements, start, input, output, count).map_err(|error| self.error(error))
-    }
-}
-
 /// Compares two tensors.
 ///
 /// # Errors
@@ -202,15 +162,16 @@ pub(crate) fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
     };
     let elements = [side(tensors[0])?, side(tensors[1])?];
     let is_text = elements.map(|elements| matches!(elements, Elements::Typed(Form::Texts(_))));
-    let sides = [0, 1].map(|at| Side {
-        input: tensors[at].0,
+    let sources = [0, 1].map(|at| Stored {
+        files: &tensors[at].0.files,
         tensor: tensors[at].1,
         elements: elements[at],
         is_transposed: tensors[at].1.fortran_order && !tensors[1 - at].1.fortran_order,
     });
+    let zip = || Zip::new(sources, a.count, options.threads, options.progress);
     match is_text {
-        [true, true] => texts::compare(Pair::new(sides, options)),
-        [false, false] => numbers::compare(Pair::new(sides, options), options.tolerance),
+        [true, true] => texts::compare(zip()),
+        [false, false] => numbers::compare(zip(), options.tolerance),
         _ => Ok(Outcome::of(Status::TypesDiffer)),
     }
 }

@@ -1,33 +1,34 @@
 //! Numbers and opaque bytes: bits first; where they differ, values and figures.
 
-use super::pieces::{Pair, Piece};
-use super::values::{Values, storage};
-use super::{Difference, Outcome, Shown, Side, Status, Tolerance};
+use super::values::{Values, convert, storage};
+use super::{Difference, Outcome, Shown, Status, Tolerance};
 use crate::bits::{codes, hex, meaning};
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::error::{Result, hex_digits};
-use crate::figures::Tally;
+use crate::figures::{BLOCK, Tally};
 use crate::kernel::{Kernel, Storage};
+use crate::read::{Piece, Stored, Zip};
+use std::ops::ControlFlow;
 
 /// Bytes of a side in a piece of which the bits are compared.
 const PIECE: u64 = 1 << 20;
 /// Elements of a piece of which the values are compared: as many of every type, so that figures do not depend on it.
 const VALUES: u64 = 1 << 17;
 
-pub(super) fn compare(mut pair: Pair, tolerance: Option<Tolerance>) -> Result<Outcome> {
-    let sides = pair.sides;
+pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Outcome> {
+    let sides = zip.sources;
     let bits = Bits::new(&sides);
     // Packed elements start on whole bytes, as 8 of them end on one.
     let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
     let piece = (PIECE / width.max(1)).max(1);
     if let Some(bits) = &bits {
         let mut are_equal = true;
-        let are_equal_so_far = |piece_is_equal| {
+        let until_unequal = |piece_is_equal| {
             are_equal &= piece_is_equal;
-            are_equal
+            if are_equal { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        pair.read(piece, |piece| bits.are_equal(&sides, piece), are_equal_so_far)?;
+        zip.read(piece, || (), |(), piece| bits.are_equal(&sides, piece), until_unequal)?;
         if are_equal {
             return Ok(Outcome::of(Status::Equal));
         }
@@ -36,24 +37,21 @@ pub(super) fn compare(mut pair: Pair, tolerance: Option<Tolerance>) -> Result<Ou
     let piece = if values.is_some() { VALUES } else { piece };
     let look = Look { sides, bits, values, tolerance };
     let mut seen = Seen::default();
-    let read = pair.read(
-        piece,
-        |piece| look.at(piece),
-        |next| {
-            seen.append(next);
-            true
-        },
-    );
+    let append = |next| {
+        seen.append(next);
+        ControlFlow::Continue(())
+    };
+    let read = zip.read(piece, || (), |(), piece| look.at(piece), append);
     // A file that is damaged is best mended where it is known to be.
     let first = [&seen.beyond, &seen.unequal, &seen.bits].into_iter().find_map(|spots| spots.first.as_ref());
     read.map_err(|error| match first {
         Some((element, [a, b])) if error.remedy_text().is_none() => {
-            let index = pair.indices(*element);
+            let index = sides[0].indices(*element);
             error.remedy(format!("the first difference is at {index:?}: {}, {}", a.value, b.value))
         }
         _ => error,
     })?;
-    Ok(look.outcome(seen, &pair))
+    Ok(look.outcome(seen))
 }
 
 /// How bits are compared: as they lie in the files where they lie alike, otherwise little endian and one element in a byte
@@ -68,7 +66,7 @@ struct Bits {
 
 impl Bits {
     /// `None` of different types.
-    fn new(sides: &[Side; 2]) -> Option<Self> {
+    fn new(sides: &[Stored; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let (Some(a), Some(b)) = (a, b) else {
             return Some(Self { are_alike: true, ordered: None, width: sides[0].bytes(1) });
@@ -86,12 +84,12 @@ impl Bits {
         Some(Self { are_alike, ordered: Some([order(a)?, order(b)?]), width })
     }
 
-    fn are_equal(&self, sides: &[Side; 2], piece: &Piece) -> Result<bool> {
+    fn are_equal(&self, sides: &[Stored; 2], piece: &Piece<2>) -> Result<bool> {
         if self.are_alike {
             return Ok(piece.bytes[0] == piece.bytes[1]);
         }
         let mut room = [Vec::new(), Vec::new()];
-        for block in piece.blocks(sides) {
+        for block in piece.blocks(sides, BLOCK) {
             let [a, b] = self.order(sides, &block, &mut room)?;
             if a != b {
                 return Ok(false);
@@ -100,16 +98,21 @@ impl Bits {
         Ok(true)
     }
 
-    fn order<'a>(&self, sides: &[Side; 2], block: &Piece<'a>, room: &'a mut [Vec<u8>; 2]) -> Result<[&'a [u8]; 2]> {
+    fn order<'a>(
+        &self,
+        sides: &[Stored; 2],
+        block: &Piece<'a, 2>,
+        room: &'a mut [Vec<u8>; 2],
+    ) -> Result<[&'a [u8]; 2]> {
         let Some(ordered) = &self.ordered else { return Ok(block.bytes) };
         for at in 0..2 {
-            sides[at].run(&ordered[at], block.start, block.bytes[at], block.count, &mut room[at])?;
+            convert(&ordered[at], &sides[at], block.start, block.bytes[at], block.count, &mut room[at])?;
         }
         Ok(room.each_ref().map(Vec::as_slice))
     }
 
     /// Calls `differs` with each element whose bits differ, counted from the start of a block.
-    fn differences(&self, sides: &[Side; 2], block: &Piece, mut differs: impl FnMut(usize)) -> Result<()> {
+    fn differences(&self, sides: &[Stored; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
         let mut room = [Vec::new(), Vec::new()];
         let [a, b] = self.order(sides, block, &mut room)?;
         let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width));
@@ -134,7 +137,7 @@ struct Spots {
 }
 
 impl Spots {
-    fn add(&mut self, sides: &[Side; 2], block: &Piece, at: usize) {
+    fn add(&mut self, sides: &[Stored; 2], block: &Piece<2>, at: usize) {
         self.count += 1;
         self.first.get_or_insert_with(|| {
             (block.start + at as u64, [0, 1].map(|side| shown(&sides[side], block.bytes[side], at)))
@@ -148,7 +151,7 @@ impl Spots {
 }
 
 /// An element as text.
-fn shown(side: &Side, bytes: &[u8], at: usize) -> Shown {
+fn shown(side: &Stored, bytes: &[u8], at: usize) -> Shown {
     let Some(storage) = storage(side) else {
         let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];
         let digits = hex_digits(&opaque[..opaque.len().min(32)]);
@@ -188,7 +191,7 @@ impl Seen {
 
 /// What is looked for.
 struct Look<'a> {
-    sides: [Side<'a>; 2],
+    sides: [Stored<'a>; 2],
     /// `None` of different types.
     bits: Option<Bits>,
     /// `None` of opaque bytes.
@@ -198,15 +201,15 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn at(&self, piece: &Piece) -> Result<Seen> {
+    fn at(&self, piece: &Piece<2>) -> Result<Seen> {
         let mut seen = Seen::default();
-        for block in piece.blocks(&self.sides) {
+        for block in piece.blocks(&self.sides, BLOCK) {
             self.at_block(&block, &mut seen)?;
         }
         Ok(seen)
     }
 
-    fn at_block(&self, block: &Piece, seen: &mut Seen) -> Result<()> {
+    fn at_block(&self, block: &Piece<2>, seen: &mut Seen) -> Result<()> {
         let sides = &self.sides;
         let are_alike = self.bits.as_ref().is_some_and(|bits| bits.are_alike) && block.bytes[0] == block.bytes[1];
         if let (Some(bits), false) = (&self.bits, are_alike) {
@@ -235,7 +238,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    fn outcome(&self, seen: Seen, pair: &Pair) -> Outcome {
+    fn outcome(&self, seen: Seen) -> Outcome {
         let Seen { bits, unequal, beyond, tally } = seen;
         let (status, spots) = if self.values.is_none() || beyond.count > 0 {
             (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
@@ -246,14 +249,15 @@ impl Look<'_> {
         } else {
             (Status::BitsDiffer, bits)
         };
-        let first = spots.first.map(|(element, elements)| Difference { index: pair.indices(element), elements });
+        let first =
+            spots.first.map(|(element, elements)| Difference { index: self.sides[0].indices(element), elements });
         let mut figures = tally.figures();
         let values = self.values.as_ref().filter(|_| unequal.count > 0);
         let per_element = values.map_or(1, |values| values.per_element as u64);
         figures.max_abs_error_at = figures.max_abs_error_at.map(|at| at / per_element);
         figures.max_rel_error_at = figures.max_rel_error_at.map(|at| at / per_element);
         let largest_at = [figures.max_abs_error_at, figures.max_rel_error_at];
-        let largest_at = largest_at.map(|at| at.filter(|_| values.is_some()).map(|at| pair.indices(at)));
+        let largest_at = largest_at.map(|at| at.filter(|_| values.is_some()).map(|at| self.sides[0].indices(at)));
         Outcome { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
     }
 }

@@ -1,35 +1,38 @@
 //! Texts, one after the other: whatever they are stored as, equal texts are equal.
 
-use super::pieces::Pair;
-use super::{Difference, Outcome, Shown, Side, Status};
+use super::{Difference, Outcome, Shown, Status};
 use crate::container::{Elements, Form, Reader, TextError, TextForm, position};
 use crate::error::{Error, Result};
 use crate::kernel::Texts;
+use crate::read::{Stored, Zip};
 
 /// Texts after which the progress is told.
 const BATCH: u64 = 1024;
 
-pub(super) fn compare(mut pair: Pair) -> Result<Outcome> {
-    let mut readers = pair.readers()?;
+pub(super) fn compare(mut zip: Zip<2>) -> Result<Outcome> {
+    let sources = zip.sources;
+    let mut readers = [sources[0].open()?, sources[1].open()?];
     let mut next = [Next::default(), Next::default()];
     let (mut differing, mut first) = (0, None);
-    for index in 0..pair.count() {
-        for ((side, reader), next) in pair.sides.iter().zip(&mut readers).zip(&mut next) {
-            next.read(side, reader, index)?;
+    for index in 0..zip.count {
+        for ((source, reader), next) in sources.iter().zip(&mut readers).zip(&mut next) {
+            next.read(source, reader, index)?;
         }
         let [a, b] = next.each_ref().map(|next| next.texts.get(0));
         if a != b {
             differing += 1;
             first.get_or_insert_with(|| Difference {
-                index: pair.indices(index),
+                index: sources[0].indices(index),
                 elements: [a, b].map(|text| Shown { value: String::from_utf8_lossy(text).into_owned(), bits: None }),
             });
         }
-        if (index + 1) % BATCH == 0 || index + 1 == pair.count() {
-            pair.tell(index + 1);
+        if (index + 1) % BATCH == 0 || index + 1 == zip.count {
+            zip.advance(index + 1);
         }
     }
-    pair.finish(readers)?;
+    for (source, reader) in sources.iter().zip(readers) {
+        reader.finish().map_err(|error| source.error(error))?;
+    }
     let status = if differing == 0 { Status::Equal } else { Status::ValuesDiffer };
     Ok(Outcome { differing, first, ..Outcome::of(status) })
 }
@@ -42,14 +45,14 @@ struct Next {
 }
 
 impl Next {
-    fn read(&mut self, side: &Side, reader: &mut Reader, index: u64) -> Result<()> {
+    fn read(&mut self, source: &Stored, reader: &mut Reader, index: u64) -> Result<()> {
         self.texts.clear();
-        let read = form(side).read(&mut |buffer| reader.fill(buffer), &mut self.scratch, &mut self.texts);
+        let read = form(source).read(&mut |buffer| reader.fill(buffer), &mut self.scratch, &mut self.texts);
         read.map_err(|error| {
-            side.error(match error {
+            source.error(match error {
                 TextError::Source(error) => error,
                 TextError::Malformed(what) => {
-                    let index = position(index, &side.tensor.shape, side.fortran_order());
+                    let index = position(index, &source.tensor.shape, source.fortran_order());
                     Error::new(format!("element {index}: {what}"))
                 }
             })
@@ -57,8 +60,8 @@ impl Next {
     }
 }
 
-fn form(side: &Side) -> TextForm {
-    match side.elements {
+fn form(source: &Stored) -> TextForm {
+    match source.elements {
         Elements::Typed(Form::Texts(form)) => form,
         _ => unreachable!("both are text"),
     }

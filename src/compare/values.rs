@@ -1,21 +1,32 @@
 //! Elements of any two types as numbers that can be compared: float64, and 64-bit integers where that would round them.
 
-use super::Side;
-use super::pieces::Piece;
 use crate::container::{Elements, Form};
 use crate::conversion::Conversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::figures::{Number, difference, integer_of};
-use crate::kernel::{Loss, Storage};
+use crate::kernel::{Counts, Loss, Storage};
 use crate::operator::cast::Attributes;
+use crate::read::{Piece, Stored};
 
 /// How the elements of a side are stored; `None` of opaque bytes.
-pub(super) fn storage(side: &Side) -> Option<Storage> {
+pub(super) fn storage(side: &Stored) -> Option<Storage> {
     match side.elements {
         Elements::Typed(Form::Numbers(storage)) => Some(storage),
         _ => None,
     }
+}
+
+/// Converts `count` elements of a side, of which `start` is the first.
+pub(super) fn convert(
+    how: &Conversion,
+    side: &Stored,
+    start: u64,
+    input: &[u8],
+    count: usize,
+    output: &mut Vec<u8>,
+) -> Result<Counts> {
+    how.convert(side.named(), start, input, count, output).map_err(|error| side.error(error))
 }
 
 /// What makes numbers of both sides' elements.
@@ -42,7 +53,7 @@ struct Widening {
 
 impl Values {
     /// `None` of opaque bytes.
-    pub(super) fn new(sides: &[Side; 2]) -> Option<Self> {
+    pub(super) fn new(sides: &[Stored; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let sides = [Widening::new(a?)?, Widening::new(b?)?];
         let per_element = sides[0].parts.max(sides[1].parts);
@@ -50,13 +61,13 @@ impl Values {
     }
 
     /// Both as float64, and the place of the first number.
-    pub(super) fn floats(&self, sides: &[Side; 2], block: &Piece) -> Result<(u64, Floats)> {
+    pub(super) fn floats(&self, sides: &[Stored; 2], block: &Piece<2>) -> Result<(u64, Floats)> {
         let mut floats = Floats { values: [Vec::new(), Vec::new()], are_exact: true };
         for (at, widening) in self.sides.iter().enumerate() {
             let mut wide = Vec::new();
             let count = block.count * widening.parts;
             let start = block.start * widening.parts as u64;
-            let lost = sides[at].run(&widening.float, start, block.bytes[at], count, &mut wide)?;
+            let lost = convert(&widening.float, &sides[at], start, block.bytes[at], count, &mut wide)?;
             floats.are_exact &= widening.integer.is_none() || lost[Loss::Inexact] == 0;
             let values = wide.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
             floats.values[at] = self.spread(widening, values, 0.0);
@@ -66,7 +77,7 @@ impl Values {
 
     /// What has to be added to the numbers of A to come to those of B: 0 where they are equal and nowhere else, and no
     /// number where one of them is none.
-    pub(super) fn differences(&self, sides: &[Side; 2], block: &Piece, floats: &Floats) -> Result<Vec<f64>> {
+    pub(super) fn differences(&self, sides: &[Stored; 2], block: &Piece<2>, floats: &Floats) -> Result<Vec<f64>> {
         let [a, b] = &floats.values;
         if floats.are_exact {
             return Ok(a.iter().zip(b).map(|(&a, &b)| difference(a, b)).collect());
@@ -76,13 +87,13 @@ impl Values {
         Ok(a.into_iter().zip(b).map(|(a, b)| a.to(b)).collect())
     }
 
-    fn exact(&self, at: usize, side: &Side, block: &Piece, floats: &[f64]) -> Result<Vec<Number>> {
+    fn exact(&self, at: usize, side: &Stored, block: &Piece<2>, floats: &[f64]) -> Result<Vec<Number>> {
         let widening = &self.sides[at];
         let Some((conversion, is_signed)) = &widening.integer else {
             return Ok(floats.iter().copied().map(Number::Float).collect());
         };
         let mut wide = Vec::new();
-        side.run(conversion, block.start, block.bytes[at], block.count, &mut wide)?;
+        convert(conversion, side, block.start, block.bytes[at], block.count, &mut wide)?;
         let number = |bytes: &[u8; 8]| Number::Integer(integer_of(*bytes, *is_signed));
         let numbers = wide.as_chunks().0.iter().map(number).collect();
         Ok(self.spread(widening, numbers, Number::Integer(0)))

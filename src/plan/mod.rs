@@ -7,12 +7,14 @@ pub(crate) use source::check_from;
 #[doc(hidden)] // for tests
 pub use source::source_form;
 
-use crate::container::{Container, Data, Elements, Form, Input, Metadata, NewTensor, Reader, Seal, Tensor};
+use crate::container::{Container, Elements, Form, Input, Metadata, NewTensor, Seal, Tensor};
 use crate::conversion::{self, Conversion};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
+use crate::io::map::MappedFile;
 use crate::kernel::{Condition, Kernel};
 use crate::operator::Operator;
+use crate::read::{Mapped, Share, Stored};
 use crate::scaled::Codes;
 use crate::select::{Candidate, Kept, Rename, Selection};
 use source::{known_dtype, opaque_form};
@@ -57,39 +59,44 @@ pub enum Spread {
     UpTo(u64),
 }
 
-/// One output file: its tensors, each with its source, and the bytes around them.
+/// One output file: the steps that make its tensors, and the bytes around them.
 pub struct Plan<'a> {
     /// Headers and the like, with their offsets in the file, in order.
     #[doc(hidden)] // for tests
     pub literals: Vec<(u64, Vec<u8>)>,
     /// In the order of the input.
-    pub tensors: Vec<PlannedTensor<'a>>,
+    pub steps: Vec<Step<'a>>,
     /// Length of the file in bytes.
     pub len: u64,
     /// Whether the caller deflates the file when it is written.
     pub(crate) is_deflated: bool,
 }
 
-/// One tensor of the output.
-pub struct PlannedTensor<'a> {
-    /// Its name; empty in a format without names.
-    pub name: Cow<'a, str>,
-    /// Whether the elements will lie in column-major order.
-    pub fortran_order: bool,
-    /// What makes the result's elements of the source's.
+/// What becomes of one logical tensor: the stored tensors that are its parts, the tensors of the output that are made of
+/// them, and how. A plain tensor is stored as one.
+pub struct Step<'a> {
+    /// Its parts. There is at least one.
+    pub(crate) sources: Vec<Stored<'a>>,
+    /// What is written. There is at least one.
+    pub(crate) results: Vec<NewStored<'a>>,
+    /// What makes the results' elements of the sources'.
     pub(crate) conversion: Conversion,
     /// Whether the operator is applied; otherwise the tensor is copied.
     pub is_converted: bool,
     /// Why it is copied, if it is.
     pub(crate) kept: Option<Kept>,
-    /// Which of the inputs the elements come from.
-    pub input: usize,
-    /// Where in it.
-    pub source: &'a Tensor,
-    /// The result's bytes in the output file.
-    pub target: Range<u64>,
-    /// A checksum of the result that is to be written as well.
-    pub(crate) seal: Option<Box<Seal>>,
+}
+
+/// A tensor of the output, and where it goes.
+pub(crate) struct NewStored<'a> {
+    /// Its name; empty in a format without names.
+    pub name: Cow<'a, str>,
+    /// Whether the elements will lie in column-major order.
+    pub fortran_order: bool,
+    /// Its bytes in the output file.
+    pub range: Range<u64>,
+    /// A checksum of them that is to be written as well.
+    pub seal: Option<Box<Seal>>,
 }
 
 impl Plan<'_> {
@@ -102,28 +109,57 @@ impl Plan<'_> {
     /// Bytes of all tensors, without what is around them.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.target.end - tensor.target.start).sum()
+        self.steps.iter().map(Step::bytes_out).sum()
     }
 
     /// Bytes that the tensors take in their files.
     #[must_use]
     pub fn source_bytes(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.source.data.stored_len()).sum()
+        self.steps.iter().map(Step::bytes_in).sum()
+    }
+
+    /// Names of the tensors of the output.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().flat_map(|step| &step.results).map(|result| &*result.name)
     }
 
     /// Refuses what was read of files that somebody has written to meanwhile.
     ///
     /// # Errors
     /// When one that a tensor comes from is not what it was.
-    pub fn check_unchanged(&self, inputs: &[Input]) -> Result<()> {
-        let mut used: Vec<usize> = self.tensors.iter().map(|tensor| tensor.input).collect();
-        used.sort_unstable();
-        used.dedup();
-        used.into_iter().try_for_each(|input| inputs[input].check_unchanged())
+    pub fn check_unchanged(&self) -> Result<()> {
+        let mut used: Vec<&[MappedFile]> = Vec::new();
+        for source in self.steps.iter().flat_map(|step| &step.sources) {
+            // Neighbours come from the same file most often.
+            if !used.last().is_some_and(|last| std::ptr::eq(*last, source.files)) {
+                used.push(source.files);
+            }
+        }
+        used.sort_unstable_by_key(|files| files.as_ptr());
+        used.dedup_by_key(|files| files.as_ptr());
+        used.into_iter().flatten().try_for_each(MappedFile::check_unchanged)
     }
 }
 
-impl PlannedTensor<'_> {
+impl<'a> Step<'a> {
+    /// Its name in the output; empty in a format without names.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.results[0].name
+    }
+
+    /// The stored tensor that holds its elements.
+    #[must_use]
+    pub fn source(&self) -> &'a Tensor {
+        self.sources[0].tensor
+    }
+
+    /// What it is called in the input; where that says nothing, as in the output.
+    #[must_use]
+    pub(crate) fn source_name(&self) -> &str {
+        if self.source().name.is_empty() { self.name() } else { &self.source().name }
+    }
+
     /// The type of the elements, and the one that they get.
     #[must_use]
     pub fn dtypes(&self) -> (Dtype, Dtype) {
@@ -137,51 +173,35 @@ impl PlannedTensor<'_> {
         self.conversion.to
     }
 
-    /// The elements, as messages name them.
+    /// Where the first result lies in the output file.
     #[must_use]
-    pub(crate) fn elements(&self) -> conversion::Elements<'_> {
-        elements(self.source, self.fortran_order)
+    #[doc(hidden)] // for tests
+    pub fn target(&self) -> Range<u64> {
+        self.results[0].range.clone()
     }
 
-    /// Whether a column-major source becomes row-major.
+    /// Bytes that its parts take in their files.
     #[must_use]
-    pub(crate) fn is_transposed(&self) -> bool {
-        self.source.fortran_order != self.fortran_order
+    pub fn bytes_in(&self) -> u64 {
+        self.sources.iter().map(Stored::stored_len).sum()
     }
 
-    /// The kernel and the source's place, where any part of the tensor can be converted alone.
+    /// Bytes that its results take.
     #[must_use]
-    pub(crate) fn direct(&self) -> Option<(&Kernel, usize, &Range<usize>)> {
-        match (&self.source.data, self.conversion.kernel()) {
-            (Data::Mapped { file, range, .. }, Some(kernel)) if !self.is_transposed() => Some((kernel, *file, range)),
-            _ => None,
-        }
+    pub fn bytes_out(&self) -> u64 {
+        self.results.iter().map(|result| result.range.end - result.range.start).sum()
     }
-}
 
-/// How far a tensor is read, told in bytes of its file, whatever it is compressed to.
-pub(crate) struct Share {
-    bytes: u64,
-    elements: u64,
-    told: u64,
-}
+    /// An error of its elements, with the file that they are in.
+    pub(crate) fn error(&self, error: Error) -> Error {
+        self.sources[0].error(error.in_tensor(self.name()))
+    }
 
-impl Share {
-    /// Of nothing yet.
+    /// The kernel and the source's bytes, where any part of the tensor can be converted alone.
     #[must_use]
-    pub(crate) fn new(tensor: &Tensor) -> Self {
-        Self { bytes: tensor.data.stored_len(), elements: tensor.count.max(1), told: 0 }
+    pub(crate) fn direct(&self) -> Option<(&Kernel, Mapped<'a>)> {
+        Some((self.conversion.kernel()?, self.sources[0].mapped()?))
     }
-
-    /// The bytes that are new when so many elements are done.
-    pub(crate) fn up_to(&mut self, elements: u64) -> u64 {
-        let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
-        read - std::mem::replace(&mut self.told, read)
-    }
-}
-
-fn elements(tensor: &Tensor, fortran_order: bool) -> conversion::Elements<'_> {
-    conversion::Elements { count: tensor.count, shape: &tensor.shape, fortran_order }
 }
 
 /// Plans what becomes of files that belong together; `measured` is told of bytes of input that had to be read for it,
@@ -197,7 +217,7 @@ pub fn apply<'a>(
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
     let mut chosen = choose(request, inputs)?;
-    measure_texts(inputs, &mut chosen, measured)?;
+    measure_texts(&mut chosen, measured)?;
     let mut plans = Vec::new();
     let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
     for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
@@ -211,26 +231,25 @@ pub fn apply<'a>(
         }
         let metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
         let layout = request.container.lay_out(&new, metadata.as_deref())?;
-        let mut tensors = Vec::with_capacity(group.len());
-        for (Chosen { input, tensor, from, target, new }, place) in group.into_iter().zip(layout.places) {
+        let mut steps = Vec::with_capacity(group.len());
+        for (Chosen { source, from, target, new, .. }, place) in group.into_iter().zip(layout.places) {
             let to = place.form;
             let conversion = conversions.get(from, to, target.is_ok());
             let is_watched = target.is_ok() && !request.fail_on.is_empty();
             let conversion = conversion.map(|found| if is_watched { found.watch(request.fail_on) } else { found });
             let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&new.name);
-            tensors.push(PlannedTensor {
-                conversion: conversion.ok_or_else(refused)?,
-                name: new.name,
-                fortran_order: new.fortran_order,
+            let conversion = conversion.ok_or_else(refused)?;
+            let NewTensor { name, fortran_order, .. } = new;
+            let result = NewStored { name, fortran_order, range: place.range, seal: place.seal };
+            steps.push(Step {
+                sources: vec![source],
+                results: vec![result],
+                conversion,
                 is_converted: target.is_ok(),
                 kept: target.err(),
-                input,
-                source: tensor,
-                target: place.range,
-                seal: place.seal,
             });
         }
-        plans.push(Plan { tensors, literals: layout.literals, len: layout.len, is_deflated: false });
+        plans.push(Plan { steps, literals: layout.literals, len: layout.len, is_deflated: false });
     }
     Ok(plans)
 }
@@ -272,7 +291,7 @@ impl Conversions {
 /// A tensor of the input, and what is to become of it.
 struct Chosen<'a> {
     input: usize,
-    tensor: &'a Tensor,
+    source: Stored<'a>,
     from: Form,
     /// The type to convert to, or why the tensor is copied.
     target: Result<Dtype, Kept>,
@@ -289,24 +308,25 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
         let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
         let is_alone = inputs[input].container.facts().holds_one;
         let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
-        let (shape, count) = (&tensor.shape[..], tensor.count);
+        let (shape, count, files) = (&tensor.shape[..], tensor.count, &inputs[input].files[..]);
         if tensor.elements == Elements::Opaque {
             let formats = [&inputs[input].container.facts(), &container.facts()];
             let form = opaque_form(tensor, target.is_ok(), name, formats)?;
             let (dtype, opaque) = (form.dtype(), Some(&*tensor.stored));
             let new = NewTensor { name: new_name, dtype, shape, count, fortran_order: false, text: None, opaque };
-            return Ok(Chosen { input, tensor, from: form, target: Err(Kept::LeftOut), new });
+            let source = Stored { files, tensor, elements: tensor.elements, is_transposed: false };
+            return Ok(Chosen { input, source, from: form, target: Err(Kept::LeftOut), new });
         }
         // What is left as it is keeps the type that it is stored as, if it has one.
         let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
-        let source = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
+        let form = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
         if let Ok(target) = target
-            && (target != source.dtype() || !matches!(operator, Operator::Promote(_)))
+            && (target != form.dtype() || !matches!(operator, Operator::Promote(_)))
         {
-            operator.check(source.dtype(), target)?;
+            operator.check(form.dtype(), target)?;
         }
         let target = target.and_then(|target| {
-            let is_there = target == source.dtype() && operator.keeps(target);
+            let is_there = target == form.dtype() && operator.keeps(target);
             if is_there { Err(Kept::Already) } else { Ok(target) }
         });
         if target.is_ok() {
@@ -316,13 +336,15 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
                 return Err(Error::new(message).remedy(remedy));
             }
         }
-        let dtype = target.unwrap_or(source.dtype());
+        let dtype = target.unwrap_or(form.dtype());
         if container.stores(dtype).is_none() {
             return Err(container.refusal(dtype));
         }
         let fortran_order = tensor.fortran_order && container.facts().has_fortran_order;
         let new = NewTensor { name: new_name, dtype, shape, count, fortran_order, text: None, opaque: None };
-        Ok(Chosen { input, tensor, from: source, target, new })
+        let is_transposed = tensor.fortran_order != fortran_order;
+        let source = Stored { files, tensor, elements: Elements::Typed(form), is_transposed };
+        Ok(Chosen { input, source, from: form, target, new })
     };
     let mut chosen = Vec::with_capacity(names.len());
     for ((input, tensor), name) in all().zip(names) {
@@ -333,18 +355,12 @@ fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>>
 }
 
 /// Finds out how long the texts are that will be written: no file can be laid out without.
-fn measure_texts(inputs: &[Input], chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
-    for Chosen { input, tensor, from, new, .. } in chosen.iter_mut().filter(|chosen| chosen.new.dtype == Dtype::String)
-    {
-        let transposed = tensor.fortran_order != new.fortran_order;
-        let mut share = Share::new(tensor);
-        let extent = Reader::open(tensor, &inputs[*input].files, transposed)
-            .and_then(|reader| {
-                let progress = &mut |elements| measured(share.up_to(elements));
-                conversion::measure(*from, elements(tensor, new.fortran_order), reader, progress)
-            })
-            .map_err(|error| error.in_tensor(&tensor.name).in_file(inputs[*input].path()))?;
-        new.text = Some(Box::new(extent));
+fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
+    for Chosen { source, from, new, .. } in chosen.iter_mut().filter(|chosen| chosen.new.dtype == Dtype::String) {
+        let mut share = Share::new(source.stored_len(), source.tensor.count);
+        let progress = &mut |elements| measured(share.up_to(elements));
+        let extent = source.open().and_then(|reader| conversion::measure(*from, source.named(), reader, progress));
+        new.text = Some(Box::new(extent.map_err(|error| source.error(error))?));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::figures::Figures;
 use crate::hash::Hashes;
 use crate::kernel::{Condition, Counts, Firsts, Loss};
 use crate::operator::Operator;
-use crate::plan::{Plan, PlannedTensor};
+use crate::plan::{Plan, Step};
 use crate::select::Kept;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -115,7 +115,7 @@ impl<'a> FileReport<'a> {
     #[must_use]
     pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
         let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
-        let tensors = plan.tensors.iter().zip(outcomes).map(|(tensor, outcome)| TensorReport::new(tensor, outcome));
+        let tensors = plan.steps.iter().zip(outcomes).map(|(step, outcome)| TensorReport::new(step, outcome));
         Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
     }
 
@@ -155,32 +155,33 @@ impl<'a> FileReport<'a> {
 }
 
 impl<'a> TensorReport<'a> {
-    fn new(tensor: &PlannedTensor<'a>, outcome: Option<Outcome>) -> Self {
+    fn new(step: &Step<'a>, outcome: Option<Outcome>) -> Self {
         let (counts, mut firsts, figures) = match outcome {
             Some(Outcome { counts, firsts, figures }) => (Some(counts), firsts, figures),
             None => (None, Firsts::default(), None),
         };
-        if tensor.fortran_order {
-            firsts.renumber(|at| row_major(at, &tensor.source.shape));
+        let (source, result) = (step.source(), &step.results[0]);
+        if result.fortran_order {
+            firsts.renumber(|at| row_major(at, &source.shape));
         }
-        let old = &*tensor.source.name;
+        let old = &*source.name;
         Self {
-            name: tensor.name.clone(),
-            renamed_from: (!old.is_empty() && old != tensor.name).then_some(Cow::Borrowed(old)),
-            shape: Cow::Borrowed(&tensor.source.shape),
-            from: tensor.conversion.from.dtype(),
-            to: tensor.conversion.to.dtype(),
-            stored: (tensor.source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*tensor.source.stored)),
-            is_converted: tensor.is_converted,
-            kept: tensor.kept,
-            bytes_in: tensor.source.data.stored_len(),
-            bytes_out: tensor.target.end - tensor.target.start,
+            name: result.name.clone(),
+            renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
+            shape: Cow::Borrowed(&source.shape),
+            from: step.conversion.from.dtype(),
+            to: step.conversion.to.dtype(),
+            stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
+            is_converted: step.is_converted,
+            kept: step.kept,
+            bytes_in: step.bytes_in(),
+            bytes_out: step.bytes_out(),
             counts,
             firsts,
             figures: figures.map(|mut figures| {
-                if tensor.fortran_order {
+                if result.fortran_order {
                     for index in [&mut figures.max_abs_error_at, &mut figures.max_rel_error_at].into_iter().flatten() {
-                        *index = row_major(*index, &tensor.source.shape);
+                        *index = row_major(*index, &source.shape);
                     }
                 }
                 figures

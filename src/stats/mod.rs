@@ -13,21 +13,19 @@ mod words;
 
 pub use draw::draw;
 
-use crate::container::{Checksum, Data, Form, Reader, Tensor, row_major, sum_of};
-use crate::conversion::{Conversion, Elements, run_kernel};
+use crate::container::{Elements, Form, Tensor, row_major};
+use crate::conversion::{self, Conversion};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::io::map::MappedFile;
 use crate::kernel::{Kernel, Storage};
 use crate::operator::cast::Attributes;
-use crate::plan::Share;
 use crate::progress::{Progress, Silent};
-use crate::threads::on_threads;
-use crc32fast::Hasher;
+use crate::read::{Piece, Stored, Zip};
 use float32::Float32s;
 use integers::Integers;
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tally::{BLOCK, FEW, FewFloats, Floats, Repeat, Tally};
 use words::{Words, elements_per_word};
@@ -136,29 +134,22 @@ pub fn of(
     let Form::Numbers(stored) = form else { return Ok(None) };
     let dtype = stored.dtype.part();
     let parts = if dtype == stored.dtype { 1 } else { 2 };
-    let work = Work {
-        tensor,
-        from: Storage { dtype, ..stored },
-        count: tensor.count * parts,
-        files,
-        threads: threads as u64,
-        progress,
-    };
-    let stats = match dtype.class() {
+    let from = Storage { dtype, ..stored };
+    let source = Stored { files, tensor, elements: Elements::Typed(Form::Numbers(from)), is_transposed: false };
+    let work = Work { source, from, count: tensor.count * parts, threads, progress };
+    let mut stats = match dtype.class() {
         Class::Int { signed: true } => work.run_narrow::<8, Integers<true>>(Dtype::Int64),
         Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, Integers<false>>(Dtype::Uint64),
         _ if dtype != Dtype::Float64 => work.run_narrow::<4, Float32s>(Dtype::Float32),
         _ if work.count <= FEW => work.run::<FewFloats>(dtype),
         _ => work.run::<Floats>(dtype),
-    };
-    let mut stats = stats.map_err(|error| error.in_tensor(&tensor.name))?;
+    }?;
     if let Class::Float(format) = dtype.class() {
         stats.subnormals = stats.exponents.within(i32::MIN..format.min_normal_exponent());
     }
     if stats.nan + stats.plus_infinite + stats.minus_infinite > 0 {
         let wanted = [stats.nan > 0, stats.plus_infinite + stats.minus_infinite > 0];
-        let firsts = Work { progress: &Silent, ..work }.first_specials(wanted);
-        let firsts = firsts.map_err(|error| error.in_tensor(&tensor.name))?;
+        let firsts = Work { progress: &Silent, ..work }.first_specials(wanted)?;
         [stats.first_nan, stats.first_infinite] = firsts.map(|first| {
             let element = first? / parts;
             Some(if tensor.fortran_order { row_major(element, &tensor.shape) } else { element })
@@ -169,11 +160,10 @@ pub fn of(
 
 /// A tensor that is to be read, as real numbers.
 struct Work<'a> {
-    tensor: &'a Tensor,
+    source: Stored<'a>,
     from: Storage,
     count: u64,
-    files: &'a [MappedFile],
-    threads: u64,
+    threads: usize,
     progress: &'a dyn Progress,
 }
 
@@ -183,21 +173,21 @@ impl Work<'_> {
         let Some(per_word) = elements_per_word(self.from, self.count) else {
             return self.run::<T>(lane);
         };
-        let Data::Mapped { file, range, checksum } = &self.tensor.data else { return self.run::<T>(lane) };
         let conversion = self.conversion(lane);
-        let read = |(words, rest): &mut (Words, Lane<T>), elements: Range<u64>, bytes: &[u8]| {
-            let whole = (elements.end - elements.start) / per_word as u64;
-            let (bytes, last) = bytes.split_at(2 * whole as usize);
+        let done = self.read(|(words, rest): &mut (Words, Lane<T>), piece: &Piece<1>| {
+            let whole = piece.count / per_word;
+            let (bytes, last) = piece.bytes[0].split_at(2 * whole);
             words.add(bytes);
-            self.widen(&conversion, rest, elements.start + whole * per_word as u64..elements.end, last)
-        };
-        let done = self.pieces(&self.files[*file], range, checksum.as_deref(), read)?;
+            let (start, count) = (piece.start + (whole * per_word) as u64, piece.count % per_word);
+            self.widen(&conversion, rest, &Piece { start, count, bytes: [last] })
+        })?;
         let (mut words, mut tally) = (Words::default(), T::default());
         for (other, rest) in done {
             words.merge(&other);
             tally.merge(rest.tally);
         }
-        words.tell(kernel(&conversion), per_word, &mut tally);
+        let kernel = conversion.kernel().expect("numbers to numbers");
+        words.tell(kernel, per_word, &mut tally);
         Ok(tally.stats())
     }
 
@@ -205,25 +195,8 @@ impl Work<'_> {
     fn run<T: Tally>(&self, lane: Dtype) -> Result<Stats> {
         let conversion = self.conversion(lane);
         let mut tally = T::default();
-        match &self.tensor.data {
-            Data::Mapped { file, range, checksum } => {
-                let read = |lane: &mut Lane<T>, elements, bytes: &[u8]| self.widen(&conversion, lane, elements, bytes);
-                let done = self.pieces(&self.files[*file], range, checksum.as_deref(), read)?;
-                for lane in done {
-                    tally.merge(lane.tally);
-                }
-            }
-            Data::Streamed(_) => {
-                let mut share = Share::new(self.tensor);
-                let parts = self.count / self.tensor.count.max(1);
-                let mut sink = |_: &[u8], bytes: &[u8], elements: u64| {
-                    tally.add(bytes);
-                    self.progress.advance(share.up_to(elements / parts));
-                    Ok(())
-                };
-                let reader = Reader::open(self.tensor, self.files, false)?;
-                conversion.run(self.elements(), reader, &mut sink)?;
-            }
+        for lane in self.read(|lane: &mut Lane<T>, piece: &Piece<1>| self.widen(&conversion, lane, piece))? {
+            tally.merge(lane.tally);
         }
         Ok(tally.stats())
     }
@@ -231,60 +204,23 @@ impl Work<'_> {
     /// The first NaN and the first Inf, as far as they are wanted. Few tensors have any, so they are read once more: no
     /// other tensor pays for it.
     fn first_specials(&self, wanted: [bool; 2]) -> Result<[Option<u64>; 2]> {
-        let lane = if self.from.dtype == Dtype::Float64 { Dtype::Float64 } else { Dtype::Float32 };
-        let conversion = self.conversion(lane);
+        let conversion = self.conversion(Dtype::Float64);
         let firsts = [0, 1].map(|at| AtomicU64::new(if wanted[at] { u64::MAX } else { 0 }));
         let is_open = |start: u64| firsts.iter().any(|first| first.load(Ordering::Relaxed) > start);
-        let look = |start: u64, bytes: &[u8]| {
-            let note = |(at, number): (u64, f64)| match () {
-                () if number.is_nan() => drop(firsts[0].fetch_min(at, Ordering::Relaxed)),
-                () if number.is_infinite() => drop(firsts[1].fetch_min(at, Ordering::Relaxed)),
-                () => {}
-            };
-            match lane {
-                Dtype::Float64 => {
-                    (start..).zip(bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes))).for_each(note);
-                }
-                _ => (start..)
-                    .zip(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes).into()))
-                    .for_each(note),
-            }
-        };
-        match &self.tensor.data {
-            Data::Mapped { file, range, .. } => {
-                let read = |buffer: &mut Vec<u8>, elements: Range<u64>, bytes: &[u8]| {
-                    for start in elements.clone().step_by(BLOCK) {
-                        if !is_open(start) {
-                            break;
-                        }
-                        let count = (elements.end - start).min(BLOCK as u64);
-                        let input = &bytes[self.bytes(start) - self.bytes(elements.start)..];
-                        buffer.resize(conversion.to.bytes(count).expect("a small size") as usize, 0);
-                        run_kernel(
-                            kernel(&conversion),
-                            &conversion,
-                            self.elements(),
-                            start,
-                            input,
-                            buffer,
-                            count as usize,
-                        )?;
-                        look(start, buffer);
+        self.read(|buffer: &mut Vec<u8>, piece: &Piece<1>| {
+            for block in piece.blocks(&[self.source], BLOCK).take_while(|block| is_open(block.start)) {
+                self.convert(&conversion, &block, buffer)?;
+                let numbers = buffer.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+                for (at, number) in (block.start..).zip(numbers) {
+                    match () {
+                        () if number.is_nan() => drop(firsts[0].fetch_min(at, Ordering::Relaxed)),
+                        () if number.is_infinite() => drop(firsts[1].fetch_min(at, Ordering::Relaxed)),
+                        () => {}
                     }
-                    Ok(())
-                };
-                self.pieces(&self.files[*file], range, None, read)?;
+                }
             }
-            Data::Streamed(_) => {
-                let (parts, mut done) = (self.count / self.tensor.count.max(1), 0);
-                let mut sink = |_: &[u8], bytes: &[u8], elements: u64| {
-                    look(done * parts, bytes);
-                    done = elements;
-                    Ok(())
-                };
-                conversion.run(self.elements(), Reader::open(self.tensor, self.files, false)?, &mut sink)?;
-            }
-        }
+            Ok(())
+        })?;
         let firsts = firsts.map(AtomicU64::into_inner);
         Ok([0, 1].map(|at| wanted[at].then_some(firsts[at])))
     }
@@ -294,95 +230,30 @@ impl Work<'_> {
         Conversion::cast(from, to, Attributes::default().rules()).expect("every real number can be widened")
     }
 
-    fn elements(&self) -> Elements<'_> {
-        Elements { count: self.count, shape: &self.tensor.shape, fortran_order: self.tensor.fortran_order }
-    }
-
-    fn bytes(&self, elements: u64) -> usize {
-        self.from.bytes(elements).expect("a part of what is in the file") as usize
-    }
-
-    /// Takes some elements of a piece, with the bytes that they are.
-    fn widen<T: Tally>(
-        &self,
-        conversion: &Conversion,
-        lane: &mut Lane<T>,
-        elements: Range<u64>,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let kernel = kernel(conversion);
-        if kernel.is_plain_copy() {
-            lane.tally.add(bytes);
+    /// Takes the elements of a piece.
+    fn widen<T: Tally>(&self, conversion: &Conversion, lane: &mut Lane<T>, piece: &Piece<1>) -> Result<()> {
+        if conversion.kernel().is_some_and(Kernel::is_plain_copy) {
+            lane.tally.add(piece.bytes[0]);
             return Ok(());
         }
-        for start in elements.clone().step_by(BLOCK) {
-            let count = (elements.end - start).min(BLOCK as u64);
-            let input = &bytes[self.bytes(start) - self.bytes(elements.start)..];
-            lane.bytes.resize(conversion.to.bytes(count).expect("a small size") as usize, 0);
-            run_kernel(kernel, conversion, self.elements(), start, input, &mut lane.bytes, count as usize)?;
+        for block in piece.blocks(&[self.source], BLOCK) {
+            self.convert(conversion, &block, &mut lane.bytes)?;
             lane.tally.add(&lane.bytes);
         }
         Ok(())
     }
 
-    /// Has threads read the pieces of a tensor, and gives what each of them has done.
-    fn pieces<D: Default + Send>(
-        &self,
-        file: &MappedFile,
-        range: &Range<usize>,
-        checksum: Option<&Checksum>,
-        read: impl Fn(&mut D, Range<u64>, &[u8]) -> Result<()> + Sync,
-    ) -> Result<Vec<D>> {
+    fn convert(&self, conversion: &Conversion, block: &Piece<1>, output: &mut Vec<u8>) -> Result<()> {
+        let elements = conversion::Elements { count: self.count, ..self.source.named() };
+        let converted = conversion.convert(elements, block.start, block.bytes[0], block.count, output);
+        converted.map(drop).map_err(|error| self.source.error(error))
+    }
+
+    /// Has threads read the pieces of the tensor, and returns the states of the threads.
+    fn read<S: Default + Send>(&self, look: impl Fn(&mut S, &Piece<1>) -> Result<()> + Sync) -> Result<Vec<S>> {
         let piece = PIECE / u64::from(self.from.dtype.bits().div_ceil(8));
-        let next = AtomicU64::new(0);
-        // Sums of pieces, with where they start, where there is a checksum.
-        let read_piece = |start: u64, (done, sums): &mut (D, Vec<(u64, Hasher)>)| -> Result<()> {
-            let end = self.count.min(start + piece);
-            let source = range.start + self.bytes(start)..range.start + self.bytes(end);
-            file.prefetch(source.clone())?;
-            if checksum.is_some() {
-                sums.push((start, sum_of(&file[source.clone()])));
-            }
-            read(done, start..end, &file[source.clone()])?;
-            self.progress.advance(source.len() as u64);
-            Ok(())
-        };
-        let worker = || -> Result<_, Box<(u64, Error)>> {
-            let mut done = <(D, Vec<(u64, Hasher)>)>::default();
-            loop {
-                let start = next.fetch_add(piece, Ordering::Relaxed);
-                if start >= self.count {
-                    return Ok(done);
-                }
-                read_piece(start, &mut done).map_err(|error| {
-                    next.store(self.count, Ordering::Relaxed);
-                    Box::new((start, error))
-                })?;
-            }
-        };
-        let threads = self.threads.min(self.count.div_ceil(piece));
-        let (mut all, mut sums, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        for result in on_threads(threads, worker) {
-            match result {
-                Ok((done, of_pieces)) => {
-                    all.push(done);
-                    sums.extend(of_pieces);
-                }
-                Err(failure) => failures.push(failure),
-            }
-        }
-        // Pieces are handed out in order, and those under way are finished: the first failure is always among them.
-        let first = failures.into_iter().min_by_key(|failure| failure.0);
-        first.map_or(Ok(()), |failure| Err(failure.1))?;
-        if let Some(checksum) = checksum {
-            sums.sort_by_key(|(start, _)| *start);
-            let mut whole = Hasher::new();
-            for (_, sum) in &sums {
-                whole.combine(sum);
-            }
-            checksum.check(&whole)?;
-        }
-        Ok(all)
+        let mut zip = Zip::new([self.source], self.count, self.threads, self.progress);
+        zip.read(piece, S::default, look, |()| ControlFlow::Continue(()))
     }
 }
 
@@ -391,8 +262,4 @@ impl Work<'_> {
 struct Lane<T> {
     tally: T,
     bytes: Vec<u8>,
-}
-
-fn kernel(conversion: &Conversion) -> &Kernel {
-    conversion.kernel().expect("numbers to numbers")
 }

@@ -1,0 +1,121 @@
+//! The reader that every command shares: stored tensors, in pieces, by several threads, in order.
+//!
+//! A [`Stored`] is a tensor with the file that holds it. [`Zip`] reads some of them side by side; statistics and
+//! comparisons are its consumers. The engine, which reads many tensors and writes, takes its bytes from [`Mapped`], and
+//! hashes come from [`Stored::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
+//!
+//! [`in_order`]: crate::threads::in_order
+
+mod zip;
+
+pub(crate) use zip::{Piece, Zip};
+
+use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices};
+use crate::conversion;
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use std::ops::Range;
+
+/// A stored tensor, with the file that it is in.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored<'a> {
+    /// The file, then those that it keeps tensors in: [`Input::files`](crate::container::Input).
+    pub files: &'a [MappedFile],
+    pub tensor: &'a Tensor,
+    /// What its elements are, `--from` included.
+    pub elements: Elements,
+    /// Whether it is column-major and read in row-major order.
+    pub is_transposed: bool,
+}
+
+impl<'a> Stored<'a> {
+    /// An error of this tensor.
+    pub(crate) fn error(&self, error: Error) -> Error {
+        error.in_tensor(&self.tensor.name).in_file(self.files[0].path())
+    }
+
+    /// Bytes of so many elements of a fixed width.
+    pub(crate) fn bytes(&self, count: u64) -> usize {
+        self.elements.bytes(count).expect("the headers were checked against the file") as usize
+    }
+
+    /// Bytes that the tensor takes in its file.
+    pub(crate) fn stored_len(&self) -> u64 {
+        self.tensor.data.stored_len()
+    }
+
+    /// Whether its elements are read in column-major order.
+    pub(crate) fn fortran_order(&self) -> bool {
+        self.tensor.fortran_order && !self.is_transposed
+    }
+
+    /// The indices of an element, counted in the order of reading.
+    pub(crate) fn indices(&self, element: u64) -> Vec<u64> {
+        indices(element, &self.tensor.shape, self.fortran_order())
+    }
+
+    /// The elements as messages name them.
+    pub(crate) fn named(&self) -> conversion::Elements<'a> {
+        let Tensor { count, ref shape, .. } = *self.tensor;
+        conversion::Elements { count, shape, fortran_order: self.fortran_order() }
+    }
+
+    /// Its bytes, where they can be read in any order.
+    pub(crate) fn mapped(&self) -> Option<Mapped<'a>> {
+        let Data::Mapped { file, range, checksum } = &self.tensor.data else { return None };
+        let (file, checksum) = (&self.files[*file], checksum.as_deref());
+        (!self.is_transposed).then(|| Mapped { file, range: range.clone(), checksum })
+    }
+
+    /// Reads it from the first element on.
+    ///
+    /// # Errors
+    /// As [`Reader::open`].
+    pub(crate) fn open(&self) -> Result<Reader<'a>> {
+        Reader::open(self.tensor, self.files, self.is_transposed).map_err(|error| self.error(error))
+    }
+}
+
+/// The bytes of a tensor that can be read in any order.
+#[derive(Clone)]
+pub(crate) struct Mapped<'a> {
+    pub file: &'a MappedFile,
+    /// Where they lie in the file.
+    pub range: Range<usize>,
+    pub checksum: Option<&'a Checksum>,
+}
+
+impl<'a> Mapped<'a> {
+    /// Some of them, read from the disk.
+    ///
+    /// # Errors
+    /// When the file cannot be read there.
+    pub(crate) fn read(&self, part: Range<usize>) -> Result<&'a [u8]> {
+        let place = self.range.start + part.start..self.range.start + part.end;
+        self.file.prefetch(place.clone())?;
+        Ok(&self.file[place])
+    }
+}
+
+/// How far a tensor is read, in bytes of its file, whatever it is compressed to.
+pub(crate) struct Share {
+    bytes: u64,
+    elements: u64,
+    reported: u64,
+}
+
+impl Share {
+    /// Of a tensor that takes so many bytes and has so many elements, nothing of which is read.
+    #[must_use]
+    pub(crate) fn new(bytes: u64, elements: u64) -> Self {
+        Self { bytes, elements: elements.max(1), reported: 0 }
+    }
+
+    /// The bytes that are new when so many elements are done; none when they were done before.
+    pub(crate) fn up_to(&mut self, elements: u64) -> u64 {
+        let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
+        let new = read.saturating_sub(self.reported);
+        self.reported += new;
+        new
+    }
+}

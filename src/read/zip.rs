@@ -1,0 +1,155 @@
+//! Tensors of one number of elements, read side by side.
+
+use super::{Mapped, Share, Stored};
+use crate::container::sum_of;
+use crate::error::Result;
+use crate::progress::Progress;
+use crate::threads::in_order;
+use crc32fast::Hasher;
+use std::ops::{ControlFlow, Range};
+
+/// Tensors that are read side by side: by several threads where all are mapped, else one piece after the other.
+pub(crate) struct Zip<'a, const N: usize> {
+    pub sources: [Stored<'a>; N],
+    /// Elements of each.
+    pub count: u64,
+    threads: u64,
+    progress: &'a dyn Progress,
+    /// What the progress was told of each: nothing twice, where the tensors are read twice.
+    shares: [Share; N],
+}
+
+/// The same elements of each tensor, counted in the order of reading.
+pub(crate) struct Piece<'a, const N: usize> {
+    /// The first of them.
+    pub start: u64,
+    pub count: usize,
+    pub bytes: [&'a [u8]; N],
+}
+
+impl<'a, const N: usize> Piece<'a, N> {
+    /// The piece in parts of at most so many elements, a number of which the bytes are whole.
+    pub(crate) fn blocks<'z>(
+        &self,
+        zip: &'z [Stored<'a>; N],
+        most: usize,
+    ) -> impl Iterator<Item = Piece<'a, N>> + use<'a, 'z, N> {
+        let Self { start: first, count: all, bytes } = *self;
+        (0..all).step_by(most).map(move |start| {
+            let count = most.min(all - start);
+            let part = |at: usize| {
+                let place = |element| zip[at].bytes(element as u64);
+                &bytes[at][place(start)..place(start + count)]
+            };
+            Piece { start: first + start as u64, count, bytes: std::array::from_fn(part) }
+        })
+    }
+}
+
+impl<'a, const N: usize> Zip<'a, N> {
+    /// `count` is the number of elements of each, as [`Stored::elements`] has them.
+    pub(crate) fn new(sources: [Stored<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
+        let shares = sources.each_ref().map(|source| Share::new(source.stored_len(), count));
+        Self { sources, count, threads: threads as u64, progress, shares }
+    }
+
+    /// Reports that so many elements were read.
+    pub(crate) fn advance(&mut self, elements: u64) {
+        self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
+    }
+
+    /// Hands pieces of so many elements to `look`, with a state of the thread's own, and what that returns to `merge`, in
+    /// the order of the elements, until it wants no more. Returns the states.
+    ///
+    /// # Errors
+    /// When `look` fails or a tensor is damaged; of several errors the first, whatever the number of threads.
+    pub(crate) fn read<S: Send, T: Send>(
+        &mut self,
+        piece: u64,
+        state: impl Fn() -> S + Sync,
+        look: impl Fn(&mut S, &Piece<N>) -> Result<T> + Sync,
+        merge: impl FnMut(T) -> ControlFlow<()> + Send,
+    ) -> Result<Vec<S>> {
+        let count = self.count;
+        let ranges = (0..count).step_by(piece as usize).map(|start| start..count.min(start + piece));
+        let mapped = self.sources.each_ref().map(Stored::mapped);
+        if mapped.iter().all(Option::is_some) {
+            let mapped = mapped.map(|mapped| mapped.expect("all are"));
+            let threads = self.threads.min(count.div_ceil(piece));
+            self.read_mapped(&mapped, threads, ranges, state, look, merge)
+        } else {
+            let mut state = state();
+            self.read_in_turn(ranges, |piece| look(&mut state, piece), merge)?;
+            Ok(vec![state])
+        }
+    }
+
+    fn read_mapped<S: Send, T: Send>(
+        &mut self,
+        mapped: &[Mapped; N],
+        threads: u64,
+        ranges: impl Iterator<Item = Range<u64>> + Send,
+        state: impl Fn() -> S + Sync,
+        look: impl Fn(&mut S, &Piece<N>) -> Result<T> + Sync,
+        mut merge: impl FnMut(T) -> ControlFlow<()> + Send,
+    ) -> Result<Vec<S>> {
+        let sources = self.sources;
+        let read = |state: &mut S, Range { start, end }: Range<u64>| {
+            let mut bytes: [&[u8]; N] = [&[]; N];
+            let mut sums = [const { None }; N];
+            for (at, (source, mapped)) in sources.iter().zip(mapped).enumerate() {
+                let range = source.bytes(start)..source.bytes(end);
+                bytes[at] = mapped.read(range).map_err(|error| source.error(error))?;
+                sums[at] = mapped.checksum.map(|_| sum_of(bytes[at]));
+            }
+            let found = look(state, &Piece { start, count: (end - start) as usize, bytes })?;
+            Ok((end, sums, found))
+        };
+        let mut whole = [(); N].map(|()| Hasher::new());
+        let mut is_over = false;
+        let states = in_order(threads, ranges, state, read, |(end, sums, found)| {
+            self.advance(end);
+            for (whole, sum) in whole.iter_mut().zip(&sums) {
+                sum.iter().for_each(|sum| whole.combine(sum));
+            }
+            let flow = merge(found);
+            is_over = flow.is_break();
+            flow
+        })?;
+        if !is_over {
+            for ((source, mapped), sum) in sources.iter().zip(mapped).zip(&whole) {
+                let checked = mapped.checksum.map_or(Ok(()), |checksum| checksum.check(sum));
+                checked.map_err(|error| source.error(error))?;
+            }
+        }
+        Ok(states)
+    }
+
+    fn read_in_turn<T>(
+        &mut self,
+        ranges: impl Iterator<Item = Range<u64>>,
+        mut look: impl FnMut(&Piece<N>) -> Result<T>,
+        mut merge: impl FnMut(T) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let sources = self.sources;
+        let mut readers = Vec::with_capacity(N);
+        for source in &sources {
+            readers.push(source.open()?);
+        }
+        let mut buffers = [const { Vec::new() }; N];
+        for Range { start, end } in ranges {
+            for ((source, reader), buffer) in sources.iter().zip(&mut readers).zip(&mut buffers) {
+                buffer.resize(source.bytes(end - start), 0);
+                reader.fill(buffer).map_err(|error| source.error(error))?;
+            }
+            let bytes = buffers.each_ref().map(Vec::as_slice);
+            let found = look(&Piece { start, count: (end - start) as usize, bytes })?;
+            self.advance(end);
+            if merge(found).is_break() {
+                return Ok(());
+            }
+        }
+        let mut ends = sources.iter().zip(readers);
+        ends.try_for_each(|(source, reader)| reader.finish().map_err(|error| source.error(error)))
+    }
+}
