@@ -95,10 +95,12 @@ impl Error {
         self.is_io
     }
 
-    /// Names the file, unless one is named already.
+    /// Names the file, unless one is named already; an empty path (a file without a name) says nothing.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
-        self.path.get_or_insert_with(|| path.to_owned());
+        if !path.as_os_str().is_empty() {
+            self.path.get_or_insert_with(|| path.to_owned());
+        }
         self
     }
 
