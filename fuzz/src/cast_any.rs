@@ -125,7 +125,7 @@ fn convert(input: &Input, choices: &mut Choices) {
         Ok(plans) => plans,
         Err(error) => return check_error(&error),
     };
-    let planned: usize = plans.iter().map(|plan| plan.tensors.len()).sum();
+    let planned: usize = plans.iter().map(|plan| plan.steps.len()).sum();
     assert_eq!(planned, input.contents.tensors.len(), "a tensor was dropped");
     for plan in &plans {
         check_plan(plan);
@@ -135,14 +135,14 @@ fn convert(input: &Input, choices: &mut Choices) {
         let extension = container.facts().extension;
         let Ok((output, outcomes)) = write(plan, inputs, threads, extension) else { return };
         check_places(&output);
-        assert_eq!((outcomes.len(), output.contents.tensors.len()), (plan.tensors.len(), plan.tensors.len()));
-        for ((tensor, outcome), written) in plan.tensors.iter().zip(&outcomes).zip(&output.contents.tensors) {
-            let Elements::Typed(form) = written.elements else { panic!("the type of {} was lost", tensor.name) };
-            assert_eq!(form.dtype(), tensor.dtypes().1, "{}", tensor.name);
-            assert_eq!((&written.shape, written.count), (&tensor.source.shape, tensor.source.count));
-            assert!(!container.facts().has_names || written.name == tensor.name, "{}", tensor.name);
+        assert_eq!((outcomes.len(), output.contents.tensors.len()), (plan.steps.len(), plan.steps.len()));
+        for ((step, outcome), written) in plan.steps.iter().zip(&outcomes).zip(&output.contents.tensors) {
+            let Elements::Typed(form) = written.elements else { panic!("the type of {} was lost", step.name()) };
+            assert_eq!(form.dtype(), step.dtypes().1, "{}", step.name());
+            assert_eq!((&written.shape, written.count), (&step.source().shape, step.source().count));
+            assert!(!container.facts().has_names || written.name == step.name(), "{}", step.name());
             // Complex numbers have two parts each.
-            assert!(Loss::ALL.iter().all(|loss| outcome.counts[*loss] <= 2 * tensor.source.count));
+            assert!(Loss::ALL.iter().all(|loss| outcome.counts[*loss] <= 2 * step.source().count));
         }
         let report = FileReport::new("out".to_owned(), plan, Some(outcomes));
         show(report, input.path(), input.len());

@@ -13,7 +13,7 @@ use tcast::error::{Error, Result};
 use tcast::io::output::Destination;
 use tcast::kernel::{Kernel, Storage, Texts};
 use tcast::operator::Operator;
-use tcast::plan::{self, Plan, Request, Spread};
+use tcast::plan::{self, Plan, Step, Request, Spread};
 use tcast::progress::Silent;
 use tcast::select::Selection;
 
@@ -172,7 +172,7 @@ pub(crate) fn check_written_again(input: &Input) {
 /// Headers and tensors fill the output without gaps, and each tensor has the room that it needs.
 pub(crate) fn check_plan(plan: &Plan) {
     let literals = plan.literals.iter().map(|(start, bytes)| *start..start + bytes.len() as u64);
-    let tensors = plan.tensors.iter().map(|tensor| tensor.target.clone());
+    let tensors = plan.steps.iter().map(Step::target);
     let mut places: Vec<Range<u64>> = literals.chain(tensors).filter(|place| !place.is_empty()).collect();
     places.sort_by_key(|place| place.start);
     let end = places.iter().fold(0, |end, place| {
@@ -180,9 +180,9 @@ pub(crate) fn check_plan(plan: &Plan) {
         place.end
     });
     assert_eq!(end, plan.len);
-    for tensor in &plan.tensors {
-        let bytes = tensor.form().bytes(tensor.source.count);
-        assert!(bytes.is_none_or(|bytes| bytes == tensor.target.end - tensor.target.start), "{}", tensor.name);
+    for step in &plan.steps {
+        let (bytes, target) = (step.form().bytes(step.source().count), step.target());
+        assert!(bytes.is_none_or(|bytes| bytes == target.end - target.start), "{}", step.name());
     }
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn write(
         let path = folder.join(format!("out.{extension}"));
         let file =
             Destination::new(&path, true, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
-        let outcomes = match engine::run(plan, inputs, &file, threads, true, &Silent) {
+        let outcomes = match engine::run(plan, &file, threads, true, &Silent) {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 drop(file);
