@@ -1,7 +1,7 @@
 //! The shapes of a weight and its parts, checked against each other before a byte is read.
 
 use super::layout::{Combination, Group, GroupKind, Groups, Layout, Role, ScaleOrder, Values, Zeros};
-use super::parts::{Parameters, Part, Parts, Slot, extent};
+use super::parts::{Parameters, Part, Parts, Slot};
 use super::weight::{Weight, bits, round_up};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -44,9 +44,7 @@ pub(super) struct Geometry {
 impl Geometry {
     pub(super) fn new(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let parts = Parts { layout, parts };
-        if let Some(shape) = parameters.shape.as_deref().filter(|shape| extent(shape).is_none()) {
-            return Err(parts.error(format!("the shape {shape:?} is too large")));
-        }
+        parts.check_shapes(parameters.shape.as_deref())?;
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let bits = bits(&parts, parameters, codes.1.dtype)?;
         let weight = Weight::new(&parts, parameters, &codes.1, bits)?;

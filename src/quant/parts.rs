@@ -68,15 +68,23 @@ impl<'a> Parts<'a> {
                 role.describe()
             )));
         }
-        let slot = extent(part.shape).map(|count| Slot { index, dtype: part.dtype, count });
-        let too_large = || self.error(format!("the shape {:?} of '{}' is too large", part.shape, part.show()));
-        Ok(Some((slot.ok_or_else(too_large)?, part)))
+        let count = part.shape.iter().product();
+        Ok(Some((Slot { index, dtype: part.dtype, count }, part)))
+    }
+
+    /// Refuses shapes whose products do not fit into any number.
+    pub(super) fn check_shapes(&self, weight: Option<&[u64]>) -> Result<()> {
+        if let Some(shape) = weight.filter(|shape| !is_possible(shape)) {
+            return Err(self.error(format!("the shape {shape:?} of the weight is too large")));
+        }
+        let Some(part) = self.parts.iter().find(|part| !is_possible(part.shape)) else { return Ok(()) };
+        Err(self.error(format!("the shape {:?} of '{}' is too large", part.shape, part.show())))
     }
 
     /// The part of a role that the layout cannot do without.
     pub(super) fn need(&self, role: Role) -> Result<(Slot, Part<'a>)> {
         let missing =
-            || self.error(format!("its {} are missing, which the layout {} has", role.describe(), self.layout.name));
+            || self.error(format!("it has no {}, which the layout {} needs", role.describe(), self.layout.name));
         self.find(role)?.ok_or_else(missing)
     }
 
@@ -106,11 +114,10 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The elements of a shape, whose lengths are small enough to be multiplied in any way, a 0 among them or not.
-pub(super) fn extent(shape: &[u64]) -> Option<u64> {
+/// Whether the lengths of a shape can be multiplied in any way, a 0 among them or not, and made bits of.
+fn is_possible(shape: &[u64]) -> bool {
     let all = shape.iter().try_fold(1_u64, |product, length| product.checked_mul((*length).max(1)));
-    all.filter(|all| *all < 1 << 56)?;
-    Some(shape.iter().product())
+    all.is_some_and(|all| all < 1 << 56)
 }
 
 impl Part<'_> {
