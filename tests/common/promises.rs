@@ -14,7 +14,7 @@ pub struct Promise {
 /// In the order of SECURITY.md.
 pub const PROMISES: &[Promise] = &[
     Promise {
-        text: "No code of an input is run: headers, names and numbers are data, whatever they say",
+        text: "tcast never runs code from an input: headers, names and numbers are only data",
         tests: &[
             ("tests/fixtures.rs", "every_malformed_file_is_refused_with_one_error_and_nothing_is_left"),
             ("tests/hostile.rs", "nesting_is_bounded"),
@@ -22,7 +22,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "Nothing is written but the output: no name in an input leads out of its folder",
+        text: "tcast writes only the output, and no name in an input can point outside the input's folder",
         tests: &[
             ("tests/faults/names.rs", "names_in_a_file_never_become_paths"),
             ("tests/faults/names.rs", "any_name_that_a_file_can_have_is_read_and_written"),
@@ -32,7 +32,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "No file of the input is written over, and no output twice, whatever path leads to it",
+        text: "No output replaces an input or another output, whatever path leads to it",
         tests: &[
             ("tests/cli_folders.rs", "no_output_replaces_a_file_of_the_input"),
             ("tests/cli_outputs.rs", "an_output_that_is_a_side_file_of_the_input_by_another_path_is_refused"),
@@ -43,14 +43,14 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "Standard output is a stream: what others have written or will write there stays",
+        text: "Standard output is a stream: what other programs write there stays",
         tests: &[
             ("tests/cli_outputs.rs", "standard_output_is_a_stream_whatever_it_is_connected_to"),
             ("tests/cli_outputs.rs", "what_cannot_go_to_standard_output_is_refused"),
         ],
     },
     Promise {
-        text: "What is in a work folder is trusted as little as any input: links, pipes, devices, names, bytes",
+        text: "tcast trusts nothing in a `.tcast` folder: links, pipes, devices, names and bytes are checked",
         tests: &[
             ("tests/cli_staging.rs", "a_manifest_that_leads_elsewhere_is_refused"),
             ("tests/cli_staging.rs", "links_pipes_and_devices_in_a_work_folder_are_not_followed_or_waited_for"),
@@ -59,7 +59,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "A file that cannot be read is never taken for one that is not there",
+        text: "A file that cannot be read is an error, and never treated as absent",
         tests: &[
             ("tests/cli_checkpoints.rs", "a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off"),
             ("tests/cli_checkpoints.rs", "an_index_that_cannot_be_parsed_is_an_error_of_the_shard_beside_it_too"),
@@ -69,7 +69,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "Memory and time are bounded by what the file holds, not by what it says",
+        text: "The size of the data bounds memory and time, not the size that a header claims",
         tests: &[
             ("tests/hostile.rs", "a_small_archive_that_unpacks_to_much_is_streamed_or_refused"),
             ("tests/hostile.rs", "many_of_anything_take_time_in_proportion"),
@@ -80,16 +80,20 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "An output is whole or not there, and one that was there is whole until then: disks",
+        text: "An output is complete or absent, and an older one stays until then: full and failing disks",
         tests: &[
             ("tests/faults/disk.rs", "a_disk_that_fills_up_at_any_byte_leaves_the_old_output_or_the_new_one"),
+            (
+                "tests/faults/disk.rs",
+                "a_disk_that_fills_up_while_an_archive_is_deflated_leaves_the_old_output_or_the_new_one",
+            ),
             ("tests/faults/disk.rs", "a_folder_on_a_full_disk_is_resumed_when_there_is_room"),
-            ("tests/faults/disk.rs", "a_folder_that_may_not_be_written_to_is_told"),
-            ("tests/faults/disk.rs", "a_folder_that_goes_away_is_told_and_what_took_its_place_is_left_alone"),
+            ("tests/faults/disk.rs", "a_folder_without_write_permission_is_an_error"),
+            ("tests/faults/disk.rs", "a_folder_that_disappears_is_an_error_and_its_replacement_is_left_alone"),
         ],
     },
     Promise {
-        text: "The same: signals, SIGKILL among them",
+        text: "The same: signals, including SIGKILL",
         tests: &[
             ("tests/faults/signals.rs", "an_output_is_old_or_new_whenever_the_run_is_killed"),
             ("tests/faults/signals.rs", "a_run_that_is_killed_at_any_moment_can_be_resumed"),
@@ -103,7 +107,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "The same: a system that refuses",
+        text: "The same: system calls that fail",
         tests: &[
             ("tests/faults/refused.rs", "whatever_the_system_refuses_an_output_is_old_or_new"),
             ("tests/faults/refused.rs", "whatever_the_system_refuses_a_folder_can_be_finished"),
@@ -133,23 +137,23 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "The same: other runs at the same place",
+        text: "The same: concurrent runs with the same output",
         tests: &[
-            ("tests/faults/races.rs", "of_two_runs_to_one_output_one_is_heard"),
-            ("tests/faults/races.rs", "of_two_runs_to_one_folder_one_is_heard"),
+            ("tests/faults/races.rs", "of_two_runs_to_one_output_one_wins"),
+            ("tests/faults/races.rs", "of_two_runs_to_one_folder_one_wins"),
         ],
     },
     Promise {
-        text: "Data are on the disk before they have their name, and the name before the run ends",
+        text: "Data is flushed before the file gets its name, and the name before the run ends",
         tests: &[
             ("tests/faults/sync.rs", "data_are_flushed_before_the_name_and_the_name_before_the_end"),
             ("tests/faults/sync.rs", "of_a_folder_every_file_is_flushed_before_it_counts"),
         ],
     },
     Promise {
-        text: "An input that is cut short, written to or replaced meanwhile is an error, and no output",
+        text: "If an input is truncated, written to or replaced during the run, the run fails without an output",
         tests: &[
-            ("tests/faults/inputs.rs", "whatever_happens_to_an_input_is_told_and_nothing_is_left"),
+            ("tests/faults/inputs.rs", "whatever_happens_to_an_input_is_reported_and_nothing_is_left"),
             ("tests/faults/inputs.rs", "a_changed_input_is_noticed_whatever_its_time_and_its_name_say"),
             ("tests/faults/inputs.rs", "an_input_that_is_gone_and_could_not_be_kept_open_is_an_error"),
             ("tests/faults/inputs.rs", "an_input_cut_short_at_any_moment_is_an_error_or_came_too_late"),
@@ -157,7 +161,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "Inputs are never written to",
+        text: "Inputs are only read",
         tests: &[
             ("tests/faults/inputs.rs", "inputs_are_left_as_they_are"),
             ("tests/faults/names.rs", "extended_attributes_of_inputs_and_of_what_is_not_replaced_stay"),
@@ -165,7 +169,7 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
-        text: "Clock, locale and environment change no byte",
+        text: "Clock, locale and environment do not change the output",
         tests: &[
             ("tests/faults/surroundings.rs", "the_bytes_are_the_same_in_any_locale_and_time_zone"),
             ("tests/faults/surroundings.rs", "a_clock_that_stands_still_runs_back_or_is_before_1970_does_no_harm"),
@@ -234,8 +238,11 @@ fn refreshed() -> String {
     }
     let fuzzed = fs::read_to_string(path(FUZZED)).unwrap_or_default();
     for (at, line) in fuzzed.lines().skip(1).enumerate() {
-        let text =
-            if at == 0 { "Any bytes as a header, an archive, a number, a whole file: no panic, no hang" } else { "" };
+        let text = if at == 0 {
+            "No bytes in a header, an archive, a number or a whole file cause a panic or a hang"
+        } else {
+            ""
+        };
         let [target, executions, .., findings, minutes] = line.split('\t').collect::<Vec<_>>()[..] else {
             panic!("{FUZZED}: {line:?} has too few columns");
         };

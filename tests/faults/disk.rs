@@ -1,9 +1,9 @@
 //! Disks that are full, that fail, that may not be written to, or go away.
 
 use super::hold::hold;
-use super::{content, has_strace, in_shell, number, numbers, skip};
+use super::{Random, content, has_strace, in_shell, number, numbers, skip};
 use crate::common::promises::record;
-use crate::common::{Bench, shard, tree};
+use crate::common::{Bench, npy_f32, shard, tree, zip};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -57,54 +57,87 @@ fn sizes(from: usize, to: usize, step: usize) -> Vec<usize> {
     all.into_iter().enumerate().filter(|(at, _)| at % thinned == 0 || *at == last).map(|(_, size)| size).collect()
 }
 
+/// Casts to disks of all these sizes that have an old output, which is there afterwards, or the new one. Gives how many
+/// were large enough and how many were not; `None` where nothing can be mounted.
+fn fill_disks(bench: &Bench, input: &str, sizes: &[usize], around: &str, message: &str) -> Option<[usize; 2]> {
+    let (old, whole) = (bench.read("old.npz"), bench.read("whole.npz"));
+    let line = format!("cast {input} --to bf16 -o disk/out.npz -f -q");
+    let script = sweep("size", &line, "cp old.npz disk/out.npz", sizes, around);
+    with_mounts(bench, "writing to a disk that fills up", &script)?;
+    let mut codes = [0, 0];
+    for size in sizes {
+        let (code, error) = (text(bench, &format!("code.{size}")), text(bench, &format!("error.{size}")));
+        let there = tree(&bench.path(&format!("after.{size}")));
+        let mut there: Vec<(&str, &Vec<u8>)> = there.iter().map(|(name, content)| (name.as_str(), content)).collect();
+        let (name, content) = there.pop().unwrap();
+        assert!(there.is_empty() && name == "out.npz", "{size}: {there:?}");
+        match code.trim() {
+            "0" => assert!(*content == whole && error.is_empty(), "{size}: {error}"),
+            "1" => {
+                assert!(*content == old, "{size}: the old output is gone");
+                assert!(error.starts_with("tcast: error: disk/out.npz: "), "{size}: {error}");
+                assert!(error.contains(message), "{size}: {error}");
+            }
+            other => panic!("{size}: {other}: {error}"),
+        }
+        codes[usize::from(code.trim() == "1")] += 1;
+        fs::remove_dir_all(bench.path(&format!("after.{size}"))).unwrap();
+    }
+    Some(codes)
+}
+
+/// The system does not say how much room there is: then it is found out by writing.
+const BLIND: &str = "strace -f -qq -o /dev/null -e trace=statfs,fstatfs -e inject=statfs,fstatfs:error=ENOSYS";
+const ANNOUNCED: &str = "not enough disk space";
+const FOUND_OUT: &str = "cannot write: no space left";
+
 #[test]
 fn a_disk_that_fills_up_at_any_byte_leaves_the_old_output_or_the_new_one() {
     let bench = Bench::new();
     bench.write("x.npy", &numbers(60_000));
-    bench.run("cast x.npy --to bf16 -o whole.npy -q").expect(0, "", "");
-    let (old, whole) = (numbers(10), bench.read("whole.npy"));
-    bench.write("old.npy", &old);
-    let what = "writing to a disk that fills up";
-    // The system does not tell how much room there is: then it is found out by writing.
-    let blind = "strace -f -qq -o /dev/null -e trace=statfs,fstatfs -e inject=statfs,fstatfs:error=ENOSYS";
+    bench.write("old.npz", &numbers(10));
+    bench.run("cast x.npy --to bf16 -o whole.npz -q").expect(0, "", "");
     let mut tried = 0;
-    for around in ["", blind] {
-        if around == blind && !has_strace(what) {
+    for (around, message) in [("", ANNOUNCED), (BLIND, FOUND_OUT)] {
+        if around == BLIND && !has_strace("writing to a disk that fills up") {
             continue;
         }
-        let sizes = sizes(8 << 10, whole.len() + (16 << 10), 4 << 10);
-        let line = "cast x.npy --to bf16 -o disk/out.npy -f -q";
-        let script = sweep("size", line, "cp old.npy disk/out.npy", &sizes, around);
-        if with_mounts(&bench, what, &script).is_none() {
-            return;
-        }
-        let mut codes = [0, 0];
-        for size in &sizes {
-            let (code, error) = (text(&bench, &format!("code.{size}")), text(&bench, &format!("error.{size}")));
-            let there = tree(&bench.path(&format!("after.{size}")));
-            let mut there: Vec<(&str, &Vec<u8>)> =
-                there.iter().map(|(name, content)| (name.as_str(), content)).collect();
-            let (name, content) = there.pop().unwrap();
-            assert!(there.is_empty() && name == "out.npy", "{size}: {there:?}");
-            match code.trim() {
-                "0" => assert!(*content == whole && error.is_empty(), "{size}: {error}"),
-                "1" => {
-                    assert!(*content == old, "{size}: the old output is gone");
-                    let message = if around == blind { "cannot write: no space left" } else { "not enough disk space" };
-                    assert!(
-                        error.contains("tcast: error: disk/out.npy: ") && error.contains(message),
-                        "{size}: {error}"
-                    );
-                }
-                other => panic!("{size}: {other}: {error}"),
-            }
-            codes[usize::from(code.trim() == "1")] += 1;
-            fs::remove_dir_all(bench.path(&format!("after.{size}"))).unwrap();
-        }
+        let sizes = sizes(8 << 10, bench.read("whole.npz").len() + (16 << 10), 4 << 10);
+        let Some(codes) = fill_disks(&bench, "x.npy", &sizes, around, message) else { return };
         assert!(codes[0] > 0 && codes[1] > 2, "{codes:?}");
         tried += codes[1];
     }
     record("a_disk_that_fills_up_at_any_byte_leaves_the_old_output_or_the_new_one", &format!("{tried} full disks"));
+}
+
+/// It is written twice: stored, and then deflated into a second file.
+#[test]
+fn a_disk_that_fills_up_while_an_archive_is_deflated_leaves_the_old_output_or_the_new_one() {
+    let bench = Bench::new();
+    let mut random = Random::new();
+    // Numbers from 0 to 2 that hardly deflate.
+    let values: Vec<f32> = (0..40_000).map(|_| f32::from_bits(random.next() as u32 >> 2)).collect();
+    bench.write("x.npz", &zip(&[("a.npy", &npy_f32(&values))], true));
+    bench.write("old.npz", &numbers(10));
+    bench.run("cast x.npz --to bf16 -o whole.npz -q").expect(0, "", "");
+    bench.write("stored.npy", &npy_f32(&values));
+    bench.run("cast stored.npy --to bf16 -o stored.npz -q").expect(0, "", "");
+    let [stored, deflated] = ["stored.npz", "whole.npz"].map(|name| bench.read(name).len());
+    // Announced is the room for two archives that are not deflated. Blind, there is room for the first file, and then for
+    // more and more of the second.
+    let [announced, blind] = [(0, 2 * stored), (stored, stored + deflated)]
+        .map(|(from, to)| sizes(from + (8 << 10), to + (24 << 10), 4 << 10));
+    let mut tried = 0;
+    for (around, sizes, message) in [("", announced, ANNOUNCED), (BLIND, blind, FOUND_OUT)] {
+        if around == BLIND && !has_strace("writing an archive to a disk that fills up") {
+            continue;
+        }
+        let Some(codes) = fill_disks(&bench, "x.npz", &sizes, around, message) else { return };
+        assert!(codes[0] > 0 && codes[1] > 2, "{around}: {codes:?} of {sizes:?}");
+        tried += codes[1];
+    }
+    let test = "a_disk_that_fills_up_while_an_archive_is_deflated_leaves_the_old_output_or_the_new_one";
+    record(test, &format!("{tried} full disks"));
 }
 
 #[test]
@@ -161,7 +194,7 @@ fn a_folder_on_a_full_disk_is_resumed_when_there_is_room() {
 }
 
 #[test]
-fn a_folder_that_may_not_be_written_to_is_told() {
+fn a_folder_without_write_permission_is_an_error() {
     let bench = Bench::new();
     bench.write("x.npy", &numbers(10));
     let line = "cast x.npy --to f16 -o disk/out.npy";
@@ -181,7 +214,7 @@ fn a_folder_that_may_not_be_written_to_is_told() {
 }
 
 #[test]
-fn a_folder_that_goes_away_is_told_and_what_took_its_place_is_left_alone() {
+fn a_folder_that_disappears_is_an_error_and_its_replacement_is_left_alone() {
     use std::os::unix::ffi::OsStrExt;
     let bench = Bench::new();
     super::sparse(&bench.path("x.npy"), 1 << 22);

@@ -81,7 +81,7 @@ fn begin(bench: &Bench, more: &[&str]) -> Option<Held> {
 }
 
 #[test]
-fn whatever_happens_to_an_input_is_told_and_nothing_is_left() {
+fn whatever_happens_to_an_input_is_reported_and_nothing_is_left() {
     let times = number("TCAST_KILLS", 20).div_ceil(20);
     let bench = Bench::new();
     let x = bench.path("x.npy");
@@ -120,7 +120,7 @@ fn whatever_happens_to_an_input_is_told_and_nothing_is_left() {
     let Some(held) = begin(&bench, &[]) else { return };
     fs::remove_file(&x).unwrap();
     held.release().expect(0, "", "");
-    record("whatever_happens_to_an_input_is_told_and_nothing_is_left", &format!("{told} changes"));
+    record("whatever_happens_to_an_input_is_reported_and_nothing_is_left", &format!("{told} changes"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn end(child: Child) -> (Option<i32>, String) {
 }
 
 #[test]
-fn of_two_runs_to_one_output_one_is_heard() {
+fn of_two_runs_to_one_output_one_wins() {
     let rounds = number("TCAST_KILLS", 20);
     let bench = Bench::new();
     bench.write("a.npy", &numbers(300_000));
@@ -46,11 +46,11 @@ fn of_two_runs_to_one_output_one_is_heard() {
         fs::remove_file(bench.path("out.npy")).unwrap();
         assert_eq!(bench.files(), before);
     }
-    record("of_two_runs_to_one_output_one_is_heard", &format!("{rounds} races"));
+    record("of_two_runs_to_one_output_one_wins", &format!("{rounds} races"));
 }
 
 #[test]
-fn of_two_runs_to_one_folder_one_is_heard() {
+fn of_two_runs_to_one_folder_one_wins() {
     let rounds = number("TCAST_KILLS", 20);
     let bench = Bench::new();
     fs::create_dir(bench.path("in")).unwrap();
@@ -73,7 +73,7 @@ fn of_two_runs_to_one_folder_one_is_heard() {
         }
         fs::remove_dir_all(bench.path("out")).unwrap();
     }
-    record("of_two_runs_to_one_folder_one_is_heard", &format!("{rounds} races"));
+    record("of_two_runs_to_one_folder_one_wins", &format!("{rounds} races"));
 }
 
 /// Somebody swaps the external data of a tensor for a link that leads out of its folder, again and again.
