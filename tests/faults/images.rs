@@ -42,7 +42,7 @@ enum Change {
 
 struct Name {
     folder: usize,
-    name: String,
+    text: String,
     before: Option<usize>,
     after: Option<usize>,
 }
@@ -119,10 +119,10 @@ impl Disk {
                 self.content(*file).resize(*len, 0);
             }
             Change::Names(names) => {
-                for Name { folder, name, after, .. } in names {
+                for Name { folder, text, after, .. } in names {
                     match after {
-                        Some(node) => drop(self.names(*folder).insert(name.clone(), *node)),
-                        None => drop(self.names(*folder).remove(name)),
+                        Some(node) => drop(self.names(*folder).insert(text.clone(), *node)),
+                        None => drop(self.names(*folder).remove(text)),
                     }
                 }
             }
@@ -222,7 +222,7 @@ impl Reader {
     fn rename(&mut self, names: &[(&Place, Option<usize>)]) {
         let name = |((folder, name, before), after): &(&Place, Option<usize>)| Name {
             folder: *folder,
-            name: name.clone(),
+            text: name.clone(),
             before: *before,
             after: *after,
         };
@@ -343,11 +343,11 @@ impl Change {
     /// Whether this can only be on the disk if an earlier change is: they concern the same name or the same file, or this
     /// removes the folder that the other one was in.
     fn needs(&self, earlier: &Self) -> bool {
-        let (Self::Names(these), Self::Names(those)) = (self, earlier) else { return false };
+        let (Self::Names(later), Self::Names(before)) = (self, earlier) else { return false };
         let nodes = |name: &Name| name.before.into_iter().chain(name.after).collect::<Vec<_>>();
-        these.iter().any(|this| {
-            those.iter().any(|that| {
-                (this.folder, &this.name) == (that.folder, &that.name)
+        later.iter().any(|this| {
+            before.iter().any(|that| {
+                (this.folder, &this.text) == (that.folder, &that.text)
                     || nodes(this).iter().any(|node| nodes(that).contains(node))
                     || this.after.is_none() && this.before == Some(that.folder)
             })
@@ -409,7 +409,9 @@ impl Recording {
                 let mut there = flushed.clone();
                 names.iter().enumerate().for_each(|(number, change)| there[*change] = is_chosen(number, *change));
                 self.close(&mut there);
-                bytes.iter().for_each(|change| there[*change] = true);
+                for change in &bytes {
+                    there[*change] = true;
+                }
                 chosen.insert(there);
             }
         }
