@@ -57,7 +57,7 @@ fn template(columns: usize, word: usize) -> String {
     let room = columns.saturating_sub(taken);
     match room {
         _ if room >= word + BAR => format!("{{msg}}{{wide_bar}}{figures}"),
-        _ if room >= 2 * BAR => format!("{{wide_msg}}{{bar:{BAR}}}{figures}"),
+        _ if room > 2 * BAR => format!("{{wide_msg}} {{bar:{BAR}}}{figures}"),
         _ => format!("{{wide_msg}}{figures}"),
     }
 }
@@ -203,9 +203,8 @@ mod tests {
     struct Terminal(u16, Arc<Mutex<String>>);
 
     impl Terminal {
-        fn add(&self, text: &str) -> io::Result<()> {
+        fn add(&self, text: &str) {
             self.1.lock().unwrap().push_str(text);
-            Ok(())
         }
     }
 
@@ -226,10 +225,12 @@ mod tests {
             Ok(())
         }
         fn write_line(&self, text: &str) -> io::Result<()> {
-            self.add(text)
+            self.add(text);
+            Ok(())
         }
         fn write_str(&self, text: &str) -> io::Result<()> {
-            self.add(text)
+            self.add(text);
+            Ok(())
         }
         fn clear_line(&self) -> io::Result<()> {
             self.1.lock().unwrap().clear();

@@ -229,7 +229,9 @@ fn indented(text: &str) -> String {
         if lines.last().is_some_and(|line| line.len() + 1 + word.len() > COLUMNS) {
             lines.push(" ".to_owned());
         }
-        lines.last_mut().into_iter().for_each(|line| *line += &format!(" {word}"));
+        if let Some(line) = lines.last_mut() {
+            line.extend([" ", word]);
+        }
     }
     lines.join("\n")
 }

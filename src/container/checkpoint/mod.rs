@@ -298,9 +298,13 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
     };
     let (shards, broken) = open_shards(folder, names.into_iter().map(str::to_owned).collect(), missing)?;
     let mut found = Found::default();
-    empty.into_iter().for_each(|disagreement| found.add(disagreement));
+    if let Some(empty) = empty {
+        found.add(empty);
+    }
     compare(map, &shards, &mut found);
-    unnamed.into_iter().for_each(|disagreement| found.add(disagreement));
+    for unnamed in unnamed {
+        found.add(unnamed);
+    }
     let disagreements = found.told();
     let folder = Some(folder.to_owned());
     Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, broken, disagreements })
