@@ -11,8 +11,8 @@ use tcast::{
     dtype::Dtype,
     io::map::MappedFile,
     kernel::{Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
+    measure::distribution,
     progress::Silent,
-    stats,
 };
 
 /// Elements a run: source and result stay in the second-level cache.
@@ -74,7 +74,8 @@ fn figures(criterion: &mut Criterion) {
         };
         let mut group = criterion.benchmark_group(format!("figures of {dtype}"));
         group.throughput(Throughput::Bytes(64 * some.len() as u64));
-        group.bench_function("1 thread", |bencher| bencher.iter(|| stats::of(&tensor, form, &files, 1, &Silent)));
+        group
+            .bench_function("1 thread", |bencher| bencher.iter(|| distribution::of(&tensor, form, &files, 1, &Silent)));
     }
 }
 

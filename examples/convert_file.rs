@@ -46,7 +46,7 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     let selection = Selection { to: Some(to), ..Selection::default() };
     let request = Request::new(Operator::Cast(Attributes::default()), &selection, container);
     // Whatever can be refused is refused here, before anything is written. One input and one output: one plan.
-    let plan = plan::apply(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
+    let plan = plan::build(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
     let destination = Destination::new(output, false, &[input])?;
     destination.check_room(plan.len)?;
     let file = destination.create()?;

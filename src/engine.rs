@@ -17,9 +17,9 @@
 use crate::container::sum_of;
 use crate::conversion::run_kernel;
 use crate::error::{Error, Result};
-use crate::figures::{Comparer, Tally};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts};
+use crate::measure::accuracy::{Comparer, Tally};
 use crate::plan::{Plan, Step};
 use crate::progress::Progress;
 use crate::read::{Mapped, Share};
@@ -27,7 +27,7 @@ use crate::threads::in_order;
 use crc32fast::Hasher;
 use std::ops::{ControlFlow, Range};
 
-pub use crate::figures::Figures;
+pub use crate::measure::accuracy::Accuracy;
 
 /// Bytes of input or output, whichever are more, that a thread takes at a time: enough to make a system call
 /// for each of them cheap, few enough to stay in the second-level cache.
@@ -44,7 +44,7 @@ pub struct Outcome {
     /// The first of its elements that were NaN or infinite before, or met what the plan watches.
     pub firsts: Firsts,
     /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
-    pub figures: Option<Box<Figures>>,
+    pub figures: Option<Box<Accuracy>>,
 }
 
 /// Converts everything and writes it to `output`; returns, in the order of the plan's steps, what became of each tensor.

@@ -5,7 +5,7 @@
 //!
 //! * **Elements in memory**: a [`kernel::Kernel`], made of two [`kernel::Storage`]s and the rules of a cast, turns bytes
 //!   into bytes and counts what was lost. See below, and `examples/convert_in_memory.rs`.
-//! * **Files**: [`container::open`] reads the headers, [`plan::apply`] decides what becomes of each tensor and refuses what
+//! * **Files**: [`container::open`] reads the headers, [`plan::build`] decides what becomes of each tensor and refuses what
 //!   cannot be, [`engine::run`] converts on all cores into an [`io::output::Output`], which takes its name when it is whole.
 //!   Tensors are never held in memory. See `examples/convert_file.rs`.
 //!
@@ -41,24 +41,19 @@ pub mod select;
 
 // For the program and the tests.
 #[doc(hidden)]
-pub mod bits;
-#[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
 pub mod commands;
+#[doc(hidden)]
+pub mod measure;
 #[doc(hidden)]
 pub mod quant;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
 pub mod scaled;
-#[doc(hidden)]
-pub mod stats;
 
-mod compare;
 mod conversion;
-mod figures;
-mod hash;
 mod read;
 mod staging;
 mod threads;

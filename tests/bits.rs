@@ -1,9 +1,9 @@
 //! What the bits of elements mean, compared with what the kernels make of the same bytes; and the rows that say it.
 
 use std::collections::BTreeMap;
-use tcast::bits::{self, Kind, Meaning, Part, Style};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, OutOfRange, Printer, RoundMode, Rules, Storage, Texts};
+use tcast::measure::bits::{self, Kind, Meaning, Part, Style};
 
 const RULES: Rules =
     Rules { saturate: true, infinity_saturates_fnuz: true, round_mode: RoundMode::Up, out_of_range: OutOfRange::Wrap };

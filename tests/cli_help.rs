@@ -65,7 +65,7 @@ fn flags_stand_under_their_headings() {
     let selection = ["all", "protect", "force-codes", "include", "exclude", "rule", "allow-unmatched", "rename"];
     assert_eq!(group("Which tensors"), selection);
     assert_eq!(group("Values"), ["saturate", "no-saturate", "round-mode", "out-of-range", "fail-on", "opset"]);
-    assert_eq!(group("Figures and reports"), ["stats", "report", "hash"]);
+    assert_eq!(group("Accuracy and reports"), ["stats", "report", "hash"]);
     assert_eq!(group("Folders of shards"), ["max-shard-size", "resume", "part", "finish"]);
     let file = ["output", "force", "skip-existing", "from", "dry-run", "json", "no-sync", "quiet", "threads"];
     assert_eq!(group("Input and output"), file);

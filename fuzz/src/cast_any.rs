@@ -8,6 +8,7 @@ use std::time::Duration;
 use tcast::container::{CONTAINERS, Elements, Form, Input, SHARDS};
 use tcast::dtype::Dtype;
 use tcast::kernel::{Condition, Loss, OutOfRange, RoundMode};
+use tcast::measure::distribution;
 use tcast::operator::Operator;
 use tcast::operator::cast::{Attributes, Opset};
 use tcast::plan::{self, Request, Spread};
@@ -15,7 +16,6 @@ use tcast::progress::Silent;
 use tcast::report::{FileReport, Report, page};
 use tcast::scaled::Codes;
 use tcast::select::{Pattern, Rule, Selection};
-use tcast::stats;
 
 /// Bytes at the end of the input that choose the options; before them stands the file.
 const OPTIONS: usize = 16;
@@ -70,7 +70,7 @@ fn inspect(input: &Input) {
         if !is_small {
             continue;
         }
-        match stats::of(tensor, form, &input.files, 1, &Silent) {
+        match distribution::of(tensor, form, &input.files, 1, &Silent) {
             Ok(Some(_)) => assert!(matches!(form, Form::Numbers(_))),
             Ok(None) => assert!(matches!(form, Form::Texts(_))),
             Err(error) => check_error(&error),
@@ -121,7 +121,7 @@ fn convert(input: &Input, choices: &mut Choices) {
     let codes = flag(4).then(|| Codes::find(&dtypes.collect::<Vec<_>>(), &[], None));
     let mut request = Request::new(operator, &selection, container);
     (request.from, request.codes, request.fail_on) = (from, codes.as_ref(), &losses);
-    let plans = match plan::apply(&request, inputs, spread, &|_| ()) {
+    let plans = match plan::build(&request, inputs, spread, &|_| ()) {
         Ok(plans) => plans,
         Err(error) => return check_error(&error),
     };

@@ -80,7 +80,7 @@ fn convert(folder: &Path, found: &Checkpoint) {
     let operator = Operator::Cast(Attributes::default());
     let mut request = Request::new(operator, &selection, SHARDS);
     request.codes = Some(&codes);
-    match plan::apply(&request, &found.shards, Spread::AsInputs, &|_| ()) {
+    match plan::build(&request, &found.shards, Spread::AsInputs, &|_| ()) {
         Ok(plans) => plans.iter().for_each(check_plan),
         Err(error) => check_error(&error),
     }

@@ -13,7 +13,7 @@ use tcast::error::{Error, Result};
 use tcast::io::output::Destination;
 use tcast::kernel::{Kernel, Storage, Texts};
 use tcast::operator::Operator;
-use tcast::plan::{self, Plan, Step, Request, Spread};
+use tcast::plan::{self, Plan, Request, Spread, Step};
 use tcast::progress::Silent;
 use tcast::select::Selection;
 
@@ -126,7 +126,7 @@ pub(crate) fn check_written_again(input: &Input) {
         before.iter().all(|values| matches!(values, Ok(Values::Numbers(..) | Values::Texts(_) | Values::Opaque(_))));
     let (selection, container) = (Selection::default(), input.container);
     let request = Request::new(Operator::BitCast, &selection, container);
-    let plans = match plan::apply(&request, slice::from_ref(input), Spread::One, &|_| ()) {
+    let plans = match plan::build(&request, slice::from_ref(input), Spread::One, &|_| ()) {
         Ok(plans) => plans,
         Err(error) => {
             check_error(&error);

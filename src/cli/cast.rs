@@ -139,7 +139,7 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
   4 the output exists, 130 interrupted.";
 
-const FIGURES: &str = "Figures and reports";
+const FIGURES: &str = "Accuracy and reports";
 
 /// The types that a cast knows, from the table.
 fn types() -> String {

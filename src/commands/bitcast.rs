@@ -3,13 +3,13 @@
 use super::convert::{Job, run as convert, selection};
 use super::folder::Measures;
 use super::{say_which, some_names};
-use crate::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, json_text, quoted, shorten};
 use crate::kernel::{Kernel, Malformed, Storage};
+use crate::measure::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::select::Selection;

@@ -11,11 +11,11 @@ use crate::container::{self, Container, Facts, Form, Metadata};
 use crate::dtype::Dtype;
 use crate::engine;
 use crate::error::{Error, Result, as_glob, counted, flag_with, path_text, quoted, shorten, size};
-use crate::hash;
 use crate::io::identity::Files;
 use crate::io::output::{self, Destination, Output, descriptor, directory_of, is_standard_output};
 use crate::io::temporaries::NewFolder;
 use crate::kernel::Condition;
+use crate::measure::hash;
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread, Step};
 use crate::progress;
@@ -644,7 +644,7 @@ fn plans<'a, T>(
     let checked = check()?;
     // Only where there are texts: a bar is drawn as soon as it is there.
     let measuring = LazyCell::new(|| progress::shown("measuring the texts", source.bytes(), job.file.quiet));
-    let plans = plan::apply(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
+    let plans = plan::build(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     if !job.file.quiet {

@@ -3,11 +3,11 @@
 use super::check::check;
 use super::{check_matched, print, print_json, threads};
 use crate::cli::DiffArgs;
-use crate::compare::{self, Difference, Found, Options, Outcome, Status};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, brief, counted, shorten};
+use crate::measure::compare::{self, Difference, Found, Options, Outcome, Status};
 use crate::plan;
 use crate::progress;
 use crate::select::Selection;

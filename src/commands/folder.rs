@@ -9,12 +9,12 @@ use crate::container::checkpoint::{
 use crate::container::{Input, Tensor};
 use crate::engine;
 use crate::error::{Error, Result, path_text, quoted, shorten};
-use crate::hash;
 use crate::io::identity::{Files, is_within};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
 use crate::io::sink::{Existing, Summed};
 use crate::kernel::Condition;
+use crate::measure::hash;
 use crate::plan::{Plan, Spread, source_form};
 use crate::progress::{Shards, Silent};
 use crate::report::{FileReport, Report};

@@ -5,11 +5,11 @@ use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Tensor, indices, position};
 use crate::error::{Error, Result, brief, counted, path_text, shorten, size, visible};
+use crate::measure::distribution::{self, Distribution, Histogram, Number};
 use crate::plan;
 use crate::progress;
 use crate::report::serialize_with;
 use crate::select::Selection;
-use crate::stats::{self, Histogram, Number, Stats};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ struct Listing<'a> {
     folder: &'a Checkpoint,
     selection: &'a Selection,
     /// Of each entry; `None` where it has no numbers, or the file does not say what they are. Empty if not asked for.
-    stats: Vec<Result<Option<Stats>>>,
+    stats: Vec<Result<Option<Distribution>>>,
 }
 
 /// A tensor with the file that it is in.
@@ -93,13 +93,13 @@ impl<'a> Listing<'a> {
     }
 
     /// Reads all values.
-    fn measure(&self) -> Vec<Result<Option<Stats>>> {
+    fn measure(&self) -> Vec<Result<Option<Distribution>>> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.data.stored_len()).sum();
         let progress = progress::shown("reading the values", bytes, self.args.quiet);
         let measure = |entry: &Entry| {
             let Some(form) = entry.form else { return Ok(None) };
-            stats::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
+            distribution::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
                 .map_err(|error| error.in_file(entry.input.path()))
         };
         entries.iter().map(measure).collect()
@@ -210,7 +210,7 @@ impl<'a> Listing<'a> {
             .flat_map(|stats| stats.exponents.iter())
             .collect();
         let width = terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0).clamp(60, 120));
-        let picture = stats::draw(&all, width, true);
+        let picture = distribution::draw(&all, width, true);
         if !picture.is_empty() {
             let _ = writeln!(text, "\n{picture}\n");
         }
@@ -249,7 +249,7 @@ impl Serialize for Listing<'_> {
     }
 }
 
-fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Stats>>>) -> Value {
+fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Distribution>>>) -> Value {
     let mut value = json!({
         "name": entry.input.name_of(entry.tensor),
         "file": entry.shard,
@@ -268,7 +268,7 @@ fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Stats>>>) -> Value {
     value
 }
 
-fn stats_json(stats: &Stats, shape: &[u64]) -> Value {
+fn stats_json(stats: &Distribution, shape: &[u64]) -> Value {
     let index = |at: Option<u64>| at.map(|at| indices(at, shape, false));
     let number = |number: Option<Number>| match number {
         Some(Number::Float(value)) => json!(value),
@@ -295,7 +295,7 @@ fn stats_json(stats: &Stats, shape: &[u64]) -> Value {
 }
 
 /// The figures in lines of 80 columns.
-fn line_of(stats: &Stats, shape: &[u64]) -> String {
+fn line_of(stats: &Distribution, shape: &[u64]) -> String {
     let number = |number: Option<Number>| match number {
         Some(Number::Float(value)) => brief(value),
         Some(Number::Integer(value)) => value.to_string(),

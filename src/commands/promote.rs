@@ -242,7 +242,7 @@ fn plans<'a>(
         codes: None,
         fail_on: &[],
     };
-    plan::apply(&request, &input.shards, spread, &|_| {}).map_err(|error| error.in_file(&input.path))
+    plan::build(&request, &input.shards, spread, &|_| {}).map_err(|error| error.in_file(&input.path))
 }
 
 /// Where outputs go.

@@ -8,10 +8,10 @@ use crate::error::{Error, Result, write_json};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
 use crate::io::sink::Appended;
+use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
 use crate::report::{Report, Spread, TensorReport, page};
-use crate::stats::{self, Histogram};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -97,8 +97,8 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
         let found = checkpoint.tensors().find(|(_, tensor)| is_only || tensor.name == name);
         let Some((file, tensor)) = found else { return Ok(Histogram::default()) };
         let Ok(form) = source_form(tensor, from) else { return Ok(Histogram::default()) };
-        let stats =
-            stats::of(tensor, form, &file.files, threads, &Silent).map_err(|error| error.in_file(file.path()))?;
+        let stats = distribution::of(tensor, form, &file.files, threads, &Silent)
+            .map_err(|error| error.in_file(file.path()))?;
         Ok(stats.map(|stats| stats.exponents).unwrap_or_default())
     };
     let spread = |tensor: &TensorReport| {

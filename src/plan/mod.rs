@@ -210,7 +210,7 @@ impl<'a> Step<'a> {
 /// # Errors
 /// When the operator lacks a pair of types, a tensor's type is not known, an output cannot hold a result, or a cast would
 /// take codes for values.
-pub fn apply<'a>(
+pub fn build<'a>(
     request: &Request,
     inputs: &'a [Input],
     spread: Spread,

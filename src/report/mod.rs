@@ -9,9 +9,9 @@ use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
 use crate::engine::Outcome;
 use crate::error::{Error, brief, counted, path_text, shorten, size};
-use crate::figures::Figures;
-use crate::hash::Hashes;
 use crate::kernel::{Condition, Counts, Firsts, Loss};
+use crate::measure::accuracy::Accuracy;
+use crate::measure::hash::Hashes;
 use crate::operator::Operator;
 use crate::plan::{Plan, Step};
 use crate::select::Kept;
@@ -101,7 +101,7 @@ pub struct TensorReport<'a> {
     pub firsts: Firsts,
     /// How far its values are from those before, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub figures: Option<Box<Figures>>,
+    pub figures: Option<Box<Accuracy>>,
     /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
@@ -533,12 +533,12 @@ impl Report<'_> {
 
     /// How far values are from those before, the noisiest tensors first.
     fn figures(&self) -> String {
-        let mut found: Vec<(&TensorReport, &Figures)> =
+        let mut found: Vec<(&TensorReport, &Accuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_deref()?))).collect();
         // What has no figure comes before what has no noise.
-        let sqnr = |figures: &Figures| figures.sqnr_db.unwrap_or(f64::MAX);
+        let sqnr = |figures: &Accuracy| figures.sqnr_db.unwrap_or(f64::MAX);
         found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
-        let row = |(tensor, figures): &(&TensorReport, &Figures)| {
+        let row = |(tensor, figures): &(&TensorReport, &Accuracy)| {
             let error = |error: f64, at: Option<u64>| match at.filter(|_| error > 0.0).and_then(|at| tensor.place(at)) {
                 Some(place) => format!("{} at {place}", brief(error)),
                 None => brief(error),

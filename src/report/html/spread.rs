@@ -3,7 +3,7 @@
 use super::Report;
 use super::words::{broken, counted};
 use crate::dtype::{Class, Dtype};
-use crate::stats::Histogram;
+use crate::measure::distribution::Histogram;
 use std::fmt::Write as _;
 
 /// Bars that fit beside each other on a phone.

@@ -3,8 +3,8 @@
 use super::words::{self, counted, escape, share, significant};
 use super::{Report, Spread};
 use crate::error::shorten;
-use crate::figures::Figures;
 use crate::kernel::{Condition, Counts, Loss};
+use crate::measure::accuracy::Accuracy;
 use crate::report::{FileReport, TensorReport};
 use crate::select::Kept;
 use std::collections::HashMap;
@@ -255,7 +255,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
 }
 
 /// A cell that shows a figure, if there are figures of anything.
-fn of_figures<'a>(cell: impl Fn(&Figures) -> Cell + 'a) -> CellOf<'a> {
+fn of_figures<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
         let figures = tensor.figures.as_deref().filter(|figures| figures.compared > 0);
         figures.map(&cell).unwrap_or_default()
@@ -289,7 +289,7 @@ fn types(tensor: &TensorReport) -> Cell {
     })
 }
 
-fn sqnr(figures: &Figures, clearest: f64) -> Cell {
+fn sqnr(figures: &Accuracy, clearest: f64) -> Cell {
     match figures.sqnr_db {
         _ if figures.is_exact => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
         Some(f64::INFINITY) => Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0),
@@ -320,7 +320,7 @@ fn error(error: f64) -> Cell {
 }
 
 /// Where an element is, if there is one.
-fn place(tensor: &TensorReport, element: impl Fn(&Figures) -> Option<u64>) -> Cell {
+fn place(tensor: &TensorReport, element: impl Fn(&Accuracy) -> Option<u64>) -> Cell {
     at(tensor, tensor.figures.as_deref().and_then(element))
 }
 
@@ -349,7 +349,7 @@ fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) 
     columns
 }
 
-fn cosine(figures: &Figures) -> Cell {
+fn cosine(figures: &Accuracy) -> Cell {
     let shown = |cosine| Cell::number(format!("{cosine:.6}"), cosine);
     figures.cosine.filter(|cosine| !cosine.is_nan()).map(shown).unwrap_or_default()
 }

@@ -4,8 +4,8 @@ use crate::container::{Elements, Form};
 use crate::conversion::Conversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
-use crate::figures::{Number, difference, integer_of};
 use crate::kernel::{Counts, Loss, Storage};
+use crate::measure::accuracy::{Number, difference, integer_of};
 use crate::operator::cast::Attributes;
 use crate::read::{Piece, Stored};
 

@@ -1,6 +1,6 @@
 //! The loops of numbers of 64 bits, into counts and exact sums.
 
-use super::{Number, Stats};
+use super::{Distribution, Number};
 use std::collections::BTreeMap;
 
 /// What some numbers of a tensor add up to.
@@ -12,7 +12,7 @@ pub(super) trait Tally: Default + Send {
     fn merge(&mut self, other: Self);
 
     /// The figures; subnormals are for those to count who know the type.
-    fn stats(self) -> Stats;
+    fn stats(self) -> Distribution;
 }
 
 /// A tally that takes a number as often as it is there.
@@ -187,7 +187,7 @@ impl Tally for Floats {
         self.beside.merge(&other.beside);
     }
 
-    fn stats(mut self) -> Stats {
+    fn stats(mut self) -> Distribution {
         self.settle();
         for (min, max) in self.min.into_iter().zip(self.max) {
             self.beside.widen(min, max);
@@ -228,13 +228,13 @@ impl Tally for FewFloats {
         self.beside.merge(&other.beside);
     }
 
-    fn stats(self) -> Stats {
+    fn stats(self) -> Distribution {
         stats(self.beside, self.bins.into_iter().collect())
     }
 }
 
 /// The figures of float64s: the numbers with either sign of each exponent field that has any, ascending.
-fn stats(beside: Beside, bins: Vec<(usize, [Bin; 2])>) -> Stats {
+fn stats(beside: Beside, bins: Vec<(usize, [Bin; 2])>) -> Distribution {
     let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
     let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
         let hidden = |bin: Bin| if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
@@ -302,7 +302,7 @@ impl Beside {
     }
 
     /// The figures, with the numbers of each exponent field and the terms of their sum, either ascending.
-    pub(super) fn stats(self, fields: &Fields, counts: &[(usize, u64)], terms: &[(i32, i128)]) -> Stats {
+    pub(super) fn stats(self, fields: &Fields, counts: &[(usize, u64)], terms: &[(i32, i128)]) -> Distribution {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
         let of = |wanted| counts.iter().filter(|(field, _)| *field == wanted).map(|(_, count)| count).sum::<u64>();
@@ -315,7 +315,7 @@ impl Beside {
         // A sum with 0 makes 0 of -0.
         let (min, max) = (self.min + 0.0, self.max + 0.0);
         let some = |number: f64| (finite > 0).then_some(Number::Float(number));
-        Stats {
+        Distribution {
             count,
             min: some(min),
             max: some(max),

@@ -1,7 +1,7 @@
 //! The loop of integers, widened to 64 bits: into counts and exact sums.
 
 use super::tally::{Repeat, Tally};
-use super::{Number, Stats};
+use super::{Distribution, Number};
 
 /// Of integers of 64 bits.
 pub(super) struct Integers<const SIGNED: bool> {
@@ -34,13 +34,13 @@ impl<const SIGNED: bool> Tally for Integers<SIGNED> {
         self.max = self.max.max(other.max);
     }
 
-    fn stats(self) -> Stats {
+    fn stats(self) -> Distribution {
         let count = self.counts.iter().sum();
         let some = |number: i128| (count > 0).then_some(Number::Integer(number));
         let (min, max) = (some(self.min), some(self.max));
         let [least, largest] = [min, max].map(|number| number.map(Number::abs));
         let abs_max = if self.min.unsigned_abs() > self.max.unsigned_abs() { least } else { largest };
-        Stats {
+        Distribution {
             count,
             min,
             max,

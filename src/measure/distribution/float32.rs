@@ -21,7 +21,7 @@
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
-use super::Stats;
+use super::Distribution;
 use super::tally::{Beside, Fields, Repeat, Tally, power_of_two};
 use crate::kernel::{Isa, Loop};
 
@@ -152,7 +152,7 @@ impl Tally for Float32s {
         self.beside.merge(&other.beside);
     }
 
-    fn stats(mut self) -> Stats {
+    fn stats(mut self) -> Distribution {
         self.settle();
         let counts: Vec<_> = self.counts.into_iter().enumerate().collect();
         self.beside.stats(&FIELDS, &counts, &self.sum.terms())

@@ -10,11 +10,11 @@ use tcast::container::{self, Checksum, Data, Elements, Form, Reader, Tensor, Tex
 use tcast::dtype::Dtype;
 use tcast::io::map::MappedFile;
 use tcast::kernel::Storage;
+use tcast::measure::distribution::{self, Distribution, Histogram, Number};
 use tcast::progress::Silent;
-use tcast::stats::{self, Histogram, Number, Stats};
 
 /// The figures of some bytes on 1, 2 and 7 threads, which must be equal.
-fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Stats {
+fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Distribution {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
     let files = [MappedFile::of(&file).unwrap()];
@@ -28,7 +28,7 @@ fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Stats {
         data: Data::Mapped { file: 0, range: 0..bytes.len(), checksum: None },
         stored: "".into(),
     };
-    let of = |threads| stats::of(&tensor, form, &files, threads, &Silent).unwrap().unwrap();
+    let of = |threads| distribution::of(&tensor, form, &files, threads, &Silent).unwrap().unwrap();
     let stats = of(1);
     for threads in [2, 7] {
         let other = of(threads);
@@ -38,12 +38,12 @@ fn stats_of_bytes(storage: Storage, bytes: &[u8], count: u64) -> Stats {
     stats
 }
 
-fn stats_of(dtype: Dtype, codes: &[u64]) -> Stats {
+fn stats_of(dtype: Dtype, codes: &[u64]) -> Distribution {
     let storage = Storage::packed(dtype);
     stats_of_bytes(storage, &to_bytes(codes.iter().copied(), storage), codes.len() as u64)
 }
 
-fn stats_of_float64(numbers: &[f64]) -> Stats {
+fn stats_of_float64(numbers: &[f64]) -> Distribution {
     stats_of(Dtype::Float64, &numbers.iter().map(|number| number.to_bits()).collect::<Vec<_>>())
 }
 
@@ -181,7 +181,7 @@ fn a_small_tensor_has_the_figures_of_one_that_repeats_it() {
             assert_eq!([few.min, few.max, few.abs_max], [many.min, many.max, many.abs_max], "{dtype}");
             assert_eq!(few.mean.map(f64::to_bits), many.mean.map(f64::to_bits), "{dtype}");
             assert_eq!([few.count, few.zeros, few.subnormals].map(times), [many.count, many.zeros, many.subnormals]);
-            let beside = |stats: &Stats| [stats.nan, stats.plus_infinite, stats.minus_infinite];
+            let beside = |stats: &Distribution| [stats.nan, stats.plus_infinite, stats.minus_infinite];
             assert_eq!(beside(&few).map(times), beside(&many), "{dtype}");
             let exponents = few.exponents.iter().map(|(exponent, count)| (exponent, times(count)));
             assert_eq!(exponents.collect::<Histogram>(), many.exponents, "{dtype}");
@@ -255,7 +255,7 @@ fn a_compressed_tensor_has_the_figures_of_its_bytes() {
         let Elements::Typed(form @ Form::Numbers(storage)) = tensor.elements else { panic!("no numbers") };
         let mut bytes = vec![0; form.bytes(tensor.count).unwrap() as usize];
         Reader::open(tensor, &input.files, false).unwrap().fill(&mut bytes).unwrap();
-        let stats = stats::of(tensor, form, &input.files, 2, &Silent).unwrap();
+        let stats = distribution::of(tensor, form, &input.files, 2, &Silent).unwrap();
         assert_eq!(stats, Some(stats_of_bytes(storage, &bytes, tensor.count)));
     }
 }
@@ -281,7 +281,7 @@ fn damage_and_malformed_elements_are_told_as_a_cast_tells_them() {
             data,
             stored: "".into(),
         };
-        stats::of(&tensor, form, &files, 3, &Silent).map_err(|error| error.to_string())
+        distribution::of(&tensor, form, &files, 3, &Silent).map_err(|error| error.to_string())
     };
     let malformed = "tensor 'x': element [2000000]: a byte that holds one float4e2m1 has bits above it";
     assert_eq!(error(Dtype::Float4E2M1, None), Err(malformed.to_owned()));
@@ -304,37 +304,37 @@ fn text_has_no_figures() {
         data,
         stored: "".into(),
     };
-    assert_eq!(stats::of(&tensor, form, &[], 1, &Silent).unwrap(), None);
+    assert_eq!(distribution::of(&tensor, form, &[], 1, &Silent).unwrap(), None);
 }
 
 #[test]
 fn a_histogram_is_drawn_beside_the_ranges_of_the_narrow_formats() {
     let histogram: Histogram =
         [(9, 1), (8, 2), (2, 40), (0, 400), (-2, 300), (-6, 200), (-11, 56), (-7, 1)].into_iter().collect();
-    assert_eq!(format!("{}\n", stats::draw(&histogram, 80, false)), include_str!("stats/small.txt"));
+    assert_eq!(format!("{}\n", distribution::draw(&histogram, 80, false)), include_str!("distribution/small.txt"));
 }
 
 #[test]
 fn many_exponents_are_drawn_by_twos_and_those_beyond_all_formats_together() {
     let histogram: Histogram = (-149..128).zip(1..).collect();
-    assert_eq!(format!("{}\n", stats::draw(&histogram, 80, false)), include_str!("stats/wide.txt"));
+    assert_eq!(format!("{}\n", distribution::draw(&histogram, 80, false)), include_str!("distribution/wide.txt"));
 }
 
 #[test]
 fn colours_are_all_that_colour_adds() {
     let histogram: Histogram = (-30..20).map(|exponent| (exponent, 1)).collect();
-    let coloured = stats::draw(&histogram, 80, true);
+    let coloured = distribution::draw(&histogram, 80, true);
     let plain: String = coloured
         .split('\x1b')
         .map(|part| part.split_once('m').filter(|(code, _)| code.starts_with('[')).map_or(part, |(_, rest)| rest))
         .collect();
     assert_ne!(coloured, plain);
-    assert_eq!(plain, stats::draw(&histogram, 80, false));
+    assert_eq!(plain, distribution::draw(&histogram, 80, false));
 }
 
 #[test]
 fn a_picture_of_nothing_is_empty_and_a_narrow_one_still_has_bars() {
-    assert_eq!(stats::draw(&Histogram::default(), 80, false), "");
+    assert_eq!(distribution::draw(&Histogram::default(), 80, false), "");
     let histogram: Histogram = [(0, 1)].into_iter().collect();
-    assert!(stats::draw(&histogram, 0, false).contains('█'));
+    assert!(distribution::draw(&histogram, 0, false).contains('█'));
 }

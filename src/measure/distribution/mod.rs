@@ -1,4 +1,4 @@
-//! Figures of one tensor: its extremes, its mean, what is not a number, and how its exponents are spread.
+//! Accuracy of one tensor: its extremes, its mean, what is not a number, and how its exponents are spread.
 //!
 //! A tensor is read once, in pieces that threads take from one counter. The kernels widen floats to float32, but for
 //! float64, and integers to 64 bits, so that one loop serves for each of the three; large tensors of types of 16 bits and
@@ -51,9 +51,9 @@ impl Number {
     }
 }
 
-/// Figures of one tensor. A complex number counts as two numbers, its real and its imaginary part.
+/// Accuracy of one tensor. A complex number counts as two numbers, its real and its imaginary part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stats {
+pub struct Distribution {
     /// How many numbers there are, NaN and Inf included.
     pub count: u64,
     /// The smallest of those that are finite, as are the next three; `None` where none is. -0 shows as 0.
@@ -130,7 +130,7 @@ pub fn of(
     files: &[MappedFile],
     threads: usize,
     progress: &dyn Progress,
-) -> Result<Option<Stats>> {
+) -> Result<Option<Distribution>> {
     let Form::Numbers(stored) = form else { return Ok(None) };
     let dtype = stored.dtype.part();
     let parts = if dtype == stored.dtype { 1 } else { 2 };
@@ -169,7 +169,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// As [`Work::run`], of words where there are many.
-    fn run_narrow<const WIDTH: usize, T: Repeat<WIDTH>>(&self, lane: Dtype) -> Result<Stats> {
+    fn run_narrow<const WIDTH: usize, T: Repeat<WIDTH>>(&self, lane: Dtype) -> Result<Distribution> {
         let Some(per_word) = elements_per_word(self.from, self.count) else {
             return self.run::<T>(lane);
         };
@@ -192,7 +192,7 @@ impl Work<'_> {
     }
 
     /// Reads everything, widened to the type that `T` takes.
-    fn run<T: Tally>(&self, lane: Dtype) -> Result<Stats> {
+    fn run<T: Tally>(&self, lane: Dtype) -> Result<Distribution> {
         let conversion = self.conversion(lane);
         let mut tally = T::default();
         for lane in self.read(|lane: &mut Lane<T>, piece: &Piece<1>| self.widen(&conversion, lane, piece))? {

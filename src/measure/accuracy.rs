@@ -19,7 +19,7 @@ const LANES: usize = 8;
 /// The figures of one tensor. Elements of which the source or the result is infinite or no number are left out of all
 /// but the first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct Accuracy {
     /// Whether every value is what it was, also of those that are infinite or no number. 0 equals -0, and NaN equals NaN.
     pub is_exact: bool,
     /// Elements that were compared.
@@ -242,7 +242,7 @@ impl Tally {
 
     /// The figures of all that was taken.
     #[must_use]
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self) -> Accuracy {
         let Self { squared_source: signal, squared_error: noise, .. } = *self;
         let lengths = [signal, self.squared_result].map(Scaled::sqrt);
         let has_length = lengths.iter().all(|length| length.value > 0.0);
@@ -256,7 +256,7 @@ impl Tally {
             _ => None,
         };
         let compared = Scaled::new(self.compared as f64, 0);
-        Figures {
+        Accuracy {
             is_exact: self.changed == 0,
             compared: self.compared,
             max_abs_error: self.max_abs.value,
@@ -589,7 +589,7 @@ mod tests {
         assert_eq!(whole.figures().compared, 5000);
     }
 
-    fn figures_of(sources: &[f64], results: &[f64]) -> Figures {
+    fn figures_of(sources: &[f64], results: &[f64]) -> Accuracy {
         let mut tally = Tally::default();
         tally.add(0, sources, results, None);
         tally.figures()
@@ -630,7 +630,7 @@ mod tests {
         assert_eq!((figures.max_rel_error, figures.max_rel_error_at), (f64::INFINITY, Some(0)));
         let text = serde_json::to_string(&figures).unwrap();
         assert!(text.contains(r#""max_rel_error":"Infinity""#), "{text}");
-        assert_eq!(serde_json::from_str::<Figures>(&text).unwrap(), figures);
+        assert_eq!(serde_json::from_str::<Accuracy>(&text).unwrap(), figures);
         let exact = serde_json::to_string(&figures_of(&[1.0], &[1.0])).unwrap();
         assert!(exact.contains(r#""is_exact":true"#) && exact.contains(r#""sqnr_db":"Infinity""#), "{exact}");
         let without_signal = figures_of(&[0.0], &[1.0]);

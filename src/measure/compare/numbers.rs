@@ -2,12 +2,12 @@
 
 use super::values::{Values, convert, storage};
 use super::{Difference, Outcome, Shown, Status, Tolerance};
-use crate::bits::{codes, hex, meaning};
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::error::{Result, hex_digits};
-use crate::figures::{BLOCK, Tally};
 use crate::kernel::{Kernel, Storage};
+use crate::measure::accuracy::{BLOCK, Tally};
+use crate::measure::bits::{codes, hex, meaning};
 use crate::read::{Piece, Stored, Zip};
 use std::ops::ControlFlow;
 

@@ -12,7 +12,7 @@ mod values;
 use crate::container::{Elements, Form, Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::figures::Figures;
+use crate::measure::accuracy::Accuracy;
 use crate::plan;
 use crate::progress::Progress;
 use crate::read::{Stored, Zip};
@@ -107,7 +107,7 @@ pub(crate) struct Outcome {
     /// The first of them.
     pub first: Option<Difference>,
     /// How far B is from A, where numbers differ. Sums of squares of 64-bit integers are those of the nearest float64.
-    pub figures: Option<Figures>,
+    pub figures: Option<Accuracy>,
     /// The indices of the elements with the largest absolute and the largest relative error.
     pub largest_at: [Option<Vec<u64>>; 2],
 }

@@ -1,0 +1,8 @@
+//! What looks at elements and writes none: how near results are to their sources, how values are distributed, whether
+//! two tensors are equal, digests, and the bits of each element.
+
+pub(crate) mod accuracy;
+pub mod bits;
+pub(crate) mod compare;
+pub mod distribution;
+pub(crate) mod hash;
