@@ -22,6 +22,7 @@ pub struct Error {
     remedy: Option<String>,
     exit_code: u8,
     is_io: bool,
+    source: Option<io::Error>,
 }
 
 /// The exit code where the output exists.
@@ -38,6 +39,7 @@ impl Error {
             remedy: None,
             exit_code: 1,
             is_io: false,
+            source: None,
         }
     }
 
@@ -80,7 +82,12 @@ impl Error {
     /// An operating system error while doing `what`.
     #[must_use]
     pub fn io(what: &str, error: &io::Error) -> Self {
-        Self { is_io: true, ..Self::new(format!("{what}: {}", describe(error))) }
+        // What the system said, which many callers hold by reference only.
+        let source = match error.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::new(error.kind(), error.to_string()),
+        };
+        Self { is_io: true, source: Some(source), ..Self::new(format!("{what}: {}", describe(error))) }
     }
 
     /// The same error, as one of the system.
@@ -157,7 +164,11 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source as _)
+    }
+}
 
 /// Text with all escaped that is not what it seems: what files and arguments hold never reaches a terminal as a command,
 /// and cannot pass for something else.

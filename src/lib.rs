@@ -3,11 +3,16 @@
 //! Most people want the program of this name, which can do more than this crate shows: whole checkpoints, reports,
 //! statistics, comparisons. The crate has two entry points:
 //!
-//! * **Elements in memory**: a [`kernel::Kernel`], made of two [`kernel::Storage`]s and the rules of a cast, turns bytes
-//!   into bytes and counts what was lost. See below, and `examples/convert_in_memory.rs`.
-//! * **Files**: [`container::open`] reads the headers, [`plan::build`] decides what becomes of each tensor and refuses what
-//!   cannot be, [`engine::run`] converts on all cores into an [`io::output::Output`], which takes its name when it is whole.
-//!   Tensors are never held in memory. See `examples/convert_file.rs`.
+//! * **Elements in memory**: [`cast`] converts a slice of one element type to a slice of another and counts what was
+//!   lost. Where types are known only when the program runs, a [`kernel::Kernel`], made of two [`kernel::Storage`]s and
+//!   the rules of a cast, does the same from bytes to bytes. See below, and `examples/convert_in_memory.rs`.
+//! * **Files**: [`convert`] converts a file in one call, on all cores. Its steps can be taken one by one:
+//!   [`container::open`] reads the headers, [`plan::build`] decides what becomes of each tensor and refuses what cannot
+//!   be, [`engine::run`] converts into an [`io::output::Output`], which takes its name when it is whole. Tensors are
+//!   never held in memory. See `examples/convert_file.rs`.
+//!
+//! The feature `cli`, on by default, is the program. Libraries leave it out, and with it arguments, signals and the
+//! terminal: `tcast = { version = "...", default-features = false }`.
 //!
 //! ```
 //! use tcast::{dtype::Dtype, kernel::{Kernel, Storage}, operator::cast::Attributes};
@@ -27,6 +32,10 @@
 //! is a row of one table ([`dtype`]), a file format is one file in `src/container`, a subcommand one in `src/commands`.
 
 #![warn(clippy::unwrap_used)]
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "the program uses more than the crate shows")
+)]
 
 pub mod container;
 pub mod dtype;
@@ -38,22 +47,31 @@ pub mod operator;
 pub mod plan;
 pub mod progress;
 pub mod select;
+pub mod slice;
 
 // For the program and the tests.
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod commands;
 #[doc(hidden)]
 pub mod measure;
 #[doc(hidden)]
 pub mod quant;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
 pub mod scaled;
 
 mod conversion;
+mod convert;
 mod read;
+#[cfg(feature = "cli")]
 mod staging;
 mod threads;
+
+pub use convert::{Cancel, Converted, Options, convert};
+pub use slice::cast;

@@ -1,5 +1,6 @@
 //! Which tensors are converted, and to what: globs, rules and what is left alone by default.
 
+#[cfg(feature = "cli")]
 mod unmatched;
 
 use crate::dtype::Dtype;

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::Bench;
+use common::{Bench, fixture};
 use tcast::container::{self, CONTAINERS, Elements, Form, Reader};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, Storage};
@@ -88,4 +88,50 @@ fn what_a_container_cannot_hold_is_refused_by_name_before_any_work() {
         }
     }
     assert!(refused >= 2, "{refused}");
+}
+
+/// The header parser of the safetensors crate loses the order and accepts a name twice, so tcast has one of its own.
+#[test]
+fn safetensors_headers_are_read_as_the_safetensors_crate_reads_them() {
+    for dtype in Dtype::all() {
+        let Some(name) = dtype.safetensors_name() else { continue };
+        let theirs: safetensors::Dtype = serde_json::from_value(name.into()).unwrap();
+        assert_eq!((theirs.to_string(), theirs.bitsize()), (name.to_owned(), dtype.bits() as usize), "{dtype}");
+    }
+    let (mut read, mut refused) = (0, 0);
+    let mut folders = vec![fixture("")];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "safetensors") {
+                continue;
+            }
+            let file = std::fs::read(&path).unwrap();
+            let (Ok(theirs), ours) = (safetensors::SafeTensors::deserialize(&file), container::open(&path)) else {
+                refused += 1;
+                continue;
+            };
+            let Ok(ours) = ours else { continue };
+            let mut theirs: Vec<_> = theirs.tensors();
+            theirs.sort_by(|a, b| a.0.cmp(&b.0));
+            let mut tensors: Vec<_> = ours.contents.tensors.iter().collect();
+            tensors.sort_by(|a, b| a.name.cmp(&b.name));
+            assert_eq!(tensors.len(), theirs.len(), "{}", path.display());
+            for (ours_of, (name, view)) in tensors.into_iter().zip(theirs) {
+                let shape: Vec<u64> = view.shape().iter().map(|length| *length as u64).collect();
+                assert_eq!((&ours_of.name, &ours_of.shape), (&name, &shape), "{}", path.display());
+                assert_eq!(ours_of.stored, view.dtype().to_string(), "{}: {name}", path.display());
+                let mut bytes = vec![0; view.data().len()];
+                let mut reader = Reader::open(ours_of, &ours.files, false).unwrap();
+                reader.fill(&mut bytes).unwrap();
+                reader.finish().unwrap();
+                assert!(bytes == view.data(), "{}: {name}", path.display());
+            }
+            read += 1;
+        }
+    }
+    assert!(read > 10 && refused > 10, "{read} read, {refused} refused");
 }

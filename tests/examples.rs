@@ -64,3 +64,16 @@ fn a_file_is_streamed_into_the_one_that_the_program_writes() {
     assert_eq!(refused.to_string(), "the output's extension names no format");
     assert_eq!(bench.files(), ["a.safetensors", "b.safetensors", "in.safetensors"]);
 }
+
+#[test]
+fn one_call_writes_the_file_that_the_program_writes() {
+    let bench = Bench::with("model.safetensors", "in.safetensors");
+    let options = tcast::Options::to(Dtype::Float8E4M3FN);
+    let converted = tcast::convert(bench.path("in.safetensors"), bench.path("a.safetensors"), &options).unwrap();
+    bench.run("cast in.safetensors --to float8e4m3fn -o b.safetensors -q").expect(0, "", "");
+    assert!(bench.read("a.safetensors") == bench.read("b.safetensors"));
+    assert_eq!(converted.len(), 12);
+    let refused = tcast::convert(bench.path("in.safetensors"), bench.path("a.safetensors"), &options).unwrap_err();
+    assert!(refused.is_existing(), "{refused}");
+    assert_eq!(bench.files(), ["a.safetensors", "b.safetensors", "in.safetensors"]);
+}

@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 
 /// The version of the JSON document; it changes when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
@@ -25,7 +24,6 @@ const SCHEMA: u32 = 1;
 /// # Errors
 /// All with exit code 2, for 1 says that both could be read and are not equal.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
-    super::CUT_SHORT.store(2, Ordering::Relaxed);
     diff(args).map(|is_equal| ExitCode::from(u8::from(!is_equal))).map_err(Error::into_usage)
 }
 

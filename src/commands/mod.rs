@@ -30,9 +30,7 @@ use std::io::IsTerminal;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicU8;
-#[cfg(unix)]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The exit code where an input that is cut short ends the process.
 static CUT_SHORT: AtomicU8 = AtomicU8::new(1);
@@ -46,6 +44,8 @@ const REMEDY: Style = AnsiColor::Cyan.on_default();
 pub fn run(cli: &Cli) -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let _run = Run::begin();
+    // 1 of `diff` says that both could be read and are not equal.
+    CUT_SHORT.store(if matches!(cli.command, Command::Diff(_)) { 2 } else { 1 }, Ordering::Relaxed);
     let result = choose_isa().and_then(|()| match &cli.command {
         Command::Cast(args) => cast::run(args).map(done),
         Command::Bitcast(args) => bitcast::run(args).map(done),
@@ -96,8 +96,10 @@ fn choose_isa() -> Result<(), Error> {
         let error = Error::usage(format!("TCAST_ISA: this machine has no instruction set '{name}'"));
         return Err(error.remedy(format!("set it to one of {}, or not at all", names.join(", "))));
     };
-    assert!(isa.choose(), "no kernel has run yet");
-    Ok(())
+    if isa.choose() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("TCAST_ISA: this process computes on '{}' already", Isa::chosen().name())))
 }
 
 /// What other tools call it.

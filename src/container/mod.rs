@@ -4,6 +4,7 @@
 //! trusts nothing in them: every length is checked against the file before it is used. Writing lays a file out
 //! before any data exists, from names, dtypes and shapes.
 
+#[cfg(feature = "cli")]
 #[doc(hidden)] // for the program and the tests
 pub mod checkpoint;
 mod deflate;
@@ -27,6 +28,7 @@ pub use {reader::Stream, reader::Streamed, text::TextError};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, quoted, shorten};
 use crate::io::map::MappedFile;
+use format::Format;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
@@ -39,28 +41,40 @@ pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &npz::Npz, &safetensors:
 #[doc(hidden)] // for tests
 pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
-/// A file format that holds tensors.
-pub trait Container: Sync {
+/// A file format that holds tensors: one of [`CONTAINERS`].
+pub trait Container: Format {
     /// What can be said of every file of the format.
     fn facts(&self) -> Facts;
 
-    /// Whether a file that starts with these bytes is of this format.
-    #[doc(hidden)]
-    fn recognises(&self, bytes: &[u8]) -> bool;
-
-    /// Reads the headers of a whole file.
-    ///
-    /// # Errors
-    /// When the bytes break the format, or hold what has no dtype in the table.
-    #[doc(hidden)]
-    fn read(&self, file: &MappedFile) -> Result<Contents>;
-
     /// How a type is stored, in the words of the format; `None` when it cannot be.
     fn stores(&self, dtype: Dtype) -> Option<String>;
+}
 
+/// What a container does with bytes. No other crate can name it, so all containers are in this one.
+mod format {
+    use super::{Contents, FileLayout, MappedFile, NewTensor, Result};
+
+    pub trait Format: Sync {
+        /// Whether a file that starts with these bytes is of this format.
+        fn recognises(&self, bytes: &[u8]) -> bool;
+
+        /// Reads the headers of a whole file.
+        ///
+        /// # Errors
+        /// When the bytes break the format, or hold what has no dtype in the table.
+        fn read(&self, file: &MappedFile) -> Result<Contents>;
+
+        /// Lays out a file that will hold `tensors` in this order.
+        ///
+        /// # Errors
+        /// When the format cannot hold them.
+        fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
+    }
+}
+
+impl dyn Container + '_ {
     /// What to say of a type that the format cannot hold.
-    #[doc(hidden)]
-    fn refusal(&self, dtype: Dtype) -> Error {
+    pub(crate) fn refusal(&self, dtype: Dtype) -> Error {
         cannot_hold(self.facts().extension, dtype)
     }
 
@@ -68,7 +82,6 @@ pub trait Container: Sync {
     ///
     /// # Errors
     /// When there is none, or there are more.
-    #[doc(hidden)]
     fn only<'a, 't>(&self, tensors: &[&'a NewTensor<'t>]) -> Result<&'a NewTensor<'t>> {
         if let [tensor] = tensors {
             return Ok(tensor);
@@ -79,13 +92,6 @@ pub trait Container: Sync {
         Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.len()))
             .remedy(format!("name an output that ends in {}", one_of(&several))))
     }
-
-    /// Lays out a file that will hold `tensors` in this order.
-    ///
-    /// # Errors
-    /// When the format cannot hold them.
-    #[doc(hidden)]
-    fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
 }
 
 /// Whether an output is deflated once it is laid out and written: an archive of arrays, made from one with a deflated

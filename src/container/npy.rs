@@ -8,7 +8,7 @@ pub(super) mod text;
 
 use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Form, Metadata, NewTensor, Place, Tensor, TextForm,
+    Container, Contents, Data, Elements, Facts, FileLayout, Form, Format, Metadata, NewTensor, Place, Tensor, TextForm,
     cannot_hold, element_count, position, too_long,
 };
 use crate::dtype::{Class, Dtype};
@@ -35,6 +35,12 @@ impl Container for Npy {
         Facts { extension: "npy", holds_one: true, has_names: false, has_fortran_order: true, metadata: Metadata::None }
     }
 
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        stores(dtype)
+    }
+}
+
+impl Format for Npy {
     fn recognises(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
@@ -55,12 +61,8 @@ impl Container for Npy {
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
     }
 
-    fn stores(&self, dtype: Dtype) -> Option<String> {
-        stores(dtype)
-    }
-
     fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
-        let tensor = self.only(tensors)?;
+        let tensor = (self as &dyn Container).only(tensors)?;
         let (header, form) = header_of(tensor)?;
         let start = header.len() as u64;
         let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;

@@ -6,8 +6,8 @@
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, Member, NewMember, Unpacked, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Facts, FileLayout, Form, Metadata, NewTensor, PICKLE, Place, Seal, Stream,
-    Streamed, Tensor, npy, sum_of, too_long,
+    Checksum, Container, Contents, Data, Facts, FileLayout, Form, Format, Metadata, NewTensor, PICKLE, Place, Seal,
+    Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,6 +24,12 @@ impl Container for Npz {
         Facts { extension: "npz", holds_one: false, has_names: true, has_fortran_order: true, metadata: Metadata::None }
     }
 
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        npy::stores(dtype)
+    }
+}
+
+impl Format for Npz {
     fn recognises(&self, bytes: &[u8]) -> bool {
         is_zip(bytes)
     }
@@ -58,10 +64,6 @@ impl Container for Npz {
             return Err(Error::new("is a zip archive without a .npy file in it"));
         }
         Ok(contents)
-    }
-
-    fn stores(&self, dtype: Dtype) -> Option<String> {
-        npy::stores(dtype)
     }
 
     fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {

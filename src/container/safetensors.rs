@@ -6,8 +6,8 @@
 
 use super::json::{MapOnly, StringPairs};
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Form, Metadata, NewTensor, Place, Tensor, cannot_hold,
-    element_count, too_long,
+    Container, Contents, Data, Elements, Facts, FileLayout, Form, Format, Metadata, NewTensor, Place, Tensor,
+    cannot_hold, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
@@ -44,6 +44,21 @@ impl Container for Safetensors {
         }
     }
 
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        let native = dtype.safetensors_name().map(str::to_owned);
+        let other = substitute(dtype).map(|(name, store)| match store {
+            Store::PackedLsb => format!("{name} packed"),
+            Store::RealImag => format!("{name} [..., 2]"),
+            Store::Raw8 => name.to_owned(),
+        });
+        match (native, other) {
+            (Some(native), Some(other)) => Some(format!("{native}, else {other}")),
+            (native, other) => native.or(other),
+        }
+    }
+}
+
+impl Format for Safetensors {
     fn recognises(&self, bytes: &[u8]) -> bool {
         let first = bytes.iter().skip(8).take(4096).find(|byte| !byte.is_ascii_whitespace());
         header_length(bytes).is_ok() && first == Some(&b'{')
@@ -67,19 +82,6 @@ impl Container for Safetensors {
             tensor.data = Data::Mapped { file: 0, range, checksum: None };
         }
         Ok(Contents { tensors, metadata, ..Contents::default() })
-    }
-
-    fn stores(&self, dtype: Dtype) -> Option<String> {
-        let native = dtype.safetensors_name().map(str::to_owned);
-        let other = substitute(dtype).map(|(name, store)| match store {
-            Store::PackedLsb => format!("{name} packed"),
-            Store::RealImag => format!("{name} [..., 2]"),
-            Store::Raw8 => name.to_owned(),
-        });
-        match (native, other) {
-            (Some(native), Some(other)) => Some(format!("{native}, else {other}")),
-            (native, other) => native.or(other),
-        }
     }
 
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {

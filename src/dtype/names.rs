@@ -148,7 +148,7 @@ fn near(plain: &str) -> Vec<Dtype> {
     }
     let mut scored: Vec<(f64, Dtype)> = onnx_rows()
         .map(|row| {
-            let score = row_spellings(row).map(|known| strsim::jaro_winkler(plain, &known)).fold(0.0, f64::max);
+            let score = row_spellings(row).map(|known| likeness(plain, &known)).fold(0.0, f64::max);
             (score, row.dtype)
         })
         .filter(|(score, _)| *score > 0.8)
@@ -156,6 +156,18 @@ fn near(plain: &str) -> Vec<Dtype> {
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
     scored.truncate(4);
     scored.into_iter().map(|(_, dtype)| dtype).collect()
+}
+
+/// How near two names are, from 0 to 1: what the program proposes where a name is misspelled.
+#[cfg(feature = "cli")]
+fn likeness(typed: &str, known: &str) -> f64 {
+    strsim::jaro_winkler(typed, known)
+}
+
+/// The library proposes nothing.
+#[cfg(not(feature = "cli"))]
+fn likeness(_typed: &str, _known: &str) -> f64 {
+    0.0
 }
 
 #[cfg(test)]

@@ -249,7 +249,7 @@ pub fn cut_short() -> Error {
 }
 
 /// The address whose access the system answered with a SIGBUS.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "cli"))]
 static FAULT: AtomicUsize = AtomicUsize::new(0);
 
 /// Has a SIGBUS note its address and do nothing else: the thread meets it again and again, until whoever listens to the
@@ -258,7 +258,7 @@ static FAULT: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Errors
 /// When the system refuses.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "cli"))]
 pub fn note_faults() -> std::io::Result<()> {
     extern "C" fn note(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the system hands a valid siginfo to a handler installed with SA_SIGINFO; of a SIGBUS it has an
@@ -277,7 +277,7 @@ pub fn note_faults() -> std::io::Result<()> {
 }
 
 /// What a SIGBUS was about.
-#[cfg(unix)]
+#[cfg(all(unix, feature = "cli"))]
 #[must_use]
 pub fn fault() -> Error {
     let address = FAULT.load(Ordering::Acquire);

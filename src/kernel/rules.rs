@@ -13,6 +13,18 @@ pub struct Rules {
     pub out_of_range: OutOfRange,
 }
 
+impl Default for Rules {
+    /// The defaults of the newest ONNX Cast; a float beyond an integer's range wraps.
+    fn default() -> Self {
+        Self {
+            saturate: true,
+            infinity_saturates_fnuz: true,
+            round_mode: RoundMode::Up,
+            out_of_range: OutOfRange::Wrap,
+        }
+    }
+}
+
 /// How E8M0 rounds to a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundMode {

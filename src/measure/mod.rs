@@ -2,7 +2,11 @@
 //! two tensors are equal, digests, and the bits of each element.
 
 pub(crate) mod accuracy;
+#[cfg(feature = "cli")]
 pub mod bits;
+#[cfg(feature = "cli")]
 pub(crate) mod compare;
+#[cfg(feature = "cli")]
 pub mod distribution;
+#[cfg(feature = "cli")]
 pub(crate) mod hash;

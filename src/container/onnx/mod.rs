@@ -8,7 +8,7 @@ pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Form, Metadata, NewTensor, Place, Tensor, TextForm,
+    Container, Contents, Data, Elements, Facts, FileLayout, Form, Format, Metadata, NewTensor, Place, Tensor, TextForm,
     element_count, too_long,
 };
 use crate::dtype::Dtype;
@@ -55,6 +55,12 @@ impl Container for Onnx {
         Facts { extension: "pb", holds_one: true, has_names: true, has_fortran_order: false, metadata: Metadata::Plain }
     }
 
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        dtype.onnx_name().map(str::to_owned)
+    }
+}
+
+impl Format for Onnx {
     /// A message begins with whatever field stands first: the content says nothing for sure.
     fn recognises(&self, _bytes: &[u8]) -> bool {
         false
@@ -81,12 +87,8 @@ impl Container for Onnx {
         Ok(Contents { tensors: vec![tensor], metadata, beside, ..Contents::default() })
     }
 
-    fn stores(&self, dtype: Dtype) -> Option<String> {
-        dtype.onnx_name().map(str::to_owned)
-    }
-
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
-        let tensor = self.only(tensors)?;
+        let tensor = (self as &dyn Container).only(tensors)?;
         let mut head = Vec::new();
         for &length in tensor.shape {
             if i64::try_from(length).is_err() {
@@ -94,7 +96,10 @@ impl Container for Onnx {
             }
             write_number(&mut head, DIMS, length);
         }
-        let data_type = tensor.dtype.onnx_number().ok_or_else(|| self.refusal(tensor.dtype).in_tensor(&tensor.name))?;
+        let data_type = tensor
+            .dtype
+            .onnx_number()
+            .ok_or_else(|| (self as &dyn Container).refusal(tensor.dtype).in_tensor(&tensor.name))?;
         write_number(&mut head, DATA_TYPE, data_type.into());
         let mut name = Vec::new();
         if !tensor.name.is_empty() {

@@ -1,0 +1,261 @@
+//! Progress of the program: a bar on a terminal, a line now and then elsewhere.
+
+use super::{Progress, Silent};
+use crate::error::size;
+use std::io::{IsTerminal, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar on standard error with bytes, rate and time left; nothing where that is no terminal.
+pub struct Bar(ProgressBar);
+
+impl Bar {
+    /// A bar for `bytes` of input, with a word in front of what is being done. It appears with the first of them.
+    #[must_use]
+    pub fn new(what: &'static str, bytes: u64) -> Self {
+        Self::styled(ProgressBar::with_draw_target(Some(bytes), target()), what)
+    }
+
+    fn styled(bar: ProgressBar, what: impl Into<String>) -> Self {
+        let what = what.into();
+        let what = if what.is_empty() { what } else { what + "  " };
+        let columns = terminal_size::terminal_size_of(std::io::stderr()).map_or(80, |(width, _)| width.0.into());
+        let style = ProgressStyle::with_template(&template(columns, what.chars().count()));
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(what);
+        Self(bar)
+    }
+}
+
+/// A line that fits into so many columns, with a word of so many characters: the figures become fewer first, then the bar
+/// shorter, then the word; last the bar goes. A line that does not fit would wrap, and could not be drawn over.
+fn template(columns: usize, word: usize) -> String {
+    /// Columns of the shortest bar.
+    const BAR: usize = 10;
+    // From how many columns on each is shown, and how many it takes.
+    let figures = [
+        (80, 58, " {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"),
+        (50, 17, " {percent:>3}%  {eta} left"),
+        (0, 5, " {percent:>3}%"),
+    ];
+    let (_, taken, figures) = figures.into_iter().find(|(from, ..)| columns >= *from).unwrap_or_default();
+    let room = columns.saturating_sub(taken);
+    match room {
+        _ if room >= word + BAR => format!("{{msg}}{{wide_bar}}{figures}"),
+        _ if room > 2 * BAR => format!("{{wide_msg}} {{bar:{BAR}}}{figures}"),
+        _ => format!("{{wide_msg}}{figures}"),
+    }
+}
+
+fn target() -> ProgressDrawTarget {
+    ProgressDrawTarget::stderr_with_hz(10)
+}
+
+/// A bar for someone to see, or nothing where that is asked for.
+#[must_use]
+pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
+    match quiet {
+        true => Box::new(Silent),
+        false if std::io::stderr().is_terminal() => Box::new(Bar::new(what, bytes)),
+        false => Box::new(Lines::new(what.to_owned(), bytes)),
+    }
+}
+
+/// A line on standard error every half minute, where that is no terminal: for logs.
+pub(crate) struct Lines {
+    what: String,
+    bytes: u64,
+    done: AtomicU64,
+    start: Instant,
+    interval: Duration,
+    next: Mutex<Instant>,
+}
+
+impl Lines {
+    fn new(what: String, bytes: u64) -> Self {
+        // For tests, which do not wait for half a minute.
+        let seconds = std::env::var("TCAST_PROGRESS_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+        let (start, interval) = (Instant::now(), Duration::from_secs(seconds.unwrap_or(30)));
+        Self { what, bytes, done: AtomicU64::new(0), start, interval, next: Mutex::new(start + interval) }
+    }
+
+    fn line(&self, done: u64, seconds: f64) -> String {
+        let share = done as f64 / self.bytes.max(1) as f64;
+        let what = if self.what.is_empty() { String::new() } else { format!("{}: ", self.what) };
+        let rate = size((done as f64 / seconds.max(1e-9)) as u64);
+        let left = (seconds / share.max(1e-9) - seconds).max(0.0);
+        let (percent, done, all) = (share * 100.0, size(done), size(self.bytes));
+        format!("tcast: {what}{percent:.0}%, {done} of {all}, {rate}/s, {left:.0} s left")
+    }
+}
+
+impl Progress for Lines {
+    fn advance(&self, bytes: u64) {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // Another thread that is at it will print.
+        if let Ok(mut next) = self.next.try_lock()
+            && Instant::now() >= *next
+        {
+            *next = Instant::now() + self.interval;
+            let line = self.line(done, self.start.elapsed().as_secs_f64());
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+}
+
+impl Progress for Bar {
+    fn advance(&self, bytes: u64) {
+        self.0.inc(bytes);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Two bars, one under the other: a whole checkpoint, and the shard that is being converted.
+pub(crate) enum Shards {
+    /// Nothing is shown.
+    Quiet,
+    /// On a terminal.
+    Bars(MultiProgress, Bar),
+    /// Of the whole checkpoint.
+    Lines(Lines),
+}
+
+impl Shards {
+    /// Of `bytes` of input.
+    #[must_use]
+    pub(crate) fn new(bytes: u64, quiet: bool) -> Self {
+        if quiet {
+            return Self::Quiet;
+        }
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines(Lines::new("checkpoint".to_owned(), bytes));
+        }
+        let bars = MultiProgress::with_draw_target(target());
+        let whole = bars.add(ProgressBar::new(bytes));
+        Self::Bars(bars, Bar::styled(whole, "checkpoint"))
+    }
+
+    /// The next shard, of `bytes` of input.
+    #[must_use]
+    pub(crate) fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
+        match self {
+            Self::Quiet => Box::new(Silent),
+            Self::Lines(lines) => Box::new(Rest(lines)),
+            Self::Bars(bars, whole) => {
+                let shard = Bar::styled(bars.add(ProgressBar::new(bytes)), what);
+                Box::new(Shard { whole, shard })
+            }
+        }
+    }
+}
+
+/// A shard, of which no lines of its own are printed.
+struct Rest<'a>(&'a Lines);
+
+impl Progress for Rest<'_> {
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+}
+
+/// A shard of a checkpoint.
+struct Shard<'a> {
+    whole: &'a Bar,
+    shard: Bar,
+}
+
+impl Progress for Shard<'_> {
+    fn advance(&self, bytes: u64) {
+        self.whole.advance(bytes);
+        self.shard.advance(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::TermLike;
+    use std::io;
+    use std::sync::Arc;
+
+    /// A terminal of some width that keeps what is written to it.
+    #[derive(Clone, Debug)]
+    struct Terminal(u16, Arc<Mutex<String>>);
+
+    impl Terminal {
+        fn add(&self, text: &str) {
+            self.1.lock().unwrap().push_str(text);
+        }
+    }
+
+    impl TermLike for Terminal {
+        fn width(&self) -> u16 {
+            self.0
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.add(text);
+            Ok(())
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.add(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.1.lock().unwrap().clear();
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a terminal of `columns` shows when 3 of 4 GiB are done.
+    fn line(columns: u16, word: &str) -> String {
+        let terminal = Terminal(columns, Arc::default());
+        let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+        let bar = ProgressBar::with_draw_target(Some(4 << 30), target);
+        bar.set_style(ProgressStyle::with_template(&template(columns.into(), word.chars().count())).unwrap());
+        bar.set_message(word.to_owned());
+        bar.set_position(3 << 30);
+        bar.force_draw();
+        terminal.1.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn a_line_fits_into_any_terminal_and_becomes_simpler_in_steps() {
+        let bars = |line: &str| line.chars().filter(|c| "\u{2588}\u{2591}".contains(*c)).count();
+        for word in ["", "hashing  ", "12/34 model-00012-of-00034.safetensors  "] {
+            for columns in 8..200 {
+                let line = line(columns, word);
+                assert!(line.trim_end().chars().count() <= columns.into(), "{columns}: {line:?}");
+                assert!(line.contains(" 75%"), "{columns}: {line:?}");
+                assert_eq!(line.contains(" left"), columns >= 50, "{columns}: {line:?}");
+                assert_eq!(line.contains("3.00 GiB of 4.00 GiB"), columns >= 80, "{columns}: {line:?}");
+                if columns >= 40 {
+                    assert!(bars(&line) >= 10, "{columns}: {line:?}");
+                }
+            }
+            assert_eq!(bars(&line(14, word)), 0);
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Slices of elements to slices of other elements, and the element types that Rust lacks.
+//!
+//! ```
+//! use tcast::{kernel::Rules, kernel::Loss, slice::{Float4E2M1, Packed, PackedMut}};
+//!
+//! // To bfloat16, and from there to float4, two elements in a byte.
+//! let mut halves = [half::bf16::ZERO; 4];
+//! tcast::cast(&[0.5_f32, -1.0, 2.25, 100.0], &mut halves, &Rules::default())?;
+//! assert_eq!(halves.map(half::bf16::to_f32), [0.5, -1.0, 2.25, 100.0]);
+//!
+//! let mut bytes = [0; 2];
+//! let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, 4).expect("two bytes hold four elements");
+//! let counts = tcast::cast(&halves, &mut packed, &Rules::default())?;
+//! assert_eq!(bytes, [0xa1, 0x74]);
+//! assert_eq!((counts[Loss::Saturated], counts[Loss::Inexact]), (1, 2)); // 100 became 6, and 2.25 became 2
+//!
+//! let mut back = [0.0_f32; 4];
+//! let packed = Packed::<Float4E2M1>::new(&bytes, 4).expect("as above");
+//! tcast::cast(&packed, &mut back, &Rules::default())?;
+//! assert_eq!(back, [0.5, -1.0, 2.0, 6.0]);
+//! # Ok::<(), tcast::slice::CastError>(())
+//! ```
+
+use crate::dtype::Dtype;
+use crate::kernel::{Counts, Kernel, Layout, Malformed, Rules, Storage};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Elements that are converted at a time; a multiple of 8, so that packed ones start with a byte.
+const CHUNK: usize = 1 << 16;
+
+/// Converts every element of `source` into the element of `target` at the same place, rounded once, as ONNX Cast
+/// defines it.
+///
+/// One thread does all the work: to use more, split both slices.
+///
+/// ```
+/// use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
+///
+/// let weights = [0.1_f32, -2.5, 1000.0];
+/// let mut codes = [Float8E4M3FN::default(); 3];
+/// let counts = tcast::cast(&weights, &mut codes, &Rules::default())?;
+/// assert_eq!(codes.map(Float8E4M3FN::to_bits), [0x1d, 0xc2, 0x7e]);
+/// assert_eq!(counts[Loss::Saturated], 1); // 1000 became 448
+/// # Ok::<(), tcast::slice::CastError>(())
+/// ```
+///
+/// # Errors
+/// When the lengths differ, ONNX Cast lacks the target type, a byte that holds one float4 or float6 has other bits set, or
+/// a value is out of range and the rules forbid that. `target` is then partly written.
+pub fn cast<S, T>(source: &S, target: &mut T, rules: &Rules) -> Result<Counts, CastError>
+where
+    S: Source + ?Sized,
+    T: Target + ?Sized,
+{
+    let ([from, to], [len, target_len]) = ([source.storage(), target.storage()], [source.len(), target.len()]);
+    if len != target_len {
+        return Err(CastError::Lengths { source: len, target: target_len });
+    }
+    // Results are made little endian, and turned round afterwards.
+    let made = Storage { big_endian: false, ..to };
+    let unsupported = || CastError::Unsupported { source: from.dtype, target: to.dtype };
+    let kernel = Kernel::cast(from, made, rules).ok_or_else(unsupported)?;
+    let mut counts = Counts::default();
+    for start in (0..len).step_by(CHUNK) {
+        let range = start..len.min(start + CHUNK);
+        let (count, input) = (range.len(), source.bytes(range.clone()));
+        let done = target.fill(range, &mut |output| kernel.run(input, output, count));
+        let at = || start + first_refused(&kernel, input, count);
+        let done = done.map_err(|Malformed| CastError::Malformed { index: at() })?;
+        if kernel.refuses().is_some_and(|loss| done[loss] > 0) {
+            return Err(CastError::OutOfRange { index: at(), target: to.dtype });
+        }
+        counts += done;
+    }
+    Ok(counts)
+}
+
+/// The first element that the kernel refuses, of some of which it refuses one.
+fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
+    let [from, to] = kernel.storages();
+    let bytes = |storage: Storage, count: usize| storage.bytes(count as u64).unwrap_or_default() as usize;
+    let mut output = vec![0; bytes(to, 8)];
+    let mut is_refused = |start: usize, count: usize| match kernel.run(&input[bytes(from, start)..], &mut output, count)
+    {
+        Ok(counts) => kernel.refuses().is_some_and(|loss| counts[loss] > 0),
+        Err(Malformed) => true,
+    };
+    let groups = (0..count).step_by(8).map(|start| (start, (count - start).min(8)));
+    let (start, len) = groups.into_iter().find(|(start, len)| is_refused(*start, *len)).unwrap_or_default();
+    start + (1..=len).find(|len| is_refused(start, *len)).map_or(0, |len| len - 1)
+}
+
+/// Why slices cannot be converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CastError {
+    /// The slices have different lengths.
+    Lengths {
+        /// Elements of the source.
+        source: usize,
+        /// Elements of the target.
+        target: usize,
+    },
+    /// ONNX Cast has no such pair of types.
+    Unsupported {
+        /// The type of the source.
+        source: Dtype,
+        /// The type of the target.
+        target: Dtype,
+    },
+    /// A byte that holds one float4 or float6 has other bits set.
+    Malformed {
+        /// Which element it is.
+        index: usize,
+    },
+    /// A value is beyond the target's range, and the rules are
+    /// [`OutOfRange::Error`](crate::kernel::OutOfRange::Error).
+    OutOfRange {
+        /// Which element it is.
+        index: usize,
+        /// The type of the target.
+        target: Dtype,
+    },
+}
+
+impl fmt::Display for CastError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lengths { source, target } => {
+                write!(f, "the source has {source} elements and the target has {target}")
+            }
+            Self::Unsupported { source, target } => write!(f, "ONNX Cast cannot convert {source} to {target}"),
+            Self::Malformed { index } => write!(f, "element {index}: {Malformed}"),
+            Self::OutOfRange { index, target } => write!(f, "element {index} is out of range for {target}"),
+        }
+    }
+}
+
+impl std::error::Error for CastError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Malformed { .. } => Some(&Malformed),
+            _ => None,
+        }
+    }
+}
+
+/// A type of elements in memory.
+///
+/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for the
+/// formats that neither has. Each of the latter is a byte with the element's bits at its low end.
+pub trait Element: sealed::Element {
+    /// The type.
+    const DTYPE: Dtype;
+}
+
+/// Elements of fewer than 8 bits, which [`Packed`] holds without gaps.
+pub trait SubByte: Element {}
+
+/// What can be converted: a slice, an array or a `Vec` of an [`Element`], or [`Packed`] elements.
+pub trait Source: sealed::Source {}
+
+/// What can be converted to: a slice, an array or a `Vec` of an [`Element`], or [`PackedMut`] elements.
+pub trait Target: sealed::Target {}
+
+impl<S: sealed::Source + ?Sized> Source for S {}
+impl<T: sealed::Target + ?Sized> Target for T {}
+
+mod sealed {
+    use super::{Counts, Malformed, Range, Storage};
+
+    pub trait Element: Copy + 'static {
+        fn bytes(elements: &[Self]) -> &[u8];
+        fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed>;
+    }
+
+    /// Writes results as little endian bytes.
+    pub(super) type Run<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<Counts, Malformed>;
+
+    pub trait Source {
+        fn storage(&self) -> Storage;
+        fn len(&self) -> usize;
+        fn bytes(&self, range: Range<usize>) -> &[u8];
+    }
+
+    pub trait Target {
+        fn storage(&self) -> Storage;
+        fn len(&self) -> usize;
+        fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed>;
+    }
+}
+
+use sealed::Run;
+
+/// How elements lie in a slice.
+fn in_memory(dtype: Dtype) -> Storage {
+    Storage { dtype, layout: Layout::PerByte, big_endian: cfg!(target_endian = "big") }
+}
+
+/// Elements of `N` bytes, any of which are an element.
+fn fill_plain<E: IntoBytes + FromBytes>(elements: &mut [E], run: Run) -> Result<Counts, Malformed> {
+    let counts = run(elements.as_mut_bytes())?;
+    if cfg!(target_endian = "big") && size_of::<E>() > 1 {
+        elements.as_mut_bytes().chunks_exact_mut(size_of::<E>()).for_each(<[u8]>::reverse);
+    }
+    Ok(counts)
+}
+
+macro_rules! plain {
+    ($($element:ty: $dtype:ident),* $(,)?) => {
+        $(
+            impl Element for $element {
+                const DTYPE: Dtype = Dtype::$dtype;
+            }
+            impl sealed::Element for $element {
+                fn bytes(elements: &[Self]) -> &[u8] {
+                    elements.as_bytes()
+                }
+                fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed> {
+                    fill_plain(elements, run)
+                }
+            }
+        )*
+    };
+}
+
+plain! {
+    i8: Int8, i16: Int16, i32: Int32, i64: Int64, u8: Uint8, u16: Uint16, u32: Uint32, u64: Uint64,
+    half::f16: Float16, half::bf16: Bfloat16, f32: Float32, f64: Float64,
+}
+
+impl Element for bool {
+    const DTYPE: Dtype = Dtype::Bool;
+}
+
+impl sealed::Element for bool {
+    fn bytes(elements: &[Self]) -> &[u8] {
+        elements.as_bytes()
+    }
+
+    /// Not every byte is a bool, so they come by way of bytes.
+    fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed> {
+        let mut bytes = vec![0; elements.len()];
+        let counts = run(&mut bytes)?;
+        elements.iter_mut().zip(bytes).for_each(|(element, byte)| *element = byte != 0);
+        Ok(counts)
+    }
+}
+
+macro_rules! formats {
+    ($($name:ident $(: $packed:ident)?),* $(,)?) => {
+        $(
+            #[doc = concat!("An element of type [`Dtype::", stringify!($name), "`], as its bits; equal are those of equal bits.")]
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable)]
+            #[repr(transparent)]
+            pub struct $name(u8);
+
+            impl $name {
+                /// The element of these bits; those that the type lacks are ignored of integers, and refused of floats when
+                /// the element is converted.
+                #[must_use]
+                pub const fn from_bits(bits: u8) -> Self {
+                    Self(bits)
+                }
+
+                /// Its bits; a negative integer of fewer than 8 bits extends its sign.
+                #[must_use]
+                pub const fn to_bits(self) -> u8 {
+                    self.0
+                }
+            }
+
+            plain!($name: $name);
+            $(impl $packed for $name {})?
+        )*
+    };
+}
+
+formats! {
+    Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ,
+    Float6E2M3: SubByte, Float6E3M2: SubByte, Float4E2M1: SubByte, Int4: SubByte, Uint4: SubByte, Int2: SubByte,
+    Uint2: SubByte, Int1: SubByte, Uint1: SubByte,
+}
+
+macro_rules! slices {
+    ($(($($generics:tt)*) $slice:ty),*) => {
+        $(
+            impl<E: Element, $($generics)*> sealed::Source for $slice {
+                fn storage(&self) -> Storage {
+                    in_memory(E::DTYPE)
+                }
+                fn len(&self) -> usize {
+                    self[..].len()
+                }
+                fn bytes(&self, range: Range<usize>) -> &[u8] {
+                    E::bytes(&self[range])
+                }
+            }
+            impl<E: Element, $($generics)*> sealed::Target for $slice {
+                fn storage(&self) -> Storage {
+                    in_memory(E::DTYPE)
+                }
+                fn len(&self) -> usize {
+                    self[..].len()
+                }
+                fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed> {
+                    E::fill(&mut self[range], run)
+                }
+            }
+        )*
+    };
+}
+
+slices!(() [E], (const N: usize) [E; N], () Vec<E>);
+
+/// Elements of fewer than 8 bits without gaps, the first in the lowest bits, as ONNX and safetensors store them.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a, E> {
+    bytes: &'a [u8],
+    len: usize,
+    element: PhantomData<E>,
+}
+
+impl<'a, E: SubByte> Packed<'a, E> {
+    /// The first `len` elements in `bytes`; `None` where there are fewer.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], len: usize) -> Option<Self> {
+        Some(Self { bytes: bytes.get(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
+    }
+}
+
+/// As [`Packed`], to be written. Bits beyond the last element become zero.
+#[derive(Debug)]
+pub struct PackedMut<'a, E> {
+    bytes: &'a mut [u8],
+    len: usize,
+    element: PhantomData<E>,
+}
+
+impl<'a, E: SubByte> PackedMut<'a, E> {
+    /// The first `len` elements in `bytes`; `None` where there is no room for them.
+    #[must_use]
+    pub fn new(bytes: &'a mut [u8], len: usize) -> Option<Self> {
+        Some(Self { bytes: bytes.get_mut(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
+    }
+}
+
+fn packed_bytes<E: SubByte>(len: usize) -> Option<usize> {
+    usize::try_from(E::DTYPE.packed_bytes(len as u64)?).ok()
+}
+
+/// The bytes of elements, whose first one starts with a byte.
+fn packed_range<E: SubByte>(range: &Range<usize>) -> Range<usize> {
+    let at = |element| packed_bytes::<E>(element).unwrap_or(usize::MAX);
+    at(range.start)..at(range.end)
+}
+
+impl<E: SubByte> sealed::Source for Packed<'_, E> {
+    fn storage(&self) -> Storage {
+        Storage::packed(E::DTYPE)
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[packed_range::<E>(&range)]
+    }
+}
+
+impl<E: SubByte> sealed::Target for PackedMut<'_, E> {
+    fn storage(&self) -> Storage {
+        Storage::packed(E::DTYPE)
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed> {
+        run(&mut self.bytes[packed_range::<E>(&range)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{Loss, OutOfRange};
+
+    /// Codes of every kind; elements that are bytes have no more bits than their type.
+    fn elements<E: Element>(from_bytes: impl Fn(&[u8]) -> E) -> Vec<E> {
+        let width = size_of::<E>();
+        let mask = if E::DTYPE.bits() < 8 { (1 << E::DTYPE.bits()) - 1 } else { 255 };
+        let byte = |at: usize| (at * 37 + at / 8 * 11) as u8 & mask;
+        (0..61).map(|at| from_bytes(&(0..width).map(|part| byte(at * width + part)).collect::<Vec<u8>>())).collect()
+    }
+
+    /// Holds `cast` against the kernel, which is given the same elements as bytes.
+    fn check<S: Element, T: Element>(source: &[S], mut target: Vec<T>) {
+        let count = source.len();
+        let [from, to] = [S::DTYPE, T::DTYPE].map(Storage::per_byte);
+        let source_bytes = little_endian(source);
+        let rules = Rules::default();
+        let Some(kernel) = Kernel::cast(from, to, &rules) else {
+            let refused = Err(CastError::Unsupported { source: S::DTYPE, target: T::DTYPE });
+            return assert_eq!(cast(source, &mut target, &rules), refused);
+        };
+        let mut expected = vec![0; to.bytes(count as u64).unwrap() as usize];
+        let counts = kernel.run(&source_bytes, &mut expected, count).unwrap();
+        assert_eq!(cast(source, &mut target, &rules), Ok(counts), "{} to {}", S::DTYPE, T::DTYPE);
+        assert_eq!(little_endian(&target), expected, "{} to {}", S::DTYPE, T::DTYPE);
+    }
+
+    fn little_endian<E: Element>(elements: &[E]) -> Vec<u8> {
+        let bytes = E::bytes(elements).chunks_exact(size_of::<E>());
+        let turn = |bytes: &[u8]| {
+            if cfg!(target_endian = "big") { bytes.iter().rev().copied().collect() } else { bytes.to_vec() }
+        };
+        bytes.flat_map(turn).collect()
+    }
+
+    macro_rules! for_each_element {
+        ($then:ident $(, $argument:expr)*) => {
+            $then!($($argument,)* bool, |bytes: &[u8]| bytes[0] & 1 == 1);
+            for_each_element!(@read $then [$($argument),*] i8 i16 i32 i64 u8 u16 u32 u64 half::f16 half::bf16 f32 f64
+                Float8E4M3FN Float8E4M3FNUZ Float8E5M2 Float8E5M2FNUZ Float8E8M0 Float8E3M4 Float8E4M3 Float8E4M3B11FNUZ
+                Float6E2M3 Float6E3M2 Float4E2M1 Int4 Uint4 Int2 Uint2 Int1 Uint1);
+        };
+        (@read $then:ident $arguments:tt $($element:ty)*) => {
+            $(for_each_element!(@one $then $arguments $element);)*
+        };
+        (@one $then:ident [$($argument:expr),*] $element:ty) => {
+            $then!($($argument,)* $element, |bytes: &[u8]| <$element>::read_from_bytes(bytes).unwrap());
+        };
+    }
+
+    #[test]
+    fn every_pair_of_element_types_is_what_the_kernel_makes_of_their_bytes() {
+        let mut seen = Vec::new();
+        macro_rules! to {
+            ($source:expr, $element:ty, $read:expr) => {
+                check($source, vec![elements::<$element>($read)[0]; 61]);
+            };
+        }
+        macro_rules! from {
+            ($element:ty, $read:expr) => {
+                let source = &elements::<$element>($read)[..];
+                for_each_element!(to, source);
+                seen.push(<$element as Element>::DTYPE);
+            };
+        }
+        for_each_element!(from);
+        let numbers = Dtype::all().filter(|dtype| {
+            Kernel::cast(Storage::packed(*dtype), in_memory(Dtype::Float32), &Rules::default()).is_some()
+        });
+        seen.sort_unstable();
+        assert_eq!(seen, numbers.collect::<Vec<_>>(), "every type that can be cast is an element");
+    }
+
+    #[test]
+    fn packed_elements_are_those_of_a_slice_over_several_chunks() {
+        let source: Vec<f32> = (0..CHUNK + 13).map(|at| (at % 97) as f32 / 8.0 - 6.0).collect();
+        let mut codes = vec![Float4E2M1::default(); source.len()];
+        let counts = cast(&source, &mut codes, &Rules::default()).unwrap();
+        let mut bytes = vec![0xff; source.len().div_ceil(2)];
+        let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, source.len()).unwrap();
+        assert_eq!(cast(&source, &mut packed, &Rules::default()), Ok(counts));
+        let pair = |at: usize| codes.get(at).map_or(0, |code| code.to_bits());
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == pair(2 * at) | pair(2 * at + 1) << 4));
+        let [mut one, mut other] = [vec![0_u8; source.len()], vec![0_u8; source.len()]];
+        let packed = Packed::<Float4E2M1>::new(&bytes, source.len()).unwrap();
+        assert_eq!(cast(&packed, &mut one, &Rules::default()), cast(&codes, &mut other, &Rules::default()));
+        assert_eq!(one, other);
+        assert!(Packed::<Int2>::new(&[0; 2], 9).is_none() && PackedMut::<Int2>::new(&mut [0; 2], 9).is_none());
+        assert!(Packed::<Float6E2M3>::new(&[], usize::MAX).is_none());
+    }
+
+    #[test]
+    fn what_is_refused_is_named_by_its_place() {
+        let rules = Rules { out_of_range: OutOfRange::Error, ..Rules::default() };
+        let mut source = vec![1.5_f32; CHUNK + 30];
+        let mut target = vec![0_i8; CHUNK + 30];
+        assert_eq!(cast(&source, &mut target, &rules).unwrap()[Loss::Inexact], CHUNK as u64 + 30);
+        source[CHUNK + 21] = 1000.0;
+        let error = cast(&source, &mut target, &rules).unwrap_err();
+        assert_eq!(error, CastError::OutOfRange { index: CHUNK + 21, target: Dtype::Int8 });
+        assert_eq!(error.to_string(), format!("element {} is out of range for int8", CHUNK + 21));
+        let mut codes = [Float4E2M1::default(); 20];
+        codes[11] = Float4E2M1::from_bits(0x10);
+        let error = cast(&codes, &mut [0.0_f32; 20], &rules).unwrap_err();
+        assert_eq!(error, CastError::Malformed { index: 11 });
+        assert!(std::error::Error::source(&error).is_some());
+        let error = cast(&[1.0_f32], &mut [0_u8; 2], &rules).unwrap_err();
+        assert_eq!(error.to_string(), "the source has 1 elements and the target has 2");
+    }
+}
