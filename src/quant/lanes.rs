@@ -9,25 +9,51 @@ pub(super) type Lane = [[u8; 4]];
 /// The bits of the one NaN that comes out.
 const NAN: u32 = 0x7fc0_0000;
 
+/// Floats of 8 bits and fewer, as the constants that turn their codes into float32. Infinities and NaNs are no numbers.
+#[derive(Clone, Copy)]
+pub(super) struct Floats {
+    shift: u32,
+    sign: u32,
+    sign_shift: u32,
+    /// The smallest normal number as float32.
+    unit: u32,
+    rebias: u32,
+    min_normal: u32,
+    /// What makes a positive zero of a negative one, where it shall be.
+    nothing: f32,
+}
+
+impl Floats {
+    pub(super) fn new(format: FloatFormat, negative_zero: bool) -> Self {
+        let sign = format.sign() as u32;
+        Self {
+            shift: 23 - format.mantissa_bits,
+            sign,
+            sign_shift: 31 - sign.trailing_zeros(),
+            unit: ((format.min_normal_exponent() + 127) as u32) << 23,
+            rebias: ((127 - format.bias) as u32) << 23,
+            min_normal: 1 << format.mantissa_bits,
+            nothing: if negative_zero { -0.0 } else { 0.0 },
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn number(self, code: u8) -> f32 {
+        let code = u32::from(code);
+        let magnitude = code & (self.sign - 1);
+        let digits = magnitude << self.shift;
+        // A subnormal is its mantissa in the low bits of the smallest normal number, less that number.
+        let subnormal = (f32::from_bits(self.unit + digits) - f32::from_bits(self.unit)).to_bits();
+        let bits = if magnitude < self.min_normal { subnormal } else { digits + self.rebias };
+        f32::from_bits(bits | (code & self.sign) << self.sign_shift) + self.nothing
+    }
+}
+
 /// Codes of a float of fewer than 8 bits without Inf and NaN.
 #[inline(always)]
-pub(super) fn widen_floats(codes: &[u8], lane: &mut Lane, format: FloatFormat, negative_zero: bool) {
-    let shift = 23 - format.mantissa_bits;
-    let sign = format.sign() as u32;
-    let sign_shift = 31 - sign.trailing_zeros();
-    let unit = ((format.min_normal_exponent() + 127) as u32) << 23;
-    let rebias = ((127 - format.bias) as u32) << 23;
-    let min_normal = 1 << format.mantissa_bits;
-    let nothing = if negative_zero { -0.0 } else { 0.0 };
+pub(super) fn widen_floats(codes: &[u8], lane: &mut Lane, floats: Floats) {
     for (value, code) in lane.iter_mut().zip(codes) {
-        let code = u32::from(*code);
-        let magnitude = code & (sign - 1);
-        let digits = magnitude << shift;
-        // A subnormal is its mantissa in the low bits of the smallest normal number, less that number.
-        let subnormal = (f32::from_bits(unit + digits) - f32::from_bits(unit)).to_bits();
-        let bits = if magnitude < min_normal { subnormal } else { digits + rebias };
-        let number = f32::from_bits(bits | (code & sign) << sign_shift);
-        *value = (number + nothing).to_le_bytes();
+        *value = floats.number(*code).to_le_bytes();
     }
 }
 

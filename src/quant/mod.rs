@@ -20,6 +20,7 @@
 
 mod codes;
 mod decode;
+mod fused;
 mod geometry;
 mod lanes;
 mod layout;

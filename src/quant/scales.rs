@@ -64,6 +64,7 @@ fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
 }
 
 /// Groups of one row of a matrix.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) matrix: usize,
     /// The row of groups.
@@ -79,14 +80,14 @@ impl Reading {
         &self,
         geometry: &Geometry,
         order: ScaleOrder,
-        place: Place,
+        place: &Place,
         parts: &[&[u8]],
         raw: &mut [u8],
         out: &mut [[u8; 4]],
     ) {
         let bytes = parts[geometry.scale.index];
         let width = geometry.scale.dtype.bits() as usize / 8;
-        let Place { matrix, below, groups } = place;
+        let Place { matrix, below, groups } = place.clone();
         let [rows, beside] = geometry.grid.map(|count| count as usize);
         let base = matrix * geometry.matrix_scales as usize;
         let stored = match order {
@@ -97,8 +98,8 @@ impl Reading {
                 raw
             }
             ScaleOrder::Swizzled => {
-                let columns = geometry.swizzled_columns as usize;
-                gather(bytes, raw, width, groups.clone().map(|group| swizzled(below, group, columns)));
+                let line = swizzled_line(below, geometry.swizzled_columns as usize);
+                gather(bytes, raw, width, groups.clone().map(|group| line + 512 * (group / 4) + group % 4));
                 raw
             }
         };
@@ -128,10 +129,9 @@ impl Reading {
     }
 }
 
-/// Where a scale lies in tiles of 128 x 4 that are row-major: see [`ScaleOrder::Swizzled`].
-fn swizzled(row: usize, column: usize, columns: usize) -> usize {
-    let tile = row / 128 * (columns / 4) + column / 4;
-    512 * tile + 16 * (row % 32) + 4 * (row % 128 / 32) + column % 4
+/// Where the first scale of a row lies in tiles of 128 x 4 that are row-major: see [`ScaleOrder::Swizzled`].
+fn swizzled_line(row: usize, columns: usize) -> usize {
+    512 * (row / 128 * (columns / 4)) + 16 * (row % 32) + 4 * (row % 128 / 32)
 }
 
 /// Copies elements of `width` bytes.

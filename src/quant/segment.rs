@@ -1,6 +1,7 @@
 //! The rows of one call: a tile of codes, and then each row of it in segments that fit into the first-level cache.
 
 use super::codes::Window;
+use super::fused::Groups;
 
 use super::lanes::{self, Lane};
 use super::layout::{Combination, Packing, ScaleOrder, Zeros};
@@ -22,7 +23,10 @@ pub(super) struct Room {
     codes: Vec<u8>,
     lane: Vec<[u8; 4]>,
     scales: Vec<[u8; 4]>,
+    /// Scales and zero points of the groups of a segment, and which they are.
     groups: Vec<[u8; 4]>,
+    zeros: Vec<[u8; 4]>,
+    fetched: Option<Place>,
     values: Vec<[u8; 4]>,
     wide: Vec<[u8; 8]>,
     /// Stored scales, and what is rounded.
@@ -42,6 +46,8 @@ impl Room {
             values: lane.clone(),
             lane,
             groups: vec![[0; 4]; groups],
+            zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
+            fetched: None,
             wide: vec![[0; 8]; if is_wide { columns } else { 0 }],
             scratch: vec![0; 4 * groups],
         }
@@ -68,11 +74,12 @@ impl Loop for Rows<'_> {
         let packing = self.steps.layout.codes.packing;
         let (height, width) = (geometry.rows as usize, geometry.columns as usize);
         let mut tally = Tally::default();
+        let mut tile = std::mem::take(&mut self.room.codes);
         let mut row = self.range.start;
         while row < self.range.end {
             let (matrix, within) = (row / height, row % height);
-            let tile = packing.tile();
-            let rows = (tile - within % tile).min(height - within).min(self.range.end - row);
+            let height_of_tile = packing.tile();
+            let rows = (height_of_tile - within % height_of_tile).min(height - within).min(self.range.end - row);
             for column in (0..width).step_by(self.room.columns) {
                 let columns = self.room.columns.min(width - column);
                 let matrix_bytes = geometry.matrix_bytes as usize;
@@ -88,17 +95,15 @@ impl Loop for Rows<'_> {
                 };
                 let is_plain = matches!(packing, Packing::Rows(_)) && geometry.bits == 8;
                 if !is_plain {
-                    packing.unpack(&window, &mut self.room.codes[..rows * columns]);
+                    packing.unpack(&window, &mut tile[..rows * columns]);
                 }
                 for at in 0..rows {
                     let codes = if is_plain {
                         &window.bytes[within * window.stride + column..][..columns]
                     } else {
-                        &self.room.codes[at * columns..][..columns]
+                        &tile[at * columns..][..columns]
                     };
-                    let place = [matrix, within + at, column];
-                    widen(self.steps, codes, &self.map, &mut self.room.lane[..columns]);
-                    tally += self.segment(place, columns, row + at);
+                    tally += self.segment(codes, [matrix, within + at, column], row + at);
                 }
             }
             row += rows;
@@ -113,54 +118,67 @@ fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Lane) {
         Widening::Kernel(kernel) => {
             run(kernel, codes, lane.as_flattened_mut(), codes.len());
         }
-        Widening::Floats(format, negative_zero) => lanes::widen_floats(codes, lane, *format, *negative_zero),
+        Widening::Floats(floats) => lanes::widen_floats(codes, lane, *floats),
         Widening::Integers(zero) => lanes::widen_integers(codes, lane, *zero),
         Widening::Map => lanes::look_up(codes, lane, map),
     }
 }
 
 impl Rows<'_> {
-    /// Makes values of the codes in the lane, from a column of a row of a matrix on; `row` is counted through all of them.
+    /// Makes values of codes, from a column of a row of a matrix on; `row` is counted through all of them.
     #[inline(always)]
-    fn segment(&mut self, [matrix, within, column]: [usize; 3], columns: usize, row: usize) -> Tally {
-        let Self { steps, parts, index, room, range, out, .. } = self;
+    fn segment(&mut self, codes: &[u8], [matrix, within, column]: [usize; 3], row: usize) -> Tally {
+        let Self { steps, parts, index, map, room, range, out } = self;
         let Steps { layout, geometry, .. } = steps;
-        let lane = &mut room.lane[..columns];
-        let scales = &mut room.scales[..columns];
         // 1. The groups that these columns belong to, and how many elements of the first are before them.
-        let width = geometry.columns as usize;
+        let (columns, width) = (codes.len(), geometry.columns as usize);
         let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
         let first = if layout.scale_order == ScaleOrder::Flat { row * width + column } else { column };
         let (groups, skip) = match index {
             Some(_) => (0..geometry.grid[1] as usize, 0),
             None => (first / size..(first + columns).div_ceil(size), first % size),
         };
+        // 2. Their scales and zero points, unless the row before had the same.
+        let count = groups.len();
+        let (scales_of, zeros_of) = (&mut room.groups[..count], &mut room.zeros[..]);
+        let zeros_of = if steps.zeros.order == Zeros::None { &mut [] } else { &mut zeros_of[..count] };
+        let place = Place { matrix, below, groups };
+        let global = global_scale(steps, parts, matrix, &mut room.scratch);
+        if room.fetched.as_ref() != Some(&place) {
+            if let Some(slot) = geometry.zero {
+                steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups.clone(), zeros_of);
+            }
+            steps.scales.fetch(geometry, layout.scale_order, &place, parts, &mut room.scratch, scales_of);
+            if steps.arithmetic == Arithmetic::Library {
+                combine(steps, scales_of, global, &mut room.scratch);
+            }
+            room.fetched = Some(place);
+        }
+        let is_halved = steps.scales.is_halved();
+        let start = (row - range.start) * width + column;
+        let bytes = steps.target.bits() as usize / 8;
+        let out = &mut out[start * bytes..][..columns * bytes];
+        // 3. Ordinary numbers take the short way.
+        if let Some(fused) = steps.fused.filter(|_| index.is_none()) {
+            let groups = Groups { scales: scales_of, zeros: zeros_of, size, skip, is_halved };
+            if fused.multiply(codes, &groups, out) && !has_special(out, steps.target) {
+                return Tally::default();
+            }
+        }
         let index = index.as_ref().map(|index| &index[column..][..columns]);
         let spread = |groups: &Lane, lane: &mut Lane| match index {
             Some(index) => lanes::expand_indexed(groups, index, lane),
             None => lanes::expand(groups, size, skip, lane),
         };
-        let values = &mut room.groups[..groups.len()];
-        // 2. Codes less zero points, which is exact.
-        if let Some(slot) = geometry.zero.filter(|_| steps.zeros.order != Zeros::None) {
-            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), groups.clone(), values);
-            spread(values, scales);
-            lanes::subtract(lane, scales);
+        let (lane, scales) = (&mut room.lane[..columns], &mut room.scales[..columns]);
+        widen(steps, codes, map, lane);
+        if !zeros_of.is_empty() {
+            spread(zeros_of, scales);
+            lanes::subtract(lane, scales); // which is exact
         }
-        // 3. The scale of each element.
-        let place = Place { matrix, below, groups };
-        steps.scales.fetch(geometry, layout.scale_order, place, parts, &mut room.scratch, values);
-        let global = global_scale(steps, parts, matrix, &mut room.scratch);
-        if steps.arithmetic == Arithmetic::Library {
-            combine(steps, values, global, &mut room.scratch);
-        }
-        spread(values, scales);
+        spread(scales_of, scales);
         // 4. Products, and what becomes of them.
-        let is_halved = steps.scales.is_halved();
         let products = &mut room.values[..columns];
-        let start = (row - range.start) * width + column;
-        let bytes = steps.target.bits() as usize / 8;
-        let out = &mut out[start * bytes..][..columns * bytes];
         let counts = if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut room.wide[..columns];
             lanes::multiply_exactly(lane, scales, is_halved, (layout.global, global), wide);

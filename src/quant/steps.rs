@@ -1,12 +1,13 @@
 //! What is done to each value of a weight, worked out once.
 
+use super::fused::Fused;
 use super::geometry::Geometry;
-use super::lanes::Lane;
-use super::layout::{Layout, Precision, Values, Zeros};
+use super::lanes::{Floats, Lane};
+use super::layout::{Combination, Layout, Precision, Values, Zeros};
 use super::parts::{Parameters, Part};
 use super::scales::{Reading, cast};
 use super::zeros::ZeroPoints;
-use crate::dtype::{Class, Dtype, FloatFormat};
+use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{Counts, Kernel};
 
@@ -52,7 +53,7 @@ pub(super) fn run(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize
 pub(super) enum Widening {
     /// Numbers of 8 bits.
     Kernel(Kernel),
-    Floats(FloatFormat, bool),
+    Floats(Floats),
     /// Unsigned integers, less a number.
     Integers(i32),
     Map,
@@ -74,6 +75,8 @@ pub(super) struct Steps {
     pub(super) product_rounding: Option<Through>,
     /// From the last lane to the target.
     pub(super) encode: Kernel,
+    /// The short way, where there is one.
+    pub(super) fused: Option<Fused>,
 }
 
 impl Steps {
@@ -106,7 +109,9 @@ impl Steps {
         let widening = match layout.codes.values {
             Values::Stored => Widening::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?),
             Values::Float(dtype) | Values::FloatWithoutNegativeZero(dtype) => match dtype.class() {
-                Class::Float(format) => Widening::Floats(format, matches!(layout.codes.values, Values::Float(_))),
+                Class::Float(format) => {
+                    Widening::Floats(Floats::new(format, matches!(layout.codes.values, Values::Float(_))))
+                }
                 _ => return Err(no_target()),
             },
             Values::Unsigned if geometry.zero.is_none() => Widening::Integers(half),
@@ -114,6 +119,18 @@ impl Steps {
             Values::Map => Widening::Map,
         };
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
+        let is_short = target == Dtype::Bfloat16
+            && arithmetic == Arithmetic::Library
+            && product.and_then(Through::new).is_none()
+            && parameters.rotation.is_none()
+            && layout.global != Combination::Over127;
+        let fused = match (&widening, geometry.codes.dtype) {
+            (Widening::Kernel(_), Dtype::Int8) => Some(Fused::Signed),
+            (Widening::Kernel(_), Dtype::Float8E4M3FN) if zero.is_none() => Fused::e4m3(),
+            (Widening::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
+            (Widening::Integers(half), _) => Some(Fused::Unsigned(*half)),
+            _ => None,
+        };
         Ok(Self {
             layout,
             target,
@@ -130,6 +147,7 @@ impl Steps {
             scale_rounding: through(layout.scale_precision).and_then(Through::new),
             product_rounding: product.and_then(Through::new),
             encode: Some(()).filter(|()| is_float).and_then(|()| cast(last, target)).ok_or_else(no_target)?,
+            fused: fused.filter(|_| is_short),
             geometry,
         })
     }
