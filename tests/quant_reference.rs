@@ -14,14 +14,18 @@ use Dtype::{
 };
 
 /// xorshift64*: the same numbers in every run.
-struct Random(u64);
+struct Random {
+    state: u64,
+    /// Neither NaN nor very large or small scales are drawn: most of the decoder's work has a short way for these.
+    is_ordinary: bool,
+}
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
     fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end
@@ -162,7 +166,18 @@ impl Draft {
             .iter()
             .enumerate()
             .map(|(at, code)| if at % 2 == 0 { (at as u32 / 2) & mask } else { (code >> 7) & mask });
+        // NaN codes of float8e4m3fn are not ordinary either.
+        let is_ordinary = random.is_ordinary;
+        let codes = codes.map(|code| if is_ordinary && code & 0x7f == 0x7f { code ^ 1 } else { code });
+        let ordinary = |random: &mut Random| match scale_dtype {
+            Float8E4M3FN => 0x08 + random.below(0x70) as u32,
+            Float8E8M0 | Uint8 => 100 + random.below(50) as u32,
+            Float16 => 0x0800 + random.below(0x5000) as u32,
+            Bfloat16 => 0x3800 + random.below(0x0c00) as u32,
+            _ => (0.02 * (1.0 + random.below(1 << 20) as f32 / 1e6)).to_bits(),
+        };
         let special = |at: usize, random: &mut Random| match (scale_dtype.bits(), at) {
+            _ if random.is_ordinary => ordinary(random),
             (8, _) => at as u32 & 0xff,
             (16, 0..12) => [0, 0x8000, 1, 0x8001, 0x7c00, 0x7f80, 0x7fc0, 0x7e00, 0x3c00, 0x3f80, 0x7bff, 0x7f7f][at],
             (16, _) => random.next() as u32 & 0xffff,
@@ -171,7 +186,7 @@ impl Draft {
             }
             // Of the sizes that scales have, and of any.
             (_, at) if at % 3 == 0 => random.next() as u32,
-            _ => (0.02 * (1.0 + random.below(1 << 20) as f32 / f32::from_bits(0x4980_0000))).to_bits(),
+            _ => ordinary(random),
         };
         let count = matrices * grid[0] * grid[1];
         let start = if count == 1 { random.below(24) } else { 0 };
@@ -524,7 +539,8 @@ fn transposed(random: &mut Random, cases: &mut Vec<Case>) {
     }
 }
 
-fn bitsandbytes(random: &mut Random, cases: &mut Vec<Case>) {
+fn bitsandbytes(cases: &mut Vec<Case>) {
+    let mut random = Random { state: 1, is_ordinary: true };
     let map: Vec<f32> = (0..16).map(|at| (at as f32 - 7.3) / 8.1).collect();
     let floats = |role: Role, values: &[f32]| {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -583,13 +599,16 @@ fn bitsandbytes(random: &mut Random, cases: &mut Vec<Case>) {
 }
 
 fn cases() -> Vec<Case> {
-    let (mut random, mut cases) = (Random(0x9e37_79b9_7f4a_7c15), Vec::new());
-    floats_of_8_bits(&mut random, &mut cases);
-    nvfp4(&mut random, &mut cases);
-    gpt_oss(&mut random, &mut cases);
-    integers(&mut random, &mut cases);
-    transposed(&mut random, &mut cases);
-    bitsandbytes(&mut random, &mut cases);
+    let mut cases = Vec::new();
+    for is_ordinary in [false, true] {
+        let mut random = Random { state: 0x9e37_79b9_7f4a_7c15, is_ordinary };
+        floats_of_8_bits(&mut random, &mut cases);
+        nvfp4(&mut random, &mut cases);
+        gpt_oss(&mut random, &mut cases);
+        integers(&mut random, &mut cases);
+        transposed(&mut random, &mut cases);
+    }
+    bitsandbytes(&mut cases);
     cases
 }
 
@@ -709,4 +728,51 @@ fn exact_quotients_are_the_nearest_values() {
             assert!(error(value) <= error(near) && error(value) <= error(f64::from((value as f32).next_down())));
         }
     }
+}
+
+#[test]
+fn a_rotated_weight_is_multiplied_with_the_matrix_of_its_rotation() {
+    const H4: [[i32; 4]; 4] = [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]];
+    let mut random = Random { state: 1, is_ordinary: true };
+    for size in [4, 16, 64, 256, 1024_usize] {
+        let (rows, columns) = (3, 2048);
+        let codes: Vec<i8> = (0..rows * columns).map(|_| random.next() as i8).collect();
+        let bytes: Vec<u8> = codes.iter().map(|code| *code as u8).collect();
+        // Powers of two, so that all sums are exact in any order.
+        let scales = [0.25_f32, 1.0, 0.0078125];
+        let scale_bytes: Vec<u8> = scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let parts = [
+            Part { role: Role::Codes, name: "w", dtype: Int8, shape: &[3, 2048] },
+            Part { role: Role::Scale, name: "s", dtype: Float32, shape: &[3, 1] },
+        ];
+        let parameters = Parameters { rotation: Some(size as u64), ..Parameters::default() };
+        // The sign of an element of the Kronecker power: the product over the base-4 digits of row and column.
+        let sign = |mut row: usize, mut column: usize| {
+            let mut sign = 1;
+            for _ in 0..size.ilog(4) {
+                sign *= H4[row % 4][column % 4];
+                (row, column) = (row / 4, column / 4);
+            }
+            f64::from(sign)
+        };
+        for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
+            for target in [Float32, Bfloat16] {
+                let decoder =
+                    Decoder::new(find("comfy-int8").unwrap(), &parameters, &parts, target, arithmetic).unwrap();
+                let width = target.bits() as usize / 8;
+                let mut out = vec![0; rows * columns * width];
+                decoder.decode(0..3, &[&bytes, &scale_bytes], &mut out).unwrap();
+                for (at, ours) in out.chunks_exact(width).enumerate().step_by(if size > 64 { 7 } else { 1 }) {
+                    let (row, group, column) = (at / columns, at / size * size, at % size);
+                    let sum: f64 = (0..size).map(|other| f64::from(codes[group + other]) * sign(other, column)).sum();
+                    let value = sum * f64::from(scales[row]) / (size as f64).sqrt();
+                    assert_eq!(ours, bytes_of(value, target), "{size} {target} {arithmetic:?} {at}");
+                }
+            }
+        }
+    }
+}
+
+fn bytes_of(value: f64, target: Dtype) -> Vec<u8> {
+    bytes(round(value, target), target)
 }
