@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use std::sync::LazyLock;
 use tcast::dtype::Dtype;
 use tcast::kernel::Isa;
-use tcast::quant::{Arithmetic, Decoder, Group, LAYOUTS, Parameters, Part, Role, Tally, find};
+use tcast::quant::{Arithmetic, Combination, Decoder, Group, LAYOUTS, Parameters, Part, Precision, Role, Tally, find};
 
 use Dtype::{
     Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32, Int8,
@@ -612,40 +612,35 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The steps of each library, as `scaled-layouts` has them: R(x) is `round(x, type)`.
+/// The value before it is rounded to the target, in the steps of each library: R(x) of the documents is `round(x, type)`.
 fn library(case: &Case, factors: Factors, scale_dtype: Dtype, target: Dtype) -> f64 {
     let Factors { code, zero, scale, global } = factors;
     let f32 = |value: f64| round(value, Float32);
     let to = |value: f64| round(value, target);
     match case.layout {
-        "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" => {
-            to(f32(code * scale))
-        }
-        "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" => to(round((code - zero) * scale, scale_dtype)),
-        "ct-nvfp4" => to(round(f32(code * f32(scale / global)), Bfloat16)),
-        "ct-mxfp4" | "ct-mxfp6" | "ct-mxfp8" => to(round(code * scale, Bfloat16)),
-        "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" => to(code * to(scale)),
-        "modelopt-nvfp4" => to(f32(code * f32(scale * global))),
-        "comfy-nvfp4" => to(code * to(to(global) * to(scale))),
-        "gptoss-mxfp4" => to(code * scale),
-        "bnb-4bit" => to(round(f32(code * scale), case.parameters.weight_dtype.unwrap_or(Float32))),
-        "bnb-int8" => to(f32(f32(code * scale) * f64::from(1.0_f32 / 127.0))),
+        "hf-fp8" | "hf-fp4" | "modelopt-mxfp4" | "modelopt-mxfp8" | "comfy-mxfp8" | "comfy-int8" => f32(code * scale),
+        "ct-fp8" | "ct-int8" | "ct-pack" | "gptq" | "awq" | "quanto" => round((code - zero) * scale, scale_dtype),
+        "ct-nvfp4" => round(f32(code * f32(scale / global)), Bfloat16),
+        "ct-mxfp4" | "ct-mxfp6" | "ct-mxfp8" => round(code * scale, Bfloat16),
+        "modelopt-fp8" | "comfy-fp8" | "comfy-scaled-fp8" => f32(code * to(scale)),
+        "modelopt-nvfp4" => f32(code * f32(scale * global)),
+        "comfy-nvfp4" => f32(code * to(to(global) * to(scale))),
+        "gptoss-mxfp4" => code * scale,
+        "bnb-4bit" => round(f32(code * scale), case.parameters.weight_dtype.unwrap_or(Float32)),
+        "bnb-int8" => f32(f32(code * scale) * f64::from(1.0_f32 / 127.0)),
         other => panic!("{other}"),
     }
 }
 
-/// The exact value rounded once. A quotient is rounded as float64 first, which is far enough from every tie.
-fn exactly(case: &Case, factors: Factors, target: Dtype) -> f64 {
+/// The exact value. A quotient is rounded as float64, which is far enough from every tie.
+fn exactly(case: &Case, factors: Factors) -> f64 {
     let Factors { code, zero, scale, global } = factors;
-    round(
-        match case.layout {
-            "ct-nvfp4" => code * scale / global,
-            "modelopt-nvfp4" | "comfy-nvfp4" => code * scale * global,
-            "bnb-int8" => code * scale / 127.0,
-            _ => (code - zero) * scale,
-        },
-        target,
-    )
+    match case.layout {
+        "ct-nvfp4" => code * scale / global,
+        "modelopt-nvfp4" | "comfy-nvfp4" => code * scale * global,
+        "bnb-int8" => code * scale / 127.0,
+        _ => (code - zero) * scale,
+    }
 }
 
 fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
@@ -678,8 +673,11 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
     for (at, (factors, ours)) in case.factors.iter().zip(out.chunks_exact(width)).enumerate() {
         let value = match arithmetic {
             Arithmetic::Library => library(case, *factors, scale_dtype, target),
-            Arithmetic::Exact => exactly(case, *factors, target),
+            Arithmetic::Exact => exactly(case, *factors),
         };
+        let rounded = round(value, target);
+        wanted.flushed += u64::from(rounded == 0.0 && factors.code != factors.zero && factors.scale != 0.0);
+        let value = rounded;
         let place = [at / case.size[2], at % case.size[2]];
         let Factors { code, zero, scale, global } = factors;
         assert_eq!(ours, bytes(value, target), "{what}: {place:?}: ({code} - {zero}) * {scale}, {global}: {value}");
@@ -687,13 +685,17 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
             wanted.nan += 1;
             wanted.first_nan.get_or_insert(at as u64);
             wanted.nan_codes += u64::from(code.is_nan());
+            wanted.nan_scales += u64::from(scale.is_nan() || global.is_nan());
         } else if value.is_infinite() {
             wanted.infinite += 1;
             wanted.first_infinite.get_or_insert(at as u64);
+            wanted.overflowed += u64::from(scale.is_finite() && global.is_finite());
         }
     }
-    let Tally { nan, nan_codes, infinite, first_nan, first_infinite, .. } = tally;
-    let found = Tally { nan, nan_codes, infinite, first_nan, first_infinite, ..Tally::default() };
+    // Where the scale itself is computed, it may become infinite, NaN or 0 on the way.
+    let is_simple = layout.global == Combination::Nothing && layout.scale_precision == Precision::Float32;
+    let Tally { nan_scales, overflowed, flushed, .. } = if is_simple { tally } else { wanted };
+    let found = Tally { nan_scales, overflowed, flushed, ..tally };
     assert_eq!(found, wanted, "{what}");
 }
 
@@ -718,7 +720,7 @@ fn exact_quotients_are_the_nearest_values() {
     for case in cases().iter().filter(is_divided) {
         for factors in &case.factors {
             let divisor = if case.layout == "bnb-int8" { 127.0 } else { factors.global };
-            let (dividend, value) = (factors.code * factors.scale, exactly(case, *factors, Float32));
+            let (dividend, value) = (factors.code * factors.scale, round(exactly(case, *factors), Float32));
             if !value.is_finite() || value == 0.0 || value.abs() > 1e38 || !divisor.is_normal() {
                 continue;
             }

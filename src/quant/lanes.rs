@@ -157,3 +157,16 @@ pub(super) fn multiply_exactly(
         *out = (if value.is_nan() { f64::NAN } else { value }).to_le_bytes();
     }
 }
+
+/// How many values are 0, of codes and scales that are not; values have as many bytes as their chunks.
+#[inline(always)]
+pub(super) fn count_flushed<const N: usize>(codes: &Lane, scales: &Lane, values: &[[u8; N]]) -> u64 {
+    let is_zero = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) == 0.0;
+    let factors = codes.iter().zip(scales);
+    let flushed = factors.zip(values).map(|((code, scale), value)| {
+        let bits = value.iter().rev().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let magnitude = bits << (33 - 8 * N);
+        u32::from((magnitude == 0) & !is_zero(code) & !is_zero(scale))
+    });
+    flushed.sum::<u32>().into()
+}

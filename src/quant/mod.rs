@@ -18,6 +18,7 @@
     reason = "a loop vectorises when all of it is inlined and without branches"
 )]
 
+mod casts;
 mod codes;
 mod decode;
 mod fused;

@@ -1,9 +1,10 @@
 //! Scales of groups, as float32.
 
+use super::casts::{cast, run};
 use super::geometry::Geometry;
 use super::layout::{Exponents, Layout, ScaleOrder};
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
+use crate::kernel::Kernel;
 use std::ops::Range;
 
 /// How stored scales become numbers.
@@ -14,17 +15,6 @@ pub(super) enum Reading {
     Exponents { first: u32, last: u32, less: u32 },
     /// Codes of a map, which have scales of their own and an offset (bitsandbytes).
     Nested { group: usize, offset: f32 },
-}
-
-/// A cast between floats that keeps what it can.
-pub(super) fn cast(source: Dtype, target: Dtype) -> Option<Kernel> {
-    let rules = Rules {
-        saturate: false,
-        infinity_saturates_fnuz: false,
-        round_mode: RoundMode::Nearest,
-        out_of_range: OutOfRange::Wrap,
-    };
-    Kernel::cast(Storage::packed(source), Storage::packed(target), &rules)
 }
 
 impl Reading {
@@ -106,7 +96,7 @@ impl Reading {
         let stored = &stored[..groups.len() * width];
         match self {
             Self::Numbers(kernel) => {
-                let _ = kernel.run(stored, out.as_flattened_mut(), groups.len()); // whole bytes are never malformed
+                run(kernel, stored, out.as_flattened_mut(), groups.len());
             }
             Self::Exponents { first, last, less } => {
                 for (out, byte) in out.iter_mut().zip(stored) {

@@ -1,5 +1,6 @@
 //! The rows of one call: a tile of codes, and then each row of it in segments that fit into the first-level cache.
 
+use super::casts::run;
 use super::codes::Window;
 use super::fused::Groups;
 
@@ -7,10 +8,10 @@ use super::lanes::{self, Lane};
 use super::layout::{Combination, Packing, ScaleOrder, Zeros};
 use super::rotate::rotate;
 use super::scales::Place;
-use super::steps::{Arithmetic, Steps, Widening, run};
+use super::steps::{Arithmetic, Steps, Widening};
 use super::tally::Tally;
 use crate::dtype::Dtype;
-use crate::kernel::{Loop, Loss};
+use crate::kernel::Loop;
 use std::ops::Range;
 
 /// Values that pass through the lanes at a time, a multiple of what codes and rotations come in.
@@ -179,13 +180,13 @@ impl Rows<'_> {
         spread(scales_of, scales);
         // 4. Products, and what becomes of them.
         let products = &mut room.values[..columns];
-        let counts = if steps.arithmetic == Arithmetic::Exact {
+        if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut room.wide[..columns];
             lanes::multiply_exactly(lane, scales, is_halved, (layout.global, global), wide);
             if let Some(size) = steps.rotation {
                 rotate(wide, size);
             }
-            run(&steps.encode, wide.as_flattened(), out, columns)
+            run(&steps.encode, wide.as_flattened(), out, columns);
         } else {
             lanes::multiply(lane, scales, is_halved, products);
             if layout.global == Combination::Over127 {
@@ -204,9 +205,15 @@ impl Rows<'_> {
             if let Some(rounding) = &steps.product_rounding {
                 rounding.round(products, &mut room.scratch);
             }
-            run(&steps.encode, products.as_flattened(), out, columns)
-        };
-        let mut tally = Tally { flushed: counts[Loss::Flushed], ..Tally::default() };
+            run(&steps.encode, products.as_flattened(), out, columns);
+        }
+        let mut tally = Tally::default();
+        if steps.rotation.is_none() {
+            tally.flushed = match bytes {
+                2 => lanes::count_flushed::<2>(lane, scales, out.as_chunks().0),
+                _ => lanes::count_flushed::<4>(lane, scales, out.as_chunks().0),
+            };
+        }
         if has_special(out, steps.target) {
             let at = row as u64 * geometry.columns + column as u64;
             count_specials(out, steps.target, (lane, scales), global, at, &mut tally);

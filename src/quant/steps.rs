@@ -1,15 +1,16 @@
 //! What is done to each value of a weight, worked out once.
 
+use super::casts::{Through, cast};
 use super::fused::Fused;
 use super::geometry::Geometry;
-use super::lanes::{Floats, Lane};
+use super::lanes::Floats;
 use super::layout::{Combination, Layout, Precision, Values, Zeros};
 use super::parts::{Parameters, Part};
-use super::scales::{Reading, cast};
+use super::scales::Reading;
 use super::zeros::ZeroPoints;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
-use crate::kernel::{Counts, Kernel};
+use crate::kernel::Kernel;
 
 /// In which steps values are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,33 +21,6 @@ pub enum Arithmetic {
     /// The exact product of code (less its zero point), scale and global scale, rounded once. The scale of nested
     /// bitsandbytes layouts is what that library makes of them, and rotated weights are sums in float64.
     Exact,
-}
-
-/// A rounding on the way: float32 to a narrower type and back.
-pub(super) struct Through {
-    narrow: Kernel,
-    widen: Kernel,
-}
-
-impl Through {
-    /// `None` where nothing is rounded.
-    fn new(dtype: Dtype) -> Option<Self> {
-        let is_wide = dtype == Dtype::Float32;
-        (!is_wide).then(|| Some(Self { narrow: cast(Dtype::Float32, dtype)?, widen: cast(dtype, Dtype::Float32)? }))?
-    }
-
-    #[inline(always)]
-    pub(super) fn round(&self, lane: &mut Lane, scratch: &mut [u8]) {
-        let (count, lane) = (lane.len(), lane.as_flattened_mut());
-        run(&self.narrow, lane, &mut scratch[..2 * count], count);
-        run(&self.widen, &scratch[..2 * count], lane, count);
-    }
-}
-
-/// Runs a kernel over numbers of whole bytes, none of which is malformed.
-#[inline(always)]
-pub(super) fn run(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize) -> Counts {
-    kernel.run(input, output, count).unwrap_or_default()
 }
 
 /// What codes are, as the loops need it.

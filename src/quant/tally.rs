@@ -15,7 +15,7 @@ pub struct Tally {
     pub infinite: u64,
     /// Those of them whose scale is finite: the product is beyond the range of the target, or of a type on the way to it.
     pub overflowed: u64,
-    /// Values that are 0 in the target, and were not before they were rounded to it.
+    /// Values that are 0 though neither their code nor their scale is; of rotated weights not counted.
     pub flushed: u64,
     /// The first value that is NaN, counted in row-major order through the whole weight.
     pub first_nan: Option<u64>,

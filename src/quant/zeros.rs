@@ -1,5 +1,6 @@
 //! Zero points of groups, as float32.
 
+use super::casts::run;
 use super::codes::AWQ_NIBBLES;
 use super::geometry::Geometry;
 use super::layout::Zeros;
@@ -39,8 +40,7 @@ impl ZeroPoints {
                 let first = if geometry.matrix_scales == 0 { 0 } else { (matrix * rows + below) * beside };
                 let bytes = &bytes[first + groups.start..first + groups.end];
                 if let Some(kernel) = &self.kernel {
-                    // Numbers of 8 bits: none is malformed.
-                    let _ = kernel.run(bytes, out.as_flattened_mut(), bytes.len());
+                    run(kernel, bytes, out.as_flattened_mut(), bytes.len());
                 }
             }
             Zeros::PackedDown | Zeros::PackedTransposed => {

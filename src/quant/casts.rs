@@ -1,0 +1,43 @@
+//! Casts of short runs of numbers, by the kernels.
+
+use super::lanes::Lane;
+use crate::dtype::Dtype;
+use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
+
+/// A cast between floats that keeps what it can.
+pub(super) fn cast(source: Dtype, target: Dtype) -> Option<Kernel> {
+    let rules = Rules {
+        saturate: false,
+        infinity_saturates_fnuz: false,
+        round_mode: RoundMode::Nearest,
+        out_of_range: OutOfRange::Wrap,
+    };
+    Kernel::cast(Storage::packed(source), Storage::packed(target), &rules)
+}
+
+/// Runs a kernel over numbers of whole bytes, none of which is malformed.
+#[inline(always)]
+pub(super) fn run(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize) {
+    let _ = kernel.run(input, output, count);
+}
+
+/// A rounding on the way: float32 to a narrower type and back.
+pub(super) struct Through {
+    narrow: Kernel,
+    widen: Kernel,
+}
+
+impl Through {
+    /// `None` where nothing is rounded.
+    pub(super) fn new(dtype: Dtype) -> Option<Self> {
+        let is_wide = dtype == Dtype::Float32;
+        (!is_wide).then(|| Some(Self { narrow: cast(Dtype::Float32, dtype)?, widen: cast(dtype, Dtype::Float32)? }))?
+    }
+
+    #[inline(always)]
+    pub(super) fn round(&self, lane: &mut Lane, scratch: &mut [u8]) {
+        let (count, lane) = (lane.len(), lane.as_flattened_mut());
+        run(&self.narrow, lane, &mut scratch[..2 * count], count);
+        run(&self.widen, &scratch[..2 * count], lane, count);
+    }
+}
