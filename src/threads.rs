@@ -26,7 +26,7 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
 ) -> Result<Vec<S>, E> {
     let queue = Queue { items, merge, taken: 0, merged: 0, waiting: BTreeMap::new(), is_over: false, failure: None };
     let shared = Shared { queue: Mutex::new(queue), moved: Condvar::new() };
-    let worker = || {
+    let worker = &|| {
         let _stop = StopOnPanic(&shared);
         let mut state = state();
         while let Some((at, item)) = shared.take() {
@@ -38,7 +38,7 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
     let states = std::thread::scope(|scope| {
         // Where the system gives no more threads, those there are do the work.
         let others: Vec<_> =
-            (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, &worker).ok()).collect();
+            (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
         let mine = worker();
         let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
         std::iter::once(mine).chain(joined).collect()

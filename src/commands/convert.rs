@@ -93,9 +93,8 @@ impl Ready<'_> {
             Self::Skip | Self::File(..) => &[],
         };
         let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
-        let is_weight =
-            |tensor: &Step| tensor.source().shape.len() >= 2 && tensor.conversion.from.dtype().is_floating();
-        let mut weights = tensors.filter(|tensor| is_weight(tensor)).map(|tensor| tensor.conversion.to.dtype());
+        let is_weight = |tensor: &Step| tensor.source().shape.len() >= 2 && tensor.dtypes().0.is_floating();
+        let mut weights = tensors.filter(|tensor| is_weight(tensor)).map(|tensor| tensor.dtypes().1);
         weights.find(|to| to.is_float8())
     }
 }
@@ -637,7 +636,8 @@ fn plans<'a, T>(
     let codes = if is_cast && !job.force_codes { Some(codes(source)?) } else { None };
     let (selection, from) = (&job.selection, job.file.from);
     let fail_on = &job.fail_on[..];
-    let request = Request { operator: job.operator, selection, from, container, codes: codes.as_ref(), fail_on };
+    let request =
+        Request { operator: job.operator, selection, from, container, codes: codes.as_ref(), weights: None, fail_on };
     let in_file = |error: Error| error.in_file(one.input);
     plan::check(&request, &source.shards).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
@@ -659,7 +659,7 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
     const FEW: usize = 5;
     let tensors = || plans.iter().flat_map(|plan| &plan.steps);
     let Some(to) = job.to.filter(|_| job.file.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
-    if tensors().any(|tensor| tensor.conversion.to.dtype() == to) {
+    if tensors().any(|tensor| tensor.dtypes().1 == to) {
         return Ok(());
     }
     let copied = || tensors().filter(|tensor| !tensor.is_converted);
@@ -720,7 +720,7 @@ fn warn_of_losses(source: &Checkpoint, target: &dyn Container) {
 fn warn_of_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection) {
     let Some(codes) = codes else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
-    let cast: Vec<&str> = tensors.map(|tensor| tensor.source_name()).filter(|name| codes.is_scale(name)).collect();
+    let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         let (count, ending) = (cast.len(), first.rsplit('.').next().unwrap_or_default());
         let exclude = flag_with("--exclude", &format!("*{}", as_glob(ending)));

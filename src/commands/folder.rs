@@ -15,7 +15,7 @@ use crate::io::output::{Destination, check_room};
 use crate::io::sink::{Existing, Summed};
 use crate::kernel::Condition;
 use crate::measure::hash;
-use crate::plan::{Plan, Spread, source_form};
+use crate::plan::{Plan, Spread, Step, source_form};
 use crate::progress::{Shards, Silent};
 use crate::report::{FileReport, Report};
 use crate::staging::{self, Manifest, Shard, Source, Staging, Start};
@@ -248,7 +248,7 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
         if is != wanted {
             return Some(format!("tensor '{name}' is {is} there, and would be {wanted}"));
         }
-        if tensor.shape != planned.source().shape {
+        if tensor.shape != planned.shape() {
             return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
         }
     }
@@ -472,7 +472,7 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
     }
     let metadata = source.index.as_ref().map(|index| index.metadata.clone()).unwrap_or_default();
     let bytes = plans.iter().map(Plan::tensor_bytes).sum();
-    let elements = plans.iter().flat_map(|plan| &plan.steps).map(|step| step.source().count).sum();
+    let elements = plans.iter().flat_map(|plan| &plan.steps).map(Step::count).sum();
     index_text(&metadata, &weight_map, bytes, elements)
 }
 
@@ -485,7 +485,7 @@ fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
     let Some(config) = config else { return Ok(None) };
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
     for tensor in plans.iter().flat_map(|plan| &plan.steps) {
-        *elements.entry(tensor.conversion.to.dtype().name()).or_default() += tensor.source().count;
+        *elements.entry(tensor.dtypes().1.name()).or_default() += tensor.count();
     }
     Ok(with_dtype(&config, &elements))
 }

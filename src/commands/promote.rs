@@ -240,6 +240,7 @@ fn plans<'a>(
         from,
         container,
         codes: None,
+        weights: None,
         fail_on: &[],
     };
     plan::build(&request, &input.shards, spread, &|_| {}).map_err(|error| error.in_file(&input.path))

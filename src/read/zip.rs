@@ -110,7 +110,9 @@ impl<'a, const N: usize> Zip<'a, N> {
         let states = in_order(threads, ranges, state, read, |(end, sums, found)| {
             self.advance(end);
             for (whole, sum) in whole.iter_mut().zip(&sums) {
-                sum.iter().for_each(|sum| whole.combine(sum));
+                if let Some(sum) = sum {
+                    whole.combine(sum);
+                }
             }
             let flow = merge(found);
             is_over = flow.is_break();

@@ -13,7 +13,7 @@ use crate::kernel::{Condition, Counts, Firsts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::operator::Operator;
-use crate::plan::{Plan, Step};
+use crate::plan::{How, Plan, Step};
 use crate::select::Kept;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
@@ -164,13 +164,16 @@ impl<'a> TensorReport<'a> {
         if result.fortran_order {
             firsts.renumber(|at| row_major(at, &source.shape));
         }
-        let old = &*source.name;
+        let old = if matches!(step.how, How::Convert(_)) { &*source.name } else { "" };
         Self {
             name: result.name.clone(),
             renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
-            shape: Cow::Borrowed(&source.shape),
-            from: step.conversion.from.dtype(),
-            to: step.conversion.to.dtype(),
+            shape: match &step.how {
+                How::Convert(_) => Cow::Borrowed(&source.shape),
+                How::Decode(_) => Cow::Owned(step.shape().to_vec()),
+            },
+            from: step.dtypes().0,
+            to: step.dtypes().1,
             stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
             is_converted: step.is_converted,
             kept: step.kept,

@@ -1,0 +1,125 @@
+//! How the output is divided.
+
+use crate::container::Form;
+use crate::plan::{How, Plan};
+use std::ops::Range;
+
+/// Bytes of input or output, whichever are more, that a thread takes at a time: enough to make a system call
+/// for each of them cheap, few enough to stay in the second-level cache.
+pub(super) const PIECE: u64 = 1 << 20;
+
+/// What lies in the output: a literal, or the results of a step.
+#[derive(Clone, Copy)]
+pub(super) enum Item {
+    Literal(usize),
+    Step(usize),
+}
+
+impl Item {
+    fn offset(self, plan: &Plan) -> u64 {
+        match self {
+            Self::Literal(at) => plan.literals[at].0,
+            Self::Step(at) => plan.steps[at].target().start,
+        }
+    }
+
+    /// Elements; of a literal its bytes, of a quantized weight its rows.
+    fn count(self, plan: &Plan) -> u64 {
+        match self {
+            Self::Literal(at) => plan.literals[at].1.len() as u64,
+            Self::Step(at) => match &plan.steps[at].how {
+                How::Convert(_) => plan.steps[at].source().count,
+                How::Decode(decoder) => decoder.rows(),
+            },
+        }
+    }
+}
+
+/// Some elements or rows of a step, or bytes of a literal.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub item: Item,
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Part {
+    pub(super) fn count(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    /// Its bytes in the output.
+    pub(super) fn target(&self, plan: &Plan) -> Range<u64> {
+        let offset = self.item.offset(plan);
+        let at = |unit| match self.item {
+            Item::Literal(_) => offset + unit,
+            Item::Step(at) => match &plan.steps[at].how {
+                How::Convert(conversion) => offset + bytes(conversion.to, unit),
+                How::Decode(decoder) => offset + unit * decoder.row_bytes(),
+            },
+        };
+        at(self.start)..at(self.end)
+    }
+}
+
+pub(super) fn bytes(form: Form, elements: u64) -> u64 {
+    form.bytes(elements).expect("the plan has counted all bytes")
+}
+
+/// Divides the output into pieces, in the order of their places: each is parts that lie side by side.
+pub(super) struct Pieces<'a> {
+    plan: &'a Plan<'a>,
+    order: Vec<Item>,
+    next: usize,
+    element: u64,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn new(plan: &'a Plan<'a>) -> Self {
+        let literals = (0..plan.literals.len()).map(Item::Literal);
+        let mut order: Vec<Item> = literals.chain((0..plan.steps.len()).map(Item::Step)).collect();
+        order.retain(|item| item.count(plan) > 0);
+        order.sort_by_key(|item| item.offset(plan));
+        Self { plan, order, next: 0, element: 0 }
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Vec<Part>;
+
+    fn next(&mut self) -> Option<Vec<Part>> {
+        let mut parts = Vec::new();
+        let mut room = PIECE;
+        while let Some(&item) = self.order.get(self.next) {
+            let count = item.count(self.plan);
+            let left = count - self.element;
+            let (bits, alignment) = match item {
+                Item::Literal(_) => (8, 1024),
+                Item::Step(at) => match self.plan.steps[at].direct() {
+                    Some(direct) => direct.unit(),
+                    None if parts.is_empty() => {
+                        self.next += 1;
+                        return Some(vec![Part { item, start: 0, end: count }]);
+                    }
+                    None => break,
+                },
+            };
+            let fitting = room * 8 / bits / alignment * alignment;
+            if left > fitting && fitting == 0 && !parts.is_empty() {
+                break; // the piece is full
+            }
+            let count = left.min(fitting.max(alignment));
+            parts.push(Part { item, start: self.element, end: self.element + count });
+            room = room.saturating_sub(count.saturating_mul(bits).div_ceil(8));
+            self.element += count;
+            if count == left {
+                self.next += 1;
+                self.element = 0;
+            }
+            if room == 0 {
+                break;
+            }
+        }
+        (!parts.is_empty()).then_some(parts)
+    }
+}

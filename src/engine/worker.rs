@@ -1,0 +1,208 @@
+//! What a thread does with a piece.
+
+use super::pieces::{Item, PIECE, Part, bytes};
+use super::{Found, comparer, counts_of, has_checksum};
+use crate::container::sum_of;
+use crate::conversion::{Conversion, run_kernel};
+use crate::error::{Error, Result};
+use crate::io::sink::Sink;
+use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
+use crate::measure::accuracy;
+use crate::plan::{Direct, Plan, Step};
+use crate::progress::Progress;
+use crate::quant::Decoder;
+use crate::read::{Mapped, Share};
+use crc32fast::Hasher;
+use std::ops::Range;
+
+/// A thread's state.
+pub(super) struct Worker<'a> {
+    plan: &'a Plan<'a>,
+    output: &'a dyn Sink,
+    progress: &'a dyn Progress,
+    /// Whether results are compared with their sources.
+    figures: bool,
+    buffer: Vec<u8>,
+    /// What is in the buffer: where each run of bytes goes, and how long it is.
+    runs: Vec<(u64, usize)>,
+    /// Bytes of a file that are in memory.
+    ahead: Option<Mapped<'a>>,
+    /// The first elements that this thread has found in a step: what it is given later comes behind them.
+    known: (usize, Firsts),
+}
+
+impl<'a> Worker<'a> {
+    pub(super) fn new(plan: &'a Plan<'a>, output: &'a dyn Sink, figures: bool, progress: &'a dyn Progress) -> Self {
+        let known = (0, Firsts::default());
+        Self { plan, output, progress, figures, buffer: Vec::new(), runs: Vec::new(), ahead: None, known }
+    }
+
+    /// Converts the parts of a piece and writes what lies side by side with one call.
+    pub(super) fn assemble(&mut self, parts: &[Part]) -> Result<Vec<(usize, Found)>> {
+        let mut all = Vec::new();
+        let mut read = 0;
+        self.runs.clear();
+        for part in parts {
+            let target = part.target(self.plan);
+            let at = match part.item {
+                Item::Literal(at) => {
+                    let room = self.room(&target)?;
+                    self.buffer[room]
+                        .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
+                    continue;
+                }
+                Item::Step(at) => at,
+            };
+            let step = &self.plan.steps[at];
+            let (found, bytes) = match step.direct().expect("others are streamed") {
+                Direct::Convert(conversion, kernel, mapped) => {
+                    self.convert(at, part, (conversion, kernel, mapped), target, parts.len() == 1)
+                }
+                Direct::Decode(decoder) => self.decode(step, part, decoder, &target),
+            }?;
+            read += bytes;
+            all.push((at, found));
+        }
+        let mut filled = 0;
+        for &(offset, len) in &self.runs {
+            self.output.write_at(offset, &self.buffer[filled..filled + len])?;
+            filled += len;
+        }
+        self.progress.advance(read);
+        Ok(all)
+    }
+
+    /// Converts some elements; returns what was found of them, and how many bytes were read.
+    fn convert(
+        &mut self,
+        at: usize,
+        part: &Part,
+        (conversion, kernel, mapped): (&Conversion, &Kernel, Mapped<'a>),
+        target: Range<u64>,
+        is_alone: bool,
+    ) -> Result<(Found, u64)> {
+        let step = &self.plan.steps[at];
+        let place = |element| bytes(conversion.from, element) as usize;
+        let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
+        let source = source.map_err(|error| step.error(error))?;
+        let mut found = Found::default();
+        // Straight from the page cache of one file to that of the other.
+        let is_plain = kernel.is_plain_copy() && is_alone;
+        let room = if is_plain { 0..0 } else { self.room(&target)? };
+        if !is_plain {
+            let (elements, count, result) = (step.sources[0].named(), part.count(), &mut self.buffer[room.clone()]);
+            let counts = run_kernel(kernel, conversion, elements, part.start, source, result, count)
+                .map_err(|error| step.error(error))?;
+            if self.known.0 != at {
+                self.known = (at, Firsts::default());
+            }
+            found.firsts = conversion.firsts(kernel, &counts, &self.known.1, part.start, source, count);
+            self.known.1.merge(found.firsts.clone());
+            found.counts = Some(Box::new(counts));
+        }
+        let result = if is_plain { source } else { &self.buffer[room] };
+        if let Some(mut comparer) = comparer(step, self.figures) {
+            found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
+        }
+        if has_checksum(step) {
+            found.sums = vec![sum_of(source), sum_of(result)];
+        }
+        if is_plain {
+            // The system reads the source here: it may have been cut short.
+            let in_source = |error: Error| error.in_file(mapped.file.path());
+            self.output.write_at(target.start, source).map_err(in_source)?;
+        }
+        Ok((found, source.len() as u64))
+    }
+
+    /// Decodes some rows of a quantized weight; returns as [`Self::convert`].
+    fn decode(&mut self, step: &Step, part: &Part, decoder: &Decoder, target: &Range<u64>) -> Result<(Found, u64)> {
+        let room = self.room(target)?;
+        let mut parts = Vec::with_capacity(step.sources.len());
+        for (source, range) in step.sources.iter().zip(decoder.part_ranges(part.start..part.end)) {
+            let mapped = source.mapped().expect("the plan takes parts that are mapped");
+            mapped.read(range.start as usize..range.end as usize).map_err(|error| source.error(error))?;
+            parts.push(&mapped.file[mapped.range]);
+        }
+        let result = &mut self.buffer[room];
+        let tally = decoder.decode(part.start..part.end, &parts, result).map_err(|error| step.error(error))?;
+        let counts = counts_of(&tally);
+        let mut found = Found { counts: Some(Box::new(counts)), ..Found::default() };
+        let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];
+        let infinite = [Condition::InputInfinite, Condition::Lost(Loss::Infinite)];
+        for (conditions, at) in [(nan, tally.first_nan), (infinite, tally.first_infinite)] {
+            // Where there are both kinds, the first of either counts as one of the input.
+            let met = conditions.into_iter().find(|condition| counts[*condition] > 0);
+            if let (Some(condition), Some(at)) = (met, at) {
+                found.firsts.add(condition, First { at, values: [String::new(), String::new()] });
+            }
+        }
+        if has_checksum(step) {
+            found.sums = vec![Hasher::new(); step.sources.len()];
+            found.sums.push(sum_of(result));
+        }
+        let (rows, bytes) = (u128::from(decoder.rows().max(1)), u128::from(step.bytes_in()));
+        let read = |rows_done: u64| (bytes * u128::from(rows_done) / rows) as u64;
+        Ok((found, read(part.end) - read(part.start)))
+    }
+
+    /// Some bytes of a source. Of tiny tensors, which lie side by side in the source too, those that follow are read from
+    /// the disk along with them.
+    fn source(&mut self, mapped: &Mapped<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
+        let range = mapped.range.start + range.start..mapped.range.start + range.end;
+        let contains = |ahead: &Mapped| {
+            std::ptr::eq(ahead.file, mapped.file) && ahead.range.start <= range.start && range.end <= ahead.range.end
+        };
+        if !self.ahead.as_ref().is_some_and(contains) {
+            let len = if are_tiny { range.len().max(PIECE as usize) } else { range.len() };
+            let ahead = range.start..mapped.file.len().min(range.start + len);
+            mapped.file.prefetch(ahead.clone())?;
+            self.ahead = Some(Mapped { range: ahead, ..mapped.clone() });
+        }
+        Ok(&mapped.file[range])
+    }
+
+    /// Room in the buffer for bytes that go to this place in the output.
+    fn room(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
+        let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
+        match self.runs.last_mut() {
+            Some((offset, before)) if *offset + *before as u64 == target.start => *before += len,
+            _ => self.runs.push((target.start, len)),
+        }
+        if let Some(more) = (filled + len).checked_sub(self.buffer.len()) {
+            self.buffer.try_reserve(more).map_err(|_| Error::new("out of memory").into_io())?;
+            self.buffer.resize(filled + len, 0);
+        }
+        Ok(filled..filled + len)
+    }
+
+    /// Converts a tensor whose elements come one after the other.
+    pub(super) fn stream(&mut self, at: usize) -> Result<(usize, Found)> {
+        let step = &self.plan.steps[at];
+        let (source, conversion) = (&step.sources[0], step.conversion().expect("rows can be decoded alone"));
+        let mut offset = step.target().start;
+        let mut hasher = Hasher::new();
+        let mut share = Share::new(source.stored_len(), source.tensor.count);
+        let (mut comparer, mut done) = (comparer(step, self.figures), 0);
+        let mut tally = comparer.as_ref().map(|_| Box::<accuracy::Tally>::default());
+        let is_sealed = step.results[0].seal.is_some();
+        let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
+            if let (Some(comparer), Some(tally)) = (&mut comparer, &mut tally) {
+                tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
+            }
+            done = elements;
+            self.output.write_at(offset, bytes)?;
+            offset += bytes.len() as u64;
+            if is_sealed {
+                hasher.update(bytes);
+            }
+            self.progress.advance(share.up_to(elements));
+            Ok(())
+        };
+        let reader = source.open();
+        let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
+        let found = found.map_err(|error| step.error(error))?;
+        let sums = vec![Hasher::new(), hasher];
+        Ok((at, Found { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, sums }))
+    }
+}

@@ -1,0 +1,306 @@
+//! What becomes of each logical tensor: it is converted, decoded or copied, or refused.
+
+use super::source::{check_from, known_dtype, opaque_form, source_form};
+use super::{Request, Spread};
+use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
+use crate::conversion;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use crate::operator::Operator;
+use crate::quant::Decoder;
+use crate::read::{Share, Stored};
+use crate::select::{Candidate, Kept, Rename};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The quantized weights that are decoded, by the stored tensors that they consist of.
+#[derive(Default)]
+pub struct Weights(HashMap<Place, Option<Weight>>);
+
+/// A tensor of the inputs: the number of the input, and its number in that.
+pub type Place = (usize, usize);
+
+/// A quantized weight that is decoded.
+pub struct Weight {
+    /// What it is called when it is decoded.
+    pub name: String,
+    /// Its parts, in the order of the decoder. It takes the place of the first.
+    pub parts: Vec<Place>,
+    /// What makes values of them.
+    pub decoder: Arc<Decoder>,
+}
+
+impl Weights {
+    /// Adds a weight.
+    ///
+    /// # Panics
+    /// When it has no parts.
+    pub fn add(&mut self, weight: Weight) {
+        self.0.extend(weight.parts[1..].iter().map(|part| (*part, None)));
+        self.0.insert(weight.parts[0], Some(weight));
+    }
+
+    /// Leaves a tensor out that decoded weights have no use for.
+    pub fn leave_out(&mut self, tensor: Place) {
+        self.0.insert(tensor, None);
+    }
+}
+
+/// A tensor as its model knows it.
+#[derive(Clone, Copy)]
+enum Logical<'a, 'r> {
+    Plain(&'a Tensor),
+    Weight(&'r Weight),
+}
+
+/// A logical tensor, and what is to become of it.
+pub(super) struct Chosen<'a> {
+    /// The number of the input that it comes from.
+    pub input: usize,
+    pub sources: Vec<Stored<'a>>,
+    pub from: From,
+    /// The type to convert to, or why the tensor is copied.
+    pub target: Result<Dtype, Kept>,
+    /// Its name in the output.
+    pub name: Cow<'a, str>,
+    /// Its type in the output.
+    pub dtype: Dtype,
+    /// Whether its elements will come in column-major order.
+    pub fortran_order: bool,
+    /// Of text, how long the texts are.
+    text: Option<Box<TextExtent>>,
+}
+
+/// What a logical tensor is made of.
+pub(super) enum From {
+    /// Elements in this form.
+    Elements(Form),
+    /// The parts of a quantized weight.
+    Parts(Arc<Decoder>),
+}
+
+impl Chosen<'_> {
+    /// Elements, which is the product of the shape.
+    fn count(&self) -> u64 {
+        match &self.from {
+            From::Elements(_) => self.sources[0].tensor.count,
+            From::Parts(decoder) => decoder.shape().iter().product(),
+        }
+    }
+
+    /// The tensor that the output is to hold.
+    pub(super) fn new_tensor(&self) -> NewTensor<'_> {
+        let source = self.sources[0].tensor;
+        let (shape, opaque) = match &self.from {
+            From::Elements(_) => (&source.shape[..], (source.elements == Elements::Opaque).then_some(&*source.stored)),
+            From::Parts(decoder) => (decoder.shape(), None),
+        };
+        NewTensor {
+            name: Cow::Borrowed(&self.name),
+            dtype: self.dtype,
+            shape,
+            count: self.count(),
+            fortran_order: self.fortran_order,
+            text: self.text.clone(),
+            opaque,
+        }
+    }
+}
+
+/// Decides for every tensor what becomes of it, and refuses what cannot be.
+pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>> {
+    let stored =
+        || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
+    let tensor = |(input, at): Place| &inputs[input].contents.tensors[at];
+    check_from(stored().map(tensor), request.from)?;
+    let logical = |place: Place| match request.weights.and_then(|weights| weights.0.get(&place)) {
+        None => Some((place.0, Logical::Plain(tensor(place)))),
+        Some(Some(weight)) => Some((place.0, Logical::Weight(weight))),
+        Some(None) => None,
+    };
+    let all: Vec<(usize, Logical)> = stored().filter_map(logical).collect();
+    let names = new_names(inputs, &all, request.container, &request.selection.renames)?;
+    let mut chosen = Vec::with_capacity(names.len());
+    for (&(input, logical), name) in all.iter().zip(names) {
+        chosen.push(match logical {
+            Logical::Plain(tensor) => {
+                let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
+                choose_plain(request, inputs, input, tensor, name).map_err(in_place)?
+            }
+            Logical::Weight(weight) => {
+                let source = |&(input, at): &Place| {
+                    let (files, tensor) = (&inputs[input].files[..], &inputs[input].contents.tensors[at]);
+                    Stored { files, tensor, elements: tensor.elements, is_transposed: false }
+                };
+                let sources = weight.parts.iter().map(source).collect();
+                choose_weight(request, input, sources, weight, name)?
+            }
+        });
+    }
+    Ok(chosen)
+}
+
+fn choose_weight<'a>(
+    request: &Request,
+    input: usize,
+    sources: Vec<Stored<'a>>,
+    weight: &Weight,
+    name: Cow<'a, str>,
+) -> Result<Chosen<'a>> {
+    if let Some(part) = sources.iter().find(|part| part.mapped().is_none_or(|mapped| mapped.checksum.is_some())) {
+        return Err(part.error(Error::new("parts of quantized weights are read from .safetensors files only")));
+    }
+    let dtype = weight.decoder.target();
+    if request.container.stores(dtype).is_none() {
+        return Err(sources[0].error(request.container.refusal(dtype)));
+    }
+    let (from, target) = (From::Parts(Arc::clone(&weight.decoder)), Ok(dtype));
+    Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
+}
+
+fn choose_plain<'a>(
+    request: &Request,
+    inputs: &'a [Input],
+    input: usize,
+    tensor: &'a Tensor,
+    new_name: Cow<'a, str>,
+) -> Result<Chosen<'a>> {
+    let Request { operator, selection, from, container, codes, .. } = *request;
+    let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
+    let is_alone = inputs[input].container.facts().holds_one;
+    let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
+    let files = &inputs[input].files[..];
+    if tensor.elements == Elements::Opaque {
+        let formats = [&inputs[input].container.facts(), &container.facts()];
+        let form = opaque_form(tensor, target.is_ok(), name, formats)?;
+        let source = Stored { files, tensor, elements: tensor.elements, is_transposed: false };
+        return Ok(Chosen {
+            input,
+            sources: vec![source],
+            from: From::Elements(form),
+            target: Err(Kept::LeftOut),
+            name: new_name,
+            dtype: form.dtype(),
+            fortran_order: false,
+            text: None,
+        });
+    }
+    // What is left as it is keeps the type that it is stored as, if it has one.
+    let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
+    let form = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
+    if let Ok(target) = target
+        && (target != form.dtype() || !matches!(operator, Operator::Promote(_)))
+    {
+        operator.check(form.dtype(), target)?;
+    }
+    let target = target.and_then(|target| {
+        let is_there = target == form.dtype() && operator.keeps(target);
+        if is_there { Err(Kept::Already) } else { Ok(target) }
+    });
+    if target.is_ok() {
+        // A rule names the tensors that it means.
+        let codes = codes.filter(|_| selection.rule(name).is_none());
+        if let Some((message, remedy)) = codes.and_then(|codes| codes.refusal(name)) {
+            return Err(Error::new(message).remedy(remedy));
+        }
+    }
+    let dtype = target.unwrap_or(form.dtype());
+    if container.stores(dtype).is_none() {
+        return Err(container.refusal(dtype));
+    }
+    let fortran_order = tensor.fortran_order && container.facts().has_fortran_order;
+    let is_transposed = tensor.fortran_order != fortran_order;
+    let source = Stored { files, tensor, elements: Elements::Typed(form), is_transposed };
+    Ok(Chosen {
+        input,
+        sources: vec![source],
+        from: From::Elements(form),
+        target,
+        name: new_name,
+        dtype,
+        fortran_order,
+        text: None,
+    })
+}
+
+/// Finds out how long the texts are that will be written: no file can be laid out without.
+pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
+    for chosen in chosen.iter_mut().filter(|chosen| chosen.dtype == Dtype::String) {
+        let (source, From::Elements(form)) = (&chosen.sources[0], &chosen.from) else { continue };
+        let mut share = Share::new(source.stored_len(), source.tensor.count);
+        let progress = &mut |elements| measured(share.up_to(elements));
+        let extent = source.open().and_then(|reader| conversion::measure(*form, source.named(), reader, progress));
+        chosen.text = Some(Box::new(extent.map_err(|error| source.error(error))?));
+    }
+    Ok(())
+}
+
+/// The tensors of each output file, in the order of the inputs.
+pub(super) fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<Vec<Chosen>> {
+    let mut groups: Vec<Vec<Chosen>> = Vec::new();
+    match spread {
+        Spread::One => groups.push(chosen),
+        Spread::AsInputs => {
+            groups.resize_with(inputs, Vec::new);
+            for tensor in chosen {
+                groups[tensor.input].push(tensor);
+            }
+        }
+        Spread::UpTo(limit) => {
+            groups.push(Vec::new());
+            let mut filled = 0_u64;
+            for tensor in chosen {
+                let bytes = tensor.dtype.packed_bytes(tensor.count()).unwrap_or(u64::MAX);
+                filled = filled.saturating_add(bytes);
+                if filled > limit && groups.last().is_some_and(|group| !group.is_empty()) {
+                    filled = bytes;
+                    groups.push(Vec::new());
+                }
+                groups.last_mut().expect("there is one from the start").push(tensor);
+            }
+        }
+    }
+    groups
+}
+
+/// The tensors' names in the output.
+fn new_names<'a>(
+    inputs: &'a [Input],
+    all: &[(usize, Logical<'a, '_>)],
+    container: &dyn Container,
+    renames: &[Rename],
+) -> Result<Vec<Cow<'a, str>>> {
+    let old_name = |&(input, logical): &(usize, Logical<'a, '_>)| match logical {
+        Logical::Plain(tensor) => Cow::Borrowed(inputs[input].name_of(tensor)),
+        Logical::Weight(weight) => Cow::Owned(weight.name.clone()),
+    };
+    let new_name = |one: &(usize, Logical<'a, '_>)| match one {
+        // A nameless tensor of a format with names stays one where there is only it.
+        (input, Logical::Plain(tensor))
+            if inputs[*input].container.facts().has_names && container.facts().holds_one =>
+        {
+            Cow::Borrowed(&*tensor.name)
+        }
+        _ => old_name(one),
+    };
+    let mut names: Vec<Cow<str>> = all.iter().map(new_name).collect();
+    if renames.is_empty() {
+        return Ok(names); // a container refuses two of a name
+    }
+    let places: HashMap<Cow<str>, usize> = all.iter().map(old_name).zip(0..).collect();
+    let mut done = HashSet::new();
+    for Rename { old, new } in renames {
+        let place = places.get(old.as_str());
+        let &place = place.ok_or_else(|| Error::new(format!("--rename: there is no tensor '{}'", shorten(old))))?;
+        if !done.insert(place) {
+            return Err(Error::new("--rename names it twice").in_tensor(old));
+        }
+        names[place] = Cow::Owned(new.clone());
+    }
+    let mut seen = HashSet::new();
+    match names.iter().find(|name| !seen.insert(&***name)) {
+        Some(clash) => Err(Error::new("two tensors would have this name").in_tensor(clash)),
+        None => Ok(names),
+    }
+}
