@@ -26,6 +26,7 @@ mod geometry;
 mod lanes;
 mod layout;
 mod parts;
+mod recognize;
 mod rotate;
 mod scales;
 mod segment;
@@ -41,6 +42,7 @@ pub use layout::{
     Values, Zeros,
 };
 pub use parts::{Parameters, Part};
+pub use recognize::{FoundWeight, Problem, Recognized, Source, StoredTensor, recognize, survey};
 pub use steps::Arithmetic;
 pub use table::{LAYOUTS, find};
 pub use tally::Tally;
