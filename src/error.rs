@@ -19,10 +19,10 @@ pub struct Error {
     message: String,
     /// More of what is wrong, a line each.
     details: Box<[String]>,
-    remedy: Option<String>,
+    remedy: Option<Box<str>>,
     exit_code: u8,
     is_io: bool,
-    source: Option<io::Error>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The exit code where the output exists.
@@ -87,7 +87,13 @@ impl Error {
             Some(code) => io::Error::from_raw_os_error(code),
             None => io::Error::new(error.kind(), error.to_string()),
         };
-        Self { is_io: true, source: Some(source), ..Self::new(format!("{what}: {}", describe(error))) }
+        Self { is_io: true, ..Self::new(format!("{what}: {}", describe(error))) }.with_source(source)
+    }
+
+    /// The error that caused this one, which [`std::error::Error::source`] gives.
+    #[must_use]
+    pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { source: Some(Box::new(source)), ..self }
     }
 
     /// The same error, as one of the system.
@@ -135,7 +141,7 @@ impl Error {
     /// What to do about it, as a command where one exists.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+        self.remedy = Some(remedy.into().into());
         self
     }
 
@@ -166,7 +172,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_ref().map(|source| source as _)
+        self.source.as_deref().map(|source| source as _)
     }
 }
 

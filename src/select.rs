@@ -4,7 +4,7 @@
 mod unmatched;
 
 use crate::dtype::Dtype;
-use crate::error::{as_glob, flag_with};
+use crate::error::{Error, as_glob, flag_with};
 use globset::{Glob, GlobMatcher, GlobSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -59,12 +59,14 @@ static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| {
 pub struct Pattern(GlobMatcher);
 
 impl std::str::FromStr for Pattern {
-    type Err = String;
+    type Err = Error;
 
     /// # Errors
     /// What is wrong with the pattern.
-    fn from_str(text: &str) -> Result<Self, String> {
-        Glob::new(text).map(|glob| Self(glob.compile_matcher())).map_err(|error| error.kind().to_string())
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Glob::new(text)
+            .map(|glob| Self(glob.compile_matcher()))
+            .map_err(|error| Error::new(error.kind().to_string()).with_source(error))
     }
 }
 
@@ -110,15 +112,15 @@ impl Rule {
 }
 
 impl std::str::FromStr for Rule {
-    type Err = String;
+    type Err = Error;
 
     /// # Errors
     /// What is wrong with the rule.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (pattern, target) = text.rsplit_once('=').ok_or("a rule is GLOB=DTYPE or GLOB=keep")?;
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (pattern, target) = text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=DTYPE or GLOB=keep"))?;
         let target = match target {
             "keep" => None,
-            dtype => Some(dtype.parse::<Dtype>().map_err(|error| error.to_string())?),
+            dtype => Some(dtype.parse::<Dtype>().map_err(|error| Error::new(error.to_string()).with_source(error))?),
         };
         Ok(Self { pattern: pattern.parse()?, target })
     }
@@ -147,12 +149,12 @@ impl std::fmt::Display for Rename {
 }
 
 impl std::str::FromStr for Rename {
-    type Err = String;
+    type Err = Error;
 
     /// # Errors
     /// When there is no `=`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (old, new) = text.split_once('=').ok_or("a new name is given as OLD=NEW")?;
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (old, new) = text.split_once('=').ok_or_else(|| Error::new("a new name is given as OLD=NEW"))?;
         Ok(Self { old: old.to_owned(), new: new.to_owned() })
     }
 }
@@ -345,5 +347,13 @@ mod tests {
         assert_eq!(target(&selection, "model.w", Dtype::Float32), Some(Dtype::Float16));
         assert_eq!(target(&selection, "model.bias", Dtype::Float32), None);
         assert_eq!(target(&selection, "head.w", Dtype::Float32), None);
+    }
+
+    #[test]
+    fn a_rule_that_is_refused_keeps_the_cause() {
+        let error = "*=float9".parse::<Rule>().unwrap_err();
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), error.to_string());
+        assert!(source.is::<crate::dtype::UnknownDtype>());
     }
 }

@@ -70,13 +70,14 @@ impl Opset {
 }
 
 impl FromStr for Opset {
-    type Err = String;
+    type Err = Error;
 
     /// # Errors
     /// Which numbers there are.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self> {
         let number = text.parse().ok().filter(|number| (1..=Self::NEWEST).contains(number));
-        number.map(Self).ok_or_else(|| format!("an opset is a number from 1 to {}, the newest known", Self::NEWEST))
+        let refused = || Error::new(format!("an opset is a number from 1 to {}, the newest known", Self::NEWEST));
+        number.map(Self).ok_or_else(refused)
     }
 }
 
