@@ -77,3 +77,26 @@ fn one_call_writes_the_file_that_the_program_writes() {
     assert!(refused.is_existing(), "{refused}");
     assert_eq!(bench.files(), ["a.safetensors", "b.safetensors", "in.safetensors"]);
 }
+
+#[test]
+fn the_program_runs_twice_in_one_process_and_from_two_threads() {
+    let bench = Bench::with("model.safetensors", "in.safetensors");
+    let run = |to: &str, output: &str| {
+        let [input, output] = ["in.safetensors", output].map(|name| bench.path(name).into_os_string());
+        let words = ["tcast", "cast", "-q", "--to", to, "-o"].map(std::ffi::OsString::from);
+        let arguments = words.into_iter().chain([output, input]);
+        let cli = <tcast::cli::Cli as clap::Parser>::try_parse_from(arguments).unwrap();
+        // An exit code can only be compared as text.
+        assert_eq!(format!("{:?}", tcast::commands::run(&cli)), format!("{:?}", std::process::ExitCode::SUCCESS));
+    };
+    std::thread::scope(|scope| {
+        for (to, outputs) in [("bf16", ["a.safetensors", "b.safetensors"]), ("f16", ["c.safetensors", "d.safetensors"])]
+        {
+            scope.spawn(move || outputs.into_iter().for_each(|output| run(to, output)));
+        }
+    });
+    for [one, other] in [["a", "b"], ["c", "d"]].map(|names| names.map(|name| format!("{name}.safetensors"))) {
+        assert!(bench.read(&one) == bench.read(&other));
+    }
+    assert!(bench.read("a.safetensors") != bench.read("c.safetensors"));
+}
