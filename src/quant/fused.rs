@@ -1,8 +1,8 @@
-//! Codes to bfloat16 in one pass over the values, for what nearly all weights are: the scales are numbers of ordinary size,
-//! and the library rounds the product once.
+//! Codes to products in one pass over the values, for what nearly all weights are: the scales are numbers of ordinary size,
+//! and the library rounds the product once, to float32 or to the target.
 //!
 //! The general way, which also counts, takes five passes: with AVX-512, one core makes about 1 value a nanosecond by it, and
-//! 2 to 4 by this one.
+//! 2 to 4 by this one to bfloat16.
 
 use super::lanes::{Floats, Lane};
 use crate::dtype::{Class, Dtype};
@@ -37,59 +37,84 @@ impl Fused {
         Some(Self::Floats(Floats::new(format, true), format.nan() as u8))
     }
 
-    /// Writes products as bfloat16, but for codes and scales that need the general way: then it gives false.
+    /// Whether scales are neither so large that a product may be infinite in the target, nor so small that one may be 0, of a
+    /// code that is not: the smallest is 2^-9.
     #[inline(always)]
-    pub(super) fn multiply(self, codes: &[u8], groups: &Groups, out: &mut [u8]) -> bool {
-        // A product beyond 2^-120 is no subnormal number of bfloat16, and so none becomes 0 that was not 0 before.
+    fn takes(self, codes: &[u8], scales: &Lane, target: Dtype) -> bool {
+        let (least, most) = if target == Dtype::Float16 { (3.1e-5, 50.0) } else { (1e-32, 1e37) };
         let is_ordinary = |bytes: &[u8; 4]| {
             let scale = f32::from_le_bytes(*bytes).abs();
-            (scale < 1e37) & ((scale > 1e-32) | (scale == 0.0))
+            (scale < most) & ((scale > least) | (scale == 0.0))
         };
-        if !groups.scales.iter().fold(true, |all, scale| all & is_ordinary(scale)) {
+        let nan = if let Self::Floats(_, nan) = self { nan } else { u8::MAX };
+        scales.iter().fold(true, |all, scale| all & is_ordinary(scale))
+            && (nan == u8::MAX || codes.iter().fold(true, |all, code| all & (code & 0x7f != nan)))
+    }
+
+    /// Writes products in bfloat16 where that is the target, and otherwise in float32. Gives false, and may write anything,
+    /// where codes or scales need the general way.
+    #[inline(always)]
+    pub(super) fn multiply(self, codes: &[u8], groups: &Groups, target: Dtype, out: &mut [u8]) -> bool {
+        if !self.takes(codes, groups.scales, target) {
             return false;
         }
-        let factor = if groups.is_halved { 2.0 } else { 1.0 };
-        let out = out.as_chunks_mut().0;
-        match self {
-            Self::Floats(floats, nan) => {
-                if nan != u8::MAX && codes.iter().fold(false, |any, code| any | (code & 0x7f == nan)) {
-                    return false;
-                }
-                products(codes, groups, out, |code, _| floats.number(code) * factor);
-            }
-            Self::Unsigned(half) if groups.zeros.is_empty() => {
-                products(codes, groups, out, |code, _| (i32::from(code) - half) as f32);
-            }
-            Self::Unsigned(_) => products(codes, groups, out, |code, zero| f32::from(code) - zero),
-            Self::Signed if groups.zeros.is_empty() => products(codes, groups, out, |code, _| f32::from(code as i8)),
-            Self::Signed => products(codes, groups, out, |code, zero| f32::from(code as i8) - zero),
+        if target == Dtype::Bfloat16 {
+            self.write(codes, groups, out.as_chunks_mut().0, round);
+        } else {
+            self.write(codes, groups, out.as_chunks_mut().0, f32::to_le_bytes);
         }
         true
+    }
+
+    #[inline(always)]
+    fn write<const W: usize>(
+        self,
+        codes: &[u8],
+        groups: &Groups,
+        out: &mut [[u8; W]],
+        finish: impl Fn(f32) -> [u8; W] + Copy,
+    ) {
+        let factor = if groups.is_halved { 2.0 } else { 1.0 };
+        match self {
+            Self::Floats(floats, _) => products(codes, groups, out, |code, _| floats.number(code) * factor, finish),
+            Self::Unsigned(half) if groups.zeros.is_empty() => {
+                products(codes, groups, out, |code, _| (i32::from(code) - half) as f32, finish);
+            }
+            Self::Unsigned(_) => products(codes, groups, out, |code, zero| f32::from(code) - zero, finish),
+            // Without zero points their iterator gives 0.
+            Self::Signed => products(codes, groups, out, |code, zero| f32::from(code as i8) - zero, finish),
+        }
     }
 }
 
 /// Group by group, so that scale and zero point of a group are constants of a loop; those of common sizes have loops of
 /// a known length.
 #[inline(always)]
-fn products(codes: &[u8], groups: &Groups, out: &mut [[u8; 2]], number: impl Fn(u8, f32) -> f32 + Copy) {
+fn products<const W: usize>(
+    codes: &[u8],
+    groups: &Groups,
+    out: &mut [[u8; W]],
+    number: impl Fn(u8, f32) -> f32 + Copy,
+    finish: impl Fn(f32) -> [u8; W] + Copy,
+) {
     let zeros = groups.zeros.iter().chain(std::iter::repeat(&[0; 4]));
     let mut factors =
         groups.scales.iter().zip(zeros).map(|pair| (f32::from_le_bytes(*pair.0), f32::from_le_bytes(*pair.1)));
     match (groups.size, groups.skip) {
         (1, _) => {
             for ((out, code), scale) in out.iter_mut().zip(codes).zip(groups.scales) {
-                *out = round(number(*code, 0.0) * f32::from_le_bytes(*scale));
+                *out = finish(number(*code, 0.0) * f32::from_le_bytes(*scale));
             }
         }
-        (16, 0) => products_by::<16>(codes, factors, out, number),
-        (32, 0) => products_by::<32>(codes, factors, out, number),
+        (16, 0) => products_by::<16, W>(codes, factors, out, number, finish),
+        (32, 0) => products_by::<32, W>(codes, factors, out, number, finish),
         (size, skip) => {
             let first = (size - skip).min(codes.len());
             let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
-            let mut group = |codes: &[u8], out: &mut [[u8; 2]]| {
+            let mut group = |codes: &[u8], out: &mut [[u8; W]]| {
                 let (scale, zero) = factors.next().unwrap_or_default();
                 for (out, code) in out.iter_mut().zip(codes) {
-                    *out = round(number(*code, zero) * scale);
+                    *out = finish(number(*code, zero) * scale);
                 }
             };
             group(codes.0, out.0);
@@ -99,21 +124,22 @@ fn products(codes: &[u8], groups: &Groups, out: &mut [[u8; 2]], number: impl Fn(
 }
 
 #[inline(always)]
-fn products_by<const N: usize>(
+fn products_by<const N: usize, const W: usize>(
     codes: &[u8],
     mut factors: impl Iterator<Item = (f32, f32)>,
-    out: &mut [[u8; 2]],
+    out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
+    finish: impl Fn(f32) -> [u8; W] + Copy,
 ) {
     let ((codes, last), (out, last_out)) = (codes.as_chunks::<N>(), out.as_chunks_mut::<N>());
     for ((codes, out), (scale, zero)) in codes.iter().zip(out).zip(&mut factors) {
         for (out, code) in out.iter_mut().zip(codes) {
-            *out = round(number(*code, zero) * scale);
+            *out = finish(number(*code, zero) * scale);
         }
     }
     if let Some((scale, zero)) = factors.next() {
         for (out, code) in last_out.iter_mut().zip(last) {
-            *out = round(number(*code, zero) * scale);
+            *out = finish(number(*code, zero) * scale);
         }
     }
 }

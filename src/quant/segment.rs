@@ -162,7 +162,18 @@ impl Rows<'_> {
         // 3. Ordinary numbers take the short way.
         if let Some(fused) = steps.fused.filter(|_| index.is_none()) {
             let groups = Groups { scales: scales_of, zeros: zeros_of, size, skip, is_halved };
-            if fused.multiply(codes, &groups, out) && !has_special(out, steps.target) {
+            // float16 has its rounding in the kernels only.
+            let is_done = if steps.target == Dtype::Float16 {
+                let products = room.values[..columns].as_flattened_mut();
+                let is_done = fused.multiply(codes, &groups, steps.target, products);
+                if is_done {
+                    run(&steps.encode, products, out, columns);
+                }
+                is_done
+            } else {
+                fused.multiply(codes, &groups, steps.target, out)
+            };
+            if is_done && !has_special(out, steps.target) {
                 return Tally::default();
             }
         }

@@ -93,8 +93,7 @@ impl Steps {
             Values::Map => Widening::Map,
         };
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
-        let is_short = target == Dtype::Bfloat16
-            && arithmetic == Arithmetic::Library
+        let is_short = arithmetic == Arithmetic::Library
             && product.and_then(Through::new).is_none()
             && parameters.rotation.is_none()
             && layout.global != Combination::Over127;
