@@ -10,6 +10,7 @@ use crate::quant::Decoder;
 use crate::read::{Mapped, Stored};
 use crate::select::Kept;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -97,8 +98,8 @@ impl Plan<'_> {
                 used.push(source.files);
             }
         }
-        used.sort_unstable_by_key(|files| files.as_ptr());
-        used.dedup_by_key(|files| files.as_ptr());
+        let mut seen = HashSet::new(); // in the order of the steps, so that the error is always about the same file
+        used.retain(|files| seen.insert(files.as_ptr()));
         used.into_iter().flatten().try_for_each(MappedFile::check_unchanged)
     }
 }
