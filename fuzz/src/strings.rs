@@ -159,9 +159,31 @@ fn check_argument(text: &str) {
         assert_eq!(again.parse::<Rule>().expect("it was one before").to_string(), again);
     }
     // The rule that messages propose means the tensor that they name.
-    let quoted = rule_to_keep(text);
-    let inside = quoted.strip_prefix('\'').and_then(|text| text.strip_suffix('\'')).expect("it is quoted");
-    let rule: Rule = inside.replace(r"'\''", "'").parse().unwrap_or_else(|error| panic!("{quoted}: {error}"));
+    let proposed = rule_to_keep(text);
+    let word = proposed.strip_prefix("--rule").and_then(|word| word.strip_prefix([' ', '='])).expect("it has the flag");
+    let rule: Rule = unquoted(word).parse().unwrap_or_else(|error| panic!("{proposed}: {error}"));
     let selection = Selection { rules: vec![rule], ..Selection::default() };
-    assert!(selection.rule(text).is_some(), "{quoted} does not match");
+    assert!(selection.rule(text).is_some(), "{proposed} does not match");
+}
+
+/// What a POSIX shell makes of a word in quotes, `'...'` or `$'...'`.
+fn unquoted(word: &str) -> String {
+    let inside = |start: &str| word.strip_prefix(start).and_then(|word| word.strip_suffix('\''));
+    let Some(escaped) = inside("$'") else { return inside("'").expect("it is quoted").replace(r"'\''", "'") };
+    let (mut bytes, mut rest) = (Vec::new(), escaped.as_bytes());
+    while let [first, after @ ..] = rest {
+        rest = after;
+        match (first, after) {
+            (b'\\', [a @ b'0'..=b'3', b, c, after @ ..]) => {
+                bytes.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+                rest = after;
+            }
+            (b'\\', [quoted, after @ ..]) => {
+                bytes.push(*quoted);
+                rest = after;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).expect("it was text")
 }
