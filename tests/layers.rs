@@ -1,11 +1,11 @@
-//! The house: who may import whom. Every room uses only rooms below it.
+//! The modules of `src`: which may import which, where `unsafe` code may be, and how long files are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// From the top down; a room may use those in the lines after its own.
-const ROOMS: &[&[&str]] = &[
+/// From the top down: a module may import those in the lines after its own.
+const LAYERS: &[&[&str]] = &[
     &["main"],
     &["commands"],
     &["cli"],
@@ -22,22 +22,22 @@ const ROOMS: &[&[&str]] = &[
 ];
 
 #[test]
-fn rooms_import_downwards_only() {
+fn modules_import_downwards_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut seen = 0;
     for file in files(&source) {
         let relative = file.strip_prefix(&source).unwrap();
-        let room = relative.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
-        if room == "lib" {
+        let module = relative.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs");
+        if module == "lib" {
             continue;
         }
-        let floor = ROOMS.iter().position(|rooms| rooms.contains(&room));
-        let floor = floor.unwrap_or_else(|| panic!("src/{}: give the room a line in ROOMS", relative.display()));
+        let layer = LAYERS.iter().position(|modules| modules.contains(&module));
+        let layer = layer.unwrap_or_else(|| panic!("src/{}: add the module to LAYERS", relative.display()));
         let text = fs::read_to_string(&file).unwrap();
         for used in text.match_indices("crate::").map(|(at, found)| &text[at + found.len()..]) {
             let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
-            let below = ROOMS[floor + 1..].iter().any(|rooms| rooms.contains(&used));
-            assert!(below || used == room, "src/{}: {room} may not use {used}", relative.display());
+            let below = LAYERS[layer + 1..].iter().any(|modules| modules.contains(&used));
+            assert!(below || used == module, "src/{}: {module} may not import {used}", relative.display());
             seen += 1;
         }
     }
@@ -133,28 +133,64 @@ fn stem(file: &Path) -> String {
 }
 
 #[test]
-fn the_picture_of_the_house_is_true() {
-    let picture = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/CONTRIBUTING.md")).unwrap();
-    let (_, picture) = picture.split_once("```text\nmain ").expect("the list of the rooms begins with main");
-    let (picture, _) = picture.split_once("```").unwrap();
-    let lines = format!("main {picture}");
-    // Two blanks end the rooms of a floor.
-    let floors: Vec<Vec<&str>> =
+fn the_list_in_contributing_is_the_same() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/CONTRIBUTING.md")).unwrap();
+    let (_, list) = page.split_once("```text\nmain ").expect("the list of modules begins with main");
+    let (list, _) = list.split_once("```").unwrap();
+    let lines = format!("main {list}");
+    // Two blanks end the modules of a layer.
+    let layers: Vec<Vec<&str>> =
         lines.lines().map(|line| line.split("  ").next().unwrap().trim().split(", ").collect()).collect();
-    assert_eq!(floors, ROOMS, "CONTRIBUTING.md lists the rooms as tests/layers.rs has them");
+    assert_eq!(layers, LAYERS, "the lists of modules in CONTRIBUTING.md and tests/layers.rs differ");
 }
 
 #[test]
 fn unsafe_code_stands_in_two_files_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let with_unsafe: Vec<PathBuf> = files(&source)
-        .into_iter()
-        .filter(|file| fs::read_to_string(file).unwrap().contains("allow(unsafe_code"))
-        .collect();
-    let mut names: Vec<_> =
-        with_unsafe.iter().map(|file| file.strip_prefix(&source).unwrap().to_str().unwrap()).collect();
-    names.sort_unstable();
-    assert_eq!(names, ["io/map.rs", "kernel/isa.rs"]);
+    let has_unsafe = |file: &PathBuf| fs::read_to_string(file).unwrap().contains("allow(unsafe_code");
+    let names: BTreeSet<_> = files(&source).into_iter().filter(has_unsafe).map(|file| name(&file, &source)).collect();
+    assert!(names.iter().eq(&["io/map.rs", "kernel/isa.rs"]), "{names:?}");
+}
+
+/// How long a file may be without a sentence among its first lines that begins `//! Longer than 400 lines because`.
+const LONG: usize = 400;
+
+/// Longer files without a reason. No file may be added, and a file that was split leaves the list.
+const TOO_LONG: &[&str] = &[
+    "commands/convert.rs",
+    "commands/folder.rs",
+    "container/checkpoint/mod.rs",
+    "container/mod.rs",
+    "container/npy.rs",
+    "container/safetensors.rs",
+    "conversion.rs",
+    "error.rs",
+    "io/output.rs",
+    "measure/accuracy.rs",
+    "report/mod.rs",
+    "slice.rs",
+    "staging/mod.rs",
+];
+
+#[test]
+fn long_files_say_why() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let is_too_long = |file: &PathBuf| {
+        let text = fs::read_to_string(file).unwrap();
+        let has_reason = text.lines().take(10).any(|line| line.starts_with("//! Longer than 400 lines because "));
+        text.lines().count() > LONG && !has_reason
+    };
+    let found: BTreeSet<_> = files(&source).into_iter().filter(is_too_long).map(|file| name(&file, &source)).collect();
+    let known = TOO_LONG.iter().map(|name| (*name).to_owned()).collect();
+    let new: Vec<_> = found.difference(&known).collect();
+    assert!(new.is_empty(), "longer than {LONG} lines: split the file, or say why on its first lines: {new:?}");
+    let short: Vec<_> = known.difference(&found).collect();
+    assert!(short.is_empty(), "not too long any more: remove it from TOO_LONG: {short:?}");
+}
+
+/// The path of a file in a folder, as the lists above have it.
+fn name(file: &Path, folder: &Path) -> String {
+    file.strip_prefix(folder).unwrap().to_str().unwrap().replace('\\', "/")
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
