@@ -95,7 +95,6 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SlurmdParameters=config_overrides
-SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
 NodeName=node NodeHostname=$(hostname -s) NodeAddr=localhost CPUs=32 RealMemory=65536
