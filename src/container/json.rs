@@ -4,6 +4,7 @@
 use crate::error::shorten;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -123,6 +124,18 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
         rest = &rest[len..];
     }
     Cow::Owned(changed)
+}
+
+/// The members of a JSON object, each as the text that it is; of two with a name the last, as Python has it. `None` where
+/// the text is no object.
+pub(crate) fn members(json: &str) -> Option<BTreeMap<Cow<'_, str>, &RawValue>> {
+    serde_json::from_str(json).ok()
+}
+
+/// A config as JSON. What Python writes for NaN and infinities is a number of the same length there: every place in the
+/// result is the same place in the config.
+pub(crate) fn as_json(config: &str) -> Cow<'_, str> {
+    without_python_literals(config, |literal| format!("{:0<1$}", "0.", literal.len()))
 }
 
 #[cfg(test)]

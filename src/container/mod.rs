@@ -21,6 +21,7 @@ mod zip;
 pub(crate) use deflate::deflate;
 pub(crate) use form::TextExtent;
 pub use form::{Form, TextForm};
+pub(crate) use json::{as_json, members};
 pub use reader::Reader;
 #[doc(hidden)] // what containers are made of
 pub use {reader::Stream, reader::Streamed, text::TextError};

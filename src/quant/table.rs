@@ -99,6 +99,7 @@ pub static LAYOUTS: &[Layout] = &[
             &[(Role::Codes, ""), (Role::Scale, "_scales_inv")],
             &[(Role::Codes, ".weight"), (Role::Scale, ".scale")], // DeepSeek-V4
             &[(Role::Codes, ".weight"), (Role::Scale, ".qscale_weight"), (Role::Activation, ".qscale_act")], // Mistral
+            &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale"), (Role::Activation, ".input_scale")], // vLLM
         ],
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Block]),
         scale_dtypes: &[Float32, Bfloat16, Float16, Float8E8M0, Uint8],

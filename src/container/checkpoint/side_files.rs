@@ -1,7 +1,7 @@
 //! What lies beside the shards of a checkpoint: config, tokenizer, chat template and whatever else goes with a model.
 
 use super::{is_index, is_shard_name, read_text};
-use crate::container::json::{MapOnly, without_python_literals};
+use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result, shorten};
 use crate::io::output::is_own;
@@ -103,18 +103,6 @@ pub fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.is_empty()
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
-}
-
-/// The members of a JSON object, each as the text that it is; of two with a name the last, as Python has it. `None` where
-/// the text is no object.
-fn members(json: &str) -> Option<BTreeMap<Cow<'_, str>, &RawValue>> {
-    serde_json::from_str(json).ok()
-}
-
-/// A config as JSON. What Python writes for NaN and infinities is a number of the same length there: every place in the
-/// result is the same place in the config.
-fn as_json(config: &str) -> Cow<'_, str> {
-    without_python_literals(config, |literal| format!("{:0<1$}", "0.", literal.len()))
 }
 
 /// The config of a folder, if it has one.

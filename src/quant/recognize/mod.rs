@@ -4,16 +4,86 @@
 //! have to agree: a contradiction is an error that names both sides. It is a pure function but for the few tensors whose
 //! content it has to know, which it reads through [`Source::read`].
 
+mod block;
+mod claims;
+mod comfy;
+mod descriptions;
 mod found;
+mod groups;
+mod leftover;
+mod modules;
+mod names;
+mod weigh;
 
 pub use found::{FoundWeight, Problem, Recognized, Source, StoredTensor};
 
-use crate::error::{Error, Result, counted};
+use crate::error::{Error, Result, counted, shorten};
+use claims::Claims;
+use comfy::Layers;
+use names::{Pair, pairs};
+use std::collections::HashSet;
+use weigh::Finder;
 
 /// Finds the quantized weights of a checkpoint, and everything that is wrong with them: for commands that show.
 #[must_use]
 pub fn survey(source: &Source) -> Recognized {
-    Recognized { plain: (0..source.tensors.len()).collect(), ..Recognized::default() }
+    let mut found = Recognized::default();
+    let read = Claims::read(source).and_then(|claims| Ok((claims, Layers::read(source)?)));
+    let (claims, layers) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            found.problems.push(Problem { tensors: Vec::new(), error });
+            found.plain = (0..source.tensors.len()).collect();
+            return found;
+        }
+    };
+    found.method.clone_from(&claims.method);
+    let places = source.tensors.iter().enumerate().map(|(index, tensor)| (tensor.name, index)).collect();
+    let finder = Finder { source, places, claims, layers };
+    let mut is_used = vec![false; source.tensors.len()];
+    let mut names = HashSet::new();
+    for (codes, tensor) in source.tensors.iter().enumerate() {
+        let pairs: Vec<Pair> = pairs(tensor.name, &finder.places);
+        let mut pairs = pairs.into_iter().filter(|pair| can_be_codes(tensor, pair));
+        let Some(pair) = pairs.next() else { continue };
+        let weight = match pairs.next() {
+            Some(other) => {
+                let [one, two] = [pair.scale, other.scale].map(|scale| shorten(source.tensors[scale].name));
+                Err(Error::new(format!("'{one}' and '{two}' are both its scales")).in_tensor(tensor.name))
+            }
+            None => finder.weigh(codes, &pair).and_then(|weight| {
+                let is_taken = weight.name != tensor.name && finder.places.contains_key(&*weight.name);
+                if is_taken || !names.insert(weight.name.clone()) {
+                    let message = format!("it would be decoded to '{}', of which there is one", shorten(&weight.name));
+                    return Err(Error::new(message).in_tensor(tensor.name));
+                }
+                Ok(weight)
+            }),
+        };
+        match weight {
+            Ok(weight) => {
+                weight.parts.iter().for_each(|(_, index)| is_used[*index] = true);
+                found.weights.push(weight);
+            }
+            Err(error) => {
+                let rows = pair.family.rows.iter();
+                let parts = rows.flat_map(|(_, names)| finder.parts(pair.stem, names)).map(|(_, index)| index);
+                let tensors: Vec<usize> =
+                    parts.filter(|index| !std::mem::replace(&mut is_used[*index], true)).collect();
+                found.orphans.extend(&tensors);
+                found.add(Problem { tensors, error });
+            }
+        }
+    }
+    leftover::sort(&finder, &is_used, &mut found);
+    found
+}
+
+/// Whether a tensor of this dtype can be the codes beside a scale, or says by its name that it is.
+fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
+    let is_plain_name = matches!(pair.family.codes, "" | ".weight");
+    let dtypes = pair.family.rows.iter().flat_map(|(layout, _)| layout.codes.dtypes);
+    !is_plain_name || dtypes.clone().any(|dtype| tensor.dtype == Some(*dtype))
 }
 
 /// Finds the quantized weights of a checkpoint: for commands that convert.

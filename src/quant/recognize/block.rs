@@ -1,0 +1,72 @@
+//! The `quantization_config` of a model as JSON, and what one entry of it says of a weight.
+
+use crate::dtype::Dtype;
+use crate::quant::{Parameters, Role};
+use serde_json::{Map, Value};
+
+/// What is said of a weight.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Claim {
+    /// The layouts that it may have.
+    pub(super) layouts: Vec<&'static str>,
+    pub(super) parameters: Parameters,
+    /// Parts that the layout can do without and this weight cannot.
+    pub(super) needs: Vec<Role>,
+    /// The dtype of codes, where it is told.
+    pub(super) codes: Option<Dtype>,
+    /// Scales are not exponents.
+    pub(super) no_exponents: bool,
+    /// Who says so and in which words: "the config says ...".
+    pub(super) said: String,
+}
+
+impl Claim {
+    pub(super) fn new(layouts: &[&'static str], said: &str) -> Self {
+        Self { layouts: layouts.to_vec(), said: said.to_owned(), ..Self::default() }
+    }
+}
+
+/// An object of a config.
+pub(super) struct Block<'a>(pub(super) &'a Map<String, Value>);
+
+impl<'a> Block<'a> {
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.0.get(key)
+    }
+
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&self, key: &str) -> Option<&'a str> {
+        self.get(key)?.as_str()
+    }
+
+    pub(super) fn is_true(&self, key: &str) -> bool {
+        self.get(key) == Some(&Value::Bool(true))
+    }
+
+    /// The number under the first of these keys that has one.
+    pub(super) fn number(&self, keys: &[&str]) -> Option<u64> {
+        keys.iter().find_map(|key| self.get(key)?.as_u64())
+    }
+
+    pub(super) fn integer(&self, keys: &[&str]) -> Option<i64> {
+        keys.iter().find_map(|key| self.get(key)?.as_i64())
+    }
+
+    /// The texts of the lists under these keys.
+    pub(super) fn texts(&self, keys: &[&str]) -> Vec<&'a str> {
+        let lists = keys.iter().filter_map(|key| self.get(key)?.as_array());
+        lists.flatten().filter_map(Value::as_str).collect()
+    }
+
+    /// The members of the object under a key.
+    pub(super) fn object(&self, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+        self.get(key).and_then(Value::as_object).into_iter().flatten()
+    }
+
+    pub(super) fn inner(&self, key: &str) -> Option<Block<'a>> {
+        self.get(key)?.as_object().map(Block)
+    }
+}

@@ -1,0 +1,350 @@
+//! What the config of a checkpoint says of its weights.
+
+use super::block::{Block, Claim};
+use super::found::Source;
+use super::groups::{self, Rule};
+use super::modules::{Listed, ModuleList, Style, pattern};
+use crate::container::{as_json, members};
+use crate::error::{Error, Result, shorten};
+use crate::quant::{Group, Parameters, Role};
+use regex::Regex;
+use serde_json::Value;
+use std::collections::HashMap;
+
+/// All that a config says.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// The method, where a config names one.
+    pub(super) method: Option<String>,
+    /// What is not quantized.
+    ignored: ModuleList,
+    claims: Vec<Claim>,
+    /// Claims on single modules; `None` where a module is not quantized.
+    named: HashMap<String, Option<usize>>,
+    patterned: Vec<(Regex, Option<usize>)>,
+    /// Claims on all others.
+    others: Vec<usize>,
+}
+
+/// What it says of one module.
+pub(super) struct Said<'a> {
+    /// The entry that says it is not quantized.
+    pub(super) ignored: Option<Listed>,
+    /// What it may be otherwise.
+    pub(super) claims: Vec<&'a Claim>,
+}
+
+/// Methods whose weights tcast does not decode, with what is known of them.
+const REFUSED: &[(&str, &str)] = &[
+    ("gguf", "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools"),
+    ("fbgemm_fp8", "FP8 of fbgemm, with a scale for each row and a bound of activations"),
+    ("torchao", "tensor subclasses of torchao; let torchao dequantize them"),
+    ("hqq", "half-quadratic quantization, with zero points in floats"),
+    ("aqlm", "additive codebooks"),
+    ("vptq", "vector codebooks"),
+    ("quip", "lattice codebooks and rotations"),
+    ("spqr", "groups of 3 bits with sparse outliers"),
+    ("higgs", "Hadamard transforms and grids"),
+    ("bitnet", "ternary weights"),
+    ("eetq", "int8 in the order of a CUDA kernel"),
+    ("exl2", "mixed widths of ExLlamaV2"),
+    ("exl3", "trellis codes of ExLlamaV3"),
+    ("marlin", "int4 in the order of a CUDA kernel"),
+    ("fp_quant", "Hadamard transforms and FP4"),
+    ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
+];
+
+impl Claims {
+    pub(super) fn read(source: &Source) -> Result<Self> {
+        let Some((file, text)) = quantization(source)? else { return Ok(Self::default()) };
+        let in_file = |error: Error| error.in_file(file.as_ref());
+        /// Configs that list every module of a large model have a few MiB.
+        const MOST: usize = 16 << 20;
+        if text.len() > MOST {
+            return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
+        }
+        let Ok(Value::Object(block)) = serde_json::from_str::<Value>(&text) else {
+            return Err(in_file(Error::new("its quantization_config is no object")));
+        };
+        let claims = Self::of(&Block(&block), file).map_err(in_file)?;
+        if file == CONFIG
+            && let Some(other) = source.hf_quant_config.and_then(modelopt_algorithm)
+            && let Some(own) = block.get("quant_algo").and_then(Value::as_str)
+            && own != other
+        {
+            let message = format!(
+                "its quant_algo is '{}', and that of hf_quant_config.json is '{}'",
+                shorten(own),
+                shorten(&other)
+            );
+            return Err(in_file(Error::new(message)));
+        }
+        Ok(claims)
+    }
+
+    fn of(block: &Block, file: &str) -> Result<Self> {
+        let method = match block.text("quant_method") {
+            Some(method) => method.to_lowercase(),
+            None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt".to_owned(),
+            None if block.has("config_groups") => "compressed-tensors".to_owned(),
+            None if block.is_true("load_in_4bit") || block.is_true("load_in_8bit") => "bitsandbytes".to_owned(),
+            None if file == QUANTIZE_CONFIG => "gptq".to_owned(),
+            None => return Err(Error::new("its quantization_config does not name a quant_method")),
+        };
+        let mut claims = Self { method: Some(method.clone()), ..Self::default() };
+        let ignored = |keys: &[&str], style| ModuleList::new(&block.texts(keys), style);
+        let skipped = || ignored(&["modules_to_not_convert", "ignored_layers"], Style::Transformers);
+        match &*method {
+            "fp8" | "mxfp8" => {
+                claims.ignored = skipped();
+                claims.add(fine_grained(block, &method)?);
+                if block.text("expert_dtype") == Some("fp4") {
+                    claims.add(Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'"));
+                }
+            }
+            "compressed-tensors" | "compressed_tensors" => {
+                claims.ignored = ignored(&["ignore"], Style::Prefixed);
+                claims.rules(groups::compressed_tensors(block)?);
+            }
+            "mxfp4" => {
+                claims.ignored = skipped();
+                claims.add(Claim::new(&["gptoss-mxfp4"], "the config says quant_method 'mxfp4'"));
+            }
+            "gptq" => {
+                claims.rules(packed(block, "gptq", gptq(block)?)?);
+            }
+            "awq" => {
+                claims.ignored = skipped();
+                claims.rules(packed(block, "awq", awq(block)?)?);
+            }
+            "auto-round" | "intel/auto-round" => claims.rules(auto_round(block)?),
+            "bitsandbytes" => {
+                claims.ignored = ignored(&["llm_int8_skip_modules"], Style::Transformers);
+                let layout = if block.is_true("load_in_8bit") { "bnb-int8" } else { "bnb-4bit" };
+                let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
+                claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
+            }
+            "quanto" => {
+                claims.ignored = skipped();
+                claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'"));
+            }
+            modelopt if modelopt.starts_with("modelopt") => {
+                claims.ignored = ignored(&["ignore", "exclude_modules"], Style::Globs);
+                claims.rules(groups::modelopt(block)?);
+            }
+            other => return Err(unknown(other)),
+        }
+        Ok(claims)
+    }
+
+    fn add(&mut self, claim: Claim) {
+        self.others.push(self.claims.len());
+        self.claims.push(claim);
+    }
+
+    fn rules(&mut self, rules: Vec<Rule>) {
+        for rule in rules {
+            let place = rule.claim.map(|claim| {
+                self.claims.push(claim);
+                self.claims.len() - 1
+            });
+            self.named.extend(rule.names.into_iter().map(|name| (name, place)));
+            self.patterned.extend(rule.patterns.into_iter().map(|pattern| (pattern, place)));
+            if rule.is_for_others {
+                self.others.extend(place);
+            }
+        }
+    }
+
+    /// What it says of a module. Nothing where there is no config.
+    pub(super) fn on(&self, module: &str) -> Said<'_> {
+        let around = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
+        let named = std::iter::once(module).chain(around).find_map(|name| self.named.get_key_value(name));
+        let single = named.map(|(name, place)| (name.clone(), *place)).or_else(|| {
+            let found = self.patterned.iter().find(|(pattern, _)| pattern.is_match(module));
+            found.map(|(pattern, place)| (pattern.as_str().to_owned(), *place))
+        });
+        let mut ignored = self.ignored.find(module);
+        let places = match single {
+            Some((_, Some(place))) => vec![place],
+            Some((entry, None)) => {
+                ignored.get_or_insert(Listed::Firmly(entry));
+                self.others.clone()
+            }
+            // Where there is one claim only, a name that it does not list may be spelled another way there.
+            None if self.others.is_empty() && self.claims.len() == 1 => vec![0],
+            None => self.others.clone(),
+        };
+        Said { ignored, claims: places.into_iter().map(|place| &self.claims[place]).collect() }
+    }
+}
+
+const CONFIG: &str = "config.json";
+const QUANTIZE_CONFIG: &str = "quantize_config.json";
+
+/// What says how weights are quantized, and the file that it is in.
+fn quantization(source: &Source) -> Result<Option<(&'static str, String)>> {
+    let object = |file: &'static str, text: &str| {
+        let json = as_json(text);
+        let found = members(&json).map(|members| {
+            members
+                .into_iter()
+                .map(|(key, value)| (key.into_owned(), value.get().to_owned()))
+                .collect::<HashMap<_, _>>()
+        });
+        found.ok_or_else(|| Error::new("is no JSON object").in_file(file.as_ref()))
+    };
+    let some = |text: Option<&String>| text.filter(|text| *text != "null").cloned();
+    if let Some(text) = source.config {
+        let config = object(CONFIG, text)?;
+        let of = |config: &HashMap<String, String>| {
+            some(config.get("quantization_config")).or_else(|| some(config.get("compression_config")))
+        };
+        let inner = || object(CONFIG, config.get("text_config")?).ok().and_then(|config| of(&config));
+        if let Some(found) = of(&config).or_else(inner) {
+            return Ok(Some((CONFIG, found)));
+        }
+    }
+    if let Some(text) = source.hf_quant_config {
+        let found = some(object(HF_QUANT_CONFIG, text)?.get("quantization"));
+        return Ok(found.map(|found| (HF_QUANT_CONFIG, found)));
+    }
+    Ok(source.quantize_config.map(|text| (QUANTIZE_CONFIG, as_json(text).into_owned())))
+}
+
+const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+
+/// The algorithm that `hf_quant_config.json` names.
+fn modelopt_algorithm(text: &str) -> Option<String> {
+    let file: Value = serde_json::from_str(&as_json(text)).ok()?;
+    file.get("quantization")?.get("quant_algo")?.as_str().map(str::to_owned)
+}
+
+fn unknown(method: &str) -> Error {
+    let known = REFUSED.iter().find(|(name, _)| *name == method);
+    Error::new(match known {
+        Some((_, what)) => format!("its quant_method is '{method}' ({what}), which tcast does not decode"),
+        None => format!("its quant_method is '{}', which tcast does not know", shorten(method)),
+    })
+}
+
+/// `fp8` and `mxfp8` of transformers.
+fn fine_grained(block: &Block, method: &str) -> Result<Claim> {
+    let group = match block.get("weight_block_size") {
+        None => None,
+        Some(Value::Null) => Some(Group::Tensor),
+        Some(size) => {
+            let size: Option<Vec<u64>> = size.as_array().and_then(|size| size.iter().map(Value::as_u64).collect());
+            let Some([rows, columns]) = size.as_deref() else {
+                return Err(Error::new("its weight_block_size is not two numbers"));
+            };
+            Some(Group::Block([*rows, *columns]))
+        }
+    };
+    let said = match group {
+        Some(Group::Block(size)) => format!("the config says quant_method '{method}', weight_block_size {size:?}"),
+        _ => format!("the config says quant_method '{method}'"),
+    };
+    let parameters = Parameters { group, ..Parameters::default() };
+    Ok(Claim { parameters, no_exponents: block.text("scale_fmt") == Some("float"), ..Claim::new(&["hf-fp8"], &said) })
+}
+
+/// The width and the groups of int32 words.
+fn integers(block: &Block, layout: &'static str, said: &str) -> Result<Claim> {
+    let Some(bits) = block.number(&["bits", "w_bit"]) else {
+        return Err(Error::new(format!("{said}, and not how many bits")));
+    };
+    let group = match block.integer(&["group_size", "q_group_size"]) {
+        None => None,
+        Some(size) if size <= 0 => Some(Group::Channel),
+        Some(size) => Some(Group::Neighbours(size as u64)),
+    };
+    let parameters = Parameters { bits: u32::try_from(bits).ok(), group, ..Parameters::default() };
+    Ok(Claim { parameters, ..Claim::new(&[layout], &format!("{said}, bits {bits}")) })
+}
+
+fn gptq(block: &Block) -> Result<Claim> {
+    let said = "the config says quant_method 'gptq'";
+    let form = block.text("checkpoint_format").or(block.text("format")).unwrap_or("gptq");
+    if !matches!(form, "gptq" | "gptq_v2") || block.is_true("is_marlin_format") {
+        let form = if block.is_true("is_marlin_format") { "marlin" } else { form };
+        let message = format!("its checkpoint_format is '{}', and tcast knows 'gptq' and 'gptq_v2'", shorten(form));
+        return Err(Error::new(message));
+    }
+    let mut claim = integers(block, "gptq", &format!("{said}, checkpoint_format '{form}'"))?;
+    claim.parameters.zeros_are_one_less = form == "gptq";
+    // AutoGPTQ orders by activations where it is not told otherwise.
+    if block.get("desc_act") != Some(&Value::Bool(false)) {
+        claim.needs.push(Role::GroupIndex);
+    }
+    Ok(claim)
+}
+
+fn awq(block: &Block) -> Result<Claim> {
+    let version = ["version", "checkpoint_format", "format"].iter().find_map(|key| block.text(key)).unwrap_or("gemm");
+    if !version.eq_ignore_ascii_case("gemm") {
+        let message = format!(
+            "its AWQ version is '{}', whose codes lie in another order than those of 'gemm', which tcast does not decode",
+            shorten(version)
+        );
+        return Err(Error::new(message));
+    }
+    integers(block, "awq", "the config says quant_method 'awq', version 'gemm'")
+}
+
+/// The claim on all modules, and those of GPTQModel's `dynamic` on some.
+fn packed(block: &Block, layout: &'static str, claim: Claim) -> Result<Vec<Rule>> {
+    let mut rules = Vec::new();
+    for (entry, own) in block.object("dynamic") {
+        let (is_out, text) = match (entry.strip_prefix("-:"), entry.strip_prefix("+:")) {
+            (Some(text), _) => (true, text),
+            (None, text) => (false, text.unwrap_or(entry)),
+        };
+        let Some(found) = pattern(text).filter(|_| rules.len() < groups::MOST_PATTERNS) else {
+            return Err(Error::new(format!("its dynamic has a pattern that tcast cannot read: '{}'", shorten(entry))));
+        };
+        let claim = if is_out { None } else { Some(overridden(&claim, own, layout, entry)) };
+        rules.push(Rule { patterns: vec![found], claim, ..Rule::default() });
+    }
+    rules.push(Rule { is_for_others: true, claim: Some(claim), ..Rule::default() });
+    Ok(rules)
+}
+
+/// A claim with some numbers of its own.
+fn overridden(claim: &Claim, own: &Value, layout: &'static str, entry: &str) -> Claim {
+    let mut changed = claim.clone();
+    let empty = serde_json::Map::new();
+    let own = Block(own.as_object().unwrap_or(&empty));
+    if let Some(bits) = own.number(&["bits"]) {
+        changed.parameters.bits = u32::try_from(bits).ok();
+    }
+    match own.integer(&["group_size"]) {
+        None => {}
+        Some(size) if size <= 0 => changed.parameters.group = Some(Group::Channel),
+        Some(size) => changed.parameters.group = Some(Group::Neighbours(size as u64)),
+    }
+    changed.said = format!("the config says of '{}' that it is {layout}", shorten(entry));
+    changed
+}
+
+/// `auto-round`, which stores as others do.
+fn auto_round(block: &Block) -> Result<Vec<Rule>> {
+    let packing = block.text("packing_format").unwrap_or("auto_round:auto_gptq");
+    let (layout, mut claim) = match packing.rsplit(':').next().unwrap_or_default() {
+        "auto_gptq" => ("gptq", integers(block, "gptq", &format!("the config says packing_format '{packing}'"))?),
+        "auto_awq" => ("awq", integers(block, "awq", &format!("the config says packing_format '{packing}'"))?),
+        _ => {
+            let message = format!("its packing_format is '{}', which tcast does not know", shorten(packing));
+            return Err(Error::new(message));
+        }
+    };
+    claim.parameters.zeros_are_one_less = layout == "gptq";
+    let mut rules = Vec::new();
+    for (module, own) in block.object("extra_config") {
+        let is_out = own.get("bits").and_then(Value::as_u64).is_some_and(|bits| bits >= 16);
+        let own = if is_out { None } else { Some(overridden(&claim, own, layout, module)) };
+        rules.push(Rule { names: vec![module.clone()], claim: own, ..Rule::default() });
+    }
+    rules.push(Rule { is_for_others: true, claim: Some(claim), ..Rule::default() });
+    Ok(rules)
+}

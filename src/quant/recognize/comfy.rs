@@ -1,0 +1,84 @@
+//! What `ComfyUI` says of the layers of a file: in its metadata, and in a tensor for each.
+
+use super::block::Claim;
+use super::descriptions;
+use super::found::Source;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+/// The descriptions of all layers.
+#[derive(Debug, Default)]
+pub(super) struct Layers {
+    described: HashMap<String, Description>,
+    /// The tensors `scaled_fp8` of older files.
+    pub(super) markers: Vec<usize>,
+}
+
+#[derive(Debug)]
+struct Description {
+    object: Option<Map<String, Value>>,
+    tensor: Option<usize>,
+}
+
+impl Layers {
+    pub(super) fn read(source: &Source) -> Result<Self> {
+        let mut found = Self::default();
+        for text in source.metadata {
+            let layers = serde_json::from_str::<Value>(text).ok();
+            let Some(Value::Object(layers)) = layers.and_then(|mut all| Some(all.get_mut("layers")?.take())) else {
+                let message = format!("the metadata '{}' does not hold a JSON object of layers", Source::METADATA);
+                return Err(Error::new(message));
+            };
+            for (name, layer) in layers {
+                let Value::Object(object) = layer else {
+                    let message = format!("the metadata '{}' does not describe", Source::METADATA);
+                    return Err(Error::new(format!("{message} '{}' with a JSON object", shorten(&name))));
+                };
+                found.described.insert(name, Description { object: Some(object), tensor: None });
+            }
+        }
+        for (index, tensor) in source.tensors.iter().enumerate() {
+            if let Some(layer) = tensor.name.strip_suffix(".comfy_quant") {
+                let empty = Description { object: None, tensor: None };
+                found.described.entry(layer.to_owned()).or_insert(empty).tensor = Some(index);
+            } else if tensor.name == "scaled_fp8" || tensor.name.ends_with(".scaled_fp8") {
+                found.markers.push(index);
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.described.is_empty() && self.markers.is_empty()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.described.keys()
+    }
+
+    /// What is said of a layer.
+    pub(super) fn on(&self, source: &Source, layer: &str) -> Result<Option<Claim>> {
+        let Some(description) = self.described.get(layer) else { return Ok(None) };
+        let of_tensor = description.tensor.map(|index| descriptions::comfy_tensor(source, index)).transpose()?;
+        let who = format!("the metadata '{}'", Source::METADATA);
+        let of_file = description.object.as_ref().map(|object| descriptions::comfy(object, &who)).transpose()?;
+        if let (Some(one), Some(other)) = (&of_tensor, &of_file)
+            && (&one.layouts, one.codes, one.parameters.rotation)
+                != (&other.layouts, other.codes, other.parameters.rotation)
+        {
+            return Err(Error::new(format!("{}, and {}", one.said, other.said)));
+        }
+        Ok(of_tensor.or(of_file))
+    }
+
+    /// The dtype of codes that the marker of a file says, for the layers whose names begin as its own does.
+    pub(super) fn marked(&self, source: &Source, name: &str) -> Option<Dtype> {
+        let marker = self.markers.iter().find(|index| {
+            let prefix = source.tensors[**index].name.strip_suffix("scaled_fp8");
+            prefix.is_some_and(|prefix| name.starts_with(prefix))
+        })?;
+        source.tensors[*marker].dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype })
+    }
+}

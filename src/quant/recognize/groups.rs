@@ -1,0 +1,185 @@
+//! Configs that say different things of different modules: those of compressed-tensors and `ModelOpt`.
+
+use super::block::{Block, Claim};
+use super::modules::pattern;
+use crate::error::{Error, Result, shorten};
+use crate::quant::{Group, Parameters, Role};
+use regex::Regex;
+use serde_json::Value;
+
+/// A claim on some modules.
+#[derive(Debug, Default)]
+pub(super) struct Rule {
+    pub(super) names: Vec<String>,
+    pub(super) patterns: Vec<Regex>,
+    /// All that no other rule names.
+    pub(super) is_for_others: bool,
+    /// `None`: they are not quantized.
+    pub(super) claim: Option<Claim>,
+}
+
+/// Patterns that are tried one after the other.
+pub(super) const MOST_PATTERNS: usize = 1000;
+
+/// The formats of compressed-tensors: layout, type of numbers, their bits (0: any).
+const FORMATS: &[(&str, &str, &str, u64)] = &[
+    ("float-quantized", "ct-fp8", "float", 8),
+    ("naive-quantized", "ct-fp8", "float", 8),
+    ("naive-quantized", "ct-int8", "int", 8),
+    ("int-quantized", "ct-int8", "int", 8),
+    ("pack-quantized", "ct-pack", "int", 0),
+    ("nvfp4-pack-quantized", "ct-nvfp4", "float", 4),
+    ("mxfp4-pack-quantized", "ct-mxfp4", "float", 4),
+    ("mxfp6-pack-quantized", "ct-mxfp6", "float", 6),
+    ("mxfp8-quantized", "ct-mxfp8", "float", 8),
+];
+
+pub(super) fn compressed_tensors(block: &Block) -> Result<Vec<Rule>> {
+    if let Some(sparsity) = block.inner("sparsity_config").and_then(|config| config.text("format"))
+        && sparsity != "dense"
+    {
+        let message = format!("its weights are sparse ({}), which tcast does not decode", shorten(sparsity));
+        return Err(Error::new(message));
+    }
+    let transforms = block.inner("transform_config").and_then(|config| config.get("config_groups"));
+    if transforms.and_then(Value::as_object).is_some_and(|groups| !groups.is_empty()) {
+        return Err(Error::new("its transform_config rotates weights, which tcast does not undo"));
+    }
+    let mut rules = Vec::new();
+    let mut patterns = 0;
+    for (name, group) in block.object("config_groups") {
+        let Some(group) = group.as_object().map(Block) else {
+            return Err(Error::new(format!("its config group '{}' is no object", shorten(name))));
+        };
+        // Only activations are quantized.
+        let Some(weights) = group.inner("weights") else { continue };
+        let format = group.text("format").or(block.text("format").filter(|format| *format != "mixed-precision"));
+        if format == Some("dense") {
+            continue;
+        }
+        let mut rule = Rule { claim: Some(group_claim(name, format, &weights)?), ..Rule::default() };
+        for target in group.texts(&["targets"]) {
+            match target.strip_prefix("re:") {
+                Some(text) => {
+                    patterns += 1;
+                    let Some(found) = pattern(text).filter(|_| patterns <= MOST_PATTERNS) else {
+                        let message =
+                            format!("its config group '{}' has a target that tcast cannot read", shorten(name));
+                        return Err(Error::new(format!("{message}: '{}'", shorten(target))));
+                    };
+                    rule.patterns.push(found);
+                }
+                None => rule.names.push(target.to_owned()),
+            }
+            // A class of modules: tensors do not say of which class theirs are.
+            rule.is_for_others |= target.starts_with(char::is_uppercase);
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+fn group_claim(name: &str, format: Option<&str>, weights: &Block) -> Result<Claim> {
+    let name = shorten(name);
+    let (kind, bits) = (weights.text("type").unwrap_or("int"), weights.number(&["num_bits"]).unwrap_or(8));
+    let fits = |row: &&(&str, &str, &'static str, u64)| row.2 == kind && (row.3 == bits || row.3 == 0);
+    let of_format = |row: &&(&str, &str, &str, u64)| format.is_none_or(|format| row.0 == format);
+    let said = match format {
+        Some(format) => format!("the config group '{name}' says format '{}'", shorten(format)),
+        None => format!("the config group '{name}' says num_bits {bits}, type '{}'", shorten(kind)),
+    };
+    let layouts: Vec<&str> = FORMATS.iter().filter(of_format).filter(fits).map(|row| row.1).collect();
+    if layouts.is_empty() {
+        let message = match format {
+            Some(format) if FORMATS.iter().any(|row| row.0 == format) => {
+                format!("{said}, and weights of num_bits {bits}, type '{}'", shorten(kind))
+            }
+            _ => format!("{said}, which tcast does not decode"),
+        };
+        return Err(Error::new(message));
+    }
+    let size = weights.integer(&["group_size"]);
+    let neighbours = |size: Option<i64>| match size {
+        Some(size) if size > 0 => Ok(Some(Group::Neighbours(size as u64))),
+        Some(_) => Ok(Some(Group::Channel)),
+        None => Err(Error::new(format!("{said}, and no group_size"))),
+    };
+    let group = match weights.text("strategy") {
+        Some("tensor") => Some(Group::Tensor),
+        Some("channel") => Some(Group::Channel),
+        Some("group" | "tensor_group") => neighbours(size)?,
+        Some("block") => Some(
+            structure(weights.get("block_structure"))
+                .ok_or_else(|| Error::new(format!("{said}, and a block_structure that is not two numbers")))?,
+        ),
+        Some(other) => return Err(Error::new(format!("{said}, and the strategy '{}' of no weights", shorten(other)))),
+        None if size.is_some() => neighbours(size)?,
+        None => None,
+    };
+    let mut claim = Claim::new(&layouts, &said);
+    claim.parameters = Parameters { group, bits: u32::try_from(bits).ok(), ..Parameters::default() };
+    if weights.get("symmetric") == Some(&Value::Bool(false)) {
+        claim.needs.push(Role::ZeroPoint);
+    }
+    if weights.text("actorder").is_some_and(|order| order.eq_ignore_ascii_case("group")) {
+        claim.needs.push(Role::GroupIndex);
+    }
+    Ok(claim)
+}
+
+/// `[128, 128]` or `"128x128"`.
+fn structure(value: Option<&Value>) -> Option<Group> {
+    let numbers: Vec<u64> = match value? {
+        Value::Array(numbers) => numbers.iter().map(Value::as_u64).collect::<Option<_>>()?,
+        Value::String(text) => text.split('x').map(|number| number.trim().parse().ok()).collect::<Option<_>>()?,
+        _ => return None,
+    };
+    match numbers[..] {
+        [rows, columns] => Some(Group::Block([rows, columns])),
+        _ => None,
+    }
+}
+
+pub(super) fn modelopt(block: &Block) -> Result<Vec<Rule>> {
+    let layers = block.object("quantized_layers").map(|(name, layer)| {
+        let empty = serde_json::Map::new();
+        let layer = Block(layer.as_object().unwrap_or(&empty));
+        let claim = algorithm(layer.text("quant_algo"), layer.number(&["group_size"]))?;
+        Ok(Rule { names: vec![name.clone()], claim, ..Rule::default() })
+    });
+    let mut rules = layers.collect::<Result<Vec<Rule>>>()?;
+    let algo = block.text("quant_algo");
+    if rules.is_empty() || algo != Some("MIXED_PRECISION") {
+        let claim = match algo {
+            None if block.has("config_groups") => {
+                return Err(Error::new("its quantization_config does not name a quant_algo"));
+            }
+            algo => algorithm(algo, block.number(&["group_size"]))?,
+        };
+        rules.push(Rule { is_for_others: true, claim, ..Rule::default() });
+    }
+    Ok(rules)
+}
+
+/// What an algorithm of `ModelOpt` stores; `None` where weights are left as they are.
+fn algorithm(algo: Option<&str>, group_size: Option<u64>) -> Result<Option<Claim>> {
+    let Some(algo) = algo else { return Ok(None) };
+    let (layout, group) = match algo.to_ascii_uppercase().as_str() {
+        "FP8" => ("modelopt-fp8", Some(Group::Tensor)),
+        "FP8_PER_CHANNEL_PER_TOKEN" => ("modelopt-fp8", Some(Group::Channel)),
+        "FP8_PB_WO" => {
+            let side = group_size.unwrap_or(128);
+            ("modelopt-fp8", Some(Group::Block([side, side])))
+        }
+        "NVFP4" | "W4A16_NVFP4" | "W4A8_NVFP4_FP8" => ("modelopt-nvfp4", group_size.map(Group::Neighbours)),
+        "MXFP4" | "W4A8_MXFP4_FP8" | "W4A16_MXFP4" => ("modelopt-mxfp4", group_size.map(Group::Neighbours)),
+        "MXFP8" => ("modelopt-mxfp8", group_size.map(Group::Neighbours)),
+        _ => {
+            let message = format!("its quant_algo is '{}', which tcast does not decode", shorten(algo));
+            return Err(Error::new(message));
+        }
+    };
+    let parameters = Parameters { group, ..Parameters::default() };
+    let said = format!("the config says quant_algo '{}'", shorten(algo));
+    Ok(Some(Claim { parameters, ..Claim::new(&[layout], &said) }))
+}

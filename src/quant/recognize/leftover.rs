@@ -1,0 +1,117 @@
+//! The tensors that belong to no weight: values, markers, scales of activations, and parts whose others are missing.
+
+use super::found::{Problem, Recognized};
+use super::modules::Listed;
+use super::names::{Stray, decoded, is_activation_scale, kind, stray};
+use super::weigh::Finder;
+use crate::dtype::Dtype;
+use crate::error::{Error, shorten};
+use crate::quant::{Role, find};
+use std::collections::HashSet;
+
+/// Problems that are kept.
+const MOST: usize = 1000;
+
+impl Recognized {
+    pub(super) fn add(&mut self, problem: Problem) {
+        if self.problems.len() < MOST {
+            self.problems.push(problem);
+        }
+    }
+}
+
+/// Puts all tensors that are not in use where they belong.
+pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
+    let tensors = finder.source.tensors;
+    let activations = found.weights.iter().flat_map(|weight| &weight.parts).filter(|part| part.0 == Role::Activation);
+    found.activation_scales = activations.map(|(_, index)| *index).collect();
+    let codes = found.weights.iter().flat_map(|weight| &weight.parts).filter(|part| part.0 == Role::Codes);
+    let codes: HashSet<(String, Option<Dtype>)> =
+        codes.map(|(_, index)| (kind(tensors[*index].name), tensors[*index].dtype)).collect();
+    let dtypes: HashSet<Option<Dtype>> = codes.iter().map(|(_, dtype)| *dtype).collect();
+    let is_quantized = finder.claims.method.is_some() || !found.weights.is_empty() || !found.orphans.is_empty();
+    for (index, tensor) in tensors.iter().enumerate().filter(|(index, _)| !is_used[*index]) {
+        let name = tensor.name;
+        let is_narrow = tensor.dtype.is_some_and(is_code);
+        let error = if finder.layers.markers.contains(&index) {
+            found.markers.push(index);
+            continue;
+        } else if is_quantized && is_activation_scale(name) {
+            found.activation_scales.push(index);
+            continue;
+        } else if let Some(stray) = stray(name).or_else(|| stray_by_dtype(name, tensor.dtype)) {
+            match stray {
+                Stray::Codes => missing_scale(name, None),
+                Stray::PartOf(codes) => orphan(finder, &codes).in_tensor(name),
+            }
+        } else if let Some(stem) = name.strip_suffix(".pre_quant_scale") {
+            let message = format!("multiplies the input of '{}', and would be lost", shorten(stem));
+            Error::new(message).in_tensor(name)
+        } else if tensor.shape.len() >= 2 && is_narrow {
+            let (_, module) = decoded(name.strip_suffix(".weight").unwrap_or(name), "");
+            let said = finder.claims.on(&module);
+            let is_claimed = said.claims.iter().any(|claim| {
+                let mut layouts = claim.layouts.iter().filter_map(|name| find(name));
+                layouts.any(|layout| layout.codes.dtypes.iter().any(|dtype| Some(*dtype) == tensor.dtype))
+            });
+            let is_float = tensor.dtype.is_some_and(Dtype::is_floating);
+            let is_alike = codes.contains(&(kind(name), tensor.dtype));
+            // Nothing but codes has the type of codes, where ComfyUI does not say of each layer what it is.
+            let is_only = finder.layers.is_empty() && is_float && dtypes.contains(&tensor.dtype);
+            let is_codes = match said.ignored {
+                Some(Listed::Firmly(_) | Listed::Loosely(_)) => false,
+                None => is_claimed || is_alike || is_only,
+            };
+            if !is_codes {
+                found.plain.push(index);
+                continue;
+            }
+            missing_scale(name, said.claims.first().map(|claim| &*claim.said))
+        } else {
+            found.plain.push(index);
+            continue;
+        };
+        found.orphans.push(index);
+        found.add(Problem { tensors: vec![index], error });
+    }
+    let modules: HashSet<&str> = found.weights.iter().map(|weight| &*weight.module).collect();
+    let orphans: HashSet<usize> = found.orphans.iter().copied().collect();
+    let is_missing = |layer: &&String| {
+        let weight = finder.places.get(&*format!("{layer}.weight"));
+        !modules.contains(&***layer) && !weight.is_some_and(|index| orphans.contains(index))
+    };
+    if let Some(layer) = finder.layers.names().filter(is_missing).min() {
+        let message = format!("ComfyUI's description is of '{}', and there are no codes with scales", shorten(layer));
+        found.add(Problem { tensors: Vec::new(), error: Error::new(message) });
+    }
+}
+
+/// Whether tensors of a dtype can be codes that nothing else says they are.
+fn is_code(dtype: Dtype) -> bool {
+    dtype.bits() <= 8 && dtype != Dtype::Bool
+}
+
+/// Parts of layouts whose names other tensors have too.
+fn stray_by_dtype(name: &str, dtype: Option<Dtype>) -> Option<Stray> {
+    let (end, codes) = match dtype? {
+        Dtype::Float8E8M0 => (".scale", ".weight"),
+        Dtype::Uint8 if name.ends_with("_blocks") => return Some(Stray::Codes),
+        Dtype::Uint8 => ("_scales", "_blocks"),
+        _ => return None,
+    };
+    Some(Stray::PartOf(format!("{}{codes}", name.strip_suffix(end)?)))
+}
+
+fn missing_scale(name: &str, said: Option<&str>) -> Error {
+    let said = said.map(|said| format!(": {said}")).unwrap_or_default();
+    Error::new(format!("holds codes, and their scales are missing{said}")).in_tensor(name)
+}
+
+fn orphan(finder: &Finder, codes: &str) -> Error {
+    let shown = shorten(codes);
+    Error::new(match finder.places.get(codes).map(|index| finder.source.tensors[*index].dtype) {
+        None => format!("belongs to codes '{shown}', which are missing"),
+        Some(Some(dtype)) => format!("belongs to '{shown}', which is {dtype} and no codes that it fits"),
+        Some(None) => format!("belongs to '{shown}', whose dtype tcast does not know"),
+    })
+}

@@ -1,0 +1,170 @@
+//! Lists of modules in configs, each matched as the engine that the config is for does.
+
+use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use std::collections::HashSet;
+
+/// How the entries of a list match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// compressed-tensors: the whole name, or `re:` and a regular expression that matches from the start.
+    Prefixed,
+    /// transformers: a name, that of a module around it, its end, or a regular expression that matches from the start.
+    Transformers,
+    /// `ModelOpt`: Python's fnmatch.
+    Globs,
+}
+
+/// What an entry says of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Listed {
+    /// It is the module's name, or a pattern that was written for it.
+    Firmly(String),
+    /// It is the end of the name, or the name of something around it. Not all engines take it for a match.
+    Loosely(String),
+}
+
+/// A list of modules.
+#[derive(Debug, Default)]
+pub(super) struct ModuleList {
+    names: HashSet<String>,
+    patterns: RegexSet,
+    /// The entries that `patterns` were made of.
+    texts: Vec<String>,
+    style: Option<Style>,
+}
+
+/// The size of compiled patterns. What is larger, or not known to this engine (such as look-around), matches nothing.
+const MOST: usize = 1 << 20;
+
+/// A regular expression that matches from the start.
+pub(super) fn pattern(text: &str) -> Option<Regex> {
+    RegexBuilder::new(&anchored(text)).size_limit(MOST).build().ok()
+}
+
+fn anchored(text: &str) -> String {
+    format!("^(?:{text})")
+}
+
+impl ModuleList {
+    pub(super) fn new(entries: &[&str], style: Style) -> Self {
+        let is_plain = |text: &str| text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
+        let mut list = Self { style: Some(style), ..Self::default() };
+        let mut patterns = Vec::new();
+        for entry in entries {
+            let text = match (style, entry.strip_prefix("re:")) {
+                (Style::Prefixed, Some(text)) => anchored(text),
+                (Style::Transformers, _) if !is_plain(entry) => anchored(entry),
+                (Style::Globs, _) if !is_plain(entry) => glob(entry),
+                _ => {
+                    list.names.insert((*entry).to_owned());
+                    continue;
+                }
+            };
+            patterns.push(text);
+            list.texts.push((*entry).to_owned());
+        }
+        let set = |patterns: &[String]| RegexSetBuilder::new(patterns).size_limit(MOST).build();
+        list.patterns = set(&patterns).unwrap_or_else(|_| {
+            // One that is not understood must not hide the others.
+            let is_known = |text: &String| RegexBuilder::new(text).size_limit(MOST).build().is_ok();
+            let known: Vec<bool> = patterns.iter().map(is_known).collect();
+            let mut at = known.iter();
+            patterns.retain(|_| at.next() == Some(&true));
+            let mut at = known.iter();
+            list.texts.retain(|_| at.next() == Some(&true));
+            set(&patterns).unwrap_or_default()
+        });
+        list
+    }
+
+    /// The entry that matches a module.
+    pub(super) fn find(&self, module: &str) -> Option<Listed> {
+        if let Some(name) = self.names.get(module) {
+            return Some(Listed::Firmly(name.clone()));
+        }
+        if let Some(at) = self.patterns.matches(module).iter().next() {
+            return Some(Listed::Firmly(self.texts.get(at)?.clone()));
+        }
+        if self.style? == Style::Prefixed || self.names.is_empty() {
+            return None;
+        }
+        let dots = || module.match_indices('.').map(|(at, _)| at);
+        let around = dots().find_map(|at| self.names.get(&module[..at]));
+        let end = || dots().find_map(|at| self.names.get(&module[at + 1..]));
+        match (self.style?, around) {
+            (Style::Transformers, Some(around)) => Some(Listed::Firmly(around.clone())),
+            (_, around) => around.or_else(end).cloned().map(Listed::Loosely),
+        }
+    }
+}
+
+/// fnmatch as a regular expression.
+fn glob(text: &str) -> String {
+    let mut expression = "^(?s:".to_owned();
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        rest = &rest[next.len_utf8()..];
+        // A bracket that closes at once is one of the set.
+        let close = |rest: &str| rest.get(1..).and_then(|rest| rest.find(']')).map(|at| at + 1);
+        match (next, close(rest)) {
+            ('*', _) => expression += ".*",
+            ('?', _) => expression += ".",
+            ('[', Some(close)) => {
+                let set = rest[..close].replace('\\', r"\\").replace('[', r"\[").replace("&&", r"&\&");
+                expression += &match set.strip_prefix('!') {
+                    Some(set) => format!("[^{set}]"),
+                    None => format!("[{set}]"),
+                };
+                rest = &rest[close + 1..];
+            }
+            _ => expression += &regex::escape(next.encode_utf8(&mut [0; 4])),
+        }
+    }
+    expression + ")$"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_match_as_their_engines_do() {
+        let found = |style, entries: &[&str], module: &str| ModuleList::new(entries, style).find(module);
+        let firmly = |entry: &str| Some(Listed::Firmly(entry.to_owned()));
+        let loosely = |entry: &str| Some(Listed::Loosely(entry.to_owned()));
+        let prefixed = ["lm_head", "re:.*mlp.gate$", "re:(?!x).*", "re:model"];
+        for (module, wanted) in [
+            ("lm_head", firmly("lm_head")),
+            ("x.lm_head", None),
+            ("lm_head.x", None),
+            ("a.mlp.gate", firmly("re:.*mlp.gate$")),
+            ("a.mlp.gate_proj", None),
+            ("model.x", firmly("re:model")), // re.match
+            ("a.model.x", None),
+        ] {
+            assert_eq!(found(Style::Prefixed, &prefixed, module), wanted, "{module}");
+        }
+        let transformers = ["lm_head", "model.layers.1", "model.layers.*.self_attn", "mlp.gate"];
+        for (module, wanted) in [
+            ("lm_head", firmly("lm_head")),
+            ("model.layers.1.q", firmly("model.layers.1")),
+            ("model.layers.10.q", None),
+            ("model.layers.10.self_attn.q", firmly("model.layers.*.self_attn")),
+            ("x.0.mlp.gate", loosely("mlp.gate")),
+        ] {
+            assert_eq!(found(Style::Transformers, &transformers, module), wanted, "{module}");
+        }
+        let globs = ["lm_head", "*vision*", "model.layers.[0-3].x", "a.?", "[!ab]b"];
+        for (module, wanted) in [
+            ("lm_head", firmly("lm_head")),
+            ("a.vision.b", firmly("*vision*")),
+            ("model.layers.2.x", firmly("model.layers.[0-3].x")),
+            ("model.layers.4.x", None),
+            ("a.b", firmly("a.?")),
+            ("cb", firmly("[!ab]b")),
+            ("lm_head.x", loosely("lm_head")),
+        ] {
+            assert_eq!(found(Style::Globs, &globs, module), wanted, "{module}");
+        }
+    }
+}

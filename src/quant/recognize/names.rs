@@ -1,0 +1,142 @@
+//! How the parts of weights are called, over all layouts.
+
+use crate::quant::{LAYOUTS, Layout, Names, Role};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// Layouts whose codes and scales are called alike.
+pub(super) struct Family {
+    /// What the names of codes end in.
+    pub(super) codes: &'static str,
+    /// What the names of scales end in, instead.
+    pub(super) scale: &'static str,
+    /// The layouts with their names.
+    pub(super) rows: Vec<(&'static Layout, Names)>,
+}
+
+pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
+    let mut families = Vec::<Family>::new();
+    for (layout, names) in LAYOUTS.iter().flat_map(|layout| layout.names.iter().map(move |names| (layout, *names))) {
+        let suffix = |wanted: Role| names.iter().find(|(role, _)| *role == wanted).map_or("", |(_, suffix)| *suffix);
+        let (codes, scale) = (suffix(Role::Codes), suffix(Role::Scale));
+        match families.iter_mut().find(|family| (family.codes, family.scale) == (codes, scale)) {
+            Some(family) => family.rows.push((layout, names)),
+            None => families.push(Family { codes, scale, rows: vec![(layout, names)] }),
+        }
+    }
+    // `x.weight` with `x.weight_scale_inv` is also a tensor `x.weight` with `_scale_inv` behind it.
+    families.sort_by_key(|family| std::cmp::Reverse(family.codes.len()));
+    families
+});
+
+/// Codes and scale that belong together by their names.
+pub(super) struct Pair<'a> {
+    pub(super) stem: &'a str,
+    pub(super) family: &'static Family,
+    pub(super) scale: usize,
+}
+
+/// The scales that a tensor may be the codes of, by its name: one, if nothing is wrong.
+pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pair<'a>> {
+    let mut found = Vec::<Pair>::new();
+    for family in FAMILIES.iter() {
+        let Some(stem) = name.strip_suffix(family.codes) else { continue };
+        let Some(&scale) = places.get(&*format!("{stem}{}", family.scale)) else { continue };
+        if !found.iter().any(|other| other.scale == scale) {
+            found.push(Pair { stem, family, scale });
+        }
+    }
+    found
+}
+
+/// What the decoded tensor and its module are called.
+pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
+    match codes {
+        ".weight" | ".weight_packed" | ".qweight" | ".weight._data" => (format!("{stem}.weight"), stem.to_owned()),
+        _ => (stem.to_owned(), stem.strip_suffix(".weight").unwrap_or(stem).to_owned()),
+    }
+}
+
+/// Names of scales of activations, and of what goes with them.
+const ACTIVATION: &[&str] = &[
+    ".input_scale",
+    ".input_global_scale",
+    ".input_zero_point",
+    ".output_scale",
+    ".output_zero_point",
+    ".activation_scale",
+    "_activation_scale",
+    ".qscale_act",
+    ".scale_input",
+    ".k_scale",
+    ".v_scale",
+    ".q_scale",
+    ".k_zero_point",
+    ".v_zero_point",
+    ".prob_scale",
+    ".prob_output_scale",
+    ".kv_scale",
+];
+
+pub(super) fn is_activation_scale(name: &str) -> bool {
+    ACTIVATION.iter().any(|end| name.ends_with(end))
+}
+
+/// Names that tell by themselves that a tensor is a part of a quantized weight, and what its codes are called. Where they
+/// are empty, it is the codes.
+const TELLING: &[(&str, &str)] = &[
+    (".weight_packed", ""),
+    (".qweight", ""),
+    (".weight._data", ""),
+    (".weight_scale_inv", ".weight"),
+    ("_scale_inv", ""),
+    ("_scales_inv", ""),
+    (".weight_scale", ".weight"),
+    (".weight_scale_2", ".weight"),
+    ("_weight_scale", ""),
+    ("_weight_scale_2", ""),
+    (".weight_global_scale", ".weight_packed"),
+    (".weight_zero_point", ".weight_packed"),
+    (".weight_g_idx", ".weight_packed"),
+    (".weight_shape", ".weight_packed"),
+    (".qzeros", ".qweight"),
+    (".g_idx", ".qweight"),
+    (".qscale_weight", ".weight"),
+    (".scale_weight", ".weight"),
+    (".comfy_quant", ".weight"),
+    (".weight.absmax", ".weight"),
+    (".weight.quant_map", ".weight"),
+    (".weight.nested_absmax", ".weight"),
+    (".weight.nested_quant_map", ".weight"),
+    (".weight.quant_state.bitsandbytes__nf4", ".weight"),
+    (".weight.quant_state.bitsandbytes__fp4", ".weight"),
+    (".SCB", ".weight"),
+    (".weight_format", ".weight"),
+    (".weight._scale", ".weight._data"),
+    (".weight._shift", ".weight._data"),
+];
+
+/// What a tensor that belongs to no weight should belong to.
+pub(super) enum Stray {
+    /// It is codes.
+    Codes,
+    /// It belongs to codes of this name.
+    PartOf(String),
+}
+
+/// What a name says of a tensor that belongs to no weight.
+pub(super) fn stray(name: &str) -> Option<Stray> {
+    let (end, codes) = TELLING.iter().find(|(end, _)| name.ends_with(end))?;
+    let stem = &name[..name.len() - end.len()];
+    Some(if codes.is_empty() && !end.contains("scale") {
+        Stray::Codes
+    } else {
+        Stray::PartOf(format!("{stem}{codes}"))
+    })
+}
+
+/// A name without its numbers: what is alike in all layers.
+pub(super) fn kind(name: &str) -> String {
+    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    name.split('.').map(|part| if is_number(&part) { "" } else { part }).collect::<Vec<_>>().join(".")
+}

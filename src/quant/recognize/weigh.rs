@@ -1,0 +1,328 @@
+//! One weight: which layout its parts, its config and its description agree on.
+
+use super::block::Claim;
+use super::claims::Claims;
+use super::comfy::Layers;
+use super::descriptions;
+use super::found::{FoundWeight, Source};
+use super::modules::Listed;
+use super::names::{Pair, decoded};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use crate::quant::geometry::Geometry;
+use crate::quant::{Combination, Layout, Names, Packing, Parameters, Role, ScaleOrder};
+use std::collections::HashMap;
+
+/// What all weights of a checkpoint are found with.
+pub(super) struct Finder<'a> {
+    pub(super) source: &'a Source<'a>,
+    pub(super) places: HashMap<&'a str, usize>,
+    pub(super) claims: Claims,
+    pub(super) layers: Layers,
+}
+
+/// A layout that a weight may have, and who says so.
+#[derive(Clone, Copy)]
+struct Candidate<'a> {
+    layout: &'static Layout,
+    names: Names,
+    claim: Option<&'a Claim>,
+}
+
+/// Layouts that tensors alone do not tell: the widths of codes or whether there are zero points is in the config only.
+const TOLD_BY_CONFIG: &[&str] = &["ct-int8", "ct-pack", "gptq", "awq"];
+
+impl Finder<'_> {
+    fn show(&self, index: usize) -> String {
+        shorten(self.source.tensors[index].name)
+    }
+
+    fn dtype(&self, index: usize) -> Option<Dtype> {
+        self.source.tensors[index].dtype
+    }
+
+    /// The parts that weights of these names have, as far as they are there.
+    pub(super) fn parts(&self, stem: &str, names: Names) -> Vec<(Role, usize)> {
+        let place = |(role, suffix): &(Role, &str)| Some((*role, *self.places.get(&*format!("{stem}{suffix}"))?));
+        names.iter().filter_map(place).collect()
+    }
+
+    /// The weight that codes and their scale make.
+    pub(super) fn weigh(&self, codes: usize, pair: &Pair) -> Result<FoundWeight> {
+        let (name, module) = decoded(pair.stem, pair.family.codes);
+        let in_codes = |error: Error| error.in_tensor(self.source.tensors[codes].name);
+        let found = self.candidate(codes, pair, &module).and_then(|(candidate, claim)| {
+            let mut parts = self.parts(pair.stem, candidate.names);
+            // Activation scales need no dtype that is known.
+            parts.retain(|(role, index)| *role != Role::Activation || self.dtype(*index).is_some());
+            let parameters = self.parameters(&candidate, claim.as_ref(), &parts, pair.stem)?;
+            let (shape, name) = (self.check(&candidate, claim.as_ref(), &parameters, &parts)?, name);
+            Ok(FoundWeight { name, module, layout: candidate.layout, parameters, shape, parts })
+        });
+        found.map_err(in_codes)
+    }
+
+    /// The layout that all agree on.
+    fn candidate<'b>(&'b self, codes: usize, pair: &Pair, module: &str) -> Result<(Candidate<'b>, Option<Claim>)> {
+        let said = self.claims.on(module);
+        if let Some(Listed::Firmly(entry)) = said.ignored {
+            let scale = self.show(pair.scale);
+            let message = format!(
+                "the config says with '{}' that it is not quantized, and '{scale}' that it is",
+                shorten(&entry)
+            );
+            return Err(Error::new(message));
+        }
+        let described = self.layers.on(self.source, pair.stem)?;
+        if let (Some(claim), Some(method)) = (&described, &self.claims.method) {
+            return Err(Error::new(format!("{}, and the config quant_method '{}'", claim.said, shorten(method))));
+        }
+        let claims: Vec<&Claim> = said.claims;
+        let told: Option<String> = match (&described, claims.first()) {
+            (Some(claim), _) => Some(claim.said.clone()),
+            (None, Some(claim)) => Some(claim.said.clone()),
+            (None, None) if self.claims.method.is_some() => Some("the config does not name its module".to_owned()),
+            (None, None) => None,
+        };
+        let rows = pair.family.rows.iter();
+        let candidates: Vec<Candidate> = match &told {
+            Some(_) => {
+                let of = |&(layout, names): &(&'static Layout, Names)| {
+                    let owned = described.as_ref().filter(|claim| claim.layouts.contains(&layout.name));
+                    let given = claims.iter().copied().find(|claim| claim.layouts.contains(&layout.name));
+                    (owned.is_some() || described.is_none() && given.is_some()).then_some(Candidate {
+                        layout,
+                        names,
+                        claim: given,
+                    })
+                };
+                rows.filter_map(of).collect()
+            }
+            None => {
+                let by_tensors = |row: &&(&'static Layout, Names)| self.is_told_by_tensors(row.0, pair);
+                rows.filter(by_tensors).map(|&(layout, names)| Candidate { layout, names, claim: None }).collect()
+            }
+        };
+        let fitting = self.fitting(codes, pair, candidates, told.as_deref())?;
+        let candidate = match fitting[..] {
+            [only] => only,
+            _ => self.choose(codes, pair, &fitting)?,
+        };
+        if told.is_none() {
+            self.check_told(codes, pair, candidate.layout)?;
+        }
+        Ok((candidate, described))
+    }
+
+    /// Whether a layout is known without a config.
+    fn is_told_by_tensors(&self, layout: &Layout, pair: &Pair) -> bool {
+        let is_of_vllm = layout.name == "hf-fp8" && pair.family.scale == ".weight_scale";
+        !is_of_vllm && (!layout.name.starts_with("comfy-") || pair.family.scale == ".scale_weight")
+    }
+
+    /// Those of some candidates whose codes and scales have the right dtypes.
+    fn fitting<'b>(
+        &self,
+        codes: usize,
+        pair: &Pair,
+        mut candidates: Vec<Candidate<'b>>,
+        told: Option<&str>,
+    ) -> Result<Vec<Candidate<'b>>> {
+        let [codes_name, scale_name] = [codes, pair.scale].map(|index| self.show(index));
+        let told = told.unwrap_or("there is no config");
+        if candidates.is_empty() {
+            let mut known: Vec<&str> = pair.family.rows.iter().map(|(layout, _)| layout.library).collect();
+            known.dedup();
+            let message =
+                format!("'{codes_name}' and '{scale_name}' are called as in {}, and {told}", known.join("; "));
+            return Err(Error::new(message));
+        }
+        for (index, name) in [(codes, &codes_name), (pair.scale, &scale_name)] {
+            let Some(dtype) = self.dtype(index) else {
+                return Err(Error::new(format!("unsupported dtype of '{name}'")));
+            };
+            let known = |candidate: &Candidate| {
+                if index == codes { candidate.layout.codes.dtypes } else { candidate.layout.scale_dtypes }
+            };
+            let mut wanted: Vec<&str> = candidates.iter().flat_map(known).map(|dtype| dtype.name()).collect();
+            wanted.sort_unstable();
+            wanted.dedup();
+            candidates.retain(|candidate| known(candidate).contains(&dtype));
+            if candidates.is_empty() {
+                let role = if index == codes { "codes" } else { "scales" };
+                let wanted = wanted.join(" or ");
+                return Err(Error::new(format!("'{name}' is {dtype}, and {told}, whose {role} are {wanted}")));
+            }
+        }
+        Ok(candidates)
+    }
+
+    /// One of several candidates, which the shapes tell from the others.
+    fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[Candidate<'b>]) -> Result<Candidate<'b>> {
+        let find = |name: &str| candidates.iter().copied().find(|candidate| candidate.layout.name == name);
+        let scale = self.source.tensors[pair.scale].shape;
+        // The same values in other steps. ModelOpt's scales have no dimensions of 1.
+        if let (Some(theirs), Some(other)) = (find("modelopt-fp8"), find("ct-fp8")) {
+            let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
+            return Ok(if is_theirs { theirs } else { other });
+        }
+        if let Some(first) = find("ct-mxfp8") {
+            return Ok(first); // as those of ModelOpt
+        }
+        let fits = |candidate: &&Candidate| {
+            let parts = self.parts(pair.stem, candidate.names);
+            let parameters = self.parameters(candidate, None, &parts, pair.stem);
+            parameters.is_ok_and(|parameters| self.check(candidate, None, &parameters, &parts).is_ok())
+        };
+        let mut fitting = candidates.iter().filter(fits);
+        match (fitting.next(), fitting.next()) {
+            (Some(only), None) => Ok(*only),
+            _ => {
+                let names: Vec<&str> = candidates.iter().map(|candidate| candidate.layout.library).collect();
+                let (codes, scale) = (self.show(codes), self.show(pair.scale));
+                Err(Error::new(format!("'{codes}' and '{scale}' may be of {}", names.join("; or of "))))
+            }
+        }
+    }
+
+    /// Refuses what no config tells and the tensors cannot.
+    fn check_told(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
+        let remedy = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
+        if TOLD_BY_CONFIG.contains(&layout.name) {
+            let message = format!("it is stored as by {}, and there is no config to say the rest", layout.library);
+            return Err(Error::new(message).remedy(remedy));
+        }
+        // Shapes of which the tiles of ComfyUI are whole.
+        let [shape, scale] = [codes, pair.scale].map(|index| self.source.tensors[index].shape);
+        let is_tiled = matches!(layout.name, "modelopt-nvfp4" | "ct-mxfp8" | "modelopt-mxfp8")
+            && matches!((shape, scale), ([rows, _], [_, columns]) if rows.is_multiple_of(128) && columns.is_multiple_of(4));
+        if is_tiled {
+            let message =
+                format!("it may be of {}, or of ComfyUI, and there is no config to say which", layout.library);
+            return Err(Error::new(message).remedy(remedy));
+        }
+        if !self.layers.is_empty() && pair.family.scale == ".weight_scale" {
+            let scale = self.show(pair.scale);
+            return Err(Error::new(format!("it has a scale, '{scale}', and no comfy_quant as other layers")));
+        }
+        Ok(())
+    }
+
+    /// What config, description and small parts say of it.
+    fn parameters(
+        &self,
+        candidate: &Candidate,
+        described: Option<&Claim>,
+        parts: &[(Role, usize)],
+        stem: &str,
+    ) -> Result<Parameters> {
+        let claim = described.or(candidate.claim);
+        let mut parameters = claim.map(|claim| claim.parameters.clone()).unwrap_or_default();
+        let layout = candidate.layout;
+        for &(role, index) in parts {
+            match (role, layout.name) {
+                (Role::Shape, _) => parameters.shape = Some(descriptions::shape(self.source, index)?),
+                (Role::Description, "bnb-4bit") => parameters = descriptions::quant_state(self.source, index)?,
+                (Role::Description, "bnb-int8") => descriptions::check_rows(self.source, index)?,
+                _ => {}
+            }
+        }
+        if layout.scale_order == ScaleOrder::Swizzled {
+            parameters.shape = self.unpadded(layout, parts, stem);
+        }
+        Ok(parameters)
+    }
+
+    /// The shape of a padded weight, whose rows its bias tells.
+    fn unpadded(&self, layout: &Layout, parts: &[(Role, usize)], stem: &str) -> Option<Vec<u64>> {
+        let bias = self.source.tensors[*self.places.get(&*format!("{stem}.bias"))?].shape;
+        let codes = &self.source.tensors[parts.iter().find(|(role, _)| *role == Role::Codes)?.1];
+        let wide = if layout.codes.packing == Packing::RowsHighFirst { 2 } else { 1 };
+        match (bias, codes.shape) {
+            ([rows], [_, columns]) => Some(vec![*rows, columns.checked_mul(wide)?]),
+            _ => None,
+        }
+    }
+
+    /// Holds the parts against each other and against what is said; gives the shape of the weight.
+    fn check(
+        &self,
+        candidate: &Candidate,
+        described: Option<&Claim>,
+        parameters: &Parameters,
+        parts: &[(Role, usize)],
+    ) -> Result<Vec<u64>> {
+        let layout = candidate.layout;
+        let find = |wanted: Role| parts.iter().find(|(role, _)| *role == wanted).map(|(_, index)| *index);
+        let claim = described.or(candidate.claim);
+        for role in claim.iter().flat_map(|claim| &claim.needs) {
+            if find(*role).is_none() {
+                let said = claim.map_or("", |claim| &claim.said);
+                return Err(Error::new(format!("it has no {}, which it needs: {said}", role.describe())));
+            }
+        }
+        if layout.global == Combination::Nothing
+            && let Some(global) = find(Role::GlobalScale)
+        {
+            let message =
+                format!("it has a global scale, '{}', which the layout {} lacks", self.show(global), layout.name);
+            return Err(Error::new(message));
+        }
+        // Without them, what fills up the last byte or word of a row would be taken for values.
+        let needed = match layout.name {
+            "bnb-4bit" => Some(Role::Description),
+            "ct-pack" => Some(Role::Shape),
+            _ => None,
+        };
+        if let Some(role) = needed.filter(|role| find(*role).is_none()) {
+            let message = format!("it has no {}, which the layout {} needs", role.describe(), layout.name);
+            return Err(Error::new(message));
+        }
+        let Some(codes) = find(Role::Codes) else { return Err(Error::new("it has no codes")) };
+        let wanted = match claim.and_then(|claim| claim.codes) {
+            None if layout.name == "comfy-scaled-fp8" => self
+                .layers
+                .marked(self.source, self.source.tensors[codes].name)
+                .zip(Some("the tensor scaled_fp8 says so")),
+            wanted => wanted.zip(claim.map(|claim| &*claim.said)),
+        };
+        if let (Some((wanted, said)), Some(dtype)) = (wanted, self.dtype(codes))
+            && wanted != dtype
+        {
+            return Err(Error::new(format!("'{}' is {dtype} and not {wanted}: {said}", self.show(codes))));
+        }
+        if let (Some(claim), Some(scale)) = (claim, find(Role::Scale))
+            && claim.no_exponents
+            && self.dtype(scale) == Some(Dtype::Uint8)
+        {
+            let message = format!("'{}' is uint8, which is exponents, and the config says scale_fmt", self.show(scale));
+            return Err(Error::new(format!("{message} 'float'")));
+        }
+        for (role, index) in parts {
+            if self.dtype(*index).is_none() {
+                return Err(Error::new(format!(
+                    "'{}', its {}, has a dtype that tcast does not know",
+                    self.show(*index),
+                    role.describe()
+                )));
+            }
+        }
+        let weight = FoundWeight {
+            name: String::new(),
+            module: String::new(),
+            layout,
+            parameters: parameters.clone(),
+            shape: Vec::new(),
+            parts: parts.to_vec(),
+        };
+        let geometry = Geometry::new(layout, parameters, &weight.parts(self.source.tensors))?;
+        let [below, beside] = geometry.block;
+        let is_in_rows = layout.scale_order == ScaleOrder::Rows && geometry.group_index.is_none();
+        if is_in_rows && below == 1 && geometry.columns % beside != 0 {
+            // Their libraries refuse such weights too.
+            let columns = geometry.columns;
+            return Err(Error::new(format!("its rows of {columns} are not whole groups of {beside}")));
+        }
+        Ok(geometry.shape)
+    }
+}
