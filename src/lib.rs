@@ -34,7 +34,7 @@
 #![warn(clippy::unwrap_used)]
 #![cfg_attr(
     not(feature = "cli"),
-    allow(dead_code, unused_imports, reason = "the program uses more than the crate shows")
+    allow(dead_code, unreachable_pub, unused_imports, reason = "the program uses more than the crate shows")
 )]
 
 pub mod container;
@@ -68,8 +68,8 @@ pub mod scaled;
 
 mod conversion;
 mod convert;
+mod job;
 mod read;
-#[cfg(feature = "cli")]
 mod staging;
 mod threads;
 

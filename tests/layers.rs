@@ -10,6 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["commands"],
     &["cli"],
     &["report", "convert"],
+    &["job"],
     &["engine"],
     &["measure"],
     &["plan", "staging"],
@@ -157,8 +158,6 @@ const LONG: usize = 400;
 
 /// Longer files without a reason. No file may be added, and a file that was split leaves the list.
 const TOO_LONG: &[&str] = &[
-    "commands/convert.rs",
-    "commands/folder.rs",
     "container/checkpoint/mod.rs",
     "container/mod.rs",
     "container/npy.rs",

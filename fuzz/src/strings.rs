@@ -1,7 +1,7 @@
 //! Texts that become something: numbers, types, patterns, sizes.
 
 use super::trial::{MIB, within};
-use tcast::cli::{ElementRange, Part, Position, Size, Tolerance};
+use tcast::cli::{ElementRange, Partition, Position, Size, Tolerance};
 use tcast::dtype::{Class, Dtype};
 use tcast::error::{shorten, visible};
 use tcast::kernel::{Loss, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
@@ -137,7 +137,8 @@ fn check_argument(text: &str) {
     }
     assert!(text.parse::<Size>().is_ok_and(|size| size.0 > 0) || text.parse::<Size>().is_err());
     assert!(
-        text.parse::<Part>().is_ok_and(|part| (1..=part.of).contains(&part.number)) || text.parse::<Part>().is_err()
+        text.parse::<Partition>().is_ok_and(|part| (1..=part.of).contains(&part.number))
+            || text.parse::<Partition>().is_err()
     );
     if let Ok(ElementRange { start: Some(Position::Index(start)), end: Some(Position::Index(end)), .. }) = text.parse()
     {

@@ -2,6 +2,7 @@
 
 use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, indented, listed, some_inputs, with_note, with_values};
 use crate::dtype::{Class, Dtype};
+use crate::job::Partition;
 use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
 use crate::select::PROTECTED;
@@ -175,7 +176,7 @@ pub struct ShardArgs {
 
     /// Do the I-th of N parts, beside others that may run at once, also on other machines
     #[arg(long, value_name = "I/N", conflicts_with = "force", hide_short_help = true)]
-    pub part: Option<Part>,
+    pub part: Option<Partition>,
 
     /// Put the folder together that all parts were written into
     #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["inputs", "to", "rule", "part", "resume",
@@ -213,29 +214,6 @@ impl std::str::FromStr for Size {
             }
             Some(0) | None => Err("a size is a whole number with a unit: 5GB, 500MB, 2GiB".to_owned()),
             Some(size) => Ok(Self(size)),
-        }
-    }
-}
-
-/// `I/N`: one of several parts of the work, counted from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Which.
-    pub number: u64,
-    /// Of how many.
-    pub of: u64,
-}
-
-impl std::str::FromStr for Part {
-    type Err = String;
-
-    /// # Errors
-    /// When it is no part.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
-        match numbers {
-            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
-            _ => Err("a part is I/N, from 1/N to N/N".to_owned()),
         }
     }
 }

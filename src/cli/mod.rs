@@ -6,8 +6,9 @@ mod diff;
 mod inspect;
 mod promote;
 
+pub use crate::job::Partition;
 pub use bitcast::{BitcastArgs, ElementRange, Position};
-pub use cast::{CastArgs, Part, ShardArgs, Size, ValueArgs};
+pub use cast::{CastArgs, ShardArgs, Size, ValueArgs};
 pub use diff::{DiffArgs, Tolerance};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;

@@ -1,7 +1,7 @@
 //! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
 
-use super::convert::{Job, run as convert, selection};
-use super::folder::Measures;
+use super::convert::{job, options, run as convert, selection};
+use super::results::Task;
 use super::{say_which, some_names};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
@@ -31,21 +31,15 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
             Error::usage("--tensor and --range go with --hex and --bits").remedy("choose tensors with --include")
         );
     }
-    convert(&Job {
-        operator: Operator::BitCast,
+    let selection = Selection { all: true, ..selection(args.to, &args.selection) };
+    let options = options(args.to, &args.file, &selection, json!({}));
+    convert(&Task {
+        job: job(Operator::BitCast, args.to, &args.file, options),
         inputs: &args.inputs,
-        to: args.to,
         file: &args.file,
-        selection: Selection { all: true, ..selection(args.to, &args.selection) },
+        selection,
         allow_unmatched: args.selection.allow_unmatched,
-        max_shard_size: None,
-        part: None,
-        resume: false,
-        force_codes: true,
-        fail_on: Vec::new(),
-        measures: Measures::default(),
         report: None,
-        options: json!({}),
     })
 }
 

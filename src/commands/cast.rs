@@ -1,10 +1,12 @@
 //! `tcast cast`: the attributes, then as every conversion.
 
-use super::convert::{Job, run as convert, selection};
-use super::folder::{self, Measures};
+use super::convert::{job, options, run as convert, selection};
+use super::finish;
+use super::results::Task;
 use crate::cli::{CastArgs, ValueArgs};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
+use crate::job::{Job, Measures};
 use crate::kernel::{Condition, Loss, OutOfRange};
 use crate::operator::Operator;
 use crate::operator::cast::{Attributes, Opset};
@@ -14,7 +16,7 @@ use serde_json::{Value, json};
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
-        return folder::finish(folder, &args.file);
+        return finish::run(folder, &args.file);
     }
     if args.hash && !args.file.json && args.report.is_none() {
         return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
@@ -25,21 +27,24 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let attributes = attributes(args);
     attributes.check()?;
     check_effects(args)?;
-    convert(&Job {
-        operator: Operator::Cast(attributes),
-        inputs: &args.inputs,
-        to: args.to,
-        file: &args.file,
-        selection: Selection { all: args.all, protect: args.protect, ..selection(args.to, &args.selection) },
-        allow_unmatched: args.selection.allow_unmatched,
+    let selection = Selection { all: args.all, protect: args.protect, ..selection(args.to, &args.selection) };
+    let options = options(args.to, &args.file, &selection, attributes_in_effect(args, attributes));
+    let job = Job {
         max_shard_size: args.shards.max_shard_size.map(|size| size.0),
-        part: args.shards.part,
+        partition: args.shards.part,
         resume: args.shards.resume,
         force_codes: args.force_codes,
         fail_on: fail_on(args),
         measures: Measures { figures: args.stats || args.report.is_some(), hash: args.hash },
+        ..job(Operator::Cast(attributes), args.to, &args.file, options)
+    };
+    convert(&Task {
+        job,
+        inputs: &args.inputs,
+        file: &args.file,
+        selection,
+        allow_unmatched: args.selection.allow_unmatched,
         report: args.report.as_deref(),
-        options: options(args, attributes),
     })
 }
 
@@ -86,7 +91,7 @@ fn attributes(args: &CastArgs) -> Attributes {
 }
 
 /// The attributes in effect, with the defaults of what was not given.
-fn options(args: &CastArgs, attributes: Attributes) -> Value {
+fn attributes_in_effect(args: &CastArgs, attributes: Attributes) -> Value {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let rules = attributes.rules();
     json!({

@@ -7,10 +7,12 @@ mod check;
 mod complete;
 mod convert;
 mod diff;
-mod folder;
+mod finish;
 mod inspect;
+mod observer;
 mod promote;
 mod report_file;
+mod results;
 
 pub use complete::{VARIABLE as COMPLETE, complete};
 

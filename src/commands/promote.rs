@@ -1,24 +1,19 @@
 //! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
 
-use super::convert::deflated;
-use super::folder::{self, Measures, Settings};
-use super::{check_standard_output, print, print_json, say_which, tell, threads, warn_of_abandoned};
+use super::convert::existing;
+use super::observer::Console;
+use super::{check_standard_output, print, print_json, say_which, tell, threads};
 use crate::cli::PromoteArgs;
-use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{self, Container, Tensor};
+use crate::container::Tensor;
+use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::engine;
 use crate::error::{Error, Result, counted, path_text, shorten};
-use crate::io::identity::Files;
-use crate::io::output::{Destination, NewFolder, is_standard_output};
+use crate::job::{self, FileReport, Job, JobInput, Measures, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Attributes, Decision};
 use crate::operator::{Operator, cast};
-use crate::plan::{self, Plan, Request, Spread};
-use crate::progress;
-use crate::report::{FileReport, TensorReport};
+use crate::plan;
 use crate::select::Selection;
-use crate::staging::Start;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -29,7 +24,7 @@ use std::time::{Duration, Instant};
 const SCHEMA: u32 = 1;
 
 /// A tensor that takes part, and the file that it is in.
-struct Part<'a> {
+struct Operand<'a> {
     file: usize,
     tensor: &'a Tensor,
     /// As messages name it.
@@ -40,14 +35,18 @@ struct Part<'a> {
 pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let start = Instant::now();
     promote::check_u64_target(args.u64_target).map_err(Error::into_usage)?;
-    let inputs: Vec<Checkpoint> = args.inputs.iter().map(|path| checkpoint::open(path)).collect::<Result<_>>()?;
+    let inputs = job::open(&args.inputs, Publish::Together, &Console { is_quiet: args.quiet }, |error, _| error)?;
     plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
-    let parts = parts(args, &inputs)?;
+    let operands = operands(args, &inputs)?;
     let attributes =
         Attributes { is_unsafe: args.r#unsafe, pytorch_scalar: args.pytorch_scalar, u64_target: args.u64_target };
-    let named: Vec<promote::Input> = parts
+    let named: Vec<promote::Input> = operands
         .iter()
-        .map(|part| promote::Input { name: &part.name, dtype: part.dtype, is_scalar: part.tensor.shape.is_empty() })
+        .map(|operand| promote::Input {
+            name: &operand.name,
+            dtype: operand.dtype,
+            is_scalar: operand.tensor.shape.is_empty(),
+        })
         .collect();
     let decision = promote::promote(&named, &attributes)?;
     if args.saturate.is_some() && !decision.dtype.is_float8() && decision.dtype != Dtype::Float8E8M0 {
@@ -55,19 +54,18 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         return Err(error.remedy("leave --saturate out"));
     }
     if args.dry_run {
-        let nothing = Written { outputs: Vec::new(), skipped: Vec::new() };
         return if args.json {
-            print_json(&document(args, &parts, decision, &nothing))
+            print_json(&document(args, &operands, decision, &[]))
         } else {
             print(decision.dtype.name())
         };
     }
-    let written = write(args, &inputs, decision)?;
+    let promoted = write(args, &inputs, decision)?;
     if args.json {
-        print_json(&document(args, &parts, decision, &written))?;
+        print_json(&document(args, &operands, decision, &promoted))?;
     }
     if !args.quiet {
-        tell(&summary(decision, &written, start.elapsed()));
+        tell(&summary(decision, &promoted, start.elapsed()));
     }
     Ok(())
 }
@@ -78,12 +76,12 @@ fn only(args: &PromoteArgs, input: &Checkpoint) -> Vec<String> {
 }
 
 /// The tensors that take part: the only one of an input, or those named.
-fn parts<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Part<'a>>> {
-    let mut parts = Vec::new();
+fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Operand<'a>>> {
+    let mut operands = Vec::new();
     let mut found = HashSet::new();
     for ((file, input), path) in inputs.iter().enumerate().zip(&args.inputs) {
         let only = only(args, input);
-        let before = parts.len();
+        let before = operands.len();
         for (shard, tensor) in input.tensors() {
             let name = shard.name_of(tensor);
             if !only.is_empty() && !only.iter().any(|only| only == name) {
@@ -93,199 +91,83 @@ fn parts<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Part<'a
             let dtype = plan::source_form(tensor, args.from).map_err(in_tensor)?.dtype();
             found.insert(name);
             let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path_text(path)) };
-            parts.push(Part { file, tensor, name, dtype });
+            operands.push(Operand { file, tensor, name, dtype });
         }
-        if input.tensors().count() != 1 && (only.is_empty() || parts.len() == before) {
+        if input.tensors().count() != 1 && (only.is_empty() || operands.len() == before) {
             return Err(say_which(input).in_file(path));
         }
     }
     match args.tensor.iter().find(|name| !found.contains(name.as_str())) {
         Some(missing) => Err(Error::new(format!("--tensor: there is no tensor '{}'", shorten(missing)))),
-        None => Ok(parts),
+        None => Ok(operands),
     }
 }
 
 /// What became of one input.
-struct Output<'a> {
-    from: PathBuf,
+struct Promoted<'a> {
+    from: &'a Path,
     to: PathBuf,
     bytes_in: u64,
-    /// One, or the shards of a folder.
-    files: Vec<FileReport<'a>>,
-}
-
-/// What is there now.
-struct Written<'a> {
-    outputs: Vec<Output<'a>>,
-    /// What was there before, and was left alone.
-    skipped: Vec<PathBuf>,
+    /// One, or the shards of a folder; `None` where the output was there, and was left alone.
+    files: Option<Vec<FileReport<'a>>>,
 }
 
 /// Plans all outputs, writes all, and then gives them their names.
-fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Written<'a>> {
+fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Promoted<'a>>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
     check_standard_output(output, args.json)?;
-    let mut run = Files::default();
-    inputs.iter().try_for_each(|input| input.files().map(|files| run.read(files)))?;
-    if let Some(folder) = inputs.iter().find(|input| input.folder.is_some()) {
-        if inputs.len() > 1 {
-            let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
-            return Err(error.remedy("name the tensors in it with --tensor"));
-        }
-        if output.is_dir() || container::by_extension(output).is_none() && !is_standard_output(output) {
-            return match write_folder(args, folder, output, decision, &mut run) {
-                Err(error) if args.skip_existing && error.is_existing() => {
-                    Ok(Written { outputs: Vec::new(), skipped: vec![output.clone()] })
-                }
-                written => written.map(|output| Written { outputs: vec![output], skipped: Vec::new() }),
-            };
-        }
+    if let (Some(folder), 2..) = (inputs.iter().find(|input| input.folder.is_some()), inputs.len()) {
+        let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
+        return Err(error.remedy("name the tensors in it with --tensor"));
     }
-    let folder = Folder::new(output, args.inputs.len() == 1)?;
-    let (mut planned, mut skipped) = (Vec::new(), Vec::new());
-    for input in inputs {
-        let to = folder.place(&input.path);
-        let target = container::by_extension(&to).unwrap_or(input.shards[0].container);
-        let destination = match Destination::among(&mut run, &to, args.force) {
-            Err(error) if args.skip_existing && error.is_existing() => {
-                skipped.push(to);
-                continue;
-            }
-            destination => destination?,
-        };
-        let mut plan = plans(args, input, decision, target, Spread::One)?.swap_remove(0);
-        plan.is_deflated = destination.keeps() && container::is_deflated(&input.shards[0], target);
-        planned.push((destination, input, to, plan));
-    }
-    let needed = planned.iter().map(|(.., plan)| plan.room()).sum();
-    if let Some((destination, ..)) = planned.first() {
-        destination.check_room(needed)?;
-        if destination.keeps() && !args.quiet {
-            warn_of_abandoned(destination.folder());
-        }
-    }
-    let bytes = planned.iter().map(|(.., plan)| plan.source_bytes()).sum();
-    let progress = progress::shown("", bytes, args.quiet);
-    let mut done = Vec::new();
-    for (destination, input, to, mut plan) in planned {
-        let file = destination.create()?;
-        let stored = plan.is_deflated.then(|| file.beside()).transpose()?;
-        let target = stored.as_ref().unwrap_or(&file);
-        let outcomes = engine::run(&plan, target, threads(args.threads), false, &*progress)?;
-        plan.literals = Vec::new();
-        let report = FileReport::new(to.to_string_lossy().into_owned(), &plan, Some(outcomes));
-        done.push((
-            file,
-            stored,
-            Output { from: input.path.clone(), to, bytes_in: input.bytes(), files: vec![report] },
-        ));
-    }
-    drop(progress);
-    for (file, stored, output) in &mut done {
-        if let Some(stored) = stored.take()
-            && let Some(report) = output.files.pop()
-        {
-            let report = deflated(report, &stored, file, args.quiet).map_err(|error| error.in_file(&output.to))?;
-            output.files.push(report);
-        }
-    }
-    let mut outputs = Vec::new();
-    for (file, _, output) in done {
-        file.publish(!args.no_sync, Some("some outputs were complete"))?;
-        outputs.push(output);
-    }
-    if let Some(made) = folder.made {
-        made.keep();
-    }
-    Ok(Written { outputs, skipped })
-}
-
-/// A whole checkpoint, of which some tensors get another type.
-fn write_folder<'a>(
-    args: &PromoteArgs,
-    input: &'a Checkpoint,
-    to: &Path,
-    decision: Decision,
-    run: &mut Files,
-) -> Result<Output<'a>> {
-    let spread = Spread::AsInputs;
-    let plans = plans(args, input, decision, container::SHARDS, spread)?;
-    let options = json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate });
-    let start = if args.force { Start::Replace } else { Start::Anew };
-    let folder = folder::Folder::new(input, to, &plans, spread, ("promote", options), start, run)?;
-    if !args.quiet {
-        folder.warn_of_left_out();
-    }
-    let threads = threads(args.threads);
-    let settings =
-        Settings { sync: !args.no_sync, quiet: args.quiet, measures: Measures::default(), fail_on: &[], threads };
-    let files = folder.write(plans, None, &settings)?.files;
-    Ok(Output { from: input.path.clone(), to: to.to_owned(), bytes_in: input.bytes(), files })
-}
-
-fn plans<'a>(
-    args: &PromoteArgs,
-    input: &'a Checkpoint,
-    decision: Decision,
-    container: &dyn Container,
-    spread: Spread,
-) -> Result<Vec<Plan<'a>>> {
-    let only = only(args, input);
-    let selection = Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() };
-    let from = args.from.filter(|_| plan::check_from(input.tensors().map(|(_, tensor)| tensor), args.from).is_ok());
     let attributes = cast::Attributes { saturate: args.saturate, ..cast::Attributes::default() };
-    let request = Request {
+    let job = Job {
         operator: Operator::Promote(attributes),
-        selection: &selection,
-        from,
-        container,
-        codes: None,
-        weights: None,
-        fail_on: &[],
+        output: Some(output),
+        to: None,
+        existing: existing(args.force, args.skip_existing),
+        publish: Publish::Together,
+        dry_run: false,
+        sync: !args.no_sync,
+        threads: threads(args.threads),
+        max_shard_size: None,
+        partition: None,
+        resume: false,
+        force_codes: true,
+        fail_on: Vec::new(),
+        measures: Measures::default(),
+        options: json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate }),
     };
-    plan::build(&request, &input.shards, spread, &|_| {}).map_err(|error| error.in_file(&input.path))
-}
-
-/// Where outputs go.
-struct Folder {
-    path: PathBuf,
-    is_file: bool,
-    /// The folder, where it was not there before.
-    made: Option<NewFolder>,
-}
-
-impl Folder {
-    /// A file name is meant where there is one input and the path says a format.
-    fn new(path: &Path, is_one: bool) -> Result<Self> {
-        let is_stream = is_standard_output(path);
-        if is_stream && !is_one {
-            let error = Error::usage("several outputs cannot go to standard output").in_file(path);
-            return Err(error.remedy("name a folder with -o"));
-        }
-        let is_file = is_stream || is_one && !path.is_dir() && container::by_extension(path).is_some();
-        let is_new = !is_file && !path.exists();
-        if !is_new && !is_file && !path.is_dir() {
-            return Err(Error::new("is no folder, and the outputs go into one").in_file(path));
-        }
-        let made = if is_new { Some(NewFolder::create(path)?) } else { None };
-        Ok(Self { path: path.to_owned(), is_file, made })
-    }
-
-    fn place(&self, input: &Path) -> PathBuf {
-        if self.is_file { self.path.clone() } else { self.path.join(input.file_name().unwrap_or_default()) }
-    }
+    let selection = |input| {
+        let only = only(args, input);
+        Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() }
+    };
+    let selections: Vec<Selection> = inputs.iter().map(selection).collect();
+    let job_input = |(source, selection): (&'a Checkpoint, _)| {
+        let tensors = source.tensors().map(|(_, tensor)| tensor);
+        JobInput { source, selection, from: args.from.filter(|_| plan::check_from(tensors, args.from).is_ok()) }
+    };
+    let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
+    let console = Console { is_quiet: args.quiet };
+    let mut promoted = Vec::new();
+    job::prepare(&job, &job_inputs, &console)?.run(&job, &console, |source, to, written| {
+        let files = written?.map(|written| written.files);
+        promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
+        Ok(())
+    })?;
+    Ok(promoted)
 }
 
 /// What was decided, why, and what each input could lose; then what the outputs lost.
-fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, written: &Written) -> Value {
-    let inputs = parts.iter().map(|part| {
+fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promoted: &[Promoted]) -> Value {
+    let inputs = operands.iter().map(|operand| {
         json!({
-            "file": args.inputs[part.file].to_string_lossy(),
-            "tensor": part.tensor.name,
-            "dtype": part.dtype.name(),
-            "shape": part.tensor.shape,
-            "is_scalar": part.tensor.shape.is_empty(),
-            "can_lose": !decision.dtype.holds(part.dtype),
+            "file": args.inputs[operand.file].to_string_lossy(),
+            "tensor": operand.tensor.name,
+            "dtype": operand.dtype.name(),
+            "shape": operand.tensor.shape,
+            "is_scalar": operand.tensor.shape.is_empty(),
+            "can_lose": !decision.dtype.holds(operand.dtype),
         })
     });
     let mut document = json!({
@@ -301,27 +183,33 @@ fn document(args: &PromoteArgs, parts: &[Part], decision: Decision, written: &Wr
         "inputs": inputs.collect::<Vec<_>>(),
     });
     if !args.dry_run {
-        let outputs = written.outputs.iter().map(|output| {
-            json!({
+        let outputs = promoted.iter().filter_map(|output| {
+            let files = output.files.as_deref()?;
+            Some(json!({
                 "input": output.from.to_string_lossy(),
                 "output": output.to.to_string_lossy(),
                 "bytes_in": output.bytes_in,
-                "bytes_out": output.files.iter().map(|file| file.bytes).sum::<u64>(),
-                "tensors": output.files.iter().flat_map(|file| &file.tensors).map(TensorReport::json).collect::<Vec<_>>(),
-                "counts": output.files.iter().map(FileReport::counts).sum::<Counts>(),
-            })
+                "bytes_out": files.iter().map(|file| file.bytes).sum::<u64>(),
+                "tensors": files.iter().flat_map(|file| &file.tensors).map(TensorReport::json).collect::<Vec<_>>(),
+                "counts": files.iter().map(FileReport::counts).sum::<Counts>(),
+            }))
         });
         document["outputs"] = outputs.collect();
-        let skipped = written.skipped.iter().map(|path| path.to_string_lossy());
+        let skipped = skipped(promoted).map(|path| path.to_string_lossy());
         document["skipped"] = json!(skipped.collect::<Vec<_>>());
     }
     document
 }
 
+/// The outputs that were there, and were left alone.
+fn skipped<'a>(promoted: &'a [Promoted]) -> impl Iterator<Item = &'a Path> {
+    promoted.iter().filter(|output| output.files.is_none()).map(|output| &*output.to)
+}
+
 /// What became what, and, tensor by tensor, how many values changed.
-fn summary(decision: Decision, written: &Written, time: Duration) -> String {
-    let Written { outputs, skipped } = written;
-    let tensors = || outputs.iter().flat_map(|output| &output.files).flat_map(|file| &file.tensors);
+fn summary(decision: Decision, promoted: &[Promoted], time: Duration) -> String {
+    let outputs = || promoted.iter().filter_map(|output| Some((output, output.files.as_deref()?)));
+    let tensors = || outputs().flat_map(|(_, files)| files).flat_map(|file| &file.tensors);
     let converted = tensors().filter(|tensor| tensor.is_converted).count();
     let (all, seconds) = (tensors().count(), time.as_secs_f64());
     let mut text = format!(
@@ -330,9 +218,9 @@ fn summary(decision: Decision, written: &Written, time: Duration) -> String {
         decision.dtype,
         decision.rule.name()
     );
-    for output in outputs {
-        let _ = write!(text, "\n{} -> {}", path_text(&output.from), path_text(&output.to));
-        for tensor in output.files.iter().flat_map(|file| &file.tensors) {
+    for (output, files) in outputs() {
+        let _ = write!(text, "\n{} -> {}", path_text(output.from), path_text(&output.to));
+        for tensor in files.iter().flat_map(|file| &file.tensors) {
             let counts = tensor.counts.as_deref().copied().unwrap_or_default();
             for loss in Loss::ALL.into_iter().filter(|loss| counts[*loss] > 0) {
                 let (count, all) = (counts[loss], counted(tensor.elements(), "value"));
@@ -340,7 +228,7 @@ fn summary(decision: Decision, written: &Written, time: Duration) -> String {
             }
         }
     }
-    for path in skipped {
+    for path in skipped(promoted) {
         let _ = write!(text, "\nskipped: {} exists", path_text(path));
     }
     text

@@ -14,7 +14,7 @@ use crate::progress::Silent;
 use crate::report::{Report, Spread, TensorReport, page};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Tensors whose exponents are shown: those with the most noise.
 const WORST: usize = 4;
@@ -30,7 +30,7 @@ impl ReportFile {
     ///
     /// # Errors
     /// When it is there, is a file of the run or in its output, has another extension, or its folder is missing.
-    pub(super) fn new(path: &Path, replace: bool, outputs: &[&Path], run: &mut Files) -> Result<Self> {
+    pub(super) fn new(path: &Path, replace: bool, outputs: &[PathBuf], run: &mut Files) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
         if !is_page && extension != "json" {

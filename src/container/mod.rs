@@ -4,7 +4,6 @@
 //! trusts nothing in them: every length is checked against the file before it is used. Writing lays a file out
 //! before any data exists, from names, dtypes and shapes.
 
-#[cfg(feature = "cli")]
 #[doc(hidden)] // for the program and the tests
 pub mod checkpoint;
 mod deflate;

@@ -8,5 +8,4 @@ pub mod bits;
 pub(crate) mod compare;
 #[cfg(feature = "cli")]
 pub mod distribution;
-#[cfg(feature = "cli")]
 pub(crate) mod hash;

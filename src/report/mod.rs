@@ -3,25 +3,20 @@
 mod html;
 mod refusal;
 
+pub use crate::job::{FileReport, TensorReport};
 pub use html::{Spread, page};
 
-use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
-use crate::engine::Outcome;
 use crate::error::{Error, brief, counted, path_text, shorten, size};
-use crate::kernel::{Condition, Counts, Firsts, Loss};
+use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
-use crate::measure::hash::Hashes;
 use crate::operator::Operator;
-use crate::plan::{How, Plan, Step};
 use crate::select::Kept;
 use serde::ser::SerializeMap;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,204 +47,15 @@ pub struct Report<'a> {
     pub is_published: bool,
 }
 
-/// One output file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FileReport<'a> {
-    /// Its name; in a folder, the name there.
-    pub file: String,
-    /// Its length; before it is deflated, where that is still to be done.
-    pub bytes: u64,
-    /// What is in it, in its order.
-    pub tensors: Vec<TensorReport<'a>>,
-    /// Whether it is to be deflated and was not yet.
-    #[serde(skip)]
-    pub(crate) will_be_deflated: bool,
-}
-
-/// One tensor of an output.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TensorReport<'a> {
-    /// What it is called there; empty in a format without names.
-    pub name: Cow<'a, str>,
-    /// What it was called before, where that is something else.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub renamed_from: Option<Cow<'a, str>>,
-    /// Lengths of its dimensions.
-    pub shape: Cow<'a, [u64]>,
-    /// Its type in the input.
-    pub from: Dtype,
-    /// Its type in the output.
-    pub to: Dtype,
-    /// What its file calls a type that tcast does not support: its bytes were copied, as `uint8`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stored: Option<Cow<'a, str>>,
-    /// Whether the operator was applied; otherwise it was copied.
-    #[serde(rename = "cast")]
-    pub is_converted: bool,
-    /// Why it was copied, if it was.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) kept: Option<Kept>,
-    /// Bytes that it took in its file.
-    pub bytes_in: u64,
-    /// Bytes that it takes now.
-    pub bytes_out: u64,
-    /// What happened to its values; `None` where nothing has happened yet.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub counts: Option<Box<Counts>>,
-    /// The first of its elements that were NaN or infinite before, or met what is refused.
-    #[serde(rename = "first_at", skip_serializing_if = "Firsts::is_empty", default)]
-    pub firsts: Firsts,
-    /// How far its values are from those before, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub figures: Option<Box<Accuracy>>,
-    /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sha256_in: Option<Box<str>>,
-    /// SHA-256 of its bytes in the output, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sha256_out: Option<Box<str>>,
-}
-
-impl<'a> FileReport<'a> {
-    /// What is to be done, and with `outcomes` what was.
-    #[must_use]
-    pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
-        let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
-        let tensors = plan.steps.iter().zip(outcomes).map(|(step, outcome)| TensorReport::new(step, outcome));
-        Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
-    }
-
-    /// The same of a file that was deflated since, with its length and those of its members.
-    #[must_use]
-    pub(crate) fn deflated(mut self, (bytes, members): (u64, Vec<u64>)) -> Self {
-        (self.bytes, self.will_be_deflated) = (bytes, false);
-        for (tensor, bytes) in self.tensors.iter_mut().zip(members) {
-            tensor.bytes_out = bytes;
-        }
-        self
-    }
-
-    /// The same with the hashes of the tensors.
-    #[must_use]
-    pub(crate) fn with_hashes(mut self, hashes: Vec<Hashes>) -> Self {
-        for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
-            // Text lies in other ways in other formats, and is not hashed.
-            if !tensor.is_text() {
-                (tensor.sha256_in, tensor.sha256_out) = (hashes.source.map(Into::into), Some(hashes.target.into()));
-            }
-        }
-        self
-    }
-
-    /// Whether a value in it met one of some conditions.
-    #[must_use]
-    pub(crate) fn meets(&self, conditions: &[Condition]) -> bool {
-        self.tensors.iter().any(|tensor| tensor.meets(conditions))
-    }
-
-    /// The losses of all tensors.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.tensors.iter().filter_map(|tensor| tensor.counts.as_deref().copied()).sum()
-    }
-}
-
-impl<'a> TensorReport<'a> {
-    fn new(step: &Step<'a>, outcome: Option<Outcome>) -> Self {
-        let (counts, mut firsts, figures) = match outcome {
-            Some(Outcome { counts, firsts, figures }) => (Some(counts), firsts, figures),
-            None => (None, Firsts::default(), None),
-        };
-        let (source, result) = (step.source(), &step.results[0]);
-        if result.fortran_order {
-            firsts.renumber(|at| row_major(at, &source.shape));
-        }
-        let old = if matches!(step.how, How::Convert(_)) { &*source.name } else { "" };
-        Self {
-            name: result.name.clone(),
-            renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
-            shape: match &step.how {
-                How::Convert(_) => Cow::Borrowed(&source.shape),
-                How::Decode(_) => Cow::Owned(step.shape().to_vec()),
-            },
-            from: step.dtypes().0,
-            to: step.dtypes().1,
-            stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
-            is_converted: step.is_converted,
-            kept: step.kept,
-            bytes_in: step.bytes_in(),
-            bytes_out: step.bytes_out(),
-            counts,
-            firsts,
-            figures: figures.map(|mut figures| {
-                if result.fortran_order {
-                    for index in [&mut figures.max_abs_error_at, &mut figures.max_rel_error_at].into_iter().flatten() {
-                        *index = row_major(*index, &source.shape);
-                    }
-                }
-                figures
-            }),
-            sha256_in: None,
-            sha256_out: None,
-        }
-    }
-
+impl TensorReport<'_> {
     /// The name of the type that it had.
     fn type_name(&self) -> String {
         self.stored.as_deref().map_or_else(|| self.from.to_string(), shorten)
     }
 
-    /// Whether it is or was text, which has no elements of a known size.
-    #[must_use]
-    pub fn is_text(&self) -> bool {
-        [self.from, self.to].contains(&Dtype::String)
-    }
-
-    /// Whether it has figures, if it is of numbers and was converted.
-    #[must_use]
-    pub fn is_measured(&self) -> bool {
-        let can_be = self.is_converted && !self.is_text();
-        self.figures.is_some() || !can_be
-    }
-
-    /// Whether one of its values met one of some conditions.
-    #[must_use]
-    pub(crate) fn meets(&self, conditions: &[Condition]) -> bool {
-        let counts = self.counts.as_ref();
-        counts.is_some_and(|counts| conditions.iter().any(|condition| counts[*condition] > 0))
-    }
-
-    /// An element by its indices, if there is such an element: what was recorded is checked by nobody else.
-    fn indices(&self, element: u64) -> Option<Vec<u64>> {
-        (element < self.elements()).then(|| indices(element, &self.shape, false))
-    }
-
-    /// The same as text.
+    /// An element by its indices, as text, if there is such an element.
     fn place(&self, element: u64) -> Option<String> {
         self.indices(element).map(|indices| format!("{indices:?}"))
-    }
-
-    /// As JSON, where every position has its indices beside it.
-    #[must_use]
-    pub(crate) fn json(&self) -> Value {
-        let mut value = json!(self);
-        let indices = |at: u64| json!(self.indices(at));
-        let firsts =
-            Condition::ALL.into_iter().filter_map(|condition| Some((condition, self.firsts.of(condition)?.at)));
-        if !self.firsts.is_empty() {
-            value["first_index"] = firsts.map(|(condition, at)| (condition.name().to_owned(), indices(at))).collect();
-        }
-        if let Some(figures) = &self.figures {
-            value["figures"]["max_abs_error_index"] = figures.max_abs_error_at.map_or(Value::Null, indices);
-            value["figures"]["max_rel_error_index"] = figures.max_rel_error_at.map_or(Value::Null, indices);
-        }
-        value
-    }
-
-    /// Elements, which is the product of the shape.
-    #[must_use]
-    pub fn elements(&self) -> u64 {
-        self.shape.iter().fold(1, |count: u64, length| count.saturating_mul(*length))
     }
 }
 

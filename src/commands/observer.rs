@@ -1,0 +1,68 @@
+//! What a job says on its way, on standard error: warnings and bars.
+
+use super::{tell, tell_error, warn, warn_of_abandoned};
+use crate::error::{as_glob, flag_with, path_text, shorten};
+use crate::job::{Notice, Observer, ShardProgress};
+use crate::progress::{self, Progress, Shards};
+use std::path::PathBuf;
+
+/// Shows everything, or errors only.
+pub(super) struct Console {
+    pub(super) is_quiet: bool,
+}
+
+impl Observer for Console {
+    fn notice(&self, notice: Notice) {
+        match notice {
+            Notice::Refused(error) => return tell_error(error),
+            Notice::Kept(kept) => return tell(&format!("tcast: {kept}")),
+            _ if self.is_quiet => return,
+            _ => {}
+        }
+        match notice {
+            Notice::Begins(folder) => warn_of_abandoned(folder),
+            Notice::Disagreement(disagreement) => warn(&disagreement.text),
+            Notice::NoArray(name) => warn(&format!("'{}' is no array and is left out", shorten(name))),
+            Notice::NoMetadata(extension) => {
+                warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
+            }
+            Notice::ScalesCast { count, first } => warn_of_scales(count, first),
+            Notice::LeftOut(paths) => warn_of_left_out(paths),
+            Notice::DoneAgain(error) => warn(&format!("{error}; it is done again")),
+            Notice::Refused(_) | Notice::Kept(_) => {}
+        }
+    }
+
+    fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
+        progress::shown(what, bytes, self.is_quiet)
+    }
+
+    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
+        Box::new(Shards::new(bytes, self.is_quiet))
+    }
+}
+
+impl ShardProgress for Shards {
+    fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
+        self.shard(what, bytes)
+    }
+}
+
+fn warn_of_scales(count: usize, first: &str) {
+    let ending = first.rsplit('.').next().unwrap_or_default();
+    let exclude = flag_with("--exclude", &format!("*{}", as_glob(ending)));
+    let name = shorten(first);
+    warn(&match count {
+        1 => format!("a scale of codes is cast too, '{name}': {exclude} keeps it"),
+        _ => format!("{count} scales of codes are cast too, '{name}' is one: {exclude} keeps them"),
+    });
+}
+
+/// Names what is in the folder of the input and will not be in the output.
+fn warn_of_left_out(paths: &[PathBuf]) {
+    const FEW: usize = 5;
+    let some: Vec<String> = paths.iter().take(FEW).map(|path| shorten(&path_text(path))).collect();
+    let more = paths.len() - some.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    warn(&format!("left out, for they are weights of other kinds or no plain files: {}{more}", some.join(", ")));
+}

@@ -1,0 +1,259 @@
+//! What became of the inputs of a conversion, in words and as JSON.
+
+use super::report_file::ReportFile;
+use super::{note, print, print_json, tell, tell_error};
+use crate::cli::FileArgs;
+use crate::container::checkpoint::Checkpoint;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, counted, path_text, quoted, size};
+use crate::io::output::{self, is_standard_output};
+use crate::job::{self, Job, Written};
+use crate::report::{Report, failed, several, skipped};
+use crate::select::Selection;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A conversion as the arguments have it.
+pub(super) struct Task<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) inputs: &'a [PathBuf],
+    pub(super) file: &'a FileArgs,
+    pub(super) selection: Selection,
+    /// A pattern may match nothing.
+    pub(super) allow_unmatched: bool,
+    /// Where the report is written as well.
+    pub(super) report: Option<&'a Path>,
+}
+
+fn report<'a>(
+    task: &'a Task,
+    source: &'a Checkpoint,
+    output: &'a Path,
+    written: Written<'a>,
+    begin: Instant,
+) -> Report<'a> {
+    let (job, Written { files, before, .. }) = (&task.job, written);
+    let bytes_in = match job.partition {
+        Some(_) => files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes_in).sum(),
+        None => source.bytes(),
+    };
+    let time = (!job.dry_run).then(|| begin.elapsed());
+    let (operator, input, options) = (job.operator.name(), &*source.path, job.options.clone());
+    let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
+    Report { operator, input, output, options, bytes_in, files, before, time, is_published }
+}
+
+/// Says that the output of the only input exists, and is left as it is.
+pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> Result<()> {
+    if !task.file.quiet {
+        tell_skipped(output);
+    }
+    if task.file.json {
+        print_json(&skipped(task.job.operator.name(), &source.path, output))?;
+    }
+    Ok(())
+}
+
+fn tell_skipped(output: &Path) {
+    tell(&format!("skipped: {} exists", path_text(output)));
+}
+
+/// Reports on the only input.
+///
+/// # Errors
+/// When values in it are refused, or a report cannot be written.
+pub(super) fn show(
+    task: &Task,
+    (source, output, written): (&Checkpoint, &Path, Written),
+    begin: Instant,
+    report_file: Option<ReportFile>,
+    plain_float8: Option<Dtype>,
+) -> Result<()> {
+    let (args, job) = (task.file, &task.job);
+    let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
+    let report = report(task, source, output, written, begin);
+    let refusal = report.refusal(&job.fail_on);
+    if let (None, Some(file)) = (&refusal, report_file) {
+        file.write(&report, source, args)?;
+    }
+    if args.json {
+        print_json(&report)?;
+    } else if args.dry_run && !was_complete && refusal.is_none() {
+        print(&report.table())?;
+    }
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    if args.quiet {
+        return Ok(());
+    }
+    if was_complete {
+        tell(&already_complete(output));
+        return Ok(());
+    }
+    tell(&report.summary());
+    if args.dry_run {
+        tell_room(output, report.room());
+    }
+    plain_float8.into_iter().for_each(tell_of_plain_float8);
+    if job.partition.is_some() && !args.dry_run {
+        let when = if finished == all { "all are" } else { "when all are" };
+        let all = counted(all as u64, "shard");
+        tell(&format!("{finished} of {all} are done; {when}: tcast cast --finish {}", quoted(output)));
+    }
+    Ok(())
+}
+
+/// What to say where nothing is left to be done.
+pub(super) fn already_complete(path: &Path) -> String {
+    format!("already complete: {}", path_text(path))
+}
+
+/// Says who can use float8 weights that have no scales.
+fn tell_of_plain_float8(to: Dtype) {
+    let more = match to {
+        Dtype::Float8E4M3FN | Dtype::Float8E5M2 => "ComfyUI and other tools that read plain float8 load such a file. ",
+        _ => "",
+    };
+    note(&format!("the float8 weights have no scales. {more}vLLM and transformers need scales beside the weights."));
+}
+
+fn tell_room(output: &Path, needed: u64) {
+    if !is_standard_output(output)
+        && let Some(available) = output::available(output.parent().unwrap_or(output))
+    {
+        tell(&format!("{} of disk space are needed, {} are available", size(needed), size(available)));
+    }
+}
+
+/// What became of several inputs so far.
+#[derive(Default)]
+pub(super) struct Several {
+    documents: Vec<Value>,
+    done: usize,
+    /// Those of which nothing was left to be done.
+    complete: usize,
+    skipped: usize,
+    failures: Vec<Error>,
+    /// The type of weights of one of them that become float8 without scales.
+    plain_float8: Option<Dtype>,
+    bytes_in: u64,
+    bytes_out: u64,
+    /// Bytes that they take on the disk while they are written.
+    room: u64,
+}
+
+impl Several {
+    pub(super) fn new(plain_float8: Option<Dtype>) -> Self {
+        Self { plain_float8, ..Self::default() }
+    }
+
+    /// Reports on one.
+    ///
+    /// # Errors
+    /// When a report cannot be written.
+    pub(super) fn add(
+        &mut self,
+        task: &Task,
+        (source, output, written): (&Checkpoint, &Path, Result<Option<Written>>),
+        begin: Instant,
+    ) -> Result<()> {
+        let operator = task.job.operator.name();
+        match written {
+            Ok(Some(written)) => {
+                let was_complete = written.was_complete;
+                let report = report(task, source, output, written, begin);
+                match report.refusal(&task.job.fail_on) {
+                    Some(refusal) => self.fail(refusal, json!(report)),
+                    None => return self.add_converted(task, &report, was_complete),
+                }
+            }
+            Ok(None) => {
+                self.documents.push(skipped(operator, &source.path, output));
+                self.skipped += 1;
+                if !task.file.quiet {
+                    tell_skipped(output);
+                }
+            }
+            Err(error) => {
+                let document = failed(operator, &source.path, output, &error);
+                self.fail(error, document);
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: Error, document: Value) {
+        tell_error(&error);
+        self.documents.push(document);
+        self.failures.push(error);
+    }
+
+    /// Reports on one that is converted, which it may have been before.
+    fn add_converted(&mut self, task: &Task, report: &Report, was_complete: bool) -> Result<()> {
+        if task.file.json || task.report.is_some() {
+            self.documents.push(json!(report));
+        }
+        if was_complete {
+            self.complete += 1;
+            if !task.file.quiet {
+                tell(&already_complete(report.output));
+            }
+            return Ok(());
+        }
+        self.done += 1;
+        self.bytes_in += report.bytes_in;
+        self.bytes_out += report.bytes_out();
+        self.room += report.room();
+        if task.file.dry_run && !task.file.json {
+            print(&report.table())?;
+        }
+        if !task.file.quiet {
+            tell(&report.line());
+        }
+        Ok(())
+    }
+
+    /// Reports on all of them.
+    ///
+    /// # Errors
+    /// When one has failed, or a report cannot be written.
+    pub(super) fn finish(self, task: &Task, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
+        let (args, operator) = (task.file, task.job.operator.name());
+        let time = (!args.dry_run).then(|| start.elapsed());
+        let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
+        if let Some(file) = report_file {
+            file.write_json(&document, args)?;
+        }
+        if args.json {
+            print_json(&document)?;
+        }
+        let failed = self.failures.len();
+        if !args.quiet {
+            let (before, after) = (size(self.bytes_in), size(self.bytes_out));
+            let would = if args.dry_run { "would " } else { "" };
+            let mut text =
+                format!("{would}{operator} {} of {} inputs, {before} -> {after}", self.done, task.inputs.len());
+            if let Some(time) = time {
+                let _ = write!(text, " in {:.2} s", time.as_secs_f64());
+            }
+            if self.complete > 0 {
+                let _ = write!(text, ", {} already complete", self.complete);
+            }
+            if self.skipped > 0 {
+                let _ = write!(text, ", {} skipped", self.skipped);
+            }
+            tell(&text);
+            if let (true, Some(output)) = (args.dry_run, &args.output) {
+                tell_room(output, self.room);
+            }
+            self.plain_float8.filter(|_| self.done > 0).into_iter().for_each(tell_of_plain_float8);
+        }
+        if failed == 0 {
+            return Ok(());
+        }
+        Err(job::summed_up(format!("{failed} of {} inputs failed", task.inputs.len()), &self.failures))
+    }
+}

@@ -1,0 +1,137 @@
+//! Plans an output, and finds what a user wants to know before it is made: codes that are no values, names and metadata
+//! without a place, plain float8.
+
+use super::Job;
+use super::observer::{Notice, Observer};
+use super::place::Route;
+use crate::container::checkpoint::{Checkpoint, beside, quantization};
+use crate::container::{self, Container, Facts, Form, Metadata};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use crate::operator::Operator;
+use crate::plan::{self, Plan, Request, Spread, Step};
+use crate::scaled::{Codes, can_be_codes};
+use crate::select::Selection;
+use std::cell::LazyCell;
+
+/// Plans, with progress where texts have to be read for it, and gives notice of what will be lost. `check` comes after the
+/// types are refused that cannot be converted, and before the texts are read.
+///
+/// # Errors
+/// Those of `check`; when the input cannot become the output, or a file beside it cannot be read.
+pub(super) fn plans<'a, T>(
+    job: &Job,
+    route: &Route<'a, '_>,
+    (container, spread): (&dyn Container, Spread),
+    observer: &dyn Observer,
+    check: impl FnOnce() -> Result<T>,
+) -> Result<(Vec<Plan<'a>>, T)> {
+    let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
+    let is_cast = matches!(job.operator, Operator::Cast(_));
+    let codes = if is_cast && !job.force_codes { Some(codes(source)?) } else { None };
+    let (operator, fail_on) = (job.operator, &job.fail_on[..]);
+    let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights: None, fail_on };
+    let in_file = |error: Error| error.in_file(&source.path);
+    plan::check(&request, &source.shards).map_err(in_file)?;
+    check_renames(source, container, selection).map_err(in_file)?;
+    let checked = check()?;
+    // Only where there are texts: a bar is drawn as soon as it is there.
+    let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
+    let plans = plan::build(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
+    drop(measuring);
+    check_own_name(job, &plans).map_err(in_file)?;
+    tell_losses(source, container, observer);
+    tell_scales(&plans, codes.as_ref(), selection, observer);
+    Ok((plans, checked))
+}
+
+/// The same for a folder of shards.
+///
+/// # Errors
+/// As [`plans`].
+pub(super) fn plans_of_shards<'a>(
+    job: &Job,
+    route: &Route<'a, '_>,
+    observer: &dyn Observer,
+) -> Result<(Vec<Plan<'a>>, Spread)> {
+    let spread = job.max_shard_size.map_or(Spread::AsInputs, Spread::UpTo);
+    let (plans, ()) = plans(job, route, (container::SHARDS, spread), observer, || Ok(()))?;
+    Ok((plans, spread))
+}
+
+/// The type of the first weight that becomes float8.
+pub(super) fn plain_float8(plan: &Plan) -> Option<Dtype> {
+    let is_weight = |step: &&Step| step.is_converted && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
+    let mut weights = plan.steps.iter().filter(is_weight).map(|step| step.dtypes().1);
+    weights.find(|to| to.is_float8())
+}
+
+/// Refuses to name an output after a type that none of its tensors gets.
+fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
+    const FEW: usize = 5;
+    let tensors = || plans.iter().flat_map(|plan| &plan.steps);
+    let Some(to) = job.to.filter(|_| job.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
+    if tensors().any(|tensor| tensor.dtypes().1 == to) {
+        return Ok(());
+    }
+    let copied = || tensors().filter(|tensor| !tensor.is_converted);
+    let names: Vec<String> = copied().take(FEW).map(|tensor| format!("'{}'", shorten(tensor.source_name()))).collect();
+    let more = match copied().count().saturating_sub(FEW) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let copied = if names.is_empty() { String::new() } else { format!("; copied: {}{more}", names.join(", ")) };
+    let error = Error::usage(format!("no tensor becomes {}, so the output has no name of its own{copied}", to.name()));
+    Err(error.remedy("name the output with -o"))
+}
+
+/// Refuses a name for a tensor in a format that has no place for it.
+fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Selection) -> Result<()> {
+    let Facts { extension, has_names, .. } = target.facts();
+    let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
+    let Some(name) = source.names().find(|name| !has_names && is_renamed(*name)) else { return Ok(()) };
+    let error = Error::usage(format!("--rename has no effect: a .{extension} file has no place for a name"));
+    Err(error
+        .in_tensor(name)
+        .remedy(format!("leave --rename out, or name an output that ends in {}", container::formats_with_names())))
+}
+
+/// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.
+///
+/// # Errors
+/// When one of these cannot be read.
+fn codes(source: &Checkpoint) -> Result<Codes> {
+    let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
+    let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
+    let (beside, quantization) = match &source.folder {
+        _ if !tensors.iter().any(|(_, dtype)| can_be_codes(*dtype)) => (Vec::new(), None),
+        Some(folder) => (Vec::new(), quantization(folder)?),
+        None => beside(&source.path)?,
+    };
+    Ok(Codes::find(&tensors, &beside, quantization.as_deref()))
+}
+
+/// Gives notice of what does not reach the output.
+fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
+    let Facts { extension, metadata, .. } = target.facts();
+    for input in &source.shards {
+        input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
+        // A mark means nothing elsewhere, and is no loss.
+        let pairs = input.contents.metadata.iter().flatten();
+        let is_mark =
+            |name: &str| matches!(input.container.facts().metadata, Metadata::Marked(mark, _) if mark == name);
+        if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
+            observer.notice(Notice::NoMetadata(extension));
+        }
+    }
+}
+
+/// Gives notice of scales that lose precision while their codes stay what they are.
+fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
+    let Some(codes) = codes else { return };
+    let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
+    let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();
+    if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
+        observer.notice(Notice::ScalesCast { count: cast.len(), first });
+    }
+}

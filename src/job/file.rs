@@ -1,0 +1,181 @@
+//! A file that a job writes: planned, written, deflated, published.
+
+use super::check::{self, plans};
+use super::observer::{Notice, Observer};
+use super::outcome::FileReport;
+use super::place::{self, Route};
+use super::{Existing, Job, Publish, Written};
+use crate::container::{self, Container};
+use crate::dtype::Dtype;
+use crate::engine;
+use crate::error::{Error, Result};
+use crate::io::identity::Files;
+use crate::io::output::{Destination, Output};
+use crate::measure::hash;
+use crate::plan::{Plan, Spread};
+use crate::progress::Progress;
+use std::path::{Path, PathBuf};
+
+/// A file that is to be written, checked before any work.
+pub(super) struct FileOutput<'a> {
+    /// Missing in a dry run only, where the folder for outputs is not there yet.
+    destination: Option<Destination>,
+    plan: Plan<'a>,
+    container: &'static dyn Container,
+}
+
+impl<'a> FileOutput<'a> {
+    /// Decides what will be in the file.
+    ///
+    /// # Errors
+    /// When it is there, is an input, has no place or no room, or the input cannot become it.
+    pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
+        let Route { input, output, .. } = route;
+        check_alone(job, output)?;
+        let container = place::container(route)?;
+        let find_place = || find_place(job, route, files);
+        let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
+        let mut plan = plans.swap_remove(0);
+        // What keeps nothing cannot be read again.
+        let keeps = destination.as_ref().is_none_or(Destination::keeps);
+        plan.is_deflated = keeps && container::is_deflated(&input.source.shards[0], container);
+        if let (Publish::Each, Some(destination)) = (job.publish, &destination) {
+            destination.check_room(plan.room())?;
+        }
+        Ok(Self { destination, plan, container })
+    }
+
+    /// Bytes that are to be read.
+    pub(super) fn source_bytes(&self) -> u64 {
+        self.plan.source_bytes()
+    }
+
+    /// The type of the first weight that becomes plain float8 in a .safetensors file.
+    pub(super) fn plain_float8(&self) -> Option<Dtype> {
+        let is_shard = self.container.facts().extension == container::SHARDS.facts().extension;
+        if is_shard { check::plain_float8(&self.plan) } else { None }
+    }
+
+    /// What would be written.
+    pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {
+        FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
+    }
+
+    /// Converts everything. In a dry run it is only measured, and thrown away.
+    ///
+    /// # Errors
+    /// When the input cannot be read or converted, or the output not be written.
+    pub(super) fn write(
+        mut self,
+        job: &Job,
+        output: &Path,
+        progress: &dyn Progress,
+        observer: &dyn Observer,
+    ) -> Result<WholeFile<'a>> {
+        let destination = self.destination.filter(|_| !job.dry_run).unwrap_or_else(Destination::nowhere);
+        if destination.keeps() {
+            observer.notice(Notice::Begins(destination.folder()));
+        }
+        let file = destination.create()?;
+        // An archive that is to be deflated is first written as it was laid out.
+        let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
+        let target = stored.as_ref().unwrap_or(&file);
+        let outcomes = engine::run(&self.plan, target, job.threads, job.measures.figures, progress)?;
+        self.plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+        let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, Some(outcomes));
+        let is_refused = report.meets(&job.fail_on);
+        let plan = Some(self.plan).filter(|_| job.measures.hash && !is_refused);
+        Ok(WholeFile { path: output.to_owned(), file, stored, plan, report, is_refused })
+    }
+}
+
+/// Refuses together what the disks have no room for. All of them go into one folder.
+///
+/// # Errors
+/// When that is so.
+pub(super) fn check_room_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<'b>>) -> Result<()> {
+    let files: Vec<_> = files.collect();
+    let needed = files.iter().map(|file| file.plan.room()).sum();
+    files.first().and_then(|file| file.destination.as_ref()).map_or(Ok(()), |first| first.check_room(needed))
+}
+
+/// A file that is whole, and has no name yet.
+pub(super) struct WholeFile<'a> {
+    path: PathBuf,
+    file: Output,
+    /// What is to be deflated into the file.
+    stored: Option<Output>,
+    /// Where it is to be hashed.
+    plan: Option<Plan<'a>>,
+    report: FileReport<'a>,
+    /// Whether a value in it is one that the job refuses.
+    is_refused: bool,
+}
+
+impl<'a> WholeFile<'a> {
+    /// Hashes and deflates it, where that is to be done.
+    ///
+    /// # Errors
+    /// When it cannot be read again, or the disk is full.
+    pub(super) fn settle(&mut self, job: &Job, observer: &dyn Observer) -> Result<()> {
+        if self.is_refused {
+            return Ok(());
+        }
+        let stored = self.stored.take();
+        if let Some(plan) = self.plan.take() {
+            let progress = observer.progress("hashing", plan.source_bytes() + plan.tensor_bytes());
+            let written = stored.as_ref().unwrap_or(&self.file).read_again()?;
+            self.report.add_hashes(hash::of(&plan, &written, job.threads, &*progress)?);
+        }
+        if let Some(stored) = stored {
+            let progress = observer.progress("deflating", self.report.bytes);
+            let deflate = |written| container::deflate(&written, &self.file, &|bytes| progress.advance(bytes));
+            let lengths = stored.read_again().and_then(deflate).map_err(|error| error.in_file(&self.path))?;
+            self.report.deflated(lengths);
+        }
+        Ok(())
+    }
+
+    /// Gives it its name, unless a value in it is refused. An interrupt says what is `kept` from then on.
+    ///
+    /// # Errors
+    /// When the name is taken, or the system refuses.
+    pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written<'a>> {
+        if self.is_refused {
+            return Ok(Written::file(self.report, 0));
+        }
+        self.file.publish(job.sync, Some(kept))?;
+        Ok(Written::file(self.report, 1))
+    }
+}
+
+/// Refuses what is only for folders of shards.
+fn check_alone(job: &Job, output: &Path) -> Result<()> {
+    let Some(flag) = job.partition.map(|_| "--part").or(job.resume.then_some("--resume")) else { return Ok(()) };
+    let error = Error::usage(format!("{flag} is for folders of shards, and the output is one file")).in_file(output);
+    Err(error.remedy("leave it out, or name a folder with -o"))
+}
+
+/// The place of the output, if it can be one; `None` in a dry run, where its folder is not there yet.
+fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Destination>> {
+    let Route { output, is_named, .. } = route;
+    if !is_named && job.publish == Publish::Each {
+        place::check_own_place(job, output, files)?;
+    }
+    let has_folder = output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists());
+    if job.dry_run && !has_folder && !is_named {
+        files.write(output).map_err(|error| error.remedy("name another folder with -o"))?;
+        return Ok(None);
+    }
+    let destination = Destination::among(files, output, job.existing == Existing::Replace)?;
+    if job.measures.hash && !destination.keeps() {
+        let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
+        return Err(error.remedy("leave --hash out, or name a file with -o"));
+    }
+    if !job.fail_on.is_empty() && !job.dry_run && !destination.keeps() {
+        let error =
+            Error::new("cannot be taken back, and --fail-on decides at the end: it is not a file").in_file(output);
+        return Err(error.remedy("leave --fail-on out, or name a file with -o"));
+    }
+    Ok(Some(destination))
+}

@@ -1,0 +1,190 @@
+//! A folder of shards that a job writes: what will be in it is decided here, [`write`] writes it.
+
+mod finish;
+mod write;
+
+pub(crate) use finish::{Finished, finish};
+
+use super::observer::{Notice, Observer};
+use super::share::chosen;
+use super::{Existing, Job};
+use crate::container::Input;
+use crate::container::checkpoint::{
+    CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
+    weight_map, with_dtype,
+};
+use crate::error::{Error, Result, quoted};
+use crate::io::identity::{Files, is_within};
+use crate::plan::{Plan, Spread, Step};
+use crate::staging::{self, Manifest, Shard, Source, Start};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A folder that is to be written, checked before any work.
+pub(super) struct FolderOutput<'a> {
+    path: PathBuf,
+    start: Start,
+    manifest: Manifest,
+    /// Where the side files are.
+    source: Option<PathBuf>,
+    /// Whether something is there already, which may be what is to be written.
+    is_there: bool,
+    /// A plan for each shard.
+    pub(super) plans: Vec<Plan<'a>>,
+}
+
+impl<'a> FolderOutput<'a> {
+    /// Decides what will be in the folder.
+    ///
+    /// # Errors
+    /// When there is something in it, it is the input's own or lies in that, or a file of the input cannot be read.
+    pub(super) fn new(
+        job: &Job,
+        source: &Checkpoint,
+        path: &Path,
+        (plans, spread): (Vec<Plan<'a>>, Spread),
+        files: &mut Files,
+        observer: &dyn Observer,
+    ) -> Result<Self> {
+        let start = match (job.partition, job.resume, job.existing) {
+            (Some(_), ..) => Start::Part,
+            (None, true, _) => Start::Resume,
+            (None, false, Existing::Replace) => Start::Replace,
+            (None, false, _) => Start::Anew,
+        };
+        if let Some(folder) = &source.folder {
+            check_apart(path, folder)?;
+        }
+        let index_name = source.index.as_ref().map_or(INDEX, |index| &index.name);
+        let names = match spread {
+            Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
+            Spread::One | Spread::UpTo(_) => shard_names(index_name, plans.len()),
+        };
+        let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
+        let side_files = match &source.folder {
+            Some(folder) => SideFiles::of(folder)?,
+            None => SideFiles::default(),
+        };
+        let shards: Vec<Shard> =
+            names.into_iter().zip(&plans).map(|(file, plan)| Shard { file, bytes: plan.len }).collect();
+        let index = has_index.then(|| index_name.to_owned());
+        let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
+        let config = config_of(source, &plans)?.map(|text| (CONFIG.to_owned(), text));
+        let side_file = |name: String| Source::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
+        let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
+        let manifest = Manifest {
+            tcast: env!("CARGO_PKG_VERSION").to_owned(),
+            operator: job.operator.name().to_owned(),
+            options: job.options.clone(),
+            input: source.path.to_string_lossy().into_owned(),
+            input_at: StoredPath::absolute(&source.path),
+            inputs: source.shards.iter().map(fingerprint).collect::<Result<_>>()?,
+            side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
+            texts: index_text.chain(config).collect(),
+            shards,
+            index,
+            replaced,
+        };
+        let is_there = staging::check(path, start, &manifest)?;
+        check_files(path, &manifest, files).map_err(|error| error.remedy("name another folder with -o"))?;
+        if !side_files.left_out.is_empty() {
+            observer.notice(Notice::LeftOut(&side_files.left_out));
+        }
+        Ok(Self { path: path.to_owned(), start, manifest, source: source.folder.clone(), is_there, plans })
+    }
+
+    /// The shards that this run writes.
+    fn chosen(&self, job: &Job) -> Vec<usize> {
+        chosen(&self.plans, job.partition)
+    }
+
+    /// Whether earlier runs have done all that this run is to do.
+    pub(super) fn is_done(&self, job: &Job) -> bool {
+        let chosen = self.chosen(job).into_iter().map(|at| &self.manifest.shards[at]);
+        self.is_there || staging::are_done(&self.path, chosen)
+    }
+}
+
+/// Refuses an output that is the folder of the input or lies in it: side files would become their own copies.
+fn check_apart(output: &Path, input: &Path) -> Result<()> {
+    if !is_within(output, input) {
+        return Ok(());
+    }
+    let what = if is_within(input, output) { "is the folder of the input" } else { "lies in the folder of the input" };
+    Err(Error::new(format!("the output {what}")).in_file(output).remedy("name a folder elsewhere with -o"))
+}
+
+/// The text of the index.
+fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
+    let mut weight_map = BTreeMap::new();
+    for (plan, shard) in plans.iter().zip(shards) {
+        weight_map.extend(plan.names().map(|name| (name, shard.file.as_str())));
+    }
+    let metadata = source.index.as_ref().map(|index| index.metadata.clone()).unwrap_or_default();
+    let bytes = plans.iter().map(Plan::tensor_bytes).sum();
+    let elements = plans.iter().flat_map(|plan| &plan.steps).map(Step::count).sum();
+    index_text(&metadata, &weight_map, bytes, elements)
+}
+
+/// The config with the type that most weights have now, where that changes it.
+///
+/// # Errors
+/// When there is one and it cannot be read.
+fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
+    let config = source.folder.as_deref().map(config).transpose()?.flatten();
+    let Some(config) = config else { return Ok(None) };
+    let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for tensor in plans.iter().flat_map(|plan| &plan.steps) {
+        *elements.entry(tensor.dtypes().1.name()).or_default() += tensor.count();
+    }
+    Ok(with_dtype(&config, &elements))
+}
+
+/// A file of the input, as later runs must find it.
+fn fingerprint(shard: &Input) -> Result<Source> {
+    let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Source::of(shard.path(), name, Some(shard.header()))
+}
+
+/// Refuses a folder that another output of the run is, or in which a file of the input would be replaced or removed.
+fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()> {
+    run.write(folder)?;
+    manifest.files().chain(&manifest.replaced).try_for_each(|name| run.check_unread(&folder.join(name)))
+}
+
+/// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are
+/// not known to be of it are not touched, and would be taken for those of the new one.
+fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
+    let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        entries => entries.map_err(failed)?,
+    };
+    let mut there = Vec::new();
+    for entry in entries {
+        there.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()); // none of ours is no text
+    }
+    let mut replaced: Vec<String> = there.iter().filter(|name| is_index(name)).cloned().collect();
+    let mut named = Vec::new();
+    for index in &replaced {
+        let map = weight_map(&folder.join(index));
+        let remedy = format!("rm {}, or name another folder with -o", quoted(&folder.join(index)));
+        named.extend(map.map_err(|error| error.remedy(remedy))?.into_values().map(|shard| shard.to_string()));
+    }
+    for name in there.into_iter().filter(|name| is_shard_name(name)) {
+        if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
+            let path = folder.join(&name);
+            let remedy = format!("rm {}, or name another folder with -o", quoted(&path));
+            let error =
+                Error::new("is no shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
+            return Err(error.remedy(remedy));
+        }
+        replaced.push(name);
+    }
+    replaced.sort();
+    Ok(replaced)
+}

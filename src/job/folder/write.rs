@@ -1,0 +1,204 @@
+//! Writes a folder of shards, or compares the one that is there.
+
+use super::FolderOutput;
+use crate::container::Tensor;
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::engine;
+use crate::error::{Error, Result, shorten};
+use crate::io::map::MappedFile;
+use crate::io::output::{Destination, check_room};
+use crate::io::sink::{Existing, Summed};
+use crate::job::observer::{Notice, Observer, ShardProgress};
+use crate::job::outcome::FileReport;
+use crate::job::{Job, Measures, Written};
+use crate::measure::hash;
+use crate::plan::{Plan, source_form};
+use crate::progress::Silent;
+use crate::staging::{self, Shard, Staging};
+use std::collections::BTreeMap;
+
+impl<'a> FolderOutput<'a> {
+    /// What would be written by this run.
+    pub(in crate::job) fn dry_run(&self, job: &Job) -> Vec<FileReport<'a>> {
+        let report = |at: usize| FileReport::new(self.manifest.shards[at].file.clone(), &self.plans[at], None);
+        self.chosen(job).into_iter().map(report).collect()
+    }
+
+    /// What would be written by this run, and what would happen to the values.
+    ///
+    /// # Errors
+    /// When a shard cannot be read or converted.
+    pub(in crate::job) fn measure(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
+        let (plans, chosen) = (&self.plans, self.chosen(job));
+        let progress = observer.checkpoint(chosen.iter().map(|&at| plans[at].source_bytes()).sum());
+        let measure = |at: usize| {
+            let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
+            let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
+            let nowhere = Destination::nowhere().create()?;
+            let outcomes = engine::run(plan, &nowhere, job.threads, job.measures.figures, &*progress)?;
+            Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
+        };
+        chosen.into_iter().map(measure).collect()
+    }
+
+    /// Writes the shards, or this run's share of them, and what was written before counts as well. Where the run does
+    /// all of them, the folder is whole then.
+    ///
+    /// # Errors
+    /// When the disk has no room, or a shard cannot be read, converted or written: what is whole is kept then.
+    pub(in crate::job) fn write(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+        let chosen = self.chosen(job);
+        if self.is_there {
+            return self.compare(&chosen, job, observer);
+        }
+        let shards = self.manifest.shards.clone();
+        let staging = Staging::open(&self.path, self.manifest, self.start, job.sync, self.source.as_deref())?;
+        let mut work = ShardWork { staging, plans: self.plans, shards, job, observer };
+        let (files, before) = match work.convert(&chosen) {
+            Ok(done) => done,
+            Err(error) => {
+                work.staging.fail(&error).iter().for_each(|kept| observer.notice(Notice::Kept(kept)));
+                return Err(error);
+            }
+        };
+        let (finished, all) = (work.staging.finished(), work.plans.len());
+        if files.iter().any(|file| file.meets(&job.fail_on)) {
+            // The caller, which has the whole report, shows what was found.
+            let _ = work.staging.fail(&Error::new("a loss").into_loss());
+        } else if job.partition.is_none() {
+            work.staging.finish()?;
+        }
+        Ok(Written { files, before, finished, all, was_complete: false })
+    }
+
+    /// Does the work once more without writing, and compares: a finished conversion is not an error, and anything else is
+    /// not taken for one.
+    fn compare(mut self, chosen: &[usize], job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+        let path = self.path.clone();
+        let explain = |error: Error| {
+            let error = error.in_file(&path);
+            error.remedy("add --force to replace it, or name another folder with -o")
+        };
+        let there = checkpoint::survey(&self.path)?;
+        let other = match other_tensor(&there, &self.plans) {
+            None => staging::difference(&self.path, &self.manifest)?,
+            other => other,
+        };
+        if let Some(other) = other {
+            let what = format!("the output exists already, and is not what this command writes: {other}");
+            return Err(explain(Error::new(what).into_existing()));
+        }
+        let progress = observer.checkpoint(chosen.iter().map(|&at| self.plans[at].source_bytes()).sum());
+        let mut files = Vec::new();
+        for &at in chosen {
+            let (name, plan) = (&self.manifest.shards[at].file, &mut self.plans[at]);
+            let file = MappedFile::open(&self.path.join(name))?;
+            let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
+            let Job { threads, measures, .. } = *job;
+            let outcomes = engine::run(plan, &Existing(&file), threads, measures.figures, &*progress)
+                .map_err(|error| if error.is_existing() { explain(error) } else { error })?;
+            plan.literals = Vec::new();
+            let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
+            if measures.hash {
+                report.add_hashes(hash::of(plan, &file, threads, &Silent)?);
+            }
+            file.check_unchanged()?;
+            files.push(report);
+        }
+        staging::remove_rest(&self.path);
+        let (before, all) = (files.len(), self.plans.len());
+        Ok(Written { files, before, finished: all, all, was_complete: true })
+    }
+}
+
+/// A tensor that is not in a folder as it would be written there, in words.
+fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
+    let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
+    for planned in plans.iter().flat_map(|plan| &plan.steps) {
+        let name = shorten(planned.name());
+        let Some(tensor) = found.remove(planned.name()) else { return Some(format!("tensor '{name}' is missing")) };
+        let is = source_form(tensor, None).map_or("opaque", |form| form.dtype().name());
+        let wanted = planned.dtypes().1.name();
+        if is != wanted {
+            return Some(format!("tensor '{name}' is {is} there, and would be {wanted}"));
+        }
+        if tensor.shape != planned.shape() {
+            return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
+        }
+    }
+    found.keys().next().map(|name| format!("tensor '{}' would not be there", shorten(name)))
+}
+
+/// Shards that are being written.
+struct ShardWork<'a, 'b> {
+    staging: Staging,
+    plans: Vec<Plan<'a>>,
+    shards: Vec<Shard>,
+    job: &'b Job<'b>,
+    observer: &'b dyn Observer,
+}
+
+impl<'a> ShardWork<'a, '_> {
+    /// The shards that were asked for, and how many of them were whole before.
+    fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport<'a>>, usize)> {
+        // What was done without the measures that are asked for now is done again.
+        let Measures { figures, hash } = self.job.measures;
+        let is_measured = |report: &FileReport| {
+            let mut tensors = report.tensors.iter();
+            tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!figures || tensor.is_measured()))
+        };
+        let mut done: Vec<Option<FileReport>> = Vec::new();
+        for shard in chosen.iter().map(|&at| &self.shards[at]) {
+            let is_ended = self.staging.is_ended();
+            let recorded = self.staging.done(shard).filter(|report| is_ended || is_measured(report));
+            let verified = if recorded.is_some() { self.staging.verify(shard, self.job.threads) } else { Ok(()) };
+            match verified {
+                Ok(()) => done.push(recorded),
+                Err(error) if is_ended => return Err(error.remedy("start anew with --force")),
+                Err(error) => {
+                    self.observer.notice(Notice::DoneAgain(&error));
+                    done.push(None);
+                }
+            }
+        }
+        let missing = || chosen.iter().zip(&done).filter(|(_, done)| done.is_none()).map(|(&at, _)| at);
+        let folder = self.staging.folder().to_owned();
+        check_room(&folder, missing().map(|at| self.plans[at].len).sum()).map_err(|error| error.in_file(&folder))?;
+        let total = missing().map(|at| self.plans[at].source_bytes()).sum();
+        let observer = self.observer;
+        let progress = observer.checkpoint(total);
+        let before = chosen.len() - missing().count();
+        let mut files = Vec::new();
+        for (&at, done) in chosen.iter().zip(done) {
+            files.push(match done {
+                Some(report) => report,
+                None => self.convert_shard(at, &*progress)?,
+            });
+        }
+        Ok((files, before))
+    }
+
+    fn convert_shard(&mut self, at: usize, progress: &dyn ShardProgress) -> Result<FileReport<'a>> {
+        let (all, name) = (self.plans.len(), &self.shards[at].file);
+        let plan = &mut self.plans[at];
+        let output = self.staging.place(name).create()?;
+        let what = format!("{}/{all} {}", at + 1, shorten(name));
+        let progress = progress.shard(what, plan.source_bytes());
+        let Job { threads, measures, ref fail_on, .. } = *self.job;
+        let summed = Summed::new(&output);
+        let outcomes = engine::run(plan, &summed, threads, measures.figures, &*progress)?;
+        let sum = summed.sum();
+        plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+        let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
+        if report.meets(fail_on) {
+            return Ok(report);
+        }
+        if measures.hash {
+            let written = output.read_again()?;
+            report.add_hashes(hash::of(plan, &written, threads, &Silent)?);
+        }
+        output.publish(self.job.sync, None)?;
+        self.staging.record(name, sum, &report)?;
+        Ok(report)
+    }
+}

@@ -1,0 +1,377 @@
+//! A job: inputs become outputs, each a file or a folder of shards.
+//!
+//! inputs -> [`open`] -> [`prepare`]: a place for each output, a plan, and everything that can be refused ->
+//! [`Prepared::run`]: convert, write, publish -> what became of each.
+//!
+//! A job says nothing itself: results and errors go back to the caller, and what there is to say on the way goes to an
+//! [`Observer`].
+
+mod check;
+mod file;
+mod folder;
+mod observer;
+mod outcome;
+mod place;
+mod share;
+
+pub(crate) use folder::{Finished, finish};
+pub(crate) use observer::{Notice, Observer, ShardProgress};
+pub use outcome::{FileReport, TensorReport};
+pub use share::Partition;
+
+use crate::container::checkpoint::{self, Checkpoint};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::identity::Files;
+use crate::io::output;
+use crate::io::temporaries::NewFolder;
+use crate::kernel::Condition;
+use crate::operator::Operator;
+use crate::select::Selection;
+use file::FileOutput;
+use folder::FolderOutput;
+use place::Route;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What is to be done with some inputs.
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+pub(crate) struct Job<'a> {
+    pub(crate) operator: Operator,
+    /// Where the outputs go; where it is `None`, beside their inputs.
+    pub(crate) output: Option<&'a Path>,
+    /// The type in the names of outputs that are beside their inputs.
+    pub(crate) to: Option<Dtype>,
+    pub(crate) existing: Existing,
+    pub(crate) publish: Publish,
+    /// Write nothing.
+    pub(crate) dry_run: bool,
+    /// Have everything on the disk before it takes its name.
+    pub(crate) sync: bool,
+    pub(crate) threads: usize,
+    /// Bytes of tensors in a shard, where shards are to be made anew.
+    pub(crate) max_shard_size: Option<u64>,
+    /// The share of the shards that is to be written now.
+    pub(crate) partition: Option<Partition>,
+    /// Continue what was begun.
+    pub(crate) resume: bool,
+    /// Cast codes that have scales as if they were values.
+    pub(crate) force_codes: bool,
+    /// What must not happen to a value.
+    pub(crate) fail_on: Vec<Condition>,
+    pub(crate) measures: Measures,
+    /// All options that decide about the bytes: those of a run that continues another one must be the same.
+    pub(crate) options: Value,
+}
+
+/// What to do where an output exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    Refuse,
+    Replace,
+    /// Leave it as it is.
+    Skip,
+}
+
+/// When outputs take their names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Publish {
+    /// Each when it is whole. An input that fails does not keep the others from being converted.
+    Each,
+    /// All when all are whole: they belong together. The first error ends the job.
+    Together,
+}
+
+/// What is found out besides the counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measures {
+    /// How far results are from their sources.
+    pub(crate) figures: bool,
+    /// SHA-256 of both.
+    pub(crate) hash: bool,
+}
+
+/// An input, and what is to be done with its tensors.
+#[derive(Clone, Copy)]
+pub(crate) struct JobInput<'a, 's> {
+    pub(crate) source: &'a Checkpoint,
+    pub(crate) selection: &'s Selection,
+    /// What untyped elements are.
+    pub(crate) from: Option<Dtype>,
+}
+
+/// What is there now.
+pub(crate) struct Written<'a> {
+    /// The output, or the shards that were asked for.
+    pub(crate) files: Vec<FileReport<'a>>,
+    /// How many of them were whole before.
+    pub(crate) before: usize,
+    /// How many shards of the folder are whole now, and how many there are to be.
+    pub(crate) finished: usize,
+    pub(crate) all: usize,
+    /// Whether all was there, and nothing was written.
+    pub(crate) was_complete: bool,
+}
+
+impl<'a> Written<'a> {
+    /// One file.
+    fn file(report: FileReport<'a>, finished: usize) -> Self {
+        Self { files: vec![report], before: 0, finished, all: 1, was_complete: false }
+    }
+}
+
+/// Opens files and folders of shards. Of several, `publish` says whether the first error ends it, or all are looked at.
+/// `explain` adds to an error what the caller knows of an input.
+///
+/// # Errors
+/// When one cannot be opened, or is no tensor file.
+pub(crate) fn open(
+    inputs: &[PathBuf],
+    publish: Publish,
+    observer: &dyn Observer,
+    explain: impl Fn(Error, &Path) -> Error,
+) -> Result<Vec<Checkpoint>> {
+    if inputs.len() > 1 {
+        raise_file_limit();
+    }
+    let sources =
+        all_of(inputs, publish, observer, |input| checkpoint::open(input).map_err(|error| explain(error, input)))?;
+    let disagreements = sources.iter().flat_map(|source| &source.disagreements);
+    disagreements.for_each(|disagreement| observer.notice(Notice::Disagreement(disagreement)));
+    Ok(sources)
+}
+
+/// Decides where each output goes and what will be in it, and refuses what can be refused before anything is written.
+///
+/// # Errors
+/// When an output is there, is an input, or has no place; when types do not fit, or the disk has no room.
+pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn Observer) -> Result<Prepared<'a>> {
+    let folder = place::folder_of_outputs(job, inputs)?;
+    let made = match folder {
+        Some(folder) if !job.dry_run && !folder.exists() => {
+            output::check_folder(folder)?;
+            Some(NewFolder::create(folder)?) // which goes again if nothing is written into it
+        }
+        _ => None,
+    };
+    let mut files = Files::default();
+    inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
+    let routes = all_of(inputs, job.publish, observer, |input| place::route(job, *input, folder))?;
+    let ready = all_of(&routes, job.publish, observer, |route| match Ready::new(job, route, &mut files, observer) {
+        Err(error) if job.existing == Existing::Skip && error.is_existing() => Ok(Ready::Skip),
+        ready => ready,
+    })?;
+    if job.publish == Publish::Together {
+        file::check_room_of_all(ready.iter().filter_map(Ready::file))?;
+    }
+    Ok(Prepared {
+        outputs: routes.into_iter().map(|route| (route.input.source, route.output)).zip(ready).collect(),
+        files,
+        _made: made,
+    })
+}
+
+/// What is to be done with an input, after all that headers and names tell was refused.
+#[allow(clippy::large_enum_variant, reason = "there is one for each input, not for each tensor")]
+enum Ready<'a> {
+    /// Nothing: the output exists.
+    Skip,
+    File(FileOutput<'a>),
+    Folder(FolderOutput<'a>),
+}
+
+impl<'a> Ready<'a> {
+    fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
+        if place::is_folder(job, route)? {
+            let (plans, spread) = check::plans_of_shards(job, route, observer)?;
+            let output = FolderOutput::new(job, route.input.source, &route.output, (plans, spread), files, observer);
+            return output.map(Self::Folder);
+        }
+        FileOutput::new(job, route, files, observer).map(Self::File)
+    }
+
+    fn file(&self) -> Option<&FileOutput<'a>> {
+        if let Self::File(file) = self { Some(file) } else { None }
+    }
+
+    /// Whether earlier runs have written all that this run is to write.
+    fn is_done(&self, job: &Job) -> bool {
+        matches!(self, Self::Folder(folder) if folder.is_done(job))
+    }
+
+    /// The type of the first weight that becomes plain float8 in a .safetensors file.
+    fn plain_float8(&self) -> Option<Dtype> {
+        match self {
+            Self::Skip => None,
+            Self::File(file) => file.plain_float8(),
+            Self::Folder(folder) => folder.plans.iter().find_map(check::plain_float8),
+        }
+    }
+
+    /// Does what is planned; `None` where the output exists.
+    fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
+        let is_measured = job.measures.figures || !job.fail_on.is_empty();
+        let written = match self {
+            Self::Skip => return Ok(None),
+            Self::File(file) if job.dry_run && !is_measured => Ok(Written::file(file.dry_run(output), 0)),
+            Self::File(file) => {
+                let progress = observer.progress("", file.source_bytes());
+                let mut whole = file.write(job, output, &*progress, observer)?;
+                drop(progress);
+                whole.settle(job, observer)?;
+                whole.publish(job, if is_only { "the output was complete" } else { SOME })
+            }
+            Self::Folder(folder) if job.dry_run => {
+                let files = if is_measured { folder.measure(job, observer)? } else { folder.dry_run(job) };
+                Ok(Written { files, before: 0, finished: 0, all: folder.plans.len(), was_complete: false })
+            }
+            Self::Folder(folder) => folder.write(job, observer),
+        };
+        skipped(job, written)
+    }
+}
+
+/// What an interrupt says after the first of several outputs.
+const SOME: &str = "some outputs were complete";
+
+/// `None` where another run has made the output meanwhile, and that is to be left.
+fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
+    match written {
+        Err(error) if job.existing == Existing::Skip && error.is_existing() => Ok(None),
+        written => written.map(Some),
+    }
+}
+
+/// A job that can be run.
+pub(crate) struct Prepared<'a> {
+    /// The inputs with the places of their outputs, and what is to be done.
+    outputs: Vec<((&'a Checkpoint, PathBuf), Ready<'a>)>,
+    /// All files that the job reads and writes.
+    pub(crate) files: Files,
+    _made: Option<NewFolder>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Where the outputs go, in the order of the inputs.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
+        self.outputs.iter().map(|((_, output), _)| &**output)
+    }
+
+    /// Whether there is an output that is not skipped.
+    pub(crate) fn has_work(&self) -> bool {
+        self.outputs.iter().any(|(_, ready)| !matches!(ready, Ready::Skip))
+    }
+
+    /// Whether earlier runs have written all that this run is to write.
+    pub(crate) fn is_done(&self, job: &Job) -> bool {
+        self.outputs.iter().all(|(_, ready)| ready.is_done(job))
+    }
+
+    /// The type of the first weight that a cast makes plain float8 in a .safetensors file, without scales.
+    pub(crate) fn plain_float8(&self, job: &Job) -> Option<Dtype> {
+        let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
+        self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.plain_float8())
+    }
+
+    /// Converts, writes and publishes. `each` is given every input with its output, and what became of it: `None` where
+    /// the output exists and is left as it is.
+    ///
+    /// # Errors
+    /// What `each` gives; where outputs are published together, the first that fails.
+    pub(crate) fn run(
+        self,
+        job: &Job,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
+    ) -> Result<()> {
+        let is_only = self.outputs.len() == 1;
+        let is_folder = is_only && matches!(self.outputs[0].1, Ready::Folder(_)); // which is published as one
+        if job.publish == Publish::Together && !is_folder {
+            return self.run_together(job, observer, each);
+        }
+        for ((source, output), ready) in self.outputs {
+            let written = ready.run(job, &output, is_only, observer);
+            each(source, &output, written)?;
+        }
+        Ok(())
+    }
+
+    /// The same, where no output takes its name before all are whole.
+    fn run_together(
+        self,
+        job: &Job,
+        observer: &dyn Observer,
+        mut each: impl FnMut(&'a Checkpoint, &Path, Result<Option<Written<'a>>>) -> Result<()>,
+    ) -> Result<()> {
+        let files = || self.outputs.iter().filter_map(|(_, ready)| ready.file());
+        let progress = observer.progress("", files().map(FileOutput::source_bytes).sum());
+        let mut done = Vec::new();
+        for ((source, output), ready) in self.outputs {
+            let whole = match ready {
+                Ready::File(file) => Some(file.write(job, &output, &*progress, observer)?),
+                Ready::Skip => None,
+                Ready::Folder(_) => return Err(Error::new("a folder is published alone").in_file(&output)),
+            };
+            done.push((source, output, whole));
+        }
+        drop(progress);
+        done.iter_mut().filter_map(|(.., whole)| whole.as_mut()).try_for_each(|whole| whole.settle(job, observer))?;
+        let mut published = Vec::new();
+        for (source, output, whole) in done {
+            let written = whole.map(|whole| skipped(job, whole.publish(job, SOME))).transpose()?.flatten();
+            published.push((source, output, written));
+        }
+        published.into_iter().try_for_each(|(source, output, written)| each(source, &output, Ok(written)))
+    }
+}
+
+/// Allows as many open files as the system does: every input stays open, so that what was checked is what is read.
+fn raise_file_limit() {
+    #[cfg(unix)]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let limit = getrlimit(Resource::Nofile);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }); // a lower limit may do
+    }
+}
+
+/// Does something with each input. Where each is published by itself, all that are refused are named, and nothing is done
+/// then.
+fn all_of<'a, T, U>(
+    inputs: &'a [T],
+    publish: Publish,
+    observer: &dyn Observer,
+    mut what: impl FnMut(&'a T) -> Result<U>,
+) -> Result<Vec<U>> {
+    if inputs.len() == 1 || publish == Publish::Together {
+        return inputs.iter().map(what).collect();
+    }
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    for input in inputs {
+        match what(input) {
+            Ok(result) => done.push(result),
+            Err(error) => {
+                observer.notice(Notice::Refused(&error));
+                refused.push(error);
+            }
+        }
+    }
+    match &refused[..] {
+        [] => Ok(done),
+        _ => Err(summed_up(
+            format!("{} of {} inputs are refused, nothing was written", refused.len(), inputs.len()),
+            &refused,
+        )),
+    }
+}
+
+/// One error for several: with their exit code where they have one, else 1.
+pub(crate) fn summed_up(message: String, errors: &[Error]) -> Error {
+    let error = Error::new(message);
+    match errors {
+        [first, rest @ ..] if rest.iter().all(|other| other.exit_code() == first.exit_code()) => {
+            error.with_exit_code(first.exit_code())
+        }
+        _ => error,
+    }
+}

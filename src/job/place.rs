@@ -1,0 +1,242 @@
+//! Where outputs go: where the job says, or beside their inputs; into a folder, under their inputs' names.
+
+use super::{Job, JobInput, Publish};
+use crate::container::checkpoint::{Checkpoint, description};
+use crate::container::{self, Container};
+use crate::error::{Error, Result, quoted, shorten};
+use crate::io::identity::Files;
+use crate::io::output::{descriptor, directory_of, is_standard_output};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An input, and where its output goes.
+pub(super) struct Route<'a, 's> {
+    pub(super) input: JobInput<'a, 's>,
+    pub(super) output: PathBuf,
+    /// Whether the output was named, so that its extension says the format.
+    pub(super) is_named: bool,
+}
+
+/// The folder that outputs go into under their inputs' names: of several inputs the one that is named, of one file a
+/// folder that is there, or a name that ends in a slash.
+///
+/// # Errors
+/// When what is named for several outputs is, or is named as, a file.
+pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
+    let Some(output) = job.output else { return Ok(None) };
+    if job.publish == Publish::Together {
+        return folder_of_all(output, inputs);
+    }
+    if let [JobInput { source, .. }] = inputs {
+        let is_named_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let is_folder = source.folder.is_none() && job.max_shard_size.is_none() && (output.is_dir() || is_named_so);
+        return Ok(is_folder.then_some(output));
+    }
+    if output.exists() && !output.is_dir() || is_standard_output(output) {
+        let error = Error::usage("is no folder, and the outputs of several inputs go into one").in_file(output);
+        return Err(error.remedy("name a folder with -o"));
+    }
+    let is_known = !is_named_as_folder(output) && container::by_extension(output).is_some();
+    if is_known || is_named_as_file(output) {
+        let error = Error::usage("is named as a file, and the outputs of several inputs go into a folder");
+        return Err(error
+            .in_file(output)
+            .remedy(format!("for a folder of that name: -o {}", quoted(&output.join("")))));
+    }
+    Ok(Some(output))
+}
+
+/// The same where outputs belong together: of one input the output is a file where its extension names a format.
+fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
+    let is_stream = is_standard_output(output);
+    match inputs {
+        [JobInput { source, .. }] => {
+            let is_file = is_stream || !output.is_dir() && container::by_extension(output).is_some();
+            if is_file || source.folder.is_some() {
+                return Ok(None);
+            }
+        }
+        _ if is_stream => {
+            let error = Error::usage("several outputs cannot go to standard output").in_file(output);
+            return Err(error.remedy("name a folder with -o"));
+        }
+        _ => {}
+    }
+    if output.exists() && !output.is_dir() {
+        return Err(Error::new("is no folder, and the outputs go into one").in_file(output));
+    }
+    Ok(Some(output))
+}
+
+/// Where the output of an input goes; `folder` is that of all outputs.
+///
+/// # Errors
+/// When it has no name, or no place beside its input.
+pub(super) fn route<'a, 's>(job: &Job, input: JobInput<'a, 's>, folder: Option<&Path>) -> Result<Route<'a, 's>> {
+    let output = output_path(job, input.source, folder)?;
+    Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
+}
+
+/// The output as named, or beside the input with the type in its name.
+fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<PathBuf> {
+    if let Some(folder) = folder {
+        return name_in(folder, job, source);
+    }
+    if let Some(output) = job.output {
+        return Ok(output.to_owned());
+    }
+    let Some(to) = job.to else {
+        return Err(Error::usage("without --to the output has no name of its own: name it with -o"));
+    };
+    match &source.folder {
+        Some(folder) => folder_with_type(folder, to.name()),
+        None if job.max_shard_size.is_some() => folder_with_type(&source.path.with_extension(""), to.name()),
+        None => beside_input(&source.path, with_type(&source.path, to.name())),
+    }
+}
+
+/// Whether an output is a folder of shards.
+///
+/// # Errors
+/// When it is, and named as a file.
+pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
+    let Route { input, output, is_named } = route;
+    let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
+    let is_folder = job.max_shard_size.is_some() || input.source.folder.is_some() && !is_file;
+    if !is_folder {
+        return Ok(false);
+    }
+    if *is_named && is_named_as_file(output) {
+        return Err(unknown_format(output));
+    }
+    if is_file {
+        let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
+        return Err(error.remedy("name a folder with -o"));
+    }
+    Ok(true)
+}
+
+/// The format of an output that is one file: as its extension says, or that of the input.
+///
+/// # Errors
+/// When the extension names no format.
+pub(super) fn container(route: &Route) -> Result<&'static dyn Container> {
+    let Route { input: JobInput { source, .. }, output, is_named } = route;
+    let given = source.shards[0].container;
+    match container::by_extension(output) {
+        _ if !is_named => Ok(given),
+        Some(target) => Ok(target),
+        None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),
+        None => Err(unknown_format(output)),
+    }
+}
+
+/// Refuses an output that has the name of its input, in the folder of outputs or with the type in it, where that is taken.
+///
+/// # Errors
+/// When it is a file of the input, or another output.
+pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
+    let elsewhere = if job.output.is_some() {
+        "name another folder with -o, or leave -o out: then the type is in the names of the outputs"
+    } else {
+        "name the output, or a folder for several outputs, with -o"
+    };
+    files.check_unread(output).map_err(|error| error.remedy(elsewhere))?;
+    let apart = "convert one of these inputs in a run of its own, with another -o";
+    files.check_unwritten(output).map_err(|error| error.remedy(apart))
+}
+
+/// Whether a new output is named as files are that hold weights, not as a folder; the dot of `llama-3.1` says neither.
+fn is_named_as_file(output: &Path) -> bool {
+    const FILES: [&str; 24] = [
+        "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",
+        "onnx", "pickle", "pkl", "pt", "pth", "tar", "tflite", "txt", "xz", "zip",
+    ];
+    let extension = output.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
+    !is_named_as_folder(output) && extension.is_some_and(|extension| FILES.contains(&&*extension))
+}
+
+/// Whether an output is a folder, or named as one with a slash at its end.
+fn is_named_as_folder(output: &Path) -> bool {
+    output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir()
+}
+
+fn unknown_format(output: &Path) -> Error {
+    let error = Error::new("tcast writes no format of this extension").in_file(output);
+    error.remedy(format!("name an output that ends in {}", container::known_formats()))
+}
+
+/// An output beside the input, where the folder is one that users keep files in, and no loader would take the output for a
+/// part of the checkpoint that the input is.
+fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
+    const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
+    let folder = directory_of(input);
+    let whole = fs::canonicalize(folder).unwrap_or_default();
+    let is_of_system = SYSTEM.iter().any(|system| whole.starts_with(system)) && !whole.starts_with("/dev/shm");
+    if is_of_system || descriptor(input).is_some() {
+        let error = Error::usage("the folder of the input is no place for the output").in_file(input);
+        return Err(error.remedy("name the output: -o FILE, or -o - for standard output"));
+    }
+    check_joins_none(folder, &output).map_err(|error| error.in_file(input))?;
+    Ok(output)
+}
+
+/// Refuses a file that a loader would take for a part of the checkpoint in its folder.
+fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
+    let is_shard = output.extension() == Some(container::SHARDS.facts().extension.as_ref());
+    let Some(other) = description(folder).filter(|_| is_shard && !output.exists()) else { return Ok(()) };
+    let name = output.file_name().unwrap_or_default();
+    let elsewhere = match folder.file_name() {
+        Some(_) => folder.with_file_name(name),
+        None => folder.join("..").join(name),
+    };
+    let message =
+        format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
+    Err(Error::new(message).remedy(format!("name an output elsewhere: -o {}", quoted(&elsewhere))))
+}
+
+/// An input's own name in the folder of outputs.
+fn name_in(folder: &Path, job: &Job, source: &Checkpoint) -> Result<PathBuf> {
+    let nameless = || Error::usage("has no name for its output").in_file(&source.path).remedy("give it by its name");
+    let name = match &source.folder {
+        Some(input) => named(input)?.file_name().map(OsString::from),
+        None if job.max_shard_size.is_some() => source.path.file_stem().map(OsString::from),
+        None => source.path.file_name().map(OsString::from),
+    };
+    let output = folder.join(name.ok_or_else(nameless)?);
+    check_joins_none(folder, &output).map_err(|error| error.in_file(&source.path))?;
+    Ok(output)
+}
+
+/// `model.safetensors` -> `model.TYPE.safetensors`.
+fn with_type(input: &Path, dtype: &str) -> PathBuf {
+    let mut name: OsString = input.file_stem().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(dtype);
+    if let Some(extension) = input.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    input.with_file_name(name)
+}
+
+/// A folder by its own name, also where it is given as `.` or the like.
+fn named(folder: &Path) -> Result<PathBuf> {
+    match folder.file_name() {
+        Some(_) => Ok(folder.to_owned()),
+        None => fs::canonicalize(folder).map_err(|error| Error::io("cannot read", &error).in_file(folder)),
+    }
+}
+
+/// `llama` -> `llama-TYPE`, beside it; the folder's own name where it is given as `.` or the like.
+fn folder_with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
+    let named = named(folder)?;
+    let Some(name) = named.file_name() else {
+        return Err(Error::usage("the folder has no name for the output: name one with -o").in_file(folder));
+    };
+    let mut name = name.to_owned();
+    name.push("-");
+    name.push(dtype);
+    Ok(named.with_file_name(name))
+}

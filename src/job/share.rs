@@ -1,0 +1,58 @@
+//! Which shards a run writes, where several runs share the work.
+
+use crate::plan::Plan;
+use std::cmp::Reverse;
+
+/// `I/N`: one of several partitions of the shards, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Which.
+    pub number: u64,
+    /// Of how many.
+    pub of: u64,
+}
+
+impl std::str::FromStr for Partition {
+    type Err = String;
+
+    /// # Errors
+    /// When it is no part.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
+            _ => Err("a part is I/N, from 1/N to N/N".to_owned()),
+        }
+    }
+}
+
+/// The shards that are to be written now.
+pub(super) fn chosen(plans: &[Plan], partition: Option<Partition>) -> Vec<usize> {
+    match partition {
+        // Of more partitions than shards, the last have nothing to do.
+        Some(Partition { number, of }) => {
+            let [of, before] = [of, number - 1].map(|count| count.min(plans.len() as u64) as usize);
+            shares(plans, of).into_iter().nth(before).unwrap_or_default()
+        }
+        None => (0..plans.len()).collect(),
+    }
+}
+
+/// Which shards each of several runs writes: the largest first, each to the run with the least to do, so that all end at
+/// about the same time. It depends on sizes only, so that every run comes to the same answer.
+fn shares(plans: &[Plan], runs: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..plans.len()).collect();
+    let bytes = |at: usize| plans[at].source_bytes() + plans[at].len;
+    order.sort_by_key(|&at| (Reverse(bytes(at)), at));
+    let mut shares = vec![(0, Vec::new()); runs];
+    for at in order {
+        let least = shares.iter_mut().min_by_key(|(sum, _)| *sum).expect("there is a run");
+        least.0 += bytes(at);
+        least.1.push(at);
+    }
+    let in_order = |(_, mut share): (u64, Vec<usize>)| {
+        share.sort_unstable();
+        share
+    };
+    shares.into_iter().map(in_order).collect()
+}
