@@ -20,6 +20,8 @@
 
 mod casts;
 mod codes;
+#[cfg(feature = "cli")]
+mod config;
 mod decode;
 mod fused;
 mod geometry;
@@ -36,6 +38,8 @@ mod tally;
 mod weight;
 mod zeros;
 
+#[cfg(feature = "cli")]
+pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 pub use decode::Decoder;
 pub use layout::{
     Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role, ScaleOrder,

@@ -1,0 +1,305 @@
+//! `config.json` and what else says how weights are quantized, as it has to be when weights were decoded.
+//!
+//! All but what changes keeps its bytes and its order.
+
+use crate::container::checkpoint::with_dtype;
+use crate::container::{as_json, members};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, shorten};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+
+/// The modules of a checkpoint whose weights were quantized.
+pub struct Modules<'a> {
+    /// Those that are decoded.
+    pub decoded: &'a HashSet<&'a str>,
+    /// Those that stay quantized.
+    pub left: &'a HashSet<&'a str>,
+}
+
+/// The dtype that a model computes in, by its `config.json`: bfloat16 where it does not name one of float32, bfloat16 and
+/// float16. Weights are decoded to it where nothing else is asked for.
+#[must_use]
+pub fn default_target(config: Option<&str>) -> Dtype {
+    let json = config.map(as_json).unwrap_or_default();
+    let of = |json: &str| {
+        let members = members(json)?;
+        let named = ["dtype", "torch_dtype"].iter().find_map(|key| {
+            let name: String = serde_json::from_str(members.get(*key)?.get()).ok()?;
+            name.strip_prefix("torch.").unwrap_or(&name).parse::<Dtype>().ok()
+        });
+        named.filter(|dtype| matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16))
+    };
+    let inner = || of(members(&json)?.get("text_config")?.get());
+    of(&json).or_else(inner).unwrap_or(Dtype::Bfloat16)
+}
+
+/// `config.json` of a model whose weights were decoded to `target`: without what says that they are quantized, or, where
+/// some stay so, with the decoded modules on the list of those that are not. `method` is the one that recognition found.
+///
+/// # Errors
+/// When the config is no JSON object, or its method cannot say which modules were decoded.
+pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Dtype) -> Result<String> {
+    let json = as_json(config);
+    let names = members(&json).ok_or_else(|| Error::new("is no JSON object"))?;
+    let has_dtype = ["dtype", "torch_dtype"].iter().any(|key| names.contains_key(*key));
+    let added: &[(&str, String)] = if has_dtype { &[] } else { &[("torch_dtype", format!("\"{target}\""))] };
+    let mut failed = None;
+    let mut blocks = |key: &str, text: &str, json: &str| {
+        if !matches!(key, "quantization_config" | "compression_config") {
+            return Edit::Keep;
+        }
+        let Some(method) = method.filter(|_| !modules.left.is_empty()) else { return Edit::Remove };
+        match without(text, json, method, modules) {
+            Ok(text) => Edit::Replace(text),
+            Err(error) => {
+                failed = Some(error);
+                Edit::Keep
+            }
+        }
+    };
+    let changed = rewrite(config, &json, added, &mut |key, text, json| match key {
+        "text_config" => rewrite(text, json, &[], &mut blocks).map_or(Edit::Keep, Edit::Replace),
+        _ => blocks(key, text, json),
+    });
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let changed = changed.ok_or_else(|| Error::new("is no JSON object"))?;
+    Ok(with_dtype(&changed, &BTreeMap::from([(target.name(), 1)])).unwrap_or(changed))
+}
+
+/// `hf_quant_config.json` of a model whose weights were decoded; `None` where no weight stays quantized, and it goes.
+///
+/// # Errors
+/// When it is no JSON object.
+pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
+    if modules.left.is_empty() {
+        return Ok(None);
+    }
+    let changed = rewrite(text, &as_json(text), &[], &mut |key, text, json| match key {
+        "quantization" => match modelopt(text, json, "exclude_modules", modules) {
+            Some(text) => Edit::Replace(text),
+            None => Edit::Keep,
+        },
+        _ => Edit::Keep,
+    });
+    changed.map(Some).ok_or_else(|| Error::new("is no JSON object"))
+}
+
+/// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` where none stays.
+#[must_use]
+pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
+    if modules.left.is_empty() {
+        return None;
+    }
+    rewrite(text, &as_json(text), &[], &mut |key, text, json| match key {
+        "layers" => without_members(text, json, modules).map_or(Edit::Keep, Edit::Replace),
+        _ => Edit::Keep,
+    })
+}
+
+/// A `quantization_config` that names the decoded modules among those that are not quantized.
+fn without(text: &str, json: &str, method: &str, modules: &Modules) -> Result<String> {
+    let broken = || Error::new("its quantization_config is no object");
+    let decoded = sorted(modules);
+    match method {
+        "fp8" | "mxfp8" | "mxfp4" | "awq" | "quanto" => {
+            let entries = around_banks(&decoded, modules)?;
+            let names = members(json).ok_or_else(broken)?;
+            let lists = ["modules_to_not_convert", "ignored_layers"];
+            let keys: Vec<&str> = lists.into_iter().filter(|key| names.contains_key(*key)).collect();
+            let keys = if keys.is_empty() { &lists[..1] } else { &keys };
+            listed(text, json, keys, &entries).ok_or_else(broken)
+        }
+        "compressed-tensors" | "compressed_tensors" => listed(text, json, &["ignore"], &decoded).ok_or_else(broken),
+        "bitsandbytes" => listed(text, json, &["llm_int8_skip_modules"], &decoded).ok_or_else(broken),
+        modelopt_method if modelopt_method.starts_with("modelopt") => {
+            modelopt(text, json, "ignore", modules).ok_or_else(broken)
+        }
+        "gptq" => {
+            let entry = |name: &&str| (format!("-:^{}$", regex::escape(name)), "{}".to_owned());
+            keyed(text, json, "dynamic", &decoded.iter().map(entry).collect::<Vec<_>>()).ok_or_else(broken)
+        }
+        "auto-round" | "intel/auto-round" => {
+            let entry = |name: &&str| ((*name).to_owned(), "{\"bits\": 16}".to_owned());
+            keyed(text, json, "extra_config", &decoded.iter().map(entry).collect::<Vec<_>>()).ok_or_else(broken)
+        }
+        other => Err(Error::new(format!(
+            "the quant_method '{}' cannot say which modules are not quantized; decode all weights",
+            shorten(other)
+        ))),
+    }
+}
+
+fn sorted<'a>(modules: &Modules<'a>) -> Vec<&'a str> {
+    let mut names: Vec<&str> = modules.decoded.iter().copied().collect();
+    names.sort_unstable();
+    names
+}
+
+/// The names that transformers knows modules by: a bank of experts is one, whatever tensors it has.
+fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a str>> {
+    let bank =
+        |name: &str| name.rsplit_once('.').map(|(bank, _)| bank.len()).filter(|len| name[..*len].ends_with(".experts"));
+    let left: HashSet<&str> = modules.left.iter().filter_map(|name| Some(&name[..bank(name)?])).collect();
+    let mut entries = Vec::with_capacity(decoded.len());
+    for name in decoded {
+        let entry = bank(name).map_or(*name, |len| &name[..len]);
+        if left.contains(entry) {
+            let message =
+                format!("a config cannot say that a part of '{}' is quantized; decode all of it", shorten(entry));
+            return Err(Error::new(message));
+        }
+        entries.push(entry);
+    }
+    entries.dedup();
+    Ok(entries)
+}
+
+/// With the decoded modules on the list `key`, and no layers of their own.
+fn modelopt(text: &str, json: &str, key: &str, modules: &Modules) -> Option<String> {
+    let text = rewrite(text, json, &[], &mut |key, text, json| match key {
+        "quantized_layers" => without_members(text, json, modules).map_or(Edit::Keep, Edit::Replace),
+        _ => Edit::Keep,
+    })?;
+    listed(&text, &as_json(&text), &[key], &sorted(modules))
+}
+
+/// An object without the members that are called as decoded modules.
+fn without_members(text: &str, json: &str, modules: &Modules) -> Option<String> {
+    rewrite(text, json, &[], &mut |key, _, _| if modules.decoded.contains(key) { Edit::Remove } else { Edit::Keep })
+}
+
+/// An object whose lists under these keys have some more entries.
+fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<String> {
+    let items: Vec<String> = entries.iter().map(|entry| serde_json::json!(entry).to_string()).collect();
+    let names = members(json)?;
+    let new = |key: &&&str| !names.contains_key(**key);
+    let added: Vec<(&str, String)> =
+        keys.iter().filter(new).map(|key| (*key, format!("[{}]", items.join(", ")))).collect();
+    rewrite(text, json, &added, &mut |key, text, _| {
+        if !keys.contains(&key) {
+            return Edit::Keep;
+        }
+        let inner = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let Some(inner) = inner else { return Edit::Replace(format!("[{}]", items.join(", "))) };
+        let body = inner.trim_end();
+        let before = &body[..body.len() - body.trim_start().len()];
+        let joint = format!(",{}", if before.is_empty() { " " } else { before });
+        Edit::Replace(match body {
+            "" => format!("[{}]", items.join(", ")),
+            body => format!("[{body}{joint}{}{}]", items.join(&joint), &inner[body.len()..]),
+        })
+    })
+}
+
+/// An object whose object under this key has some more members.
+fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Option<String> {
+    let added: Vec<(&str, String)> = entries.iter().map(|(key, value)| (&**key, value.clone())).collect();
+    let names = members(json)?;
+    // GPTQModel takes the first pattern that matches, so that new ones stand before the others.
+    let old = names.get(key).and_then(|value| members(value.get()));
+    let mut all: Vec<String> =
+        added.iter().map(|(key, value)| format!("{}: {value}", serde_json::json!(key))).collect();
+    if old.is_some_and(|old| !old.is_empty()) {
+        return rewrite(text, json, &[], &mut |name, text, _| match text.trim().strip_prefix('{') {
+            Some(inner) if name == key => Edit::Replace(format!("{{{}, {}", all.join(", "), inner.trim_start())),
+            _ => Edit::Keep,
+        });
+    }
+    let value = format!("{{{}}}", std::mem::take(&mut all).join(", "));
+    if names.contains_key(key) {
+        return rewrite(text, json, &[], &mut |name, _, _| {
+            if name == key { Edit::Replace(value.clone()) } else { Edit::Keep }
+        });
+    }
+    rewrite(text, json, &[(key, value)], &mut |_, _, _| Edit::Keep)
+}
+
+/// What becomes of a member.
+enum Edit {
+    Keep,
+    Remove,
+    Replace(String),
+}
+
+/// A member of an object: its key, and where it and its value are.
+struct Member<'a> {
+    key: Cow<'a, str>,
+    start: usize,
+    value: Range<usize>,
+}
+
+/// An object with some members changed and some added. `json` is the text with the literals of Python replaced, and as
+/// long. `None` where it is no object.
+fn rewrite(
+    text: &str,
+    json: &str,
+    added: &[(&str, String)],
+    edit: &mut dyn FnMut(&str, &str, &str) -> Edit,
+) -> Option<String> {
+    let members = scan(json)?;
+    let Some(first) = members.first() else {
+        let body: Vec<String> = added.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+        return Some(if body.is_empty() { text.to_owned() } else { format!("{{{}}}", body.join(", ")) });
+    };
+    let mut changed = text[..first.start].to_owned();
+    let (mut end, mut is_first) = (first.start, true);
+    for member in &members {
+        let value = member.value.clone();
+        let replaced = match edit(&member.key, &text[value.clone()], &json[value.clone()]) {
+            Edit::Remove => {
+                end = value.end;
+                continue;
+            }
+            Edit::Keep => None,
+            Edit::Replace(value) => Some(value),
+        };
+        let start = if is_first { member.start } else { end };
+        changed += &text[start..value.start];
+        changed += replaced.as_deref().unwrap_or(&text[value.clone()]);
+        (end, is_first) = (value.end, false);
+    }
+    // As the first one is set apart from the brace before it.
+    let before = text[..first.start].rsplit('{').next().unwrap_or_default();
+    for (key, value) in added {
+        let joint = if is_first { String::new() } else { format!(",{}", if before.is_empty() { " " } else { before }) };
+        changed += &format!("{joint}\"{key}\": {value}");
+        is_first = false;
+    }
+    let last = members.last().map_or(0, |member| member.value.end);
+    Some(changed + &text[last..])
+}
+
+/// The members of an object, in order.
+fn scan(json: &str) -> Option<Vec<Member<'_>>> {
+    let skip = |at: usize| at + json[at..].len() - json[at..].trim_start().len();
+    let mut at = skip(0);
+    if !json[at..].starts_with('{') {
+        return None;
+    }
+    at = skip(at + 1);
+    let mut found = Vec::new();
+    while !json[at..].starts_with('}') {
+        let value = |at: usize| {
+            let mut stream = serde_json::Deserializer::from_str(&json[at..]).into_iter::<&RawValue>();
+            let value = stream.next()?.ok()?.get();
+            Some((value, at + stream.byte_offset()))
+        };
+        let start = at;
+        let (key, end) = value(at)?;
+        at = skip(end);
+        at = skip(at + json[at..].strip_prefix(':').map(|_| 1)?);
+        let (_, end) = value(at)?;
+        found.push(Member { key: serde_json::from_str(key).ok()?, start, value: at..end });
+        at = skip(end);
+        if json[at..].starts_with(',') {
+            at = skip(at + 1);
+        }
+        json.get(at..).filter(|rest| !rest.is_empty())?;
+    }
+    Some(found)
+}
