@@ -123,7 +123,7 @@ fn all_else_is_no_number() {
     ];
     for dtype in NUMERIC {
         for text in texts {
-            let refused = parse_bytes(Storage::packed(dtype), RULES, &[b"1", text]);
+            let refused = parse_bytes(Storage::packed(dtype), RULES, &[&b"1"[..], text]);
             assert_eq!(refused, Err(NotANumber(1)), "{dtype} {:?}", String::from_utf8_lossy(text));
         }
         let word = parse_bytes(Storage::packed(dtype), RULES, &["true"]);
