@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
-use tcast::report::{FileReport, Report, Spread, page};
+use tcast::report::{ExponentSpread, FileReport, Report, page};
 
 const HOSTILE: &str = "</script><img src=x onerror=alert(1)>\"'&amp;\u{202e}\u{1b}[2J";
 
@@ -45,7 +45,7 @@ fn files() -> Vec<FileReport<'static>> {
     files.map(|file| serde_json::from_value(file).unwrap()).into()
 }
 
-fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, spreads: &[Spread]) -> String {
+fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, spreads: &[ExponentSpread]) -> String {
     let (input, output) = (Path::new("in/<script>alert(2)</script>"), Path::new("out/'a' & \"b\""));
     let report = Report {
         operator: "cast",
@@ -61,13 +61,14 @@ fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, sprea
     page(&report, spreads)
 }
 
-fn spreads() -> [Spread; 3] {
-    let spread = |name: &str| Spread {
+fn spreads() -> [ExponentSpread; 3] {
+    let spread = |name: &str| ExponentSpread {
         name: name.to_owned(),
         before: (-140..3).map(|exponent| (exponent, if exponent < -30 { 1 } else { 1 << 30 })).collect(),
         after: (-9..3).map(|exponent| (exponent, 1 << 31)).collect(),
     };
-    let empty = Spread { name: "exact".to_owned(), before: [].into_iter().collect(), after: [].into_iter().collect() };
+    let empty =
+        ExponentSpread { name: "exact".to_owned(), before: [].into_iter().collect(), after: [].into_iter().collect() };
     [spread("model.layers.0.mlp.down_proj.weight"), spread(HOSTILE), empty]
 }
 
@@ -294,7 +295,8 @@ fn an_outlier_does_not_squeeze_the_others() {
     let common = (-20..=-3).map(|exponent| (exponent, 228)).collect::<Vec<_>>();
     let outliers = [(99, 1), (127, 1)];
     let before = common.iter().copied().chain(outliers).collect();
-    let spread = Spread { name: "exact".to_owned(), before, after: common.into_iter().chain([(8, 2)]).collect() };
+    let spread =
+        ExponentSpread { name: "exact".to_owned(), before, after: common.into_iter().chain([(8, 2)]).collect() };
     let page = page_of(files(), json!({}), None, &[spread]);
     let bars = page.split("<div class=\"bars\"").nth(1).unwrap().split("</div>\n").next().unwrap();
     for exponent in -20..-3 {

@@ -34,11 +34,8 @@ pub(super) fn run(path: &Path, args: &FileArgs) -> Result<()> {
     }
     if !args.quiet {
         let what = "is a whole checkpoint, and no unfinished conversion is in it";
-        tell(&match is_published {
-            true => report.summary(),
-            // Nothing tells whether there were parts that were put together.
-            false => format!("{} {what}", already_complete(path)),
-        });
+        // Nothing tells whether there were parts that were put together.
+        tell(&if is_published { report.summary() } else { format!("{} {what}", already_complete(path)) });
     }
     Ok(())
 }

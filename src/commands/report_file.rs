@@ -11,7 +11,7 @@ use crate::io::sink::Appended;
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
-use crate::report::{Report, Spread, TensorReport, page};
+use crate::report::{ExponentSpread, Report, TensorReport, page};
 use serde::Serialize;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ impl ReportFile {
 }
 
 /// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
-fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<Spread>> {
+fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<ExponentSpread>> {
     // What may be there was not written by this run, or what was written is not there.
     if report.time.is_none() || is_standard_output(report.output) {
         return Ok(Vec::new());
@@ -103,7 +103,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     };
     let spread = |tensor: &TensorReport| {
         let before = exponents(source, tensor.renamed_from.as_ref().unwrap_or(&tensor.name), from)?;
-        Ok(Spread { name: tensor.name.to_string(), before, after: exponents(&output, &tensor.name, None)? })
+        Ok(ExponentSpread { name: tensor.name.to_string(), before, after: exponents(&output, &tensor.name, None)? })
     };
     worst.into_iter().map(spread).collect()
 }

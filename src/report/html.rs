@@ -7,7 +7,7 @@ mod spread;
 mod table;
 mod words;
 
-pub use spread::Spread;
+pub use spread::ExponentSpread;
 
 use super::{Report, TensorReport, specials};
 use crate::error::{path_text, shorten};
@@ -26,7 +26,7 @@ const DEFAULTS: [(&str, &str); 3] = [("saturate", "true"), ("round_mode", "up"),
 /// The report as one HTML page that needs nothing else. The tensors of `spreads` are drawn below the table, in their
 /// order; what is not known of a tensor is a dash. Equal reports make equal pages.
 #[must_use]
-pub fn page(report: &Report, spreads: &[Spread]) -> String {
+pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
     let title = escape(&format!("{}: {}", report.operator, path_text(title)));
     let (style, script) = (include_str!("page.css"), include_str!("page.js"));

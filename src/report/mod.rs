@@ -4,7 +4,7 @@ mod html;
 mod refusal;
 
 pub use crate::job::{FileReport, TensorReport};
-pub use html::{Spread, page};
+pub use html::{ExponentSpread, page};
 
 use crate::dtype::Dtype;
 use crate::error::{Error, brief, counted, path_text, shorten, size};

@@ -14,7 +14,7 @@ const FEW: u64 = 2;
 const LABELS: usize = 7;
 
 /// How the exponents of a tensor were spread before and after.
-pub struct Spread {
+pub struct ExponentSpread {
     /// The tensor's name in the output.
     pub name: String,
     /// Of the input's values.
@@ -32,7 +32,7 @@ struct Bin {
 }
 
 /// The section of all spreads; none where there are none.
-pub(super) fn spreads(report: &Report, spreads: &[Spread]) -> String {
+pub(super) fn spreads(report: &Report, spreads: &[ExponentSpread]) -> String {
     if spreads.is_empty() {
         return String::new();
     }
@@ -59,7 +59,7 @@ zeros, infinities and NaN have none. For floats, the line below the bars says ho
     text
 }
 
-fn title(spread: &Spread, to: Option<Dtype>) -> String {
+fn title(spread: &ExponentSpread, to: Option<Dtype>) -> String {
     let name = if spread.name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(&spread.name) };
     let to = to.map(|to| format!(" as {to}")).unwrap_or_default();
     let [before, after] = [&spread.before, &spread.after].map(|histogram| counted(histogram.total()));
@@ -68,7 +68,7 @@ fn title(spread: &Spread, to: Option<Dtype>) -> String {
 
 /// From the smallest exponents to the largest, of equal width. Where they are too many for a bar each, the first and the
 /// last bar take the thin tails: one number in a thousand at the most, so that an outlier does not squeeze the others.
-fn bins(spread: &Spread, reach: Option<&Reach>) -> Vec<Bin> {
+fn bins(spread: &ExponentSpread, reach: Option<&Reach>) -> Vec<Bin> {
     let both: Histogram = spread.before.iter().chain(spread.after.iter()).collect();
     let Some(((lowest, _), (highest, _))) = both.iter().next().zip(both.iter().next_back()) else { return Vec::new() };
     let few = if highest - lowest < BINS { 0 } else { FEW.max(both.total() / 1000).min(both.total() / 8) };

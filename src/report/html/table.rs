@@ -1,7 +1,7 @@
 //! The table of all tensors, a row each.
 
 use super::words::{self, counted, escape, share, significant};
-use super::{Report, Spread};
+use super::{ExponentSpread, Report};
 use crate::error::shorten;
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
@@ -71,7 +71,7 @@ impl Cell {
 }
 
 /// The section of the table.
-pub(super) fn table(report: &Report, spreads: &[Spread]) -> String {
+pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     let columns = columns(report, spreads);
     let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
     let copied = report.tensors().count() - report.converted().count();
@@ -181,7 +181,7 @@ const BECAME: usize = 1;
 const SQNR: usize = 2;
 
 /// From the left what matters most.
-fn columns<'a>(report: &'a Report, spreads: &'a [Spread]) -> Vec<Column<'a>> {
+fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<'a>> {
     let figures = report.tensors().filter_map(|tensor| tensor.figures.as_ref());
     let clearest = figures.filter_map(|figures| figures.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
     let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
