@@ -1,6 +1,7 @@
 //! Quantized weights are found by names, dtypes, shapes and config, and whatever contradicts is an error.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use tcast::dtype::Dtype::{
     self, Bfloat16, Bool, Float4E2M1, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Int8, Int32, Int64, Uint8,
 };
@@ -79,7 +80,6 @@ impl Checkpoint {
         self.with(survey)
     }
 
-    #[allow(dead_code, reason = "for tests of errors")]
     /// The first error, with its details.
     fn error(&self) -> String {
         match self.with(recognize) {
@@ -236,4 +236,270 @@ fn no_weight_is_found_when_a_part_is_gone_or_of_another_dtype() {
         }
     }
     assert!(count > 1000, "{count}");
+}
+
+#[test]
+fn what_is_missing_or_contradicts_is_named() {
+    let f8 = |scale: (&str, Dtype, &[u64])| Checkpoint::new(&[("q.weight", Float8E4M3FN, &[192, 384]), scale]);
+    let alone = Checkpoint::new(&[("q.weight", Float8E4M3FN, &[192, 384])]);
+    let block = "the config says quant_method 'fp8', weight_block_size [128, 128]";
+    let scale = || f8(("q.weight_scale_inv", Float32, &[2, 3]));
+    let int4 = Checkpoint::new(&[
+        ("q.qweight", Int32, &[96, 8]),
+        ("q.scales", Float16, &[3, 64]),
+        ("q.qzeros", Int32, &[3, 8]),
+    ]);
+    for (checkpoint, message) in [
+        (alone.clone().config(FP8), format!("tensor 'q.weight': holds codes, and their scales are missing: {block}")),
+        (
+            Checkpoint::new(&[("q.weight_scale_inv", Float32, &[2, 3])]),
+            "tensor 'q.weight_scale_inv': belongs to codes 'q.weight', which are missing".to_owned(),
+        ),
+        (
+            Checkpoint::new(&[("q.weight", Bfloat16, &[192, 384]), ("q.weight_scale_inv", Float32, &[2, 3])]),
+            "tensor 'q.weight_scale_inv': belongs to 'q.weight', which is bfloat16 and no codes that it fits".to_owned(),
+        ),
+        (
+            scale().config(r#"{"quant_method": "fp8", "weight_block_size": [96, 128]}"#).and(&[]),
+            String::new(), // as the shapes have it
+        ),
+        (
+            scale().config(r#"{"quant_method": "fp8", "weight_block_size": [64, 128]}"#),
+            "tensor 'q.weight': 'q.weight_scale_inv' has the shape [2, 3], but 'q.weight', a weight of [192, 384] in groups of \
+             64 x 128, needs [3, 3]".to_owned(),
+        ),
+        (
+            scale().config(r#"{"quant_method": "gguf"}"#),
+            "config.json: its quant_method is 'gguf' (blocks of llama.cpp in safetensors; convert the .gguf file with \
+             llama.cpp's own tools), which tcast does not decode".to_owned(),
+        ),
+        (
+            scale().config(r#"{"quant_method": "x\u001by"}"#),
+            "config.json: its quant_method is 'x\\u{1b}y', which tcast does not know".to_owned(),
+        ),
+        (
+            int4.clone().config(r#"{"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}"#),
+            "config.json: its AWQ version is 'gemv', whose codes lie in another order than those of 'gemm', which tcast does \
+             not decode".to_owned(),
+        ),
+        (
+            int4,
+            "tensor 'q.qweight': 'q.qweight' and 'q.scales' may be of GPTQ".to_owned(),
+        ),
+        (
+            scale().config(&FP8.replace("lm_head", "q")),
+            "tensor 'q.weight': the config says with 'q' that it is not quantized, and 'q.weight_scale_inv' that it is".to_owned(),
+        ),
+        (
+            scale().config(AWQ),
+            "tensor 'q.weight': 'q.weight' and 'q.weight_scale_inv' are called as in transformers".to_owned(),
+        ),
+        (
+            scale().and(&[("q.weight_scale", Float32, &[1])]),
+            "tensor 'q.weight': 'q.weight_scale_inv' and 'q.weight_scale' are both its scales".to_owned(),
+        ),
+    ] {
+        if message.is_empty() {
+            checkpoint.weight();
+        } else {
+            let error = checkpoint.error();
+            assert!(error.starts_with(&message), "{error}\n{message}");
+        }
+    }
+}
+
+#[test]
+fn lists_of_modules_that_are_not_quantized_are_heeded() {
+    let found = Checkpoint::new(&[("lm_head.weight", Float8E4M3FN, &[8, 8]), ("x.norm.weight", Bfloat16, &[8])]);
+    let found = found.config(FP8).survey();
+    assert_eq!((found.plain, found.problems.len(), found.method.as_deref()), (vec![0, 1], 0, Some("fp8")));
+}
+
+#[test]
+fn a_checkpoint_of_values_is_plain() {
+    let values = Checkpoint::new(&[
+        ("norm.scale", Float32, &[8]),
+        ("x.layer_scale", Float32, &[8]),
+        ("x.weight", Float8E4M3FN, &[8, 8]),
+        ("x.input_scale", Float32, &[1]),
+        ("ids", Uint8, &[8, 8]),
+    ]);
+    let found = values.survey();
+    assert_eq!((found.plain.len(), found.problems.len(), found.weights.len()), (5, 0, 0));
+}
+
+#[test]
+fn two_hundred_thousand_tensors_are_looked_through_at_once() {
+    let names: Vec<String> = (0..100_000).map(|layer| format!("l.{layer}.q.weight")).collect();
+    let scales: Vec<String> = names.iter().map(|name| format!("{name}_scale_inv")).collect();
+    let mut tensors: Vec<(&str, Dtype, &[u64])> = Vec::new();
+    tensors.extend(names.iter().map(|name| (&**name, Float8E4M3FN, &[128, 128][..])));
+    tensors.extend(scales.iter().map(|name| (&**name, Float32, &[1, 1][..])));
+    let listed: Vec<String> = (0..50_000).map(|number| format!("\"out.{number}\"")).collect();
+    let config = FP8.replace("\"lm_head\"", &listed.join(","));
+    assert_eq!(Checkpoint::new(&tensors).config(&config).survey().weights.len(), 100_000);
+    // Without their scales, all of them are problems; not all are kept.
+    let alone = Checkpoint::new(&tensors[..100_000]).config(&config).survey();
+    assert_eq!((alone.orphans.len(), alone.problems.len()), (100_000, 1000));
+}
+
+/// A safetensors file without its metadata.
+fn read(path: &std::path::Path) -> Vec<Stored> {
+    let bytes = std::fs::read(path).unwrap();
+    let (size, file) = bytes.split_first_chunk::<8>().unwrap();
+    let (header, data) = file.split_at(u64::from_le_bytes(*size) as usize);
+    let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).unwrap();
+    let tensor = |(name, value): (&String, &serde_json::Value)| {
+        let numbers = |key: &str| -> Vec<u64> { serde_json::from_value(value[key].clone()).unwrap() };
+        let stored = value["dtype"].as_str();
+        let [start, end] = numbers("data_offsets")[..] else { panic!("two offsets") };
+        Stored {
+            name: name.clone(),
+            dtype: Dtype::all().find(|dtype| dtype.safetensors_name() == stored).unwrap(),
+            shape: numbers("shape"),
+            bytes: data[start as usize..end as usize].to_vec(),
+        }
+    };
+    header.iter().filter(|(name, _)| *name != "__metadata__").map(tensor).collect()
+}
+
+/// Files that libraries wrote, by the layout in their names, with the config that goes with them.
+fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
+    let mut seen = BTreeMap::<String, usize>::new();
+    for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if !name.ends_with(".safetensors") {
+            continue;
+        }
+        let layout = name.split('.').next().unwrap();
+        let mut checkpoint = Checkpoint { tensors: read(&path), ..Checkpoint::default() };
+        checkpoint.tensors.retain(|tensor| tensor.name.starts_with("encoded."));
+        let shape = |checkpoint: &Checkpoint, name: &str| {
+            checkpoint.tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.shape.clone())
+        };
+        let float = |strategy: &str| ct("float-quantized", &format!(r#""num_bits": 8, "type": "float", {strategy}"#));
+        let modelopt = |algo: &str| format!(r#"{{"quant_method": "modelopt", "quant_algo": "{algo}"}}"#);
+        let comfy = |checkpoint: Checkpoint, format: &str| {
+            checkpoint.with_json("encoded.comfy_quant", &format!(r#"{{"format": "{format}"}}"#))
+        };
+        let (checkpoint, wanted) = match layout {
+            "ct-fp8-tensor" => (checkpoint.config(&float(r#""strategy": "tensor""#)), "ct-fp8"),
+            "ct-fp8-channel" => (checkpoint.config(&float(r#""strategy": "channel""#)), "ct-fp8"),
+            "ct-fp8-block" => {
+                (checkpoint.config(&float(r#""strategy": "block", "block_structure": "128x128""#)), "ct-fp8")
+            }
+            "ct-int8-channel" => (
+                checkpoint.config(&ct("int-quantized", r#""num_bits": 8, "type": "int", "strategy": "channel""#)),
+                "ct-int8",
+            ),
+            "ct-int-pack" => {
+                let bits = name.split(['.', '-']).find_map(|part| part.strip_prefix('w')?.parse::<u32>().ok()).unwrap();
+                let group = name.split(['.', '-']).find_map(|part| part.strip_prefix('g')?.parse::<i32>().ok());
+                let (group, symmetric) = (group.unwrap_or(-1), !name.contains("asym"));
+                let weights = format!(
+                    r#""num_bits": {bits}, "type": "int", "strategy": "group", "group_size": {group}, "symmetric": {symmetric}"#
+                );
+                (checkpoint.config(&ct("pack-quantized", &weights)), "ct-pack")
+            }
+            "hf-fp8-block" => {
+                let [weight, grid] =
+                    ["weight", "weight_scale_inv"].map(|name| shape(&checkpoint, &format!("encoded.{name}")).unwrap());
+                let side = |at: usize| weight[weight.len() - at].div_ceil(grid[grid.len() - at]);
+                let size = if name.contains("partial") { [128, 128] } else { [side(2), side(1)] };
+                (checkpoint.config(&format!(r#"{{"quant_method": "fp8", "weight_block_size": {size:?}}}"#)), "hf-fp8")
+            }
+            "modelopt-fp8" if name.contains("channel") => {
+                (checkpoint.config(&modelopt("FP8_PER_CHANNEL_PER_TOKEN")), "modelopt-fp8")
+            }
+            "comfy-fp8" if name.contains("e5m2") => (comfy(checkpoint, "float8_e5m2"), "comfy-fp8"),
+            "comfy-fp8" => (comfy(checkpoint, "float8_e4m3fn"), "comfy-fp8"),
+            "comfy-nvfp4" | "comfy-mxfp8" => (comfy(checkpoint, &layout[6..]), layout),
+            "modelopt-mxfp8" => (checkpoint.config(&modelopt("MXFP8")), layout),
+            "modelopt-nvfp4" => (checkpoint.config(&modelopt("NVFP4")), layout),
+            "ct-mxfp8" => {
+                let weights = r#""num_bits": 8, "type": "float", "strategy": "group", "group_size": 32"#;
+                (checkpoint.config(&ct("mxfp8-quantized", weights)), layout)
+            }
+            _ => (checkpoint, layout),
+        };
+        let found = checkpoint.with(recognize).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(found.weights.len(), 1, "{name}");
+        assert_eq!(found.weights[0].layout.name, wanted, "{name}");
+        assert!(found.plain.is_empty(), "{name}");
+        *seen.entry(wanted.to_owned()).or_default() += 1;
+    }
+    seen
+}
+
+#[test]
+fn files_of_the_libraries_are_recognized() {
+    let seen = goldens(std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/quantized")));
+    assert!(seen.len() >= 18, "{seen:?}");
+}
+
+/// `TCAST_GOLDENS=DIR cargo test --test quant_recognition -- --ignored --nocapture` looks at the files of another folder.
+#[test]
+#[ignore = "needs a folder of goldens in TCAST_GOLDENS"]
+fn other_files_are_recognized() {
+    let seen = goldens(std::path::Path::new(&std::env::var_os("TCAST_GOLDENS").expect("TCAST_GOLDENS names a folder")));
+    let files: usize = seen.values().sum();
+    assert!(files > 0);
+    std::io::stderr().write_all(format!("{files} files: {seen:?}\n").as_bytes()).unwrap();
+}
+
+/// `TCAST_CHECKPOINTS=DIR`: each folder of it, or what a `NAME.bf16` beside it holds.
+#[test]
+#[ignore = "needs a folder of checkpoints in TCAST_CHECKPOINTS"]
+fn other_checkpoints_decode_to_what_lies_beside_them() {
+    let folder = std::env::var_os("TCAST_CHECKPOINTS").expect("TCAST_CHECKPOINTS names a folder");
+    let load = |path: &std::path::Path| {
+        let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = files.filter(|file| file.extension().is_some_and(|end| end == "safetensors")).collect();
+        files.sort();
+        let config = std::fs::read_to_string(path.join("config.json")).ok();
+        Checkpoint { tensors: files.iter().flat_map(|file| read(file)).collect(), config, ..Checkpoint::default() }
+    };
+    let mut shown = String::new();
+    for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let checkpoint = load(&path);
+        let found = checkpoint.with(recognize).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let beside = std::path::PathBuf::from(format!("{}.bf16", path.display()));
+        let mut compared = 0;
+        if beside.exists() {
+            let values: BTreeMap<String, Stored> =
+                load(&beside).tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+            let plain = found.plain.iter().map(|index| &checkpoint.tensors[*index].name);
+            let names: Vec<&String> = found.weights.iter().map(|weight| &weight.name).chain(plain).collect();
+            assert_eq!(names.len(), values.len());
+            assert!(names.iter().all(|name| values.contains_key(*name)));
+            for weight in &found.weights {
+                let parts = checkpoint.with(|source| {
+                    let parts = weight.parts(source.tensors);
+                    let decoder = tcast::quant::Decoder::new(
+                        weight.layout,
+                        &weight.parameters,
+                        &parts,
+                        Bfloat16,
+                        tcast::quant::Arithmetic::Library,
+                    );
+                    let decoder = decoder.unwrap();
+                    let bytes: Vec<&[u8]> =
+                        weight.parts.iter().map(|(_, index)| &checkpoint.tensors[*index].bytes[..]).collect();
+                    let mut out = vec![0; (decoder.rows() * decoder.row_bytes()) as usize];
+                    decoder.decode(0..decoder.rows(), &bytes, &mut out).unwrap();
+                    out
+                });
+                assert_eq!(parts, values[&weight.name].bytes, "{}", weight.name);
+                assert_eq!(weight.shape, values[&weight.name].shape);
+                compared += parts.len();
+            }
+        }
+        shown += &format!(
+            "{}: {} weights, {} plain, {compared} bytes equal\n",
+            path.display(),
+            found.weights.len(),
+            found.plain.len()
+        );
+    }
+    std::io::stderr().write_all(shown.as_bytes()).unwrap();
 }

@@ -267,7 +267,7 @@ fn rewrite(
     let before = text[..first.start].rsplit('{').next().unwrap_or_default();
     for (key, value) in added {
         let joint = if is_first { String::new() } else { format!(",{}", if before.is_empty() { " " } else { before }) };
-        changed += &format!("{joint}\"{key}\": {value}");
+        changed.extend([&joint, "\"", key, "\": ", value]);
         is_first = false;
     }
     let last = members.last().map_or(0, |member| member.value.end);

@@ -18,7 +18,8 @@ pub(super) struct Claims {
     pub(super) method: Option<String>,
     /// What is not quantized.
     ignored: ModuleList,
-    claims: Vec<Claim>,
+    /// Everything that is said, which the other fields refer to by place.
+    all: Vec<Claim>,
     /// Claims on single modules; `None` where a module is not quantized.
     named: HashMap<String, Option<usize>>,
     patterned: Vec<(Regex, Option<usize>)>,
@@ -54,12 +55,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
 ];
 
+/// Bytes of a block that is read: those that list every module of a large model have a few MiB.
+const MOST: usize = 16 << 20;
+
 impl Claims {
     pub(super) fn read(source: &Source) -> Result<Self> {
         let Some((file, text)) = quantization(source)? else { return Ok(Self::default()) };
         let in_file = |error: Error| error.in_file(file.as_ref());
-        /// Configs that list every module of a large model have a few MiB.
-        const MOST: usize = 16 << 20;
         if text.len() > MOST {
             return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
         }
@@ -138,15 +140,15 @@ impl Claims {
     }
 
     fn add(&mut self, claim: Claim) {
-        self.others.push(self.claims.len());
-        self.claims.push(claim);
+        self.others.push(self.all.len());
+        self.all.push(claim);
     }
 
     fn rules(&mut self, rules: Vec<Rule>) {
         for rule in rules {
             let place = rule.claim.map(|claim| {
-                self.claims.push(claim);
-                self.claims.len() - 1
+                self.all.push(claim);
+                self.all.len() - 1
             });
             self.named.extend(rule.names.into_iter().map(|name| (name, place)));
             self.patterned.extend(rule.patterns.into_iter().map(|pattern| (pattern, place)));
@@ -172,10 +174,10 @@ impl Claims {
                 self.others.clone()
             }
             // Where there is one claim only, a name that it does not list may be spelled another way there.
-            None if self.others.is_empty() && self.claims.len() == 1 => vec![0],
+            None if self.others.is_empty() && self.all.len() == 1 => vec![0],
             None => self.others.clone(),
         };
-        Said { ignored, claims: places.into_iter().map(|place| &self.claims[place]).collect() }
+        Said { ignored, claims: places.into_iter().map(|place| &self.all[place]).collect() }
     }
 }
 
@@ -292,7 +294,7 @@ fn awq(block: &Block) -> Result<Claim> {
     integers(block, "awq", "the config says quant_method 'awq', version 'gemm'")
 }
 
-/// The claim on all modules, and those of GPTQModel's `dynamic` on some.
+/// The claim on all modules, and those of `GPTQModel`'s `dynamic` on some.
 fn packed(block: &Block, layout: &'static str, claim: Claim) -> Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for (entry, own) in block.object("dynamic") {

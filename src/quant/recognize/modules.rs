@@ -111,10 +111,8 @@ fn glob(text: &str) -> String {
             ('?', _) => expression += ".",
             ('[', Some(close)) => {
                 let set = rest[..close].replace('\\', r"\\").replace('[', r"\[").replace("&&", r"&\&");
-                expression += &match set.strip_prefix('!') {
-                    Some(set) => format!("[^{set}]"),
-                    None => format!("[{set}]"),
-                };
+                let (start, set) = set.strip_prefix('!').map_or(("[", &*set), |set| ("[^", set));
+                expression.extend([start, set, "]"]);
                 rest = &rest[close + 1..];
             }
             _ => expression += &regex::escape(next.encode_utf8(&mut [0; 4])),

@@ -85,23 +85,17 @@ impl Finder<'_> {
             (None, None) => None,
         };
         let rows = pair.family.rows.iter();
-        let candidates: Vec<Candidate> = match &told {
-            Some(_) => {
-                let of = |&(layout, names): &(&'static Layout, Names)| {
-                    let owned = described.as_ref().filter(|claim| claim.layouts.contains(&layout.name));
-                    let given = claims.iter().copied().find(|claim| claim.layouts.contains(&layout.name));
-                    (owned.is_some() || described.is_none() && given.is_some()).then_some(Candidate {
-                        layout,
-                        names,
-                        claim: given,
-                    })
-                };
-                rows.filter_map(of).collect()
-            }
-            None => {
-                let by_tensors = |row: &&(&'static Layout, Names)| self.is_told_by_tensors(row.0, pair);
-                rows.filter(by_tensors).map(|&(layout, names)| Candidate { layout, names, claim: None }).collect()
-            }
+        let candidates: Vec<Candidate> = if told.is_some() {
+            let of = |&(layout, names): &(&'static Layout, Names)| {
+                let says = |claim: &&Claim| claim.layouts.contains(&layout.name);
+                let given = claims.iter().copied().find(says);
+                let is_said = described.as_ref().map_or(given.is_some(), |claim| says(&claim));
+                is_said.then_some(Candidate { layout, names, claim: given })
+            };
+            rows.filter_map(of).collect()
+        } else {
+            let by_tensors = |row: &&(&'static Layout, Names)| is_told_by_tensors(row.0, pair);
+            rows.filter(by_tensors).map(|&(layout, names)| Candidate { layout, names, claim: None }).collect()
         };
         let fitting = self.fitting(codes, pair, candidates, told.as_deref())?;
         let candidate = match fitting[..] {
@@ -112,12 +106,6 @@ impl Finder<'_> {
             self.check_told(codes, pair, candidate.layout)?;
         }
         Ok((candidate, described))
-    }
-
-    /// Whether a layout is known without a config.
-    fn is_told_by_tensors(&self, layout: &Layout, pair: &Pair) -> bool {
-        let is_of_vllm = layout.name == "hf-fp8" && pair.family.scale == ".weight_scale";
-        !is_of_vllm && (!layout.name.starts_with("comfy-") || pair.family.scale == ".scale_weight")
     }
 
     /// Those of some candidates whose codes and scales have the right dtypes.
@@ -175,14 +163,14 @@ impl Finder<'_> {
             parameters.is_ok_and(|parameters| self.check(candidate, None, &parameters, &parts).is_ok())
         };
         let mut fitting = candidates.iter().filter(fits);
-        match (fitting.next(), fitting.next()) {
-            (Some(only), None) => Ok(*only),
-            _ => {
-                let names: Vec<&str> = candidates.iter().map(|candidate| candidate.layout.library).collect();
-                let (codes, scale) = (self.show(codes), self.show(pair.scale));
-                Err(Error::new(format!("'{codes}' and '{scale}' may be of {}", names.join("; or of "))))
-            }
+        if let (Some(only), None) = (fitting.next(), fitting.next()) {
+            return Ok(*only);
         }
+        let names: Vec<&str> = candidates.iter().map(|candidate| candidate.layout.library).collect();
+        let (codes, scale) = (self.show(codes), self.show(pair.scale));
+        let message =
+            format!("'{codes}' and '{scale}' may be of {}, and nothing says of which", names.join("; or of "));
+        Err(Error::new(message))
     }
 
     /// Refuses what no config tells and the tensors cannot.
@@ -325,4 +313,10 @@ impl Finder<'_> {
         }
         Ok(geometry.shape)
     }
+}
+
+/// Whether a layout is known without a config.
+fn is_told_by_tensors(layout: &Layout, pair: &Pair) -> bool {
+    let is_of_vllm = layout.name == "hf-fp8" && pair.family.scale == ".weight_scale";
+    !is_of_vllm && (!layout.name.starts_with("comfy-") || pair.family.scale == ".scale_weight")
 }
