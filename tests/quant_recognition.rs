@@ -405,8 +405,8 @@ fn goldens(folder: &std::path::Path) -> BTreeMap<String, usize> {
                 let [weight, grid] =
                     ["weight", "weight_scale_inv"].map(|name| shape(&checkpoint, &format!("encoded.{name}")).unwrap());
                 let side = |at: usize| weight[weight.len() - at].div_ceil(grid[grid.len() - at]);
-                let size = if name.contains("partial") { [128, 128] } else { [side(2), side(1)] };
-                (checkpoint.config(&format!(r#"{{"quant_method": "fp8", "weight_block_size": {size:?}}}"#)), "hf-fp8")
+                let block = if name.contains("partial") { [128, 128] } else { [side(2), side(1)] };
+                (checkpoint.config(&format!(r#"{{"quant_method": "fp8", "weight_block_size": {block:?}}}"#)), "hf-fp8")
             }
             "modelopt-fp8" if name.contains("channel") => {
                 (checkpoint.config(&modelopt("FP8_PER_CHANNEL_PER_TOKEN")), "modelopt-fp8")
@@ -459,7 +459,7 @@ fn other_checkpoints_decode_to_what_lies_beside_them() {
         let config = std::fs::read_to_string(path.join("config.json")).ok();
         Checkpoint { tensors: files.iter().flat_map(|file| read(file)).collect(), config, ..Checkpoint::default() }
     };
-    let mut shown = String::new();
+    let mut shown = Vec::new();
     for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
         let checkpoint = load(&path);
         let found = checkpoint.with(recognize).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -494,12 +494,12 @@ fn other_checkpoints_decode_to_what_lies_beside_them() {
                 compared += parts.len();
             }
         }
-        shown += &format!(
+        shown.push(format!(
             "{}: {} weights, {} plain, {compared} bytes equal\n",
             path.display(),
             found.weights.len(),
             found.plain.len()
-        );
+        ));
     }
-    std::io::stderr().write_all(shown.as_bytes()).unwrap();
+    std::io::stderr().write_all(shown.concat().as_bytes()).unwrap();
 }
