@@ -2,6 +2,7 @@
 
 mod bitcast;
 mod cast;
+mod dequantize;
 mod diff;
 mod inspect;
 mod promote;
@@ -9,6 +10,7 @@ mod promote;
 pub use crate::job::Partition;
 pub use bitcast::{BitcastArgs, ElementRange, Position};
 pub use cast::{CastArgs, ShardArgs, Size, ValueArgs};
+pub use dequantize::{DequantizeArgs, Rounding};
 pub use diff::{DiffArgs, Tolerance};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
@@ -26,6 +28,7 @@ pub const OVERVIEW: &str = "\
 Convert tensor files between number formats, bit for bit as ONNX Cast does
 
   tcast cast model.safetensors --to float8e4m3fn  to another type
+  tcast dequantize llama-fp8                      values of quantized weights
   tcast bitcast x.npy --bits                      bits, printed or reinterpreted
   tcast promote x.npy w.npy -o common             to the type in common
   tcast inspect model.safetensors --stats         what is in a file, and figures
@@ -37,6 +40,7 @@ The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 const EXAMPLES: &str = "Examples:
   tcast cast model.safetensors --to float8e4m3fn
   tcast cast x.npy --to bf16 -o x.safetensors
+  tcast dequantize llama-fp8
   tcast bitcast x.npy --bits
   tcast inspect model.safetensors
   tcast diff before.npy after.npy
@@ -113,6 +117,8 @@ pub fn color(arguments: &[OsString]) -> ColorChoice {
 pub enum Command {
     /// Convert the values of a file or a folder of shards to another type
     Cast(Box<CastArgs>),
+    /// Decode quantized weights: values instead of codes and scales
+    Dequantize(Box<DequantizeArgs>),
     /// Reinterpret the bits of elements as another type, or print them
     Bitcast(Box<BitcastArgs>),
     /// Convert tensors to the type that they have in common

@@ -56,11 +56,19 @@ pub(super) fn run(task: &Task) -> Result<()> {
     let matched = check_matched(&task.selection, &names, task.allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;
+    let input = |source| JobInput { source, selection: &task.selection, from: args.from, decoding: None };
+    write(task, &sources.iter().map(input).collect::<Vec<_>>(), start)
+}
+
+/// Plans, runs and reports on inputs that are open.
+pub(super) fn write(task: &Task, inputs: &[JobInput], start: Instant) -> Result<()> {
+    let (job, args) = (&task.job, task.file);
+    let console = Console { is_quiet: args.quiet };
+    let is_several = inputs.len() > 1;
     if let (Some(output), false) = (job.output, is_several) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    let input = |source| JobInput { source, selection: &task.selection, from: args.from };
-    let mut prepared = job::prepare(job, &sources.iter().map(input).collect::<Vec<_>>(), &console)?;
+    let mut prepared = job::prepare(job, inputs, &console)?;
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` makes it anew, and so does a part that was done before. The report of a part that was not is that of
         // somebody else.

@@ -6,6 +6,7 @@ mod cast;
 mod check;
 mod complete;
 mod convert;
+mod dequantize;
 mod diff;
 mod finish;
 mod inspect;
@@ -50,6 +51,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     CUT_SHORT.store(if matches!(cli.command, Command::Diff(_)) { 2 } else { 1 }, Ordering::Relaxed);
     let result = choose_isa().and_then(|()| match &cli.command {
         Command::Cast(args) => cast::run(args).map(done),
+        Command::Dequantize(args) => dequantize::run(args).map(done),
         Command::Bitcast(args) => bitcast::run(args).map(done),
         Command::Promote(args) => promote::run(args).map(done),
         Command::Inspect(args) => inspect::run(args).map(done),

@@ -145,7 +145,12 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let selections: Vec<Selection> = inputs.iter().map(selection).collect();
     let job_input = |(source, selection): (&'a Checkpoint, _)| {
         let tensors = source.tensors().map(|(_, tensor)| tensor);
-        JobInput { source, selection, from: args.from.filter(|_| plan::check_from(tensors, args.from).is_ok()) }
+        JobInput {
+            source,
+            selection,
+            from: args.from.filter(|_| plan::check_from(tensors, args.from).is_ok()),
+            decoding: None,
+        }
     };
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
     let console = Console { is_quiet: args.quiet };

@@ -7,6 +7,7 @@
 //! [`Observer`].
 
 mod check;
+mod decoding;
 mod file;
 mod folder;
 mod observer;
@@ -14,6 +15,7 @@ mod outcome;
 mod place;
 mod share;
 
+pub(crate) use decoding::{Decoding, Quantized};
 pub(crate) use folder::{Finished, finish};
 pub(crate) use observer::{Notice, Observer, ShardProgress};
 pub use outcome::{FileReport, TensorReport};
@@ -98,6 +100,8 @@ pub(crate) struct JobInput<'a, 's> {
     pub(crate) selection: &'s Selection,
     /// What untyped elements are.
     pub(crate) from: Option<Dtype>,
+    /// The quantized weights that are decoded.
+    pub(crate) decoding: Option<&'s Decoding>,
 }
 
 /// What is there now.
@@ -184,7 +188,7 @@ impl<'a> Ready<'a> {
     fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         if place::is_folder(job, route)? {
             let (plans, spread) = check::plans_of_shards(job, route, observer)?;
-            let output = FolderOutput::new(job, route.input.source, &route.output, (plans, spread), files, observer);
+            let output = FolderOutput::new(job, route, (plans, spread), files, observer);
             return output.map(Self::Folder);
         }
         FileOutput::new(job, route, files, observer).map(Self::File)

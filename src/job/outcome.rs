@@ -44,6 +44,9 @@ pub struct TensorReport<'a> {
     /// What its file calls a type that tcast does not support: its bytes were copied, as `uint8`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stored: Option<Cow<'a, str>>,
+    /// The layout of a quantized weight that was decoded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub layout: Option<Cow<'a, str>>,
     /// Whether the operator was applied; otherwise it was copied.
     #[serde(rename = "cast")]
     pub is_converted: bool,
@@ -131,6 +134,10 @@ impl<'a> TensorReport<'a> {
             },
             from: step.dtypes().0,
             to: step.dtypes().1,
+            layout: match &step.how {
+                How::Convert(_) => None,
+                How::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
+            },
             stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
             is_converted: step.is_converted,
             kept: step.kept,

@@ -16,6 +16,8 @@ pub enum Operator {
     BitCast,
     /// `OpenVINO`'s `ConvertPromoteTypes`, once it has decided: the values of Cast, and those of complex types.
     Promote(cast::Attributes),
+    /// Quantized weights become values; all other tensors stay.
+    Dequantize,
 }
 
 impl Operator {
@@ -27,7 +29,8 @@ impl Operator {
         match self {
             Self::Cast(attributes) => cast::check(source, target, attributes),
             Self::BitCast => bitcast::check(source, target),
-            Self::Promote(_) => Ok(()), // `promote::promote` has refused what cannot be
+            // `promote::promote`, or the decoder, has refused what cannot be.
+            Self::Promote(_) | Self::Dequantize => Ok(()),
         }
     }
 
@@ -45,6 +48,7 @@ impl Operator {
             Self::Cast(_) => "cast",
             Self::BitCast => "bitcast",
             Self::Promote(_) => "promote",
+            Self::Dequantize => "dequantize",
         }
     }
 }

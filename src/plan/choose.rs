@@ -16,7 +16,11 @@ use std::sync::Arc;
 
 /// The quantized weights that are decoded, by the stored tensors that they consist of.
 #[derive(Default)]
-pub struct Weights(HashMap<Place, Option<Weight>>);
+pub struct Weights {
+    tensors: HashMap<Place, Option<Weight>>,
+    /// Pairs of the metadata of files that change: the key, and the value that the output has, if it has one.
+    pub(super) metadata: HashMap<String, Option<String>>,
+}
 
 /// A tensor of the inputs: the number of the input, and its number in that.
 pub type Place = (usize, usize);
@@ -37,13 +41,18 @@ impl Weights {
     /// # Panics
     /// When it has no parts.
     pub fn add(&mut self, weight: Weight) {
-        self.0.extend(weight.parts[1..].iter().map(|part| (*part, None)));
-        self.0.insert(weight.parts[0], Some(weight));
+        self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, None)));
+        self.tensors.insert(weight.parts[0], Some(weight));
     }
 
     /// Leaves a tensor out that decoded weights have no use for.
     pub fn leave_out(&mut self, tensor: Place) {
-        self.0.insert(tensor, None);
+        self.tensors.insert(tensor, None);
+    }
+
+    /// Gives a pair of the metadata another value, or none.
+    pub fn change_metadata(&mut self, key: &str, value: Option<String>) {
+        self.metadata.insert(key.to_owned(), value);
     }
 }
 
@@ -114,7 +123,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): Place| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let logical = |place: Place| match request.weights.and_then(|weights| weights.0.get(&place)) {
+    let logical = |place: Place| match request.weights.and_then(|weights| weights.tensors.get(&place)) {
         None => Some((place.0, Logical::Plain(tensor(place)))),
         Some(Some(weight)) => Some((place.0, Logical::Weight(weight))),
         Some(None) => None,

@@ -90,7 +90,17 @@ pub fn build<'a>(
         } else if sources.is_empty() {
             sources = (0..inputs.len()).collect(); // there are no tensors at all
         }
-        let metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
+        let mut metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
+        if let (Some(pairs), Some(weights)) = (&mut metadata, request.weights) {
+            pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
+                Some(Some(new)) => {
+                    value.clone_from(new);
+                    true
+                }
+                Some(None) => false,
+                None => true,
+            });
+        }
         let layout = request.container.lay_out(&new.iter().collect::<Vec<_>>(), metadata.as_deref())?;
         let mut steps = Vec::with_capacity(group.len());
         drop(new);

@@ -41,6 +41,12 @@ impl Decoder {
         Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), names })
     }
 
+    /// How the weight is stored.
+    #[must_use]
+    pub fn layout(&self) -> &'static Layout {
+        self.steps.layout
+    }
+
     /// The shape of the weight.
     #[must_use]
     pub fn shape(&self) -> &[u64] {

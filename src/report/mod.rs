@@ -50,7 +50,7 @@ pub struct Report<'a> {
 impl TensorReport<'_> {
     /// The name of the type that it had.
     fn type_name(&self) -> String {
-        self.stored.as_deref().map_or_else(|| self.from.to_string(), shorten)
+        self.layout.as_deref().or(self.stored.as_deref()).map_or_else(|| self.from.to_string(), shorten)
     }
 
     /// An element by its indices, as text, if there is such an element.
@@ -253,7 +253,11 @@ impl Report<'_> {
             text.push_str(&self.inputs());
         }
         if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
-            text.push_str("\n  every value came through unchanged");
+            text.push_str(match self.operator == Operator::Dequantize.name() {
+                false => "\n  every value came through unchanged",
+                true if total.input_nan + total.input_infinite == 0 => "\n  every decoded value is finite",
+                true => "",
+            });
         }
         text
     }

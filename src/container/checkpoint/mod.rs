@@ -10,7 +10,7 @@ mod unfinished;
 
 use index::WeightMap;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
-pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, with_dtype};
+pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype};
 pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
 
 use super::{Input, SHARDS, Tensor, survey as survey_file};

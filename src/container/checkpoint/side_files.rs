@@ -110,7 +110,15 @@ pub fn is_inside(path: &str) -> bool {
 /// # Errors
 /// When it cannot be read, or is no JSON object: what it says of the weights is not known then.
 pub fn config(folder: &Path) -> Result<Option<String>> {
-    let path = folder.join(CONFIG);
+    read_side_file(folder, CONFIG)
+}
+
+/// A JSON file of a folder that says how its weights are stored, if the folder has one.
+///
+/// # Errors
+/// When it cannot be read, or is no JSON object.
+pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
+    let path = folder.join(name);
     match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         _ => {} // another error comes again

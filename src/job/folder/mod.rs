@@ -6,8 +6,9 @@ mod write;
 pub(crate) use finish::{Finished, finish};
 
 use super::observer::{Notice, Observer};
+use super::place::Route;
 use super::share::chosen;
-use super::{Existing, Job};
+use super::{Existing, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
@@ -42,8 +43,7 @@ impl<'a> FolderOutput<'a> {
     /// When there is something in it, it is the input's own or lies in that, or a file of the input cannot be read.
     pub(super) fn new(
         job: &Job,
-        source: &Checkpoint,
-        path: &Path,
+        &Route { input: JobInput { source, decoding, .. }, output: ref path, .. }: &Route<'a, '_>,
         (plans, spread): (Vec<Plan<'a>>, Spread),
         files: &mut Files,
         observer: &dyn Observer,
@@ -63,7 +63,7 @@ impl<'a> FolderOutput<'a> {
             Spread::One | Spread::UpTo(_) => shard_names(index_name, plans.len()),
         };
         let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
-        let side_files = match &source.folder {
+        let mut side_files = match &source.folder {
             Some(folder) => SideFiles::of(folder)?,
             None => SideFiles::default(),
         };
@@ -71,7 +71,15 @@ impl<'a> FolderOutput<'a> {
             names.into_iter().zip(&plans).map(|(file, plan)| Shard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let config = config_of(source, &plans)?.map(|text| (CONFIG.to_owned(), text));
+        let changed = match decoding {
+            Some(decoding) => {
+                decoding.side_files.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect()
+            }
+            None => config_of(source, &plans)?.map(|text| (CONFIG.to_owned(), Some(text))).into_iter().collect(),
+        };
+        let changed: Vec<(String, Option<String>)> = if source.folder.is_some() { changed } else { Vec::new() };
+        side_files.kept.retain(|name| !changed.iter().any(|(changed, text)| changed == name && text.is_none()));
+        let changed = changed.into_iter().filter_map(|(name, text)| Some((name, text?)));
         let side_file = |name: String| Source::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
         let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
         let manifest = Manifest {
@@ -82,7 +90,7 @@ impl<'a> FolderOutput<'a> {
             input_at: StoredPath::absolute(&source.path),
             inputs: source.shards.iter().map(fingerprint).collect::<Result<_>>()?,
             side_files: side_files.kept.iter().cloned().map(side_file).collect::<Result<_>>()?,
-            texts: index_text.chain(config).collect(),
+            texts: index_text.chain(changed).collect(),
             shards,
             index,
             replaced,

@@ -1,0 +1,128 @@
+//! The arguments of `tcast dequantize`.
+
+use super::{FileArgs, INPUT_NOTE, Size, one_input, with_note};
+use crate::dtype::Dtype;
+use crate::job::Partition;
+use crate::kernel::Condition;
+use crate::select::{Pattern, Rename};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// The arguments of `tcast dequantize`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(
+    mut_arg("from", |from| from.hide(true)), // the types of codes are known
+    long_about = "Decode quantized weights: write a checkpoint of values instead of codes and scales.
+
+tcast recognizes weights by the names, types and shapes of their tensors and by config.json. It decodes them with the \
+arithmetic of the library that defines their layout, copies all other tensors, and removes the quantization from \
+config.json. Memory stays flat, whatever the size of the model.",
+    override_usage = "tcast dequantize [OPTIONS] <MODEL>
+       tcast dequantize --finish <OUT>",
+    after_help = "Example: tcast dequantize llama-fp8
+--help has all flags, the layouts, and more examples.",
+    after_long_help = EXAMPLES
+)]
+pub struct DequantizeArgs {
+    /// What is decoded.
+    #[arg(required_unless_present = "finish", value_name = "MODEL", help = one_input(),
+          long_help = with_note(&one_input(), INPUT_NOTE))]
+    pub model: Option<PathBuf>,
+
+    /// The type of the values: bf16, f16 or f32 [default: that of config.json, else bf16]
+    #[arg(long, value_name = "DTYPE")]
+    pub to: Option<Dtype>,
+
+    /// How products of codes and scales are rounded
+    #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
+    pub arithmetic: Rounding,
+
+    /// Decode only weights whose name matches; repeatable
+    ///
+    /// The others stay quantized, with their scales, and config.json goes on saying so.
+    #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
+    pub include: Vec<Pattern>,
+
+    /// Leave weights quantized whose name matches; repeatable
+    #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
+    pub exclude: Vec<Pattern>,
+
+    /// A pattern that matches no weight is no error
+    #[arg(long, help_heading = "Which weights", hide_short_help = true)]
+    pub allow_unmatched: bool,
+
+    /// Keep the scales of activations, which no value of a weight depends on
+    #[arg(long, help_heading = "Which weights", hide_short_help = true)]
+    pub keep_activation_scales: bool,
+
+    /// Another name for a tensor in the output; repeatable
+    #[arg(long, value_name = "OLD=NEW", help_heading = "Which weights", hide_short_help = true)]
+    pub rename: Vec<Rename>,
+
+    /// Fail, and write nothing, if this happens to a value; repeatable
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Reports", hide_short_help = true)]
+    pub fail_on: Vec<Condition>,
+
+    /// Write the report to a file: .html or .json
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    pub report: Option<PathBuf>,
+
+    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
+    #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
+    pub hash: bool,
+
+    /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
+    #[arg(long, value_name = "SIZE", help_heading = SHARDS, hide_short_help = true)]
+    pub max_shard_size: Option<Size>,
+
+    /// Continue an interrupted run: finished shards are kept, if input and options are the same
+    #[arg(long, conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
+    pub resume: bool,
+
+    /// Do the I-th of N parts, beside others that may run at once, also on other machines
+    #[arg(long, value_name = "I/N", conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
+    pub part: Option<Partition>,
+
+    /// Complete the folder that all parts were written into
+    #[arg(long, value_name = "OUT", help_heading = SHARDS, hide_short_help = true, conflicts_with_all = ["model", "to",
+          "part", "resume", "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "fail_on"])]
+    pub finish: Option<PathBuf>,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+const SHARDS: &str = "Folders of shards";
+
+const EXAMPLES: &str = "Layouts:
+  block FP8 of DeepSeek and transformers; compressed-tensors (float, int and pack
+  quantized, NVFP4, MXFP4, MXFP6, MXFP8); ModelOpt (FP8, NVFP4, MXFP4, MXFP8);
+  ComfyUI (scaled_fp8, comfy_quant); MXFP4 of gpt-oss; GPTQ; AWQ; bitsandbytes;
+  quanto with 8 bits.
+
+Examples:
+  tcast dequantize llama-fp8
+      writes llama-fp8-bfloat16/, a checkpoint that needs no quantization support
+  tcast dequantize llama-fp8 --to f32 -o llama-f32
+      names the type and the output
+  tcast dequantize model.safetensors -o values.safetensors
+      decodes one file; config.json is read beside it
+  tcast dequantize llama-fp8 --exclude '*.mlp.*' -o llama-mixed
+      leaves these weights quantized; config.json lists the modules that are not
+  tcast dequantize llama-fp8 --dry-run
+      shows each weight, its layout's codes and what it becomes
+
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
+  4 the output exists, 130 interrupted.";
+
+/// How products of codes and scales are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rounding {
+    /// As the library of the layout rounds them: the same bytes
+    Library,
+    /// The exact product, rounded once
+    Exact,
+}

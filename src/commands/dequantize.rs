@@ -1,0 +1,88 @@
+//! `tcast dequantize`: finds the quantized weights, then as every conversion.
+
+use super::convert::{job, options, write};
+use super::observer::Console;
+use super::results::Task;
+use super::{check_matched, finish, warn};
+use crate::cli::{DequantizeArgs, Rounding};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result, counted, shorten};
+use crate::job::{self, Job, JobInput, Measures, Quantized};
+use crate::operator::Operator;
+use crate::quant::Arithmetic;
+use crate::select::Selection;
+use clap::ValueEnum;
+use serde_json::json;
+use std::slice;
+use std::time::Instant;
+
+pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
+    let start = Instant::now();
+    if let Some(folder) = &args.finish {
+        return finish::run(folder, &args.file);
+    }
+    check(args)?;
+    let inputs = args.model.as_slice();
+    let console = Console { is_quiet: args.file.quiet };
+    let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
+    let [source] = &opened[..] else { return Ok(()) }; // clap wants a model
+    let quantized = Quantized::find(source)?;
+    let target = args.to.unwrap_or_else(|| quantized.default_target());
+    let wanted = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    let names: Vec<&str> = quantized.names().collect();
+    check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
+        .map_err(|error| error.in_file(&source.path))?;
+    let arithmetic = match args.arithmetic {
+        Rounding::Library => Arithmetic::Library,
+        Rounding::Exact => Arithmetic::Exact,
+    };
+    let decoding = quantized.decode(&wanted, target, arithmetic, args.keep_activation_scales)?;
+    if !args.file.quiet && !decoding.left_out.is_empty() {
+        let (count, first) = (decoding.left_out.len() as u64, shorten(&decoding.left_out[0]));
+        let scales = counted(count, "scale");
+        warn(&format!("left out: {scales} of activations, '{first}' is one: --keep-activation-scales keeps them"));
+    }
+    let name = args.arithmetic.to_possible_value().map(|value| value.get_name().to_owned());
+    let more = json!({
+        "arithmetic": name,
+        "keep_activation_scales": args.keep_activation_scales,
+        "max_shard_size": args.max_shard_size.map(|size| size.0),
+    });
+    let chosen = Selection { renames: args.rename.clone(), ..wanted };
+    let job = Job {
+        max_shard_size: args.max_shard_size.map(|size| size.0),
+        partition: args.part,
+        resume: args.resume,
+        fail_on: args.fail_on.clone(),
+        measures: Measures { figures: false, hash: args.hash },
+        ..job(Operator::Dequantize, Some(target), &args.file, options(Some(target), &args.file, &chosen, more))
+    };
+    let task = Task {
+        job,
+        inputs,
+        file: &args.file,
+        // What is no weight is copied.
+        selection: Selection { renames: args.rename.clone(), ..Selection::default() },
+        allow_unmatched: args.allow_unmatched,
+        report: args.report.as_deref(),
+    };
+    let input = JobInput { source, selection: &task.selection, from: None, decoding: Some(&decoding) };
+    write(&task, slice::from_ref(&input), start)
+}
+
+fn check(args: &DequantizeArgs) -> Result<()> {
+    if args.file.from.is_some() {
+        let error = Error::usage("--from has no effect: the layout says what the codes are");
+        return Err(error.remedy("leave --from out"));
+    }
+    if args.hash && !args.file.json && args.report.is_none() {
+        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
+    }
+    match args.to {
+        None | Some(Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32) => Ok(()),
+        Some(to) => {
+            let error = Error::usage(format!("--to {to}: weights are decoded to bfloat16, float16 or float32"));
+            Err(error.remedy("decode to one of these; tcast cast converts the result"))
+        }
+    }
+}

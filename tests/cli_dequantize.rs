@@ -1,0 +1,157 @@
+//! `tcast dequantize`: values of quantized weights, through the program. The bytes of every layout are held by
+//! quant_goldens.rs; here are files, configs and messages.
+
+mod common;
+
+use ::safetensors::SafeTensors;
+use common::{Bench, safetensors};
+use std::fs;
+
+/// What a library has stored, and the values that it reads: 130 x 136 codes in blocks of 128 x 128.
+const GOLDEN: &str = "fixtures/quantized/hf-fp8-block.codes.130x136.partial-edges-f32-scales.safetensors";
+
+const CONFIG: &str = "{\"dtype\": \"bfloat16\", \"quantization_config\": {\"quant_method\": \"fp8\", \
+                      \"weight_block_size\": [128, 128], \"activation_scheme\": \"dynamic\"}, \"x\": 1}\n";
+
+/// A checkpoint `q` of two shards: the codes of `m.weight` and a norm in the first, the scales in the second.
+fn quantized() -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let golden = fs::read(GOLDEN).unwrap();
+    let (codes, scales) = (bytes_of(&golden, "encoded.weight"), bytes_of(&golden, "encoded.weight_scale_inv"));
+    let first = shard(&[("m.weight", "F8_E4M3", &[130, 136], codes), ("norm.weight", "BF16", &[2], &[1, 2, 3, 4])]);
+    bench.write("q/model-00001-of-00002.safetensors", &first);
+    bench.write("q/model-00002-of-00002.safetensors", &shard(&[("m.weight_scale_inv", "F32", &[2, 2], scales)]));
+    let index = r#"{"metadata": {"total_size": 17700}, "weight_map": {"m.weight": "model-00001-of-00002.safetensors",
+        "norm.weight": "model-00001-of-00002.safetensors", "m.weight_scale_inv": "model-00002-of-00002.safetensors"}}"#;
+    bench.write("q/model.safetensors.index.json", index.as_bytes());
+    bench.write("q/config.json", CONFIG.as_bytes());
+    bench
+}
+
+/// A shard of tensors: names, dtypes, shapes and bytes.
+fn shard(tensors: &[(&str, &str, &[u64], &[u8])]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (name, dtype, shape, bytes) in tensors {
+        let start = data.len();
+        data.extend_from_slice(bytes);
+        let end = data.len();
+        entries.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#));
+    }
+    safetensors(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+/// The bytes of a tensor.
+fn bytes_of<'a>(file: &'a [u8], name: &str) -> &'a [u8] {
+    SafeTensors::deserialize(file).unwrap().tensor(name).unwrap().data()
+}
+
+/// Whether the values of `m.weight` in a file are those that the library reads; which NaN one is does not count.
+fn has_values(file: &[u8]) -> bool {
+    let golden = fs::read(GOLDEN).unwrap();
+    let (found, wanted) = (bytes_of(file, "m.weight"), bytes_of(&golden, "decoded.bfloat16"));
+    let is_nan = |bits: [u8; 2]| u16::from_le_bytes(bits) & 0x7fff > 0x7f80;
+    let mut pairs = found.as_chunks().0.iter().zip(wanted.as_chunks().0);
+    found.len() == wanted.len() && pairs.all(|(a, b)| a == b || is_nan(*a) && is_nan(*b))
+}
+
+#[test]
+fn weights_become_values_and_the_config_forgets_that_they_were_quantized() {
+    let bench = quantized();
+    let outcome = bench.run("dequantize q");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("dequantize 1 tensor to bfloat16, copied 1\nq -> q-bfloat16, 2 shards\n"));
+    assert!(outcome.stderr.contains("[130, 136]  hf-fp8 -> bfloat16"), "{}", outcome.stderr);
+    let first = fs::read(bench.path("q-bfloat16/model-00001-of-00002.safetensors")).unwrap();
+    assert!(has_values(&first), "the values are those of the library");
+    assert_eq!(bytes_of(&first, "norm.weight"), [1, 2, 3, 4]);
+    let index = fs::read_to_string(bench.path("q-bfloat16/model.safetensors.index.json")).unwrap();
+    assert!(index.contains("\"m.weight\"") && !index.contains("scale"), "{index}");
+    let config = fs::read_to_string(bench.path("q-bfloat16/config.json")).unwrap();
+    assert_eq!(config, "{\"dtype\": \"bfloat16\", \"x\": 1}\n");
+}
+
+#[test]
+fn a_file_is_decoded_with_the_config_beside_it_and_threads_change_no_byte() {
+    let bench = quantized();
+    bench.run("dequantize q -q -j1 -o one.safetensors").expect(0, "", "");
+    bench.run("dequantize q -q -j4 -o four.safetensors").expect(0, "", "");
+    let one = fs::read(bench.path("one.safetensors")).unwrap();
+    assert!(has_values(&one));
+    assert!(one == fs::read(bench.path("four.safetensors")).unwrap());
+}
+
+#[test]
+fn exact_arithmetic_and_other_types_are_a_choice() {
+    let bench = quantized();
+    let outcome = bench.run("dequantize q --to f32 --arithmetic exact -o exact.safetensors --json -q");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&report["operator"], &report["options"]["arithmetic"]), (&"dequantize".into(), &"exact".into()));
+    let weight = &report["tensors"][0];
+    let row = [&weight["name"], &weight["layout"], &weight["to"]];
+    assert_eq!(row, [&serde_json::json!("m.weight"), &"hf-fp8".into(), &"float32".into()]);
+}
+
+#[test]
+fn weights_that_are_left_out_stay_quantized_and_the_config_says_so() {
+    let bench = quantized();
+    let outcome = bench.run("dequantize q --exclude m.weight -o out -q");
+    outcome.expect(0, "", "");
+    let before = fs::read(bench.path("q/model-00001-of-00002.safetensors")).unwrap();
+    let after = fs::read(bench.path("out/model-00001-of-00002.safetensors")).unwrap();
+    assert_eq!(bytes_of(&before, "m.weight"), bytes_of(&after, "m.weight"));
+    let config = fs::read_to_string(bench.path("out/config.json")).unwrap();
+    assert!(config.contains("quantization_config"), "{config}");
+    // What is left can be decoded later.
+    bench.run("dequantize out -q -o whole.safetensors").expect(0, "", "");
+    assert!(has_values(&fs::read(bench.path("whole.safetensors")).unwrap()));
+}
+
+#[test]
+fn parts_of_the_work_make_the_folder_of_one_run() {
+    let bench = quantized();
+    bench.run("dequantize q -q -o whole").expect(0, "", "");
+    for part in ["2/2", "1/2"] {
+        bench.run(&format!("dequantize q -q -o parts --part {part}")).expect(0, "", "");
+    }
+    bench.run("dequantize --finish parts -q").expect(0, "", "");
+    for file in ["config.json", "model.safetensors.index.json", "model-00001-of-00002.safetensors"] {
+        let [whole, parts] = ["whole", "parts"].map(|folder| fs::read(bench.path(folder).join(file)).unwrap());
+        assert!(whole == parts, "{file}");
+    }
+}
+
+#[test]
+fn nan_codes_are_counted_and_can_be_refused() {
+    let bench = quantized();
+    let codes = vec![0x7f; 130 * 136];
+    let first = shard(&[("m.weight", "F8_E4M3", &[130, 136], &codes), ("norm.weight", "BF16", &[2], &[1, 2, 3, 4])]);
+    bench.write("q/model-00001-of-00002.safetensors", &first);
+    let outcome = bench.run("dequantize q -o out --fail-on input-nan");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(3), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("m.weight"), "{}", outcome.stderr);
+    assert!(!bench.path("out/config.json").exists());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let bench = quantized();
+    let refused = |line: &str, code: i32, message: &str| {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(code), ""), "{line}: {outcome:?}");
+        assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);
+        assert!(!bench.path("out").exists(), "{line}");
+    };
+    refused("dequantize q -o out --to int8", 2, "weights are decoded to bfloat16, float16 or float32");
+    refused("dequantize q -o out --from e4m3", 2, "--from has no effect");
+    refused("dequantize q -o out --include nothing", 2, "--include 'nothing' matches no tensor");
+    bench.write("q/model-00002-of-00002.safetensors", &shard(&[("m.weight_scale_inv", "F32", &[3, 2], &[0; 24])]));
+    refused("dequantize q -o out", 1, "m.weight_scale_inv");
+    bench.write("q/config.json", CONFIG.replace("\"fp8\"", "\"novel\"").as_bytes());
+    refused("dequantize q -o out", 1, "novel");
+    let plain = Bench::new();
+    plain.write("x.safetensors", &shard(&[("x", "F32", &[1], &[0; 4])]));
+    let outcome = plain.run("dequantize x.safetensors");
+    outcome.expect(1, "", "tcast: error: x.safetensors: holds no quantized weights\n");
+}
