@@ -1,5 +1,5 @@
 //! `tcast dequantize`: values of quantized weights, through the program. The bytes of every layout are held by
-//! quant_goldens.rs; here are files, configs and messages.
+//! `quant_goldens.rs`; here are files, configs and messages.
 
 mod common;
 

@@ -150,7 +150,7 @@ fn every_example_works_and_prints_what_the_page_shows() {
                     );
                     0
                 }
-                "sh job" | "yaml job" | "text" | "json" | "python" => 0,
+                "sh job" | "yaml job" | "text" | "json" | "toml" | "python" => 0,
                 _ => panic!("{path}: a block of {info:?}: see the head of this file"),
             };
             *seen.entry(path.clone()).or_insert(0) += commands;

@@ -118,10 +118,9 @@ impl<'a> Quantized<'a> {
             parts.sort_by_key(|(role, _)| *role != Role::Codes); // the weight takes their place
             let weight = FoundWeight { parts, ..(*weight).clone() };
             let described = weight.parts(&self.tensors);
-            let decoder = Decoder::new(weight.layout, &weight.parameters, &described, target, arithmetic);
-            let decoder = Arc::new(decoder.map_err(in_file)?);
+            let made = Decoder::new(weight.layout, &weight.parameters, &described, target, arithmetic);
             let parts = weight.parts.iter().map(|(_, at)| self.places[*at]).collect();
-            weights.add(Weight { name: weight.name, parts, decoder });
+            weights.add(Weight { name: weight.name, parts, decoder: Arc::new(made.map_err(in_file)?) });
         }
         if left.is_empty() {
             for &at in &self.found.markers {

@@ -20,7 +20,6 @@
 
 mod casts;
 mod codes;
-#[cfg(feature = "cli")]
 mod config;
 mod decode;
 mod fused;
@@ -38,7 +37,6 @@ mod tally;
 mod weight;
 mod zeros;
 
-#[cfg(feature = "cli")]
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 pub use decode::Decoder;
 pub use layout::{
