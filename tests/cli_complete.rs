@@ -37,7 +37,7 @@ fn the_program_prints_the_script_of_each_shell() {
 #[test]
 fn subcommands_and_flags_are_known() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
-    assert_eq!(completed(&bench, "tcast "), ["cast", "bitcast", "promote", "inspect", "diff", "help"]);
+    assert_eq!(completed(&bench, "tcast "), ["cast", "dequantize", "bitcast", "promote", "inspect", "diff", "help"]);
     assert_eq!(completed(&bench, "tcast b"), ["bitcast"]);
     assert_eq!(completed(&bench, "tcast cast x.npy --no"), ["--no-saturate", "--no-sync"]);
     // Rare flags are hidden from -h, and complete all the same.
@@ -123,7 +123,10 @@ fn what_cannot_be_read_gives_nothing() {
     bench.write("hostile.safetensors", &safetensors(header, &[0; 4]));
     assert_eq!(completed(&bench, "tcast bitcast hostile.safetensors --tensor "), [""; 0]);
     assert_eq!(completed(&bench, "tcast"), [""; 0]);
-    assert_eq!(completed(&bench, "tcast quux "), ["cast", "bitcast", "promote", "inspect", "diff", "help"]);
+    assert_eq!(
+        completed(&bench, "tcast quux "),
+        ["cast", "dequantize", "bitcast", "promote", "inspect", "diff", "help"]
+    );
 }
 
 #[cfg(unix)]

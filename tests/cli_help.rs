@@ -5,7 +5,7 @@ mod common;
 use common::{Bench, fixture};
 use std::fs;
 
-const SUBCOMMANDS: [&str; 5] = ["cast", "bitcast", "promote", "inspect", "diff"];
+const SUBCOMMANDS: [&str; 6] = ["cast", "dequantize", "bitcast", "promote", "inspect", "diff"];
 
 /// The help of a command line, in a terminal of 80 columns.
 fn help(line: &str) -> String {
@@ -98,6 +98,7 @@ fn every_example_of_the_help_works() {
         }
         fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
         bench.add_checkpoint("llama-tiny-bf16", "llama");
+        bench.add_checkpoint("llama-fp8", "llama-fp8");
         if example.starts_with("diff --report") {
             bench.run("cast model.safetensors --to f16 --hash --report r.json -q").expect(0, "", "");
         }

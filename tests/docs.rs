@@ -57,6 +57,7 @@ fn folder() -> Bench {
     fs::copy(fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
     fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
     bench.add_checkpoint("llama-tiny-bf16", "llama");
+    bench.add_checkpoint("llama-fp8", "tiny-fp8");
     fs::create_dir_all(bench.path("weights/more")).unwrap();
     for name in ["first layer.npy", "head.npy", "more/bias.npy"] {
         fs::copy(fixture("weights_f32.npy"), bench.path("weights").join(name)).unwrap();
@@ -150,7 +151,7 @@ fn every_example_works_and_prints_what_the_page_shows() {
                     );
                     0
                 }
-                "sh job" | "yaml job" | "text" | "json" | "toml" | "python" => 0,
+                "sh job" | "yaml job" | "text" | "json" | "rust" | "toml" | "python" => 0,
                 _ => panic!("{path}: a block of {info:?}: see the head of this file"),
             };
             *seen.entry(path.clone()).or_insert(0) += commands;

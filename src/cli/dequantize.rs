@@ -107,8 +107,8 @@ Examples:
       writes llama-fp8-bfloat16/, a checkpoint that needs no quantization support
   tcast dequantize llama-fp8 --to f32 -o llama-f32
       names the type and the output
-  tcast dequantize model.safetensors -o values.safetensors
-      decodes one file; config.json is read beside it
+  tcast dequantize llama-fp8 -o values.safetensors
+      merges the shards into one file
   tcast dequantize llama-fp8 --exclude '*.mlp.*' -o llama-mixed
       leaves these weights quantized; config.json lists the modules that are not
   tcast dequantize llama-fp8 --dry-run

@@ -39,7 +39,6 @@ The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 
 const EXAMPLES: &str = "Examples:
   tcast cast model.safetensors --to float8e4m3fn
-  tcast cast x.npy --to bf16 -o x.safetensors
   tcast dequantize llama-fp8
   tcast bitcast x.npy --bits
   tcast inspect model.safetensors
