@@ -106,7 +106,10 @@ impl Codes {
         };
         let globs = self.globs().iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>();
         let globs = Some(globs.join(" ")).filter(|globs| globs.len() <= MOST).unwrap_or("--exclude".to_owned());
-        let remedy = format!("leave all codes as they are with {globs}, or cast them as numbers with --force-codes");
+        let remedy = format!(
+            "decode them with tcast dequantize, leave all codes as they are with {globs}, or cast them as numbers with \
+             --force-codes"
+        );
         Some((format!("{why}; a cast would take them for values"), remedy))
     }
 
@@ -205,7 +208,9 @@ mod tests {
         assert!(long.len() < 1024, "{long}");
         let many: Vec<String> = (0..1000).map(|number| format!("name{number}")).collect();
         let many = remedy(&many.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(many, "leave all codes as they are with --exclude, or cast them as numbers with --force-codes");
+        let wanted = "decode them with tcast dequantize, leave all codes as they are with --exclude, or cast them as \
+                      numbers with --force-codes";
+        assert_eq!(many, wanted);
     }
 
     #[test]

@@ -242,8 +242,8 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
-         a cast would take them for values\n  leave all codes as they are with --exclude '*.q.weight', or cast them as \
-         numbers with --force-codes\n",
+         a cast would take them for values\n  decode them with tcast dequantize, leave all codes as they are with --exclude \
+         '*.q.weight', or cast them as numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
     for flags in

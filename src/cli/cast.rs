@@ -95,8 +95,9 @@ Checkpoints:
   alone, a folder is made, with the same shards, an index, and every file beside
   them; config.json gets the dtype that most weights have then, of those that
   torch computes in. The folder is empty but for .tcast/ until all of it is
-  there. Weights that are quantized with scales are codes, not values: a cast of
-  such is refused unless --rule, --exclude or --force-codes says what is meant.
+  there. Weights that are quantized with scales are codes, not values: tcast
+  dequantize decodes them, and a cast of them is refused unless --rule, --exclude
+  or --force-codes says what is meant.
 
 Examples:
   tcast cast model.safetensors --to float8e4m3fn

@@ -1,6 +1,6 @@
 //! The arguments of `tcast dequantize`.
 
-use super::{FileArgs, INPUT_NOTE, Size, one_input, with_note};
+use super::{FileArgs, Size};
 use crate::dtype::Dtype;
 use crate::job::Partition;
 use crate::kernel::Condition;
@@ -26,8 +26,13 @@ config.json. Memory stays flat, whatever the size of the model.",
 )]
 pub struct DequantizeArgs {
     /// What is decoded.
-    #[arg(required_unless_present = "finish", value_name = "MODEL", help = one_input(),
-          long_help = with_note(&one_input(), INPUT_NOTE))]
+    #[arg(
+        required_unless_present = "finish",
+        value_name = "MODEL",
+        help = "A .safetensors file, or a folder of shards",
+        long_help = "A .safetensors file, or a folder of shards with or without an index; config.json beside them says how \
+                       the weights are quantized."
+    )]
     pub model: Option<PathBuf>,
 
     /// The type of the values: bf16, f16 or f32 [default: that of config.json, else bf16]
