@@ -132,8 +132,8 @@ pub enum Packing {
     /// Down each column of the transpose a stream of bits in int32 words, low bits first: [columns * bits / 32, rows]
     /// (GPTQ). Codes of 3 bits may lie in two words.
     TransposedWords,
-    /// Eight codes of a row of the transpose in an int32 word, of which code `i` is that of column
-    /// [0, 2, 4, 6, 1, 3, 5, 7][`i`]: [columns, rows / 8] (AWQ, version `gemm`).
+    /// Eight codes of a row of the transpose in an int32 word, of which the first is that of column 0, and
+    /// the others those of columns 2, 4, 6, 1, 3, 5, 7: [columns, rows / 8] (AWQ, version `gemm`).
     AwqWords,
 }
 
