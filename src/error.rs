@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     path: Option<PathBuf>,
     tensor: Option<Box<str>>,
-    message: String,
+    message: Box<str>,
     /// More of what is wrong, a line each.
     details: Box<[String]>,
     remedy: Option<Box<str>>,
@@ -34,7 +34,7 @@ impl Error {
         Self {
             path: None,
             tensor: None,
-            message: message.into(),
+            message: message.into().into(),
             details: Box::default(),
             remedy: None,
             exit_code: 1,
