@@ -397,7 +397,7 @@ fn a_part_that_is_run_again_makes_its_own_report_anew_and_no_other() {
     bench.run(&part(1)).expect(0, "", "");
     let report = bench.read("r.json");
     assert!(report.starts_with(b"{"));
-    // Of two parts to one report the second is told: it would take the place of the first.
+    // The second part to name the same report is refused: it would replace the report of the first.
     let message = "tcast: error: r.json: the output exists already
   add --force to replace it, or name another file with -o\n";
     bench.run(&part(2)).expect(4, "", message);

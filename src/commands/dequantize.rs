@@ -25,7 +25,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let inputs = args.model.as_slice();
     let console = Console { is_quiet: args.file.quiet };
     let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
-    let [source] = &opened[..] else { return Ok(()) }; // clap wants a model
+    let source = opened.first().expect("clap requires a model");
     let quantized = Quantized::find(source)?;
     let target = args.to.unwrap_or_else(|| quantized.default_target());
     let wanted = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };

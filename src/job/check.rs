@@ -1,4 +1,4 @@
-//! Plans an output, and finds what a user wants to know before it is made: codes that are no values, names and metadata
+//! Plans an output, and finds what a user needs to know before it is made: codes that are not values, names and metadata
 //! without a place, plain float8.
 
 use super::Job;

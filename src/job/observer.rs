@@ -23,7 +23,7 @@ pub(crate) trait ShardProgress {
     fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_>;
 }
 
-/// Something that a user wants to know, and no error.
+/// Something that a user needs to know and that is not an error.
 pub(crate) enum Notice<'a> {
     /// The files of a checkpoint disagree.
     Disagreement(&'a Disagreement),

@@ -75,7 +75,7 @@ impl Isa {
     }
 }
 
-/// A loop that is worth to be compiled for each instruction set.
+/// A loop worth compiling for each instruction set.
 pub trait Loop {
     /// What it gives.
     type Result;

@@ -43,6 +43,6 @@ pub enum OutOfRange {
     Wrap,
     /// The nearest end of the range; 0 for NaN.
     Saturate,
-    /// As [`OutOfRange::Wrap`], and the caller is told to refuse: see [`Kernel::refuses`](super::Kernel::refuses).
+    /// As [`OutOfRange::Wrap`], and the caller must refuse: see [`Kernel::refuses`](super::Kernel::refuses).
     Error,
 }

@@ -22,7 +22,7 @@ pub(super) struct Window<'a> {
 pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl Packing {
-    /// How many rows are worth to be unpacked at a time: those whose codes are in the same bytes, or close by.
+    /// How many rows to unpack at a time: those whose codes are in the same bytes or nearby.
     pub(super) fn tile(self) -> usize {
         match self {
             Self::Rows(_) | Self::RowsHighFirst | Self::Flat => 1,

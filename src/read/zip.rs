@@ -15,7 +15,7 @@ pub(crate) struct Zip<'a, const N: usize> {
     pub count: u64,
     threads: u64,
     progress: &'a dyn Progress,
-    /// What the progress was told of each: nothing twice, where the tensors are read twice.
+    /// What was reported of each. A second reading of the tensors reports nothing again.
     shares: [Share; N],
 }
 

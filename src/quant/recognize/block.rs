@@ -12,7 +12,7 @@ pub(super) struct Claim {
     pub(super) parameters: Parameters,
     /// Parts that the layout can do without and this weight cannot.
     pub(super) needs: Vec<Role>,
-    /// The dtype of codes, where it is told.
+    /// The dtype of codes, if the config names it.
     pub(super) codes: Option<Dtype>,
     /// Scales are not exponents.
     pub(super) no_exponents: bool,
