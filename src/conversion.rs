@@ -5,10 +5,11 @@
 
 use crate::container::{Form, Reader, TextError, TextExtent, TextForm, position};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::kernel::{
     Condition, Counts, First, Firsts, Kernel, Malformed, NotANumber, Parser, Printer, Rules, Storage, Texts,
 };
+use crate::text::shorten;
 use std::sync::Arc;
 
 /// Elements that are converted at a time where they come as a stream: enough rows of a matrix that is being transposed.

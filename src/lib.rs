@@ -65,6 +65,8 @@ pub mod quant;
 pub mod report;
 #[doc(hidden)]
 pub mod scaled;
+#[doc(hidden)]
+pub mod text;
 
 mod conversion;
 mod convert;

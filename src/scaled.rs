@@ -2,7 +2,7 @@
 //! that lies beside them, and to cast them alone would make noise of the model without a word.
 
 use crate::dtype::Dtype;
-use crate::error::{as_glob, flag_with, shorten};
+use crate::text::{as_glob, flag_with, shorten};
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -4,7 +4,8 @@
 mod unmatched;
 
 use crate::dtype::Dtype;
-use crate::error::{Error, as_glob, flag_with};
+use crate::error::Error;
+use crate::text::{as_glob, flag_with};
 use globset::{Glob, GlobMatcher, GlobSet};
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;

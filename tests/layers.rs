@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["kernel"],
     &["dtype", "io", "threads"],
     &["error"],
+    &["text"],
 ];
 
 #[test]

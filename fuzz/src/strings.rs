@@ -3,10 +3,10 @@
 use super::trial::{MIB, within};
 use tcast::cli::{ElementRange, Partition, Position, Size, Tolerance};
 use tcast::dtype::{Class, Dtype};
-use tcast::error::{shorten, visible};
 use tcast::kernel::{Loss, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
 use tcast::operator::cast::Opset;
 use tcast::select::{Pattern, Rename, Rule, Selection, rule_to_keep};
+use tcast::text::{shorten, visible};
 
 /// Bytes of a pattern at most: they come from the command line, and not from files.
 const PATTERN: usize = 256;

@@ -19,11 +19,12 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
-use crate::error::{Error, counted, path_text, quoted, shorten, size, visible, write_json};
+use crate::error::Error;
 use crate::io::output::is_standard_output;
 use crate::io::temporaries::{self, Run};
 use crate::kernel::Isa;
 use crate::select::Selection;
+use crate::text::{counted, path_text, quoted, shorten, size, visible, write_json};
 use anstyle::{AnsiColor, Style};
 use clap::ColorChoice;
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -1,9 +1,9 @@
 //! What a job says on its way, on standard error: warnings and bars.
 
 use super::{tell, tell_error, warn, warn_of_abandoned};
-use crate::error::{as_glob, flag_with, path_text, shorten};
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
+use crate::text::{as_glob, flag_with, path_text, shorten};
 use std::path::PathBuf;
 
 /// Shows everything, or errors only.

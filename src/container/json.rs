@@ -1,7 +1,7 @@
 //! Stricter readings of JSON than serde derives: duplicate keys, and values that are not objects, are refused. And one that is less
 //! strict, for what Python writes.
 
-use crate::error::shorten;
+use crate::text::shorten;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

@@ -26,8 +26,9 @@ pub use reader::Reader;
 pub use {reader::Stream, reader::Streamed, text::TextError};
 
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::text::{quoted, shorten};
 use format::Format;
 use std::borrow::Cow;
 use std::ops::Range;

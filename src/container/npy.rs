@@ -12,9 +12,10 @@ use super::{
     cannot_hold, element_count, position, too_long,
 };
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
+use crate::text::shorten;
 
 pub(super) const MAGIC: &[u8] = b"\x93NUMPY";
 /// numpy's own limit on dimensions.

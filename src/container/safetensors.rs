@@ -10,9 +10,10 @@ use super::{
     cannot_hold, element_count, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
+use crate::text::shorten;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;

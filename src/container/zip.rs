@@ -5,8 +5,9 @@
 
 use super::Stream;
 use super::reader::Window;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::text::shorten;
 use flate2::bufread::DeflateDecoder;
 use std::io::{self, Read};
 use std::ops::Range;

@@ -2,7 +2,8 @@
 //! would replace it.
 
 use super::path::{directory_of, follow_links};
-use crate::error::{Error, Result, path_text, shorten};
+use crate::error::{Error, Result};
+use crate::text::{path_text, shorten};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};

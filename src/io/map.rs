@@ -7,7 +7,8 @@
 //!   asks the open file and not its name.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
-use crate::error::{Error, Result, size};
+use crate::error::{Error, Result};
+use crate::text::size;
 use memmap2::Mmap;
 use std::fs::{File, Metadata};
 use std::ops::{Deref, Range};

@@ -7,11 +7,12 @@ use super::place::Route;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};
 use crate::container::{self, Container, Facts, Form, Metadata};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread, Step};
 use crate::scaled::{Codes, can_be_codes};
 use crate::select::Selection;
+use crate::text::shorten;
 use std::cell::LazyCell;
 
 /// Plans, with progress where texts have to be read for it, and gives notice of what will be lost. `check` comes after the

@@ -3,9 +3,10 @@
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result};
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, is_standard_output};
+use crate::text::{quoted, shorten};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};

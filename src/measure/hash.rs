@@ -1,11 +1,12 @@
 //! SHA-256 of tensors: of their bytes as they lie in a file, unpacked where they are compressed.
 
 use crate::container::{Elements, Form, Tensor};
-use crate::error::{Result, hex_digits};
+use crate::error::Result;
 use crate::io::map::MappedFile;
 use crate::plan::{Plan, source_form};
 use crate::progress::Progress;
 use crate::read::{Mapped, Stored};
+use crate::text::hex_digits;
 use crate::threads::each;
 use sha2::{Digest, Sha256};
 

@@ -12,7 +12,8 @@
 //! All inputs are looked at in one step, so their order decides nothing.
 
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
+use crate::text::shorten;
 
 /// What the rules look at in a tensor.
 #[derive(Clone, Copy, Debug)]

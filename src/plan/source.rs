@@ -2,8 +2,9 @@
 
 use crate::container::{Elements, Facts, Form, Tensor};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result, as_glob, flag_with};
+use crate::error::{Error, Result};
 use crate::kernel::Storage;
+use crate::text::{as_glob, flag_with};
 
 /// The type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {

@@ -1,7 +1,7 @@
 //! Progress of the program: a bar on a terminal, a line now and then elsewhere.
 
 use super::{Progress, Silent};
-use crate::error::size;
+use crate::text::size;
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

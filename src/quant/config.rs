@@ -5,7 +5,8 @@
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
+use crate::text::shorten;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};

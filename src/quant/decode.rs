@@ -170,7 +170,7 @@ impl Decoder {
         let number = |(column, group): (usize, &i64)| match u32::try_from(*group) {
             Ok(number) if u64::from(number) < groups => Ok(number),
             _ => {
-                let [codes, name] = self.names.each_ref().map(|name| crate::error::shorten(name));
+                let [codes, name] = self.names.each_ref().map(|name| crate::text::shorten(name));
                 let message = format!("'{name}' puts column {column} into group {group}, and there are {groups}");
                 Err(Error::new(message).in_tensor(&codes))
             }

@@ -2,7 +2,8 @@
 
 use super::layout::{Group, Layout, Role};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
+use crate::text::shorten;
 
 /// A stored tensor that belongs to a weight.
 #[derive(Clone, Copy, Debug)]

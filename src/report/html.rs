@@ -10,9 +10,9 @@ mod words;
 pub use spread::ExponentSpread;
 
 use super::{Report, TensorReport, specials};
-use crate::error::{path_text, shorten};
 use crate::kernel::Loss;
 use crate::operator::Operator;
+use crate::text::{path_text, shorten};
 use serde_json::Value;
 use std::fmt::Write as _;
 use words::{counted, escape, share};
@@ -78,7 +78,7 @@ fn head(report: &Report) -> String {
             let rate = words::bytes((report.bytes_in as f64 / seconds.max(1e-9)) as u64);
             let note = match report.before {
                 0 => format!("{rate}/s"),
-                before => format!("{} there before", crate::error::counted(before as u64, "shard")),
+                before => format!("{} there before", crate::text::counted(before as u64, "shard")),
             };
             tile("Time", &format!("{seconds:.2} s"), &note);
         }

@@ -7,11 +7,12 @@ pub use crate::job::{FileReport, TensorReport};
 pub use html::{ExponentSpread, page};
 
 use crate::dtype::Dtype;
-use crate::error::{Error, brief, counted, path_text, shorten, size};
+use crate::error::Error;
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::operator::Operator;
 use crate::select::Kept;
+use crate::text::{brief, counted, path_text, shorten, size};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};

@@ -1,9 +1,10 @@
 //! What `--fail-on` refuses: every tensor concerned, with what was counted, and how to keep it from happening.
 
 use super::{Report, TensorReport};
-use crate::error::{Error, counted, shorten};
+use crate::error::Error;
 use crate::kernel::{Condition, First, Loss};
 use crate::select::rule_to_keep;
+use crate::text::{counted, shorten};
 
 /// Rules that a remedy spells out.
 const FEW: usize = 8;

@@ -1,7 +1,8 @@
 //! Patterns that match no tensor, most likely by mistake, and what was meant.
 
 use super::{Pattern, Selection};
-use crate::error::{Error, flag_with, shorten};
+use crate::error::Error;
+use crate::text::{flag_with, shorten};
 
 /// Names that a message proposes.
 const FEW: usize = 3;

@@ -2,9 +2,10 @@
 //! no length is believed.
 
 use crate::container::sum_of;
-use crate::error::{Error, Result, quoted, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, open_regular, read_regular};
+use crate::text::{quoted, shorten};
 use crate::threads::each;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

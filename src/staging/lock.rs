@@ -1,7 +1,8 @@
 //! Who may work in a folder, and how the work folder goes when the work is done.
 
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result};
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
+use crate::text::quoted;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;

@@ -3,9 +3,10 @@
 use super::Start;
 use super::files::sum_at;
 use crate::container::checkpoint::{StoredPath, is_index, is_inside, is_plain, is_shard_name};
-use crate::error::{Error, Result, hex_digits, shorten};
+use crate::error::{Error, Result};
 use crate::io::open::Links;
 use crate::io::output::is_own;
+use crate::text::{hex_digits, shorten};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -22,13 +22,14 @@ pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, Shard, Source};
 
 use crate::container::{checkpoint, sum_of};
-use crate::error::{Error, Result, counted, path_text, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::Links;
 use crate::io::output::{
     Destination, NewFolder, WORK, check_folder, create_folders, is_own, keep_at_interrupt, remove_leftovers,
     sync_folder,
 };
+use crate::text::{counted, path_text, shorten};
 use files::{check_folders, exists, is_there, json, read, stray_above};
 use lock::lock;
 use manifest::sha256;

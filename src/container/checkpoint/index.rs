@@ -2,7 +2,8 @@
 
 use super::{WITHOUT_INDEX, read_text};
 use crate::container::json::{MapOnly, SharedValues, without_python_literals};
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
+use crate::text::shorten;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};

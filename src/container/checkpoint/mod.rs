@@ -15,10 +15,11 @@ pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
 
 use super::{Input, SHARDS, Tensor, survey as survey_file};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, path_text, quoted, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
+use crate::text::{path_text, quoted, shorten};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;

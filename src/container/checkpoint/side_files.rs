@@ -3,8 +3,9 @@
 use super::{is_index, is_shard_name, read_text};
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::io::output::is_own;
+use crate::text::shorten;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use std::borrow::Cow;

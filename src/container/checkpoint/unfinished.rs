@@ -1,8 +1,9 @@
 //! A folder with an unfinished conversion in it is no checkpoint, whatever else is there.
 
-use crate::error::{Error, Result, flag_with, quoted};
+use crate::error::{Error, Result};
 use crate::io::open::{Links, read_regular};
 use crate::io::output::WORK;
+use crate::text::{flag_with, quoted};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

@@ -1,8 +1,9 @@
 //! Elements in another file beside the message.
 
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::directory_of;
+use crate::text::shorten;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;

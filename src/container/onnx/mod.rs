@@ -12,9 +12,10 @@ use super::{
     element_count, too_long,
 };
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, counted, size};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
+use crate::text::{counted, size};
 use external::External;
 use protobuf::{Fields, Value, take_varint, write_bytes, write_head, write_number};
 use std::ops::Range;

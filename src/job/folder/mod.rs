@@ -14,10 +14,11 @@ use crate::container::checkpoint::{
     CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
     weight_map, with_dtype,
 };
-use crate::error::{Error, Result, quoted};
+use crate::error::{Error, Result};
 use crate::io::identity::{Files, is_within};
 use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, Shard, Source, Start};
+use crate::text::quoted;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;

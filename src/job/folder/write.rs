@@ -4,7 +4,7 @@ use super::FolderOutput;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::engine;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
 use crate::io::sink::{Existing, Summed};
@@ -15,6 +15,7 @@ use crate::measure::hash;
 use crate::plan::{Plan, source_form};
 use crate::progress::Silent;
 use crate::staging::{self, Shard, Staging};
+use crate::text::shorten;
 use std::collections::BTreeMap;
 
 impl<'a> FolderOutput<'a> {

@@ -4,11 +4,12 @@ use super::values::{Values, convert, storage};
 use super::{Difference, Outcome, Shown, Status, Tolerance};
 use crate::container::Form;
 use crate::conversion::Conversion;
-use crate::error::{Result, hex_digits};
+use crate::error::Result;
 use crate::kernel::{Kernel, Storage};
 use crate::measure::accuracy::{BLOCK, Tally};
 use crate::measure::bits::{codes, hex, meaning};
 use crate::read::{Piece, Stored, Zip};
+use crate::text::hex_digits;
 use std::ops::ControlFlow;
 
 /// Bytes of a side in a piece of which the bits are compared.

@@ -4,7 +4,8 @@ use super::block::Claim;
 use super::descriptions;
 use super::found::Source;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
+use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 

@@ -3,8 +3,9 @@
 use super::block::{Block, Claim};
 use super::found::Source;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters};
+use crate::text::shorten;
 use serde_json::Value;
 
 /// What is read of a tensor that describes another; real ones have a few hundred bytes.

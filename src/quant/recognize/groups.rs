@@ -2,8 +2,9 @@
 
 use super::block::{Block, Claim};
 use super::modules::pattern;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters, Role};
+use crate::text::shorten;
 use regex::Regex;
 use serde_json::Value;
 

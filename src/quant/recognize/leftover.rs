@@ -5,8 +5,9 @@ use super::modules::Listed;
 use super::names::{Stray, decoded, is_activation_scale, kind, stray};
 use super::weigh::Finder;
 use crate::dtype::Dtype;
-use crate::error::{Error, shorten};
+use crate::error::Error;
 use crate::quant::{Role, find};
+use crate::text::shorten;
 use std::collections::HashSet;
 
 /// Problems that are kept.

@@ -17,7 +17,8 @@ mod weigh;
 
 pub use found::{FoundWeight, Problem, Recognized, Source, StoredTensor};
 
-use crate::error::{Error, Result, counted, shorten};
+use crate::error::{Error, Result};
+use crate::text::{counted, shorten};
 use claims::Claims;
 use comfy::Layers;
 use names::{Pair, pairs};

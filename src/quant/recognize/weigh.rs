@@ -8,9 +8,10 @@ use super::found::{FoundWeight, Source};
 use super::modules::Listed;
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result, shorten};
+use crate::error::{Error, Result};
 use crate::quant::geometry::Geometry;
 use crate::quant::{Combination, Layout, Names, Packing, Parameters, Role, ScaleOrder};
+use crate::text::shorten;
 use std::collections::HashMap;
 
 /// What all weights of a checkpoint are found with.

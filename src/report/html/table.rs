@@ -2,11 +2,11 @@
 
 use super::words::{self, counted, escape, share, significant};
 use super::{ExponentSpread, Report};
-use crate::error::shorten;
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::report::{FileReport, TensorReport};
 use crate::select::Kept;
+use crate::text::shorten;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 

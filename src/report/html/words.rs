@@ -1,7 +1,7 @@
 //! Numbers and names as the page shows them.
 
-use crate::error::{shorten, size};
 use crate::report::TensorReport;
+use crate::text::{shorten, size};
 
 /// Text as HTML holds it, in an element or in a quoted attribute.
 pub(super) fn escape(text: &str) -> String {

@@ -1,0 +1,259 @@
+//! How names, paths, sizes and numbers are written for people, shells and JSON.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+
+/// Text with all escaped that is not what it seems: what files and arguments hold never reaches a terminal as a command,
+/// and cannot pass for something else.
+#[must_use]
+#[doc(hidden)] // for tests
+pub fn visible(text: &str) -> String {
+    text.chars().map(|c| if is_shown(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
+}
+
+/// A path or a file's name as [`visible`] shows text, with the bytes that are no UTF-8 as `\xff`.
+#[must_use]
+pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
+    let bytes = path.as_ref().as_encoded_bytes();
+    let escaped = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
+    bytes.utf8_chunks().map(|chunk| visible(chunk.valid()) + &escaped(chunk.invalid())).collect()
+}
+
+/// Whether a character is shown as it is: none that controls a terminal, ends a line, turns the direction of the text or
+/// takes no room.
+fn is_shown(c: char) -> bool {
+    /// Joiners, selectors of variants, and letters without a shape, which Unicode counts among those that can be printed.
+    const UNSEEN: [std::ops::RangeInclusive<char>; 7] = [
+        '\u{34f}'..='\u{34f}',
+        '\u{115f}'..='\u{1160}',
+        '\u{180b}'..='\u{180f}',
+        '\u{3164}'..='\u{3164}',
+        '\u{fe00}'..='\u{fe0f}',
+        '\u{ffa0}'..='\u{ffa0}',
+        '\u{e0100}'..='\u{e01ef}',
+    ];
+    // An accent is printed with the letter before it.
+    let is_printed = || c.escape_debug().len() == 1 || ['a', c].iter().collect::<String>().escape_debug().count() == 2;
+    c.is_ascii_graphic() || c == ' ' || is_printed() && !UNSEEN.iter().any(|range| range.contains(&c))
+}
+
+/// JSON in which everything is escaped that [`visible`] escapes.
+///
+/// # Panics
+/// When a key is no string.
+#[must_use]
+pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
+    let mut text = Vec::new();
+    write_json(&mut text, value).expect("memory takes all, and keys are strings");
+    String::from_utf8(text).expect("JSON is text")
+}
+
+/// The same, to a writer: as text, a report of a million tensors would take hundreds of megabytes.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) -> io::Result<()> {
+    struct Visible;
+    impl serde_json::ser::Formatter for Visible {
+        fn write_string_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+            if fragment.chars().all(is_shown) {
+                return writer.write_all(fragment.as_bytes());
+            }
+            for c in fragment.chars() {
+                if is_shown(c) {
+                    write!(writer, "{c}")?;
+                } else {
+                    c.encode_utf16(&mut [0; 2]).iter().try_for_each(|unit| write!(writer, "\\u{unit:04x}"))?;
+                }
+            }
+            Ok(())
+        }
+    }
+    value.serialize(&mut serde_json::Serializer::with_formatter(writer, Visible)).map_err(io::Error::from)
+}
+
+/// A path as a POSIX shell takes it, whatever bytes it has.
+#[must_use]
+pub(crate) fn quoted(path: &Path) -> String {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    // With its folder before it, it is no option.
+    if bytes.starts_with(b"-") { in_quotes(&[b"./", bytes].concat()) } else { in_quotes(bytes) }
+}
+
+/// A word as a POSIX shell takes it.
+#[must_use]
+pub(crate) fn quoted_word(word: &str) -> String {
+    in_quotes(word.as_bytes())
+}
+
+/// A flag with its value as a POSIX shell and this program take them: clap takes a value that begins with a dash only
+/// behind an equals sign.
+#[must_use]
+pub(crate) fn flag_with(flag: &str, value: &str) -> String {
+    let joint = if value.starts_with('-') { '=' } else { ' ' };
+    format!("{flag}{joint}{}", quoted_word(value))
+}
+
+fn in_quotes(bytes: &[u8]) -> String {
+    if let Ok(text) = std::str::from_utf8(bytes)
+        && text.chars().all(is_shown)
+    {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let mut quoted = String::from("$'");
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\'' | '\\' => quoted.extend(['\\', c]),
+                _ if is_shown(c) => quoted.push(c),
+                _ => quoted += &octal(c.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        quoted += &octal(chunk.invalid());
+    }
+    quoted + "'"
+}
+
+fn octal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("\\{byte:03o}"))
+}
+
+/// A name as a pattern that matches it, and where it is not very long nothing else.
+#[must_use]
+pub fn as_glob(name: &str) -> String {
+    let escape = |text: &str| globset::escape(text).replace('\\', r"[\]"); // which it leaves out
+    let mut places = name.char_indices().map(|(place, _)| place);
+    match (places.clone().nth(KEPT), places.clone().nth(2 * KEPT), places.nth_back(KEPT - 1)) {
+        (Some(head), Some(_), Some(tail)) => format!("{}*{}", escape(&name[..head]), escape(&name[tail..])),
+        _ => escape(name),
+    }
+}
+
+/// Characters at either end of a name that is too long to be shown.
+const KEPT: usize = 100;
+
+/// A name as it can be shown: as [`visible`], and the middle of a very long one left out.
+#[must_use]
+#[doc(hidden)] // for tests
+pub fn shorten(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= 2 * KEPT {
+        return visible(name);
+    }
+    let head: String = name.chars().take(KEPT).collect();
+    let tail: String = name.chars().skip(count - KEPT).collect();
+    format!("{}...{}", visible(&head), visible(&tail))
+}
+
+/// A number of bytes in the unit that fits it.
+#[must_use]
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.995 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS[unit])
+}
+
+/// `1 tensor`, `2 tensors`.
+#[must_use]
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub(crate) fn hex_digits(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
+}
+
+/// Six significant digits.
+#[must_use]
+pub(crate) fn brief(value: f64) -> String {
+    let magnitude = value.abs();
+    if magnitude == 0.0 {
+        return "0".to_owned();
+    }
+    if !(1e-4..1e6).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let decimals = (5 - magnitude.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{as_glob, brief, flag_with, json_text, quoted, visible};
+    use std::path::Path;
+
+    #[test]
+    fn nothing_is_shown_that_is_not_what_it_seems() {
+        let hidden = "\n\u{1b}\u{7f}\u{85}\u{9b}\u{ad}\u{61c}\u{200b}\u{200e}\u{200f}\u{2028}\u{2029}\u{202e}\u{2066}\u{feff}\
+                      \u{3164}\u{fe0f}\u{e0041}";
+        for c in hidden.chars() {
+            let text = format!("a{c}b");
+            assert_eq!(visible(&text), format!("a{}b", c.escape_debug()));
+            let json = json_text(&text);
+            assert!(json.is_ascii() && !json.contains(c), "{json}");
+            assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
+        }
+        for text in ["a 'b' \"c\" \\ ~", "\u{e9}e\u{301}\u{4e2d}\u{1f600}\u{fffd}"] {
+            assert_eq!(visible(text), text);
+            assert_eq!(json_text(&text), serde_json::to_string(text).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_shell_takes_what_is_quoted_for_the_same_bytes() {
+        for (name, text) in [
+            ("it em", "'it em'"),
+            ("it's; touch PWN", r"'it'\''s; touch PWN'"),
+            ("-f", "'./-f'"),
+            ("a\n'\\b", r"$'a\012\'\\b'"),
+            ("x\u{202e}y", r"$'x\342\200\256y'"),
+        ] {
+            assert_eq!(quoted(Path::new(name)), text);
+        }
+        assert_eq!(flag_with("--rule", "a*=keep"), "--rule 'a*=keep'");
+        assert_eq!(flag_with("--rule", "-a*=keep"), "--rule='-a*=keep'");
+        #[cfg(unix)]
+        {
+            let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"b\xff\x80");
+            assert_eq!(quoted(name.as_ref()), r"$'b\377\200'");
+        }
+    }
+
+    #[test]
+    fn a_pattern_of_a_name_is_as_short_as_can_be_shown() {
+        assert_eq!(as_glob(r"a*[b]\{c}"), r"a[*][[]b[]][\][{]c[}]");
+        let name = "\u{e9}".repeat(200);
+        assert_eq!(as_glob(&name), name);
+        let name = format!("{name}?");
+        assert_eq!(as_glob(&name), format!("{}*{}[?]", "\u{e9}".repeat(100), "\u{e9}".repeat(99)));
+    }
+
+    #[test]
+    fn numbers_have_six_digits() {
+        let cases = [
+            (0.000_123_456_78, "0.000123457"),
+            (0.009_876_543_2, "0.00987654"),
+            (-0.07, "-0.07"),
+            (1.0, "1"),
+            (123_456.7, "123457"),
+            (1e6, "1.000e6"),
+            (-3e38, "-3.000e38"),
+            (0.0, "0"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(brief(value), text);
+        }
+    }
+}
