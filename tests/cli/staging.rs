@@ -1,8 +1,6 @@
 //! Work that goes on where another run ended: what is in a work folder counts only as far as it is what was written.
 
-mod common;
-
-use common::{Bench, long_work, same, shard, tree};
+use crate::common::{Bench, long_work, same, shard, tree};
 use std::fs;
 
 const LLAMA: &str = "llama-tiny-bf16";

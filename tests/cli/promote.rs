@@ -1,8 +1,6 @@
 //! `tcast promote`, as its users see it.
 
-mod common;
-
-use common::{Bench, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, npy, npy_data, npy_f32, safetensors};
 
 fn int8(values: &[i8]) -> Vec<u8> {
     npy("'|i1'", &format!("({},)", values.len()), &values.iter().map(|&value| value as u8).collect::<Vec<_>>())

@@ -149,7 +149,7 @@ fn weights_decode_to_the_bytes_of_the_libraries() {
     assert!(layouts.len() >= 20, "{layouts:?}");
 }
 
-/// `TCAST_GOLDENS=DIR cargo test --test quant_goldens -- --ignored --nocapture` compares the files of another folder.
+/// `TCAST_GOLDENS=DIR cargo test --test quant goldens:: -- --ignored --nocapture` compares the files of another folder.
 #[test]
 #[ignore = "needs a folder of goldens in TCAST_GOLDENS"]
 fn other_goldens_are_equal() {

@@ -1,8 +1,6 @@
 //! What scripts rely on: exit codes, and what is accepted or refused before any work.
 
-mod common;
-
-use common::{Bench, npy_f32, safetensors};
+use crate::common::{Bench, npy_f32, safetensors};
 
 const FLOATS: &str = r#"{"a.norm.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a.mlp.weight":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
 
@@ -298,7 +296,7 @@ fn a_size_wants_a_unit_and_a_width_that_no_type_has_is_answered_with_the_next() 
 #[test]
 fn integers_wrap_into_integers_whatever_out_of_range_says() {
     let bench = Bench::new();
-    bench.write("x.npy", &common::npy("'<i8'", "(1,)", &300_i64.to_le_bytes()));
+    bench.write("x.npy", &crate::common::npy("'<i8'", "(1,)", &300_i64.to_le_bytes()));
     for policy in ["wrap", "saturate", "error"] {
         bench.run(&format!("cast x.npy --to int8 --out-of-range {policy} -o y.npy -f -q")).expect(0, "", "");
         assert_eq!(bench.read("y.npy").last(), Some(&44), "{policy}");
@@ -309,7 +307,7 @@ fn integers_wrap_into_integers_whatever_out_of_range_says() {
 fn elements_are_chosen_by_coordinates_as_figures_show_them() {
     let bench = Bench::new();
     let data: Vec<u8> = (0..12_u8).collect();
-    bench.write("x.npy", &common::npy("'|u1'", "(3, 4)", &data));
+    bench.write("x.npy", &crate::common::npy("'|u1'", "(3, 4)", &data));
     let printed = |range: &str| {
         let outcome = bench.run_args(&["bitcast", "x.npy", "--hex", "--range", range]);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{range}");

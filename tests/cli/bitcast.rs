@@ -1,8 +1,6 @@
 //! `tcast bitcast`, as its users see it.
 
-mod common;
-
-use common::{Bench, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, npy, npy_data, npy_f32, safetensors};
 
 const PI: f32 = std::f32::consts::PI;
 

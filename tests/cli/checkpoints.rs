@@ -1,11 +1,9 @@
 //! What is read of a checkpoint's folder besides its shards: config, index, names. A file that cannot be read is never
 //! taken for one that is not there.
 
-mod common;
-
 #[cfg(unix)]
-use common::tree;
-use common::{Bench, safetensors, shard};
+use crate::common::tree;
+use crate::common::{Bench, safetensors, shard};
 use std::fs;
 
 /// A folder `q` with float8 weights that a config says are codes.

@@ -1,8 +1,6 @@
 //! `tcast inspect`, as its users see it.
 
-mod common;
-
-use common::{Bench, fixture, npy, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy, npy_f32, safetensors};
 use std::collections::HashMap;
 use std::fs;
 

@@ -1,8 +1,6 @@
 //! The help as it is read: short enough, in groups, with examples that work.
 
-mod common;
-
-use common::{Bench, fixture};
+use crate::common::{Bench, fixture};
 use std::fs;
 
 const SUBCOMMANDS: [&str; 6] = ["cast", "dequantize", "bitcast", "promote", "inspect", "diff"];

@@ -1,8 +1,6 @@
 //! `tcast cast` with text on either side, as its users see it.
 
-mod common;
-
-use common::{Bench, npy, npy_data, npy_f32};
+use crate::common::{Bench, npy, npy_data, npy_f32};
 
 /// An array of texts as numpy's `<U`, or `>U`.
 fn texts(words: &[&str], big_endian: bool) -> Vec<u8> {

@@ -1,8 +1,6 @@
 //! What the program answers the scripts of `completions/`; `completions/run.py` presses Tab in the shells themselves.
 
-mod common;
-
-use common::{Bench, Outcome, fixture, npy_f32, safetensors};
+use crate::common::{Bench, Outcome, fixture, npy_f32, safetensors};
 use std::fs;
 
 /// The answer to a request, as the script of a shell makes it.

@@ -437,7 +437,7 @@ fn files_of_the_libraries_are_recognized() {
     assert!(seen.len() >= 18, "{seen:?}");
 }
 
-/// `TCAST_GOLDENS=DIR cargo test --test quant_recognition -- --ignored --nocapture` looks at the files of another folder.
+/// `TCAST_GOLDENS=DIR cargo test --test quant recognition:: -- --ignored --nocapture` looks at the files of another folder.
 #[test]
 #[ignore = "needs a folder of goldens in TCAST_GOLDENS"]
 fn other_files_are_recognized() {

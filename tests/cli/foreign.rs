@@ -1,8 +1,6 @@
 //! Types of `ml_dtypes` that ONNX lacks: read, copied and cast from; to cast to one is refused.
 
-mod common;
-
-use common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
 use safetensors::{Dtype, SafeTensors};
 use std::fs;
 

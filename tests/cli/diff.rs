@@ -1,8 +1,6 @@
 //! `tcast diff`, as its users see it.
 
-mod common;
-
-use common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
 use serde_json::{Value, json};
 use std::fs;
 

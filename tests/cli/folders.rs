@@ -1,8 +1,6 @@
 //! Whole checkpoints: folders of shards with an index and side files, as their users convert them.
 
-mod common;
-
-use common::{Bench, fixture, long_work, npy_f32, safetensors, same, shard, tree};
+use crate::common::{Bench, fixture, long_work, npy_f32, safetensors, same, shard, tree};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::fs;

@@ -1,10 +1,8 @@
 //! `tcast dequantize`: values of quantized weights, through the program. The bytes of every layout are held by
-//! `quant_goldens.rs`; here are files, configs and messages.
+//! `tests/quant/goldens.rs`; here are files, configs and messages.
 
-mod common;
-
+use crate::common::{Bench, safetensors};
 use ::safetensors::SafeTensors;
-use common::{Bench, safetensors};
 use std::fs;
 
 /// What a library has stored, and the values that it reads: 130 x 136 codes in blocks of 128 x 128.

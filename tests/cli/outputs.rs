@@ -1,10 +1,8 @@
 //! Where outputs go: no input is written over, no output twice, and standard output is a stream.
 #![cfg(unix)]
 
-mod common;
-
+use crate::common::{Bench, Outcome, npy_f32, shard, tree};
 use clap::Parser;
-use common::{Bench, Outcome, npy_f32, shard, tree};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;

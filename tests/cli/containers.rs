@@ -1,8 +1,6 @@
 //! `tcast cast` between containers, as its users see it.
 
-mod common;
-
-use common::{Bench, external_tensor, npy, npy_f32, safetensors, zip};
+use crate::common::{Bench, external_tensor, npy, npy_f32, safetensors, zip};
 use std::fs;
 
 const COPY: &str = "--to float32 --exclude * -q -f";
@@ -334,7 +332,7 @@ fn floats_of_a_typed_field_are_read_in_any_mixture_of_forms() {
 #[test]
 fn a_file_without_tensors_keeps_its_metadata() {
     let bench = Bench::new();
-    let file = common::safetensors(r#"{"__metadata__":{"format":"pt","epoch":"3"}}    "#, &[]);
+    let file = crate::common::safetensors(r#"{"__metadata__":{"format":"pt","epoch":"3"}}    "#, &[]);
     bench.write("none.safetensors", &file);
     bench.run("cast none.safetensors --to float16 -q").expect(0, "", "");
     assert_eq!(bench.read("none.float16.safetensors"), file);

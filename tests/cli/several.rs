@@ -1,8 +1,6 @@
 //! Several inputs in one run, and a folder as the output of files.
 
-mod common;
-
-use common::{Bench, npy, npy_data, npy_f32};
+use crate::common::{Bench, npy, npy_data, npy_f32};
 use serde_json::Value;
 use std::fs;
 

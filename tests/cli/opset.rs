@@ -1,8 +1,6 @@
 //! `--opset`: the types, attributes and rules of each version of Cast, as ONNX's own schemas have them.
 
-mod common;
-
-use common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

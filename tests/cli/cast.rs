@@ -1,8 +1,6 @@
 //! `tcast cast` as its users run it: files, messages, exit codes.
 
-mod common;
-
-use common::{Bench, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, npy, npy_data, npy_f32, safetensors};
 use safetensors::{Dtype, SafeTensors};
 use std::fs;
 
@@ -390,7 +388,7 @@ fn wrong_usage_exits_with_2() {
 #[test]
 fn bad_inputs_get_one_clear_error_each() {
     let bench = Bench::new();
-    let model = fs::read(common::fixture("model.safetensors")).unwrap();
+    let model = fs::read(crate::common::fixture("model.safetensors")).unwrap();
     bench.write("truncated.safetensors", &model[..model.len() - 1]);
     bench.write("short.safetensors", &model[..100]);
     bench.write("empty.safetensors", b"");

@@ -1,8 +1,6 @@
 //! What a cast cost: counts, figures, hashes, and `--fail-on`.
 
-mod common;
-
-use common::{Bench, npy_f32, safetensors};
+use crate::common::{Bench, npy_f32, safetensors};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -46,7 +44,7 @@ fn nan_that_becomes_zero_has_a_count_of_its_own() {
 #[test]
 fn a_bool_byte_of_two_becomes_one_in_every_container_and_the_summary_says_so() {
     let bench = Bench::new();
-    bench.write("b.npy", &common::npy("'|b1'", "(3,)", &[0, 1, 2]));
+    bench.write("b.npy", &crate::common::npy("'|b1'", "(3,)", &[0, 1, 2]));
     let header = r#"{"b":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}}"#;
     bench.write("b.safetensors", &safetensors(header, &[0, 1, 2]));
     for input in ["b.npy", "b.safetensors"] {
@@ -114,12 +112,12 @@ fn only_a_tensor_of_which_no_value_changed_is_exact() {
     assert_eq!(figures("x.npy --to f64")["is_exact"], true);
     // float64 rounds these integers, and is no judge of them.
     let integers: [i64; 2] = [(1 << 53) + 1, 5];
-    bench.write("i.npy", &common::npy("'<i8'", "(2,)", &integers.map(i64::to_le_bytes).concat()));
+    bench.write("i.npy", &crate::common::npy("'<i8'", "(2,)", &integers.map(i64::to_le_bytes).concat()));
     let rounded = figures("i.npy --to f64");
     assert_eq!((&rounded["is_exact"], &rounded["max_abs_error"]), (&false.into(), &1.0.into()));
     assert_eq!(figures("i.npy --to string -o i.pb"), Value::Null);
     // No signal is no figure, which is not the same as no noise.
-    bench.write("z.npy", &common::npy("'<i8'", "(2,)", &[0; 16]));
+    bench.write("z.npy", &crate::common::npy("'<i8'", "(2,)", &[0; 16]));
     assert_eq!(figures("z.npy --to e8m0")["sqnr_db"], Value::Null);
 }
 
@@ -127,11 +125,11 @@ fn only_a_tensor_of_which_no_value_changed_is_exact() {
 fn numbers_whose_squares_leave_float64_have_right_figures() {
     let bench = Bench::new();
     for (values, cosine) in [([1e160, 1e160], 1.0), ([1e-200, 3e-200], 4.0 / 20_f64.sqrt())] {
-        bench.write("x.npy", &common::npy("'<f8'", "(2,)", &values.map(f64::to_le_bytes).concat()));
+        bench.write("x.npy", &crate::common::npy("'<f8'", "(2,)", &values.map(f64::to_le_bytes).concat()));
         let figures = report(&bench, "cast x.npy --to bool --stats --json -q -f")["tensors"][0]["figures"].clone();
         assert!((figures["cosine"].as_f64().unwrap() - cosine).abs() < 1e-15, "{figures}");
     }
-    bench.write("x.npy", &common::npy("'<f8'", "(1,)", &1e-320_f64.to_le_bytes()));
+    bench.write("x.npy", &crate::common::npy("'<f8'", "(1,)", &1e-320_f64.to_le_bytes()));
     let figures = report(&bench, "cast x.npy --to bool --stats --json -q -f")["tensors"][0]["figures"].clone();
     assert_eq!(figures["max_rel_error"], "Infinity");
     let told = bench.run("cast x.npy --to bool --stats -f").stderr;
@@ -208,7 +206,7 @@ fn what_fail_on_refuses_publishes_nothing_and_names_the_first_element() {
     // Of text the first element too, whatever it lost.
     bench.write(
         "t.npy",
-        &common::npy(
+        &crate::common::npy(
             "'<U3'",
             "(2,)",
             &["0.5", "999"]
@@ -282,7 +280,7 @@ fn nan_and_inf_of_the_input_are_shown_with_tensor_and_position() {
     let mut values = vec![1.0_f32; 400_000];
     (values[123_456], values[123_457], values[399_999]) = (f32::NAN, f32::NEG_INFINITY, f32::NAN);
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    bench.write("x.npy", &common::npy("'<f4'", "(1000, 400)", &bytes));
+    bench.write("x.npy", &crate::common::npy("'<f4'", "(1000, 400)", &bytes));
     for (to, threads) in [("f16", 1), ("f16", 3), ("e4m3", 2), ("int8", 2), ("f64", 2)] {
         let line = format!("cast x.npy --to {to} -f -o out.npy -j{threads}");
         let tensor = report(&bench, &format!("{line} --json -q"))["tensors"][0].clone();

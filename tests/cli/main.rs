@@ -1,0 +1,25 @@
+//! The program, as its users run it: files, messages, exit codes. One file a command or a concern; one crate, because each
+//! links for itself.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bitcast;
+mod cast;
+mod checkpoints;
+mod complete;
+mod containers;
+mod cost;
+mod dequantize;
+mod diff;
+mod folders;
+mod foreign;
+mod help;
+mod inspect;
+mod opset;
+mod outputs;
+mod promote;
+mod scripts;
+mod several;
+mod staging;
+mod text;

@@ -1,0 +1,7 @@
+//! Quantized weights: bytes of the libraries, recognition, configs, errors.
+
+mod config;
+mod errors;
+mod goldens;
+mod recognition;
+mod reference;
