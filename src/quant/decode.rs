@@ -12,7 +12,7 @@ use std::ops::Range;
 
 /// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
-    steps: Steps,
+    pub(super) steps: Steps,
     part_bytes: Vec<u64>,
     /// Names of the codes and of the group index, for messages.
     names: [String; 2],
@@ -154,7 +154,7 @@ impl Decoder {
     }
 
     /// The group of each column. `None` where it is that of its neighbours.
-    fn group_index(&self, parts: &[&[u8]]) -> Result<Option<Vec<u32>>> {
+    pub(super) fn group_index(&self, parts: &[&[u8]]) -> Result<Option<Vec<u32>>> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
         let bytes = parts[slot.index];
         let index: Vec<i64> = match slot.dtype {

@@ -20,6 +20,8 @@ pub(super) struct Geometry {
     /// Bytes from one stored row of codes to the next, and from one matrix to the next.
     pub(super) stride: u64,
     pub(super) matrix_bytes: u64,
+    /// Which elements share a scale; `None` where only the group index tells.
+    pub(super) group: Option<Group>,
     /// Rows and columns of a group.
     pub(super) block: [u64; 2],
     /// Groups below each other, and side by side, in a matrix.
@@ -71,6 +73,7 @@ impl Geometry {
             bits,
             stride: weight.stride,
             matrix_bytes: weight.matrix_bytes,
+            group: None,
             block: [1, 1],
             grid: [1, 1],
             matrix_scales: 0,
@@ -114,21 +117,22 @@ impl Geometry {
             Group::Neighbours(count) => [1, count],
             Group::Block(block) => block,
         };
-        let block = match (parts.layout.groups, parameters.group) {
+        let group = match (parts.layout.groups, parameters.group) {
             (Groups::Fixed(fixed), Some(given)) if blocks(fixed) != blocks(given) => {
                 let layout = parts.layout.name;
                 return Err(
                     parts.error(format!("the layout {layout} has a scale for {fixed}, and the config for {given}"))
                 );
             }
-            (Groups::Fixed(fixed), _) => blocks(fixed),
-            (Groups::Any(kinds), Some(given)) if kinds.contains(&given.kind()) => blocks(given),
+            (Groups::Fixed(fixed), _) => Some(fixed),
+            (Groups::Any(kinds), Some(given)) if kinds.contains(&given.kind()) => Some(given),
             (Groups::Any(_), Some(given)) => {
                 return Err(parts.error(format!("the layout {} has no scales for {given}", parts.layout.name)));
             }
-            (Groups::Any(_), None) if self.group_index.is_some() => [1, 1],
-            (Groups::Any(kinds), None) => blocks(self.derive_group(parts, weight, scale, kinds)?),
+            (Groups::Any(_), None) if self.group_index.is_some() => None,
+            (Groups::Any(kinds), None) => Some(self.derive_group(parts, weight, scale, kinds)?),
         };
+        let block = group.map_or([1, 1], blocks);
         if block.contains(&0) {
             return Err(parts.error("it has a scale for a group of 0 elements".to_owned()));
         }
@@ -138,7 +142,7 @@ impl Geometry {
             _ => scale.shape.last(),
         });
         let beside = indexed.copied().unwrap_or(self.columns.div_ceil(block[1]));
-        (self.block, self.grid) = (block, [self.rows.div_ceil(block[0]), beside]);
+        (self.group, self.block, self.grid) = (group, block, [self.rows.div_ceil(block[0]), beside]);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ mod casts;
 mod codes;
 mod config;
 mod decode;
+mod explain;
 mod fused;
 mod geometry;
 mod lanes;
@@ -39,6 +40,7 @@ mod zeros;
 
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 pub use decode::Decoder;
+pub use explain::{CodeKind, Explanation, Grid};
 pub use layout::{
     Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role, ScaleOrder,
     Values, Zeros,

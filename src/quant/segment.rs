@@ -15,7 +15,7 @@ use crate::kernel::Loop;
 use std::ops::Range;
 
 /// Values that pass through the lanes at a time, a multiple of what codes and rotations come in.
-const SEGMENT: usize = 1024;
+pub(super) const SEGMENT: usize = 1024;
 
 /// Room for a tile of codes and for each lane of a segment.
 pub(super) struct Room {
@@ -113,8 +113,9 @@ impl Loop for Rows<'_> {
     }
 }
 
+/// The numbers that codes are, less what centres them.
 #[inline(always)]
-fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Lane) {
+pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Lane) {
     match &steps.widening {
         Widening::Kernel(kernel) => {
             run(kernel, codes, lane.as_flattened_mut(), codes.len());
@@ -235,7 +236,7 @@ impl Rows<'_> {
 
 /// The global scale of a matrix; 1 where there is none.
 #[inline(always)]
-fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
+pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
     let width = slot.dtype.bits() as usize / 8;
     let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];

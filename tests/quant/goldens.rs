@@ -127,7 +127,42 @@ fn check(golden: &Golden) -> usize {
         }
         compared += whole.len();
     }
+    check_explanations(golden, &parts, &bytes, &parameters);
     compared
+}
+
+/// Compares what values are explained with to the exact product.
+fn check_explanations(golden: &Golden, parts: &[Part], bytes: &[&[u8]], parameters: &Parameters) {
+    let (name, _) = layout(golden);
+    let decoder = Decoder::new(find(name).unwrap(), parameters, parts, Dtype::Float32, Arithmetic::Exact).unwrap();
+    let is_nan = |bits: u32| f32::from_bits(bits).is_nan();
+    for row in 0..decoder.rows() {
+        let middle = decoder.columns() / 2;
+        let mut values = decoder.explain(row, 0..middle, bytes).unwrap();
+        values.extend(decoder.explain(row, middle..decoder.columns(), bytes).unwrap());
+        let mut decoded = vec![0; decoder.row_bytes() as usize];
+        decoder.decode(row..row + 1, bytes, &mut decoded).unwrap();
+        assert_eq!(values.len() as u64, decoder.columns(), "{}", golden.name);
+        for (column, (value, decoded)) in values.iter().zip(decoded.as_chunks().0).enumerate() {
+            let number = f64::from(value.number) - f64::from(value.zero_point.unwrap_or_default());
+            let product = number * value.scale;
+            let product = match value.global_scale {
+                None => product,
+                Some((global, is_divisor)) => {
+                    if is_divisor {
+                        product / f64::from(global)
+                    } else {
+                        product * f64::from(global)
+                    }
+                }
+            } as f32;
+            let place = format!("{}: [{row}, {column}]: {value:?}", golden.name);
+            assert_eq!(value.value, u32::from_le_bytes(*decoded), "{place}");
+            assert!(u32::from(value.code) < 1 << decoder.code_bits(), "{place}");
+            let is_same = product.to_bits() == value.value || is_nan(product.to_bits()) && is_nan(value.value);
+            assert!(is_same, "{place} makes {product}");
+        }
+    }
 }
 
 fn goldens(folder: &Path) -> BTreeMap<String, (usize, usize)> {

@@ -1,0 +1,189 @@
+//! What a quantized weight consists of, for commands that show it: its grid, and the code and scale of single values.
+
+use super::codes::Window;
+use super::decode::Decoder;
+use super::layout::{Combination, Group, Packing, Values, Zeros};
+use super::scales::Place;
+use super::segment::{SEGMENT, global_scale, widen};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use std::fmt;
+use std::ops::Range;
+
+/// What codes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeKind {
+    /// Numbers of this type.
+    Dtype(Dtype),
+    /// Unsigned integers of so many bits, half of whose range stands for 0.
+    Centered(u32),
+    /// Unsigned integers of so many bits, less their zero points.
+    Shifted(u32),
+    /// Places in a table of 16 values.
+    Map,
+}
+
+impl fmt::Display for CodeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dtype(dtype) => dtype.fmt(f),
+            Self::Centered(bits) => write!(f, "int{bits}"),
+            Self::Shifted(bits) => write!(f, "uint{bits}"),
+            Self::Map => f.write_str("map of 4 bits"),
+        }
+    }
+}
+
+/// Which values a weight can have: what its codes are, and what they are multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// What the codes are.
+    pub codes: CodeKind,
+    /// Which elements share a scale; `None` where only the group index tells.
+    pub group: Option<Group>,
+    /// Whether each column names its group.
+    pub is_indexed: bool,
+    /// The dtype of the scales.
+    pub scale: Dtype,
+    /// The dtype of the global scale.
+    pub global_scale: Option<Dtype>,
+    /// Whether there are zero points.
+    pub has_zero_points: bool,
+}
+
+/// `float8e4m3fn, 128 x 128`.
+impl fmt::Display for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.codes)?;
+        match self.group {
+            Some(Group::Tensor) => f.write_str(", tensor")?,
+            Some(Group::Channel) => f.write_str(", channel")?,
+            Some(Group::Block([rows, columns])) => write!(f, ", {rows} x {columns}")?,
+            Some(Group::Neighbours(columns)) => write!(f, ", 1 x {columns}")?,
+            None => {}
+        }
+        if self.is_indexed { f.write_str(", indexed") } else { Ok(()) }
+    }
+}
+
+/// A value of a quantized weight, and what it is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The bits of the code, the lowest first.
+    pub code: u8,
+    /// The number that the code is, the zero point included.
+    pub number: f32,
+    /// The code that means 0.
+    pub zero_point: Option<f32>,
+    /// What the number, less the zero point, is multiplied with.
+    pub scale: f64,
+    /// The scale of the scale, and whether the scale is divided by it.
+    pub global_scale: Option<(f32, bool)>,
+    /// The bits of the decoded value.
+    pub value: u32,
+}
+
+impl Decoder {
+    /// Which values the weight can have.
+    #[must_use]
+    pub fn grid(&self) -> Grid {
+        let (layout, geometry) = (self.layout(), &self.steps.geometry);
+        let codes = match layout.codes.values {
+            Values::Stored => CodeKind::Dtype(geometry.codes.dtype),
+            Values::Float(dtype) | Values::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
+            Values::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
+            Values::Unsigned => CodeKind::Shifted(geometry.bits),
+            Values::Map => CodeKind::Map,
+        };
+        Grid {
+            codes,
+            group: geometry.group,
+            is_indexed: geometry.group_index.is_some(),
+            scale: geometry.scale.dtype,
+            global_scale: geometry.global.map(|slot| slot.dtype),
+            has_zero_points: geometry.zero.is_some(),
+        }
+    }
+
+    /// The bits of a code.
+    #[must_use]
+    pub fn code_bits(&self) -> u32 {
+        self.steps.geometry.bits
+    }
+
+    /// What the values of some columns of a row are made of, of the bytes that [`Decoder::decode`] takes.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    ///
+    /// # Panics
+    /// As [`Decoder::decode`].
+    pub fn explain(&self, row: u64, columns: Range<u64>, parts: &[&[u8]]) -> Result<Vec<Explanation>> {
+        let (steps, geometry) = (&self.steps, &self.steps.geometry);
+        let mut values = vec![0; self.row_bytes() as usize];
+        self.decode(row..row + 1, parts, &mut values)?;
+        let index = self.group_index(parts)?;
+        let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
+        let packing = steps.layout.codes.packing;
+        let (matrix, within) = ((row / geometry.rows) as usize, (row % geometry.rows) as usize);
+        let (width, matrix_bytes) = (geometry.columns as usize, geometry.matrix_bytes as usize);
+        let [mut scratch, mut codes] = [vec![0; 4], Vec::new()];
+        let global = global_scale(steps, parts, matrix, &mut scratch);
+        let global = match steps.layout.global {
+            Combination::Multiplier => Some((global, false)),
+            Combination::Divisor => Some((global, true)),
+            Combination::Nothing | Combination::Over127 => None,
+        };
+        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        let mut all = Vec::new();
+        let [start, end] = [columns.start as usize, columns.end as usize];
+        for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
+            let count = SEGMENT.min(width - column);
+            codes.resize(count, 0);
+            let stride = geometry.stride as usize;
+            let bytes = &parts[geometry.codes.index][matrix * matrix_bytes..][..matrix_bytes];
+            let bits = geometry.bits as usize;
+            let window = Window { bytes, stride, bits, row: within, column, columns: count, width };
+            if bits == 8 && matches!(packing, Packing::Rows(_)) {
+                codes.copy_from_slice(&bytes[within * stride + column..][..count]);
+            } else {
+                packing.unpack(&window, &mut codes);
+            }
+            let mut numbers = vec![[0; 4]; count];
+            widen(steps, &codes, &map.unwrap_or_default(), &mut numbers);
+            for at in start.max(column)..end.min(column + count) {
+                let group = match &index {
+                    Some(index) => index[at] as usize,
+                    None if packing == Packing::Flat => (row as usize * width + at) / geometry.block[1] as usize,
+                    None => at / geometry.block[1] as usize,
+                };
+                let below = within / geometry.block[0] as usize;
+                let (mut scale, mut zero) = ([[0; 4]], [[0; 4]]);
+                let place = Place { matrix, below, groups: group..group + 1 };
+                let order = steps.layout.scale_order;
+                steps.scales.fetch(geometry, order, &place, parts, &mut scratch, &mut scale);
+                let zero_point = geometry.zero.map(|slot| {
+                    steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups, &mut zero);
+                    f32::from_le_bytes(zero[0])
+                });
+                let width = steps.target.bits() as usize / 8;
+                let value = values[at * width..][..width].iter().rev();
+                let number = f32::from_le_bytes(numbers[at - column]);
+                // What is centered is widened so already.
+                let centre = match steps.layout.codes.values {
+                    Values::Unsigned if steps.zeros.order == Zeros::None => Some((1 << (geometry.bits - 1)) as f32),
+                    _ => None,
+                };
+                all.push(Explanation {
+                    code: codes[at - column],
+                    number: centre.map_or(number, |centre| number + centre),
+                    zero_point: zero_point.or(centre),
+                    scale: f64::from(f32::from_le_bytes(scale[0])) * factor,
+                    global_scale: global,
+                    value: value.fold(0, |bits, byte| bits << 8 | u32::from(*byte)),
+                });
+            }
+        }
+        Ok(all)
+    }
+}
