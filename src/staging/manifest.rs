@@ -98,9 +98,9 @@ impl Manifest {
         side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
     }
 
-    /// Whether another run can go on with it: only `cast` has the flags for that.
+    /// Whether another run can go on with it: `promote` lacks the flags for that.
     pub(super) fn can_resume(&self) -> bool {
-        self.operator == "cast"
+        self.operator != "promote"
     }
 
     /// Where the work that was begun differs from what is to be done now, in words.

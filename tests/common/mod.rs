@@ -254,3 +254,33 @@ pub fn long_work() -> (Bench, &'static str) {
     bench.run("cast in --to f16 -o whole -q").expect(0, "", "");
     (bench, "cast in --to f16 -o out -q")
 }
+
+/// Writes a folder of `count` shards of block-quantized weights of `shape`, whose scales are in the shard after that of their
+/// codes, and the config that says so.
+pub fn quantized_shards(bench: &Bench, folder: &str, count: usize, [rows, columns]: [usize; 2]) {
+    fs::create_dir(bench.path(folder)).unwrap();
+    let scales = rows.div_ceil(128) * columns.div_ceil(128);
+    let grid = [rows.div_ceil(128), columns.div_ceil(128)];
+    for number in 0..count {
+        let (codes, last) = (rows * columns, (number + count - 1) % count);
+        let header = format!(
+            r#"{{"w{number}.weight":{{"dtype":"F8_E4M3","shape":[{rows},{columns}],"data_offsets":[0,{codes}]}},
+            "w{last}.weight_scale_inv":{{"dtype":"F32","shape":{grid:?},"data_offsets":[{codes},{}]}}}}"#,
+            codes + 4 * scales
+        );
+        let codes = (0..codes).map(|at| (at * 31 + number) as u8 & 0xbf); // none of which is NaN
+        let scales = (0..scales).flat_map(|at| (0.01 + (at + number) as f32 / 777.0).to_le_bytes());
+        let data: Vec<u8> = codes.chain(scales).collect();
+        bench.write(&format!("{folder}/s{number:02}.safetensors"), &safetensors(&header, &data));
+    }
+    let config = r#"{"torch_dtype": "bfloat16", "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}"#;
+    bench.write(&format!("{folder}/config.json"), config.as_bytes());
+}
+
+/// As [`long_work`], with a checkpoint whose weights are decoded.
+pub fn long_decoding() -> (Bench, &'static str) {
+    let bench = Bench::new();
+    quantized_shards(&bench, "in", 12, [400, 500]);
+    bench.run("dequantize in -o whole -q").expect(0, "", "");
+    (bench, "dequantize in -o out -q")
+}

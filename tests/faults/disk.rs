@@ -3,7 +3,7 @@
 use super::hold::hold;
 use super::{Random, content, has_strace, in_shell, number, numbers, skip};
 use crate::common::promises::record;
-use crate::common::{Bench, npy_f32, shard, tree, zip};
+use crate::common::{Bench, npy_f32, quantized_shards, shard, tree, zip};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -149,19 +149,27 @@ fn a_folder_on_a_full_disk_is_resumed_when_there_is_room() {
         bench.write(&format!("in/s{number}.safetensors"), &content);
     }
     bench.write("in/config.json", b"{}");
-    bench.run("cast in --to f16 -o whole -q").expect(0, "", "");
+    let cast = fill_folders(&bench, "cast in --to f16");
+    let bench = Bench::new();
+    quantized_shards(&bench, "in", 4, [40, 100]);
+    let (Some(cast), Some(decoded)) = (cast, fill_folders(&bench, "dequantize in")) else { return };
+    record("a_folder_on_a_full_disk_is_resumed_when_there_is_room", &format!("{} full disks", cast + decoded));
+}
+
+/// Runs a line that writes a folder to disks of many sizes, and where one was full again with more room; gives how many were
+/// full. `None` where nothing can be mounted.
+fn fill_folders(bench: &Bench, line: &str) -> Option<usize> {
+    bench.run(&format!("{line} -o whole -q")).expect(0, "", "");
     let whole = tree(&bench.path("whole"));
     let what = "folders on a disk that fills up";
     let mut full = 0;
     // Of room, and of files: each of them is the one that has no place.
     for (unit, sizes) in [("size", sizes(4 << 10, 140 << 10, 4 << 10)), ("nr_inodes", sizes(2, 24, 1))] {
-        let script = sweep(unit, "cast in --to f16 -o disk/out -q", "", &sizes, "");
-        if with_mounts(&bench, what, &script).is_none() {
-            return;
-        }
+        let script = sweep(unit, &format!("{line} -o disk/out -q"), "", &sizes, "");
+        with_mounts(bench, what, &script)?;
         let mut failed = 0;
         for size in &sizes {
-            let (code, error) = (text(&bench, &format!("code.{size}")), text(&bench, &format!("error.{size}")));
+            let (code, error) = (text(bench, &format!("code.{size}")), text(bench, &format!("error.{size}")));
             let after = format!("after.{size}");
             let out = bench.path(&format!("{after}/out"));
             let there = if out.exists() { tree(&out) } else { BTreeMap::new() };
@@ -182,7 +190,7 @@ fn a_folder_on_a_full_disk_is_resumed_when_there_is_room() {
                     "{size}: {:?}",
                     there.keys()
                 );
-                bench.run(&format!("cast in --to f16 -o {after}/out -q{resume}")).expect(0, "", "");
+                bench.run(&format!("{line} -o {after}/out -q{resume}")).expect(0, "", "");
                 assert!(tree(&out) == whole, "{size}");
             }
             fs::remove_dir_all(bench.path(&after)).unwrap();
@@ -190,7 +198,7 @@ fn a_folder_on_a_full_disk_is_resumed_when_there_is_room() {
         assert!(failed > 2 && failed < sizes.len(), "{unit}: {failed} of {} failed", sizes.len());
         full += failed;
     }
-    record("a_folder_on_a_full_disk_is_resumed_when_there_is_room", &format!("{full} full disks"));
+    Some(full)
 }
 
 #[test]

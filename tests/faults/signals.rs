@@ -3,7 +3,7 @@
 use super::hold::hold;
 use super::{Moments, leftovers, number, numbers, outcome, skip, sparse};
 use crate::common::promises::record;
-use crate::common::{Bench, long_work, npy, same, shard, tree};
+use crate::common::{Bench, long_decoding, long_work, npy, same, shard, tree};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -37,11 +37,19 @@ fn check_refused(bench: &Bench, there: &BTreeMap<String, Vec<u8>>) {
 
 #[test]
 fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
-    let kills = number("TCAST_KILLS", 20);
-    let (bench, line) = long_work();
+    let mut killed = 0;
+    for (work, kills) in [(long_work(), number("TCAST_KILLS", 20)), (long_decoding(), number("TCAST_KILLS", 10))] {
+        killed += kill_and_resume(work, kills);
+    }
+    record("a_run_that_is_killed_at_any_moment_can_be_resumed", &format!("{killed} kills"));
+}
+
+/// Kills a run at random moments, and the runs that resume it; gives how often.
+fn kill_and_resume((bench, line): (Bench, &str), kills: usize) -> usize {
+    let timed = format!("{} --no-sync", line.replace("-o out", "-o timed"));
     let line = format!("{line} --no-sync");
     let whole = tree(&bench.path("whole"));
-    let mut moments = Moments::within(|| bench.run("cast in --to f16 -o timed -q --no-sync").expect(0, "", ""));
+    let mut moments = Moments::within(|| bench.run(&timed).expect(0, "", ""));
     let mut killed = 0;
     while killed < kills {
         // As long as it is killed, each time at another moment.
@@ -69,12 +77,17 @@ fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
         fs::remove_dir_all(bench.path("out")).unwrap();
         assert_eq!(bench.files(), ["in", "timed", "whole"]);
     }
-    record("a_run_that_is_killed_at_any_moment_can_be_resumed", &format!("{killed} kills"));
+    killed
 }
 
 #[test]
 fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
-    let (bench, line) = long_work();
+    for (bench, line) in [long_work(), long_decoding()] {
+        interrupt_and_resume(&bench, line);
+    }
+}
+
+fn interrupt_and_resume(bench: &Bench, line: &str) {
     // The call that writes the second shard, and later ones.
     for at in [9, 20] {
         let mut command = bench.command();
