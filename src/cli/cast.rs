@@ -5,7 +5,7 @@ use crate::dtype::{Class, Dtype};
 use crate::job::Partition;
 use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
-use crate::select::PROTECTED;
+use crate::select::protected;
 use clap::{Args, ValueEnum, builder::BoolishValueParser};
 use std::path::PathBuf;
 
@@ -156,7 +156,7 @@ fn types() -> String {
 }
 
 fn protect_help() -> String {
-    let patterns = PROTECTED.join(", ");
+    let patterns = protected().collect::<Vec<_>>().join(", ");
     format!(
         "Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, \
          but for those that a --rule names. By name, these are: {patterns}"

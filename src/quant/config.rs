@@ -220,6 +220,13 @@ fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Opt
     rewrite(text, json, &[(key, value)], &mut |_, _, _| Edit::Keep)
 }
 
+/// An object with one more member, behind the others. `None` where it is no object.
+pub(super) fn add_member(text: &str, key: &str, value: &str) -> Option<String> {
+    rewrite(text, &as_json(text), &[(key, value.to_owned())], &mut |found, _, _| {
+        if found == key { Edit::Remove } else { Edit::Keep }
+    })
+}
+
 /// What becomes of a member.
 enum Edit {
     Keep,

@@ -22,6 +22,7 @@ mod casts;
 mod codes;
 mod config;
 mod decode;
+mod engine_config;
 mod explain;
 mod fused;
 mod geometry;
@@ -40,6 +41,7 @@ mod zeros;
 
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 pub use decode::Decoder;
+pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
 pub use explain::{CodeKind, Explanation, Grid};
 pub use layout::{
     Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role, ScaleOrder,

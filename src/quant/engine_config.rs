@@ -1,0 +1,324 @@
+//! What `config.json`, and files and tensors beside it, say of a checkpoint that was quantized: the words by which engines
+//! choose how they load it.
+//!
+//! The blocks are those that compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0 write. Keys are
+//! sorted, as they sort them. compressed-tensors refuses a key that it does not know.
+
+use super::config::add_member;
+use super::layout::{Group, Layout};
+use crate::container::{as_json, members};
+use crate::error::{Error, Result};
+use serde_json::{Map, Value, json};
+
+/// The version of compressed-tensors whose blocks these are. Engines do not look at it.
+const COMPRESSED_TENSORS: &str = "0.20.0";
+
+/// Weights that are quantized alike.
+#[derive(Clone, Debug)]
+pub struct QuantizedGroup<'a> {
+    /// How they are stored.
+    pub layout: &'static Layout,
+    /// The elements that share a scale.
+    pub group: Group,
+    /// The width of a code.
+    pub bits: u32,
+    /// Whether there are no zero points.
+    pub is_symmetric: bool,
+    /// Whether scales are powers of two.
+    pub has_exponents: bool,
+    /// The scale of the activations, where these are quantized by one that is stored.
+    pub has_input_scale: bool,
+    /// Their modules, as the checkpoint names them.
+    pub modules: Vec<&'a str>,
+}
+
+/// Modules that are not quantized.
+#[derive(Clone, Debug, Default)]
+pub struct KeptModules<'a> {
+    /// Those that are one weight, as the checkpoint names them.
+    pub modules: Vec<&'a str>,
+    /// Those of banks of experts: `x.experts`, whose experts are `x.experts.0` and so on.
+    pub banks: Vec<&'a str>,
+}
+
+/// What is said of a quantized checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    /// `quantization_config` of config.json; `None` where no engine reads one (`ComfyUI`).
+    pub block: Option<Value>,
+    /// `hf_quant_config.json`, which `ModelOpt` writes beside it.
+    pub hf_quant_config: Option<Value>,
+}
+
+impl EngineConfig {
+    /// Of some groups, all of layouts of the same library.
+    ///
+    /// # Errors
+    /// When the library has no words for several groups.
+    ///
+    /// # Panics
+    /// When there is no group.
+    pub fn new(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Self> {
+        let first = groups.first().expect("something is quantized");
+        let (library, _) = first.layout.name.split_once('-').unwrap_or((first.layout.name, ""));
+        let only = || match groups {
+            [only] => Ok(only),
+            _ => Err(Error::new(format!(
+                "the config of the layout {} has no place for several schemes",
+                first.layout.name
+            ))),
+        };
+        Ok(match library {
+            "ct" => Self { block: Some(compressed_tensors(groups, kept)), hf_quant_config: None },
+            "hf" => Self { block: Some(fine_grained(only()?, kept)), hf_quant_config: None },
+            "gptoss" => Self { block: Some(gpt_oss(kept)), hf_quant_config: None },
+            "modelopt" => modelopt(groups, kept),
+            _ => Self { block: None, hf_quant_config: None },
+        })
+    }
+
+    /// A config.json with the block as its last member; all else keeps its bytes.
+    ///
+    /// # Errors
+    /// When it is no JSON object, or has such a block already.
+    ///
+    /// # Panics
+    /// Never: a JSON value is always text.
+    pub fn write_into(&self, config: &str) -> Result<String> {
+        let json = as_json(config);
+        let found = members(&json).ok_or_else(|| Error::new("is no JSON object"))?;
+        let Some(block) = &self.block else { return Ok(config.to_owned()) };
+        if found.get("quantization_config").is_some_and(|value| value.get() != "null") {
+            return Err(Error::new("has a quantization_config already"));
+        }
+        let text = serde_json::to_string_pretty(block).expect("a JSON value is always text");
+        add_member(config, "quantization_config", &text.replace('\n', "\n  "))
+            .ok_or_else(|| Error::new("is no JSON object"))
+    }
+}
+
+/// Names in the order in which the libraries sort them.
+fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> Vec<String> {
+    let banks = kept.banks.iter().map(|name| bank(name));
+    let mut names: Vec<String> = kept.modules.iter().map(|name| (*name).to_owned()).chain(banks).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// A `quantization_config` of compressed-tensors. One group is that of all linear layers that are not ignored; several are
+/// named module by module, because `TensorRT-LLM` takes no names of classes then.
+fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
+    let format = |group: &QuantizedGroup| match group.layout.name {
+        "ct-int8" => "int-quantized",
+        "ct-pack" => "pack-quantized",
+        "ct-nvfp4" => "nvfp4-pack-quantized",
+        "ct-mxfp4" => "mxfp4-pack-quantized",
+        "ct-mxfp6" => "mxfp6-pack-quantized",
+        "ct-mxfp8" => "mxfp8-quantized",
+        _ => "float-quantized",
+    };
+    let mut config_groups = Map::new();
+    for (at, group) in groups.iter().enumerate() {
+        let targets = if groups.len() == 1 { json!(["Linear"]) } else { json!(group.modules) };
+        let block = json!({
+            "format": format(group),
+            "input_activations": activations_of(group),
+            "output_activations": null,
+            "targets": targets,
+            "weights": weights_of(group),
+        });
+        config_groups.insert(format!("group_{at}"), block);
+    }
+    let format = if let [only] = groups { format(only) } else { "mixed-precision" };
+    json!({
+        "config_groups": config_groups,
+        "format": format,
+        "global_compression_ratio": null,
+        "ignore": sorted(kept, |bank| format!("re:^{}\\..*", regex::escape(bank))),
+        "kv_cache_scheme": null,
+        "moe_sparsity_config": null,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "transform_config": {},
+        "version": COMPRESSED_TENSORS,
+    })
+}
+
+/// `QuantizationArgs` of the weights.
+fn weights_of(group: &QuantizedGroup) -> Value {
+    let is_integer = matches!(group.layout.name, "ct-int8" | "ct-pack");
+    let has_global = group.layout.name == "ct-nvfp4";
+    let (strategy, group_size) = match group.group {
+        Group::Tensor => ("tensor", None),
+        Group::Channel => ("channel", None),
+        Group::Block(_) => ("block", None),
+        Group::Neighbours(size) if has_global => ("tensor_group", Some(size)),
+        Group::Neighbours(size) => ("group", Some(size)),
+    };
+    let mut weights = json!({
+        "dynamic": false,
+        "group_size": group_size,
+        "num_bits": group.bits,
+        "strategy": strategy,
+        "symmetric": group.is_symmetric,
+        "type": if is_integer { "int" } else { "float" },
+    });
+    if let Group::Block(block) = group.group {
+        weights["block_structure"] = json!(block);
+    }
+    if has_global {
+        weights["scale_dtype"] = json!("torch.float8_e4m3fn");
+    } else if group.has_exponents {
+        weights["scale_dtype"] = json!("torch.uint8"); // without it vLLM does not take mxfp8 for what it is
+    }
+    if !group.is_symmetric {
+        weights["zp_dtype"] = json!("torch.int8");
+    }
+    weights
+}
+
+/// `QuantizationArgs` of the activations, which the engine quantizes as they come; null where they stay as they are.
+fn activations_of(group: &QuantizedGroup) -> Value {
+    let dynamic = |num_bits: u32, strategy: &str, kind: &str, group_size: Option<u64>| {
+        json!({
+            "dynamic": true,
+            "group_size": group_size,
+            "num_bits": num_bits,
+            "strategy": strategy,
+            "symmetric": true,
+            "type": kind,
+        })
+    };
+    match (group.layout.name, group.group) {
+        ("ct-int8", _) => dynamic(8, "token", "int", None),
+        ("ct-fp8", Group::Channel) => dynamic(8, "token", "float", None),
+        ("ct-fp8", Group::Tensor) => dynamic(8, "tensor", "float", None),
+        ("ct-fp8", Group::Block([_, columns])) => dynamic(8, "group", "float", Some(columns)),
+        ("ct-nvfp4", _) if group.has_input_scale => json!({
+            "dynamic": "local",
+            "group_size": 16,
+            "num_bits": 4,
+            "observer": "static_minmax",
+            "scale_dtype": "torch.float8_e4m3fn",
+            "strategy": "tensor_group",
+            "symmetric": true,
+            "type": "float",
+        }),
+        ("ct-mxfp8", Group::Neighbours(size)) => {
+            let mut arguments = dynamic(8, "group", "float", Some(size));
+            arguments["scale_dtype"] = json!("torch.uint8");
+            arguments
+        }
+        _ => Value::Null,
+    }
+}
+
+/// A `quantization_config` of transformers and `DeepSeek`: blocks of float8, or groups of 32 with exponents.
+fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
+    let kept = sorted(kept, str::to_owned);
+    if let Group::Neighbours(size) | Group::Block([1, size]) = group.group {
+        return json!({
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "ignored_layers": kept,
+            "quant_method": "mxfp8",
+            "scale_fmt": "ue8m0",
+            "weight_block_size": [1, size],
+        });
+    }
+    let block = if let Group::Block(block) = group.group { json!(block) } else { Value::Null };
+    let mut config = json!({
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "modules_to_not_convert": kept,
+        "quant_method": "fp8",
+        "weight_block_size": block,
+    });
+    if group.has_exponents {
+        config["scale_fmt"] = json!("ue8m0");
+    }
+    config
+}
+
+/// The `quantization_config` of gpt-oss, where only experts are quantized: names of layers are patterns there.
+fn gpt_oss(kept: &KeptModules) -> Value {
+    let names = kept.modules.iter().map(|name| {
+        let parts = name.split('.').map(|part| if part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part });
+        let name = parts.collect::<Vec<_>>().join(".");
+        name.split_once(".self_attn.").map_or(name.clone(), |(layer, _)| format!("{layer}.self_attn"))
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    json!({ "modules_to_not_convert": names, "quant_method": "mxfp4" })
+}
+
+/// What `ModelOpt` writes: the block in config.json, and the older form beside it.
+fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
+    let producer = json!({ "name": "modelopt", "version": "0.47.0" });
+    let ignore = sorted(kept, |bank| format!("{bank}.*"));
+    let (mut block, mut older) = (Map::new(), Map::new());
+    if let [group] = groups {
+        let algorithm = algorithm_of(group);
+        let weights = json!({ "dynamic": false, "group_size": 16, "num_bits": 4, "type": "float" });
+        match algorithm {
+            "W4A16_NVFP4" => {
+                block.insert(
+                    "config_groups".to_owned(),
+                    json!({ "group_0": { "targets": ["Linear"], "weights": weights } }),
+                );
+            }
+            "NVFP4" => {
+                let both = json!({ "input_activations": weights, "targets": ["Linear"], "weights": weights });
+                block.insert("config_groups".to_owned(), json!({ "group_0": both }));
+            }
+            _ => {}
+        }
+        block.insert("quant_algo".to_owned(), json!(algorithm));
+        older.insert("quant_algo".to_owned(), json!(algorithm));
+        older.extend(group_size_of(group).map(|size| ("group_size".to_owned(), json!(size))));
+    } else {
+        let layers = groups.iter().flat_map(|group| {
+            let mut layer = json!({ "quant_algo": algorithm_of(group) });
+            if let Some(size) = group_size_of(group) {
+                layer["group_size"] = json!(size);
+            }
+            group.modules.iter().map(move |module| ((*module).to_owned(), layer.clone()))
+        });
+        let layers = Value::Object(layers.collect());
+        for form in [&mut block, &mut older] {
+            form.insert("quant_algo".to_owned(), json!("MIXED_PRECISION"));
+            form.insert("quantized_layers".to_owned(), layers.clone());
+        }
+    }
+    block.insert("ignore".to_owned(), json!(ignore));
+    block.insert("producer".to_owned(), producer.clone());
+    block.insert("quant_method".to_owned(), json!("modelopt"));
+    older.insert("exclude_modules".to_owned(), json!(ignore));
+    older.insert("kv_cache_quant_algo".to_owned(), Value::Null);
+    EngineConfig {
+        block: Some(Value::Object(block)),
+        hf_quant_config: Some(json!({ "producer": producer, "quantization": older })),
+    }
+}
+
+fn algorithm_of(group: &QuantizedGroup) -> &'static str {
+    match (group.layout.name, group.group) {
+        ("modelopt-nvfp4", _) if group.has_input_scale => "NVFP4",
+        ("modelopt-nvfp4", _) => "W4A16_NVFP4",
+        ("modelopt-mxfp4", _) => "mxfp4",
+        ("modelopt-mxfp8", _) => "MXFP8",
+        (_, Group::Channel) => "FP8_PER_CHANNEL_PER_TOKEN",
+        (_, Group::Block(_)) => "FP8_PB_WO",
+        _ => "FP8",
+    }
+}
+
+fn group_size_of(group: &QuantizedGroup) -> Option<u64> {
+    match group.group {
+        Group::Neighbours(size) => Some(size),
+        Group::Block([_, columns]) => Some(columns),
+        _ => None,
+    }
+}

@@ -1,0 +1,189 @@
+//! Banks of experts: tensors of three dimensions that hold the same weight of each expert.
+//!
+//! Engines load quantized experts one by one, as matrices [out, in]. A bank [experts, out, in] is cut into these without
+//! moving an element; one that lies transposed would be quantized along the wrong dimension. Only sizes in config.json tell
+//! the two apart, so a bank is refused where they do not.
+
+use crate::container::{as_json, members};
+use crate::error::{Error, Result};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// What config.json says of a model's structure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Model {
+    /// `model_type`, that of the language model where there are several.
+    pub kind: Option<String>,
+    /// Layers, without heads that predict several tokens.
+    pub layers: Option<u64>,
+    /// Whether the output head is that of the embeddings, and is in no file.
+    pub has_tied_head: bool,
+    hidden: Option<u64>,
+    /// The width of an expert.
+    intermediate: Option<u64>,
+}
+
+impl Model {
+    /// Reads a config.json; what it does not say is `None`.
+    #[must_use]
+    pub(crate) fn read(config: Option<&str>) -> Self {
+        let json = config.map(as_json).unwrap_or_default();
+        let Some(outer) = members(&json) else { return Self::default() };
+        let inner = outer.get("text_config").and_then(|inner| members(inner.get())).unwrap_or_default();
+        let find = |key: &str| inner.get(key).or_else(|| outer.get(key));
+        let number = |key: &str| find(key).and_then(|value| serde_json::from_str(value.get()).ok());
+        Self {
+            kind: find("model_type").and_then(|value| serde_json::from_str(value.get()).ok()),
+            layers: number("num_hidden_layers"),
+            has_tied_head: is_true(&outer, "tie_word_embeddings") || is_true(&inner, "tie_word_embeddings"),
+            hidden: number("hidden_size"),
+            intermediate: number("moe_intermediate_size").or_else(|| number("intermediate_size")),
+        }
+    }
+
+    fn is(&self, types: &[&str]) -> bool {
+        self.kind.as_deref().is_some_and(|own| types.iter().any(|known| own.starts_with(known)))
+    }
+}
+
+fn is_true(members: &BTreeMap<Cow<str>, &RawValue>, key: &str) -> bool {
+    members.get(key).is_some_and(|value| value.get() == "true")
+}
+
+/// The weight of one expert in a bank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Expert {
+    /// What it is called alone.
+    pub name: String,
+    /// Its first row, counted through all rows of the bank.
+    pub first_row: u64,
+    /// Its shape.
+    pub shape: [u64; 2],
+}
+
+/// What the experts of a bank are, in the order of their rows. `None` where the tensor is no bank.
+///
+/// # Errors
+/// When the bank is of a kind that is not known, or nothing proves how it lies.
+pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
+    let (bank, own) = bank_of(name)?;
+    let &[count, rows, columns] = shape else { return None };
+    let projections: &[&str] = match own {
+        "gate_up_proj" => &["gate_proj", "up_proj"],
+        "down_proj" => &["down_proj"],
+        "gate_proj" => &["gate_proj"],
+        "up_proj" => &["up_proj"],
+        _ => return Some(Err(unknown("tcast does not know which weights of the experts it holds"))),
+    };
+    if let Err(why) = check_lies_upright(model, own, [rows, columns]) {
+        return Some(Err(unknown(&why)));
+    }
+    let each = rows / projections.len() as u64;
+    let one = |expert: u64| {
+        projections.iter().zip(0_u64..).map(move |(projection, half)| Expert {
+            name: format!("{bank}.{expert}.{projection}.weight"),
+            first_row: expert * rows + half * each,
+            shape: [each, columns],
+        })
+    };
+    Some(Ok((0..count).flat_map(one).collect()))
+}
+
+/// The name of the bank as a module, and that of the weight that it holds.
+pub(crate) fn bank_of(name: &str) -> Option<(&str, &str)> {
+    let name = name.strip_suffix(".weight").unwrap_or(name);
+    let (bank, own) = name.rsplit_once('.')?;
+    (bank == "experts" || bank.ends_with(".experts")).then_some((bank, own))
+}
+
+/// Whether a bank of gpt-oss has the shape that its layout needs: [experts, in, out].
+pub(crate) fn is_of_gpt_oss(model: &Model, name: &str, shape: &[u64]) -> bool {
+    let is_weight = bank_of(name).is_some_and(|(_, own)| matches!(own, "gate_up_proj" | "down_proj"));
+    is_weight && shape.len() == 3 && model.is(&["gpt_oss"])
+}
+
+fn unknown(why: &str) -> Error {
+    Error::new(format!("is a bank of experts that cannot be divided: {why}"))
+}
+
+/// Whether the sizes of a matrix of a bank prove that it is [out, in]; else the reason why not.
+fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
+    /// Models whose banks lie transposed in their files, whatever the sizes; gpt-oss also interleaves gate and up.
+    const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
+    if model.is(&TRANSPOSED) {
+        let model = model.kind.as_deref().unwrap_or_default();
+        return Err(format!("in files of '{model}' it lies transposed"));
+    }
+    let (Some(hidden), Some(intermediate)) = (model.hidden, model.intermediate) else {
+        return Err("there is no config.json with hidden_size and moe_intermediate_size".to_owned());
+    };
+    let [out, inner] = match own {
+        "gate_up_proj" => [intermediate.saturating_mul(2), hidden],
+        "down_proj" => [hidden, intermediate],
+        _ => [intermediate, hidden],
+    };
+    match ([rows, columns] == [out, inner], [columns, rows] == [out, inner]) {
+        (true, false) => Ok(()),
+        (true, true) => Err(format!("{rows} x {columns} could be transposed as well, by the sizes in config.json")),
+        (false, true) => Err(format!("by the sizes in config.json, {rows} x {columns} lies transposed")),
+        (false, false) => {
+            Err(format!("by the sizes in config.json it would be {out} x {inner}, and it is {rows} x {columns}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = r#"{"model_type": "qwen3_5_moe", "tie_word_embeddings": true, "text_config": {"model_type":
+        "qwen3_5_moe_text", "hidden_size": 64, "moe_intermediate_size": 48, "num_hidden_layers": 2}}"#;
+
+    fn of(config: &str, name: &str, shape: &[u64]) -> Result<Vec<Expert>, String> {
+        let found = experts(&Model::read(Some(config)), name, shape).expect("it is a bank");
+        found.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_bank_is_cut_into_matrices_of_one_expert() {
+        let expert = |name: &str, first_row, shape| Expert { name: name.to_owned(), first_row, shape };
+        assert_eq!(
+            of(CONFIG, "model.layers.0.mlp.experts.gate_up_proj", &[2, 96, 64]).unwrap(),
+            [
+                expert("model.layers.0.mlp.experts.0.gate_proj.weight", 0, [48, 64]),
+                expert("model.layers.0.mlp.experts.0.up_proj.weight", 48, [48, 64]),
+                expert("model.layers.0.mlp.experts.1.gate_proj.weight", 96, [48, 64]),
+                expert("model.layers.0.mlp.experts.1.up_proj.weight", 144, [48, 64]),
+            ]
+        );
+        let down = of(CONFIG, "experts.down_proj.weight", &[2, 64, 48]).unwrap();
+        assert_eq!(down[1], expert("experts.1.down_proj.weight", 64, [64, 48]));
+    }
+
+    #[test]
+    fn a_bank_is_refused_where_config_does_not_prove_how_it_lies() {
+        let refused = |config: &str, shape: &[u64]| of(config, "a.experts.gate_up_proj", shape).unwrap_err();
+        assert!(refused(CONFIG, &[2, 64, 96]).contains("lies transposed"));
+        assert!(refused(CONFIG, &[2, 64, 64]).contains("would be 96 x 64, and it is 64 x 64"));
+        assert!(refused("{}", &[2, 96, 64]).contains("no config.json with hidden_size"));
+        let square = CONFIG.replace("48", "32");
+        assert!(refused(&square, &[2, 64, 64]).contains("could be transposed as well"));
+        let llama = r#"{"model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 48}"#;
+        assert!(refused(llama, &[2, 96, 64]).contains("in files of 'llama4_text' it lies transposed"));
+        assert!(of(CONFIG, "a.experts.odd_proj", &[2, 96, 64]).unwrap_err().contains("does not know which weights"));
+    }
+
+    #[test]
+    fn other_tensors_are_no_banks() {
+        let model = Model::read(Some(CONFIG));
+        for (name, shape) in [
+            ("a.experts.0.gate_proj.weight", &[96, 64][..]),
+            ("a.conv.weight", &[4, 4, 4]),
+            ("a.experts.gate_up_proj_bias", &[2, 96]),
+        ] {
+            assert!(experts(&model, name, shape).is_none(), "{name}");
+        }
+        assert_eq!((model.layers, model.has_tied_head), (Some(2), true));
+    }
+}

@@ -1,0 +1,260 @@
+//! Which weights of a model are quantized, and why the others are kept: what engines build without quantization, shapes
+//! that a grid cannot take, and modules that an engine fuses into one.
+//!
+//! Names alone decide what a tensor is; vLLM, `SGLang`, transformers and TensorRT-LLM look at nothing else.
+
+use super::{GROUPS, Kept, matches_one};
+use globset::GlobSet;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// What engines build without quantization, besides [`GROUPS`].
+const KEPT: &[(Kept, &[&str])] = &[
+    // The heads that predict several tokens: vLLM loads them as a model of their own.
+    (Kept::Draft, &["*mtp*", "*eh_proj*", "*nextn*", "*eagle*", "*medusa*"]),
+    (
+        Kept::Tower,
+        &[
+            "*visual*",
+            "*vision_tower*",
+            "*vision_model*",
+            "*vision_encoder*",
+            "*vision_embed*",
+            "*vision_proj*",
+            "*multi_modal_projector*",
+            "*mm_projector*",
+            "*image_newline*",
+            "*audio*",
+            "*speech*",
+        ],
+    ),
+    (Kept::Router, &["*router*", "*feed_forward.gate.*", "*gate.wg.*"]),
+    (
+        Kept::LinearAttention,
+        &[
+            "*linear_attn.in_proj_[ab].*",
+            "*linear_attn.in_proj_ba.*",
+            "*conv1d*",
+            "*mixer.x_proj.*",
+            "*mixer.dt_proj.*",
+        ],
+    ),
+    (Kept::Indexer, &["*indexer.weights_proj.*"]),
+];
+
+/// What `ComfyUI` and the tools around it keep in the diffusion models that it loads: what enters and leaves them, and what
+/// modulates them. Their text encoders and autoencoders are kept too.
+const KEPT_IN_DIFFUSION: &[(Kept, &[&str])] = &[
+    (
+        Kept::Edge,
+        &[
+            "*img_in.*",
+            "*txt_in.*",
+            "*time_in.*",
+            "*vector_in.*",
+            "*guidance_in.*",
+            "*x_embedder*",
+            "*t_embedder*",
+            "*y_embedder*",
+            "*context_embedder*",
+            "*time_embed*",
+            "*time_projection*",
+            "*time_text_embed*",
+            "*patch_embed*",
+            "*final_layer*",
+            "*proj_out.*",
+            "*head.head.*",
+            "*modulation*",
+            "*_mod.*",
+        ],
+    ),
+    (Kept::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
+];
+
+/// Modules beside each other that vLLM and `SGLang` fuse: they are quantized in the same way or not at all, and share scales
+/// that are one number.
+const FUSED: &[&[&str]] = &[
+    &["q_proj", "k_proj", "v_proj"],
+    &["gate_proj", "up_proj"],
+    &["w1", "w3"],
+    &["q_a_proj", "kv_a_proj_with_mqa"],
+    &["wq_a", "wkv_a_with_mqa"],
+    &["in_proj_qkv", "in_proj_z"],
+    &["in_proj_b", "in_proj_a"],
+];
+
+/// Patterns of the modules that are kept, with the reason of each.
+struct Keepers {
+    set: GlobSet,
+    reasons: Vec<Kept>,
+}
+
+impl Keepers {
+    fn new(lists: &[&[(Kept, &[&str])]]) -> Self {
+        let pairs = || lists.iter().copied().flatten();
+        let reasons = pairs().flat_map(|(kept, patterns)| patterns.iter().map(|_| *kept)).collect();
+        Self { set: matches_one(pairs().flat_map(|(_, patterns)| patterns.iter())), reasons }
+    }
+
+    /// The first reason in the order of the lists.
+    fn reason(&self, name: &str) -> Option<Kept> {
+        self.set.matches(name).into_iter().min().map(|at| self.reasons[at])
+    }
+}
+
+static KEEPERS: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT, GROUPS]));
+static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DIFFUSION, KEPT, GROUPS]));
+
+/// What the policy knows of the model and of the engine that is to load it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Policy {
+    /// `num_hidden_layers` of config.json: layers behind the last are heads that predict several tokens.
+    pub layers: Option<u64>,
+    /// The layout is that of `ComfyUI`, which fuses no modules.
+    pub is_diffusion: bool,
+}
+
+impl Policy {
+    /// Why a weight of a model is kept by its name alone; `has_four_bits` says that codes are that narrow.
+    pub(crate) fn reason(&self, name: &str, has_four_bits: bool) -> Option<Kept> {
+        let keepers = if self.is_diffusion { &DIFFUSION } else { &KEEPERS };
+        if let Some(reason) = keepers.reason(name) {
+            return Some(reason);
+        }
+        if let (Some(layers), Some(layer)) = (self.layers, layer_of(name))
+            && layer >= layers
+        {
+            return Some(Kept::Draft);
+        }
+        // `SGLang` absorbs it into others from its values, and reads no packed ones.
+        (has_four_bits && module_of(name).is_some_and(|module| module.ends_with("kv_b_proj"))).then_some(Kept::Absorbed)
+    }
+
+    /// The set of modules that a module is fused with, by a name that all of them have; `None` where it is fused with none.
+    pub(crate) fn fused_set(&self, module: &str) -> Option<String> {
+        let (parent, own) = module.rsplit_once('.').unwrap_or(("", module));
+        let set = FUSED.iter().find(|set| !self.is_diffusion && set.contains(&own))?;
+        Some(format!("{parent}.{}", set.join("+")))
+    }
+}
+
+/// The module of a weight: what its name says before `.weight`.
+pub(crate) fn module_of(name: &str) -> Option<&str> {
+    name.strip_suffix(".weight")
+}
+
+/// The number after `layers.` in a name.
+fn layer_of(name: &str) -> Option<u64> {
+    let (_, rest) = name.split_once("model.layers.").or_else(|| name.split_once("language_model.layers."))?;
+    rest.split('.').next()?.parse().ok()
+}
+
+/// Groups the places of members by their fused set, in the order of the first member of each. Members of no set are left
+/// out, and so are sets of one.
+pub(crate) fn fused_sets<'a>(policy: &Policy, modules: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for (at, module) in modules.enumerate() {
+        let Some(set) = policy.fused_set(module) else { continue };
+        let place = *places.entry(set).or_insert_with(|| {
+            sets.push(Vec::new());
+            sets.len() - 1
+        });
+        sets[place].push(at);
+    }
+    sets.retain(|set| set.len() > 1);
+    sets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy { layers: Some(61), is_diffusion: false };
+
+    #[test]
+    fn what_engines_build_without_quantization_is_kept_and_says_why() {
+        for (name, reason) in [
+            ("lm_head.weight", Kept::Head),
+            ("model.embed_tokens.weight", Kept::Embedding),
+            ("model.layers.0.input_layernorm.weight", Kept::Norm),
+            ("model.layers.3.mlp.gate.weight", Kept::Router),
+            ("model.layers.3.block_sparse_moe.gate.weight", Kept::Router),
+            ("model.layers.3.mlp.shared_expert_gate.weight", Kept::Router),
+            ("model.layers.3.feed_forward.router.weight", Kept::Router),
+            ("model.layers.3.mlp.router.proj.weight", Kept::Router),
+            ("model.mtp.layers.0.mlp.up_proj.weight", Kept::Draft),
+            ("mtp.fc.weight", Kept::Draft),
+            ("model.layers.61.eh_proj.weight", Kept::Draft),
+            ("model.layers.61.mlp.experts.3.up_proj.weight", Kept::Draft),
+            ("model.visual.blocks.0.attn.qkv.weight", Kept::Tower),
+            ("vision_tower.encoder.layers.0.self_attn.q_proj.weight", Kept::Tower),
+            ("model.vision_model.layers.0.fc1.weight", Kept::Tower),
+            ("multi_modal_projector.linear_1.weight", Kept::Tower),
+            ("model.audio_tower.layers.0.fc1.weight", Kept::Tower),
+            ("model.layers.0.linear_attn.in_proj_a.weight", Kept::LinearAttention),
+            ("model.layers.0.linear_attn.in_proj_ba.weight", Kept::LinearAttention),
+            ("model.layers.0.linear_attn.conv1d.weight", Kept::LinearAttention),
+            ("model.layers.0.self_attn.indexer.weights_proj.weight", Kept::Indexer),
+        ] {
+            assert_eq!(POLICY.reason(name, false), Some(reason), "{name}");
+        }
+        for name in [
+            "model.layers.3.mlp.gate_proj.weight",
+            "model.layers.60.mlp.experts.3.up_proj.weight",
+            "model.layers.0.self_attn.q_proj.weight",
+            "model.layers.0.linear_attn.in_proj_qkv.weight",
+            "model.layers.0.linear_attn.out_proj.weight",
+            "model.layers.0.self_attn.indexer.wq_b.weight",
+            "model.language_model.layers.0.mlp.down_proj.weight",
+            "transformer.h.0.attn.c_attn.weight",
+        ] {
+            assert_eq!(POLICY.reason(name, true), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn kv_b_proj_is_kept_for_codes_of_four_bits_only() {
+        let name = "model.layers.0.self_attn.kv_b_proj.weight";
+        assert_eq!(POLICY.reason(name, true), Some(Kept::Absorbed));
+        assert_eq!(POLICY.reason(name, false), None);
+    }
+
+    #[test]
+    fn diffusion_models_keep_their_edges_and_their_encoders() {
+        let policy = Policy { is_diffusion: true, ..Policy::default() };
+        for (name, reason) in [
+            ("model.diffusion_model.img_in.weight", Kept::Edge),
+            ("model.diffusion_model.final_layer.linear.weight", Kept::Edge),
+            ("model.diffusion_model.double_blocks.0.img_mod.lin.weight", Kept::Edge),
+            ("model.diffusion_model.time_embed.0.weight", Kept::Edge),
+            ("first_stage_model.decoder.mid.attn_1.q.weight", Kept::Encoder),
+            ("conditioner.embedders.0.transformer.text_model.encoder.layers.0.mlp.fc1.weight", Kept::Encoder),
+        ] {
+            assert_eq!(policy.reason(name, false), Some(reason), "{name}");
+        }
+        let name = "model.diffusion_model.double_blocks.0.img_attn.qkv.weight";
+        assert_eq!(policy.reason(name, true), None);
+        assert_eq!(policy.fused_set("a.q_proj"), None);
+    }
+
+    #[test]
+    fn modules_beside_each_other_are_fused() {
+        let modules = [
+            "model.layers.0.self_attn.q_proj",
+            "model.layers.0.self_attn.o_proj",
+            "model.layers.1.self_attn.q_proj",
+            "model.layers.0.self_attn.v_proj",
+            "model.layers.0.mlp.shared_experts.up_proj",
+            "model.layers.0.mlp.experts.0.gate_proj",
+            "model.layers.0.mlp.shared_experts.gate_proj",
+            "model.layers.0.mlp.experts.0.up_proj",
+            "model.layers.0.self_attn.kv_a_proj_with_mqa",
+            "model.layers.0.self_attn.q_a_proj",
+            "w1",
+            "w3",
+        ];
+        let sets = fused_sets(&POLICY, modules.into_iter());
+        assert_eq!(sets, [vec![0, 3], vec![4, 6], vec![5, 7], vec![8, 9], vec![10, 11]]);
+    }
+}

@@ -1,0 +1,163 @@
+//! The configs of quantized checkpoints, against those that the libraries write: `fixtures/quantized/configs.json`.
+
+use serde_json::{Value, json};
+use std::fs;
+use tcast::quant::{EngineConfig, Group, KeptModules, QuantizedGroup, find};
+
+/// A block that a library has written.
+fn written(name: &str) -> Value {
+    let all: Value = serde_json::from_slice(&fs::read("fixtures/quantized/configs.json").unwrap()).unwrap();
+    all.get(name).unwrap_or_else(|| panic!("{name}")).clone()
+}
+
+fn group(layout: &str, group: Group, bits: u32) -> QuantizedGroup<'static> {
+    let has_exponents = layout.contains("-mx");
+    QuantizedGroup {
+        layout: find(layout).unwrap_or_else(|| panic!("{layout}")),
+        group,
+        bits,
+        is_symmetric: true,
+        has_exponents,
+        has_input_scale: false,
+        modules: vec!["a.q_proj"],
+    }
+}
+
+fn config(groups: &[QuantizedGroup], kept: &[&str]) -> EngineConfig {
+    EngineConfig::new(groups, &KeptModules { modules: kept.to_vec(), banks: Vec::new() }).unwrap()
+}
+
+fn block(group: &QuantizedGroup, kept: &[&str]) -> Value {
+    config(std::slice::from_ref(group), kept).block.unwrap()
+}
+
+#[test]
+fn blocks_of_compressed_tensors_are_those_that_it_writes() {
+    for (name, layout, of, bits) in [
+        ("fp8-dynamic", "ct-fp8", Group::Channel, 8),
+        ("fp8-block", "ct-fp8", Group::Block([128, 128]), 8),
+        ("nvfp4a16", "ct-nvfp4", Group::Neighbours(16), 4),
+        ("mxfp4a16", "ct-mxfp4", Group::Neighbours(32), 4),
+        ("mxfp8", "ct-mxfp8", Group::Neighbours(32), 8),
+        ("w4a16", "ct-pack", Group::Neighbours(128), 4),
+        ("w8a8", "ct-int8", Group::Channel, 8),
+    ] {
+        assert_eq!(
+            block(&group(layout, of, bits), &["lm_head"]),
+            written(&format!("compressed-tensors-{name}")),
+            "{name}"
+        );
+    }
+    let with_activations = QuantizedGroup { has_input_scale: true, ..group("ct-nvfp4", Group::Neighbours(16), 4) };
+    assert_eq!(block(&with_activations, &["lm_head"]), written("compressed-tensors-nvfp4"));
+}
+
+#[test]
+fn blocks_of_whole_checkpoints_differ_from_those_of_llmcompressor_in_the_name_of_the_group_only() {
+    for (name, preset, layout, of, bits) in [
+        ("llmcompressor-nvfp4a16", "NVFP4A16", "ct-nvfp4", Group::Neighbours(16), 4),
+        ("llmcompressor-fp8-block", "FP8_BLOCK", "ct-fp8", Group::Block([128, 128]), 8),
+    ] {
+        let mut wanted = written(name);
+        wanted["config_groups"] = json!({ "group_0": wanted["config_groups"][preset] });
+        assert_eq!(block(&group(layout, of, bits), &["model.embed_tokens", "lm_head"]), wanted);
+    }
+}
+
+#[test]
+fn blocks_of_float8_are_those_of_deepseek_and_mean_the_same_to_transformers() {
+    let fp8 = group("hf-fp8", Group::Block([128, 128]), 8);
+    let kept = ["model.layers.0.mlp.gate", "lm_head"];
+    assert_eq!(block(&fp8, &kept), written("deepseek-fp8-block"));
+    // What transformers writes besides are defaults.
+    let defaults =
+        json!({"dequantize": false, "expert_dtype": "fp8", "modules_to_convert": null, "scale_fmt": "float"});
+    let mut wanted = written("transformers-fp8-block");
+    for (key, value) in defaults.as_object().unwrap() {
+        assert_eq!(wanted.as_object_mut().unwrap().remove(key).as_ref(), Some(value), "{key}");
+    }
+    wanted["fmt"] = json!("e4m3");
+    assert_eq!(block(&fp8, &["lm_head"]), wanted);
+    let exponents = QuantizedGroup { has_exponents: true, ..fp8 };
+    assert_eq!(block(&exponents, &[])["scale_fmt"], "ue8m0");
+    assert_eq!(block(&group("hf-fp8", Group::Block([1, 32]), 8), &["lm_head"]), written("mxfp8"));
+}
+
+#[test]
+fn modelopt_gets_both_of_its_files() {
+    let nvfp4 = QuantizedGroup { has_input_scale: true, ..group("modelopt-nvfp4", Group::Neighbours(16), 4) };
+    let both = config(&[nvfp4], &["lm_head"]);
+    assert_eq!(both.block.unwrap(), written("modelopt-nvfp4"));
+    assert_eq!(both.hf_quant_config.unwrap(), written("modelopt-nvfp4-hf_quant_config"));
+    let weights = config(&[group("modelopt-nvfp4", Group::Neighbours(16), 4)], &["lm_head"]).block.unwrap();
+    assert_eq!(weights["quant_algo"], "W4A16_NVFP4");
+    assert_eq!(weights["config_groups"]["group_0"].get("input_activations"), None);
+    for (layout, of, algorithm) in [
+        ("modelopt-fp8", Group::Channel, "FP8_PER_CHANNEL_PER_TOKEN"),
+        ("modelopt-fp8", Group::Block([128, 128]), "FP8_PB_WO"),
+        ("modelopt-mxfp8", Group::Neighbours(32), "MXFP8"),
+        ("modelopt-mxfp4", Group::Neighbours(32), "mxfp4"),
+    ] {
+        let config = config(&[group(layout, of, 8)], &[]);
+        let (block, older) = (config.block.unwrap(), config.hf_quant_config.unwrap());
+        assert_eq!((&block["quant_algo"], block.get("config_groups")), (&json!(algorithm), None));
+        let quantization = &older["quantization"];
+        assert_eq!(quantization["quant_algo"], algorithm);
+        // vLLM looks for these keys, whatever they say.
+        assert!(["kv_cache_quant_algo", "exclude_modules"].iter().all(|key| quantization.get(key).is_some()));
+    }
+}
+
+#[test]
+fn gpt_oss_lists_patterns_of_layers() {
+    let kept = ["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.o_proj", "model.layers.11.mlp.router"];
+    let kept = [&kept[..], &["model.embed_tokens", "lm_head"]].concat();
+    let found = block(&group("gptoss-mxfp4", Group::Block([32, 1]), 4), &kept);
+    let sorted = |block: &Value| {
+        let mut names: Vec<String> = serde_json::from_value(block["modules_to_not_convert"].clone()).unwrap();
+        names.sort();
+        names
+    };
+    let wanted = written("gpt-oss-mxfp4");
+    assert_eq!((sorted(&found), &found["quant_method"]), (sorted(&wanted), &wanted["quant_method"]));
+}
+
+#[test]
+fn several_schemes_name_their_modules_and_one_library_has_no_place_for_them() {
+    let fp8 = QuantizedGroup { modules: vec!["a.down_proj", "b.down_proj"], ..group("ct-fp8", Group::Channel, 8) };
+    let mixed = config(&[fp8.clone(), group("ct-nvfp4", Group::Neighbours(16), 4)], &["lm_head"]).block.unwrap();
+    assert_eq!(mixed["format"], "mixed-precision");
+    assert_eq!(mixed["config_groups"]["group_0"]["targets"], json!(["a.down_proj", "b.down_proj"]));
+    assert_eq!(mixed["config_groups"]["group_1"]["targets"], json!(["a.q_proj"]));
+    let modelopt = QuantizedGroup { layout: find("modelopt-fp8").unwrap(), ..fp8 };
+    let mixed = config(&[modelopt, group("modelopt-nvfp4", Group::Neighbours(16), 4)], &[]);
+    let layers = &mixed.block.unwrap()["quantized_layers"];
+    assert_eq!(layers["b.down_proj"], json!({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}));
+    assert_eq!(layers["a.q_proj"], json!({"quant_algo": "W4A16_NVFP4", "group_size": 16}));
+    let block = group("hf-fp8", Group::Block([128, 128]), 8);
+    let refused = EngineConfig::new(&[block.clone(), block], &KeptModules::default()).unwrap_err();
+    assert_eq!(refused.to_string(), "the config of the layout hf-fp8 has no place for several schemes");
+}
+
+#[test]
+fn banks_of_experts_that_are_kept_are_named_as_each_engine_looks_for_them() {
+    let kept = KeptModules { modules: vec!["lm_head"], banks: vec!["model.layers.0.mlp.experts"] };
+    let of = |layout: &str, key: &str| {
+        let block = EngineConfig::new(&[group(layout, Group::Block([128, 128]), 8)], &kept).unwrap().block.unwrap();
+        block[key].clone()
+    };
+    assert_eq!(of("ct-fp8", "ignore"), json!(["lm_head", r"re:^model\.layers\.0\.mlp\.experts\..*"]));
+    assert_eq!(of("hf-fp8", "modules_to_not_convert"), json!(["lm_head", "model.layers.0.mlp.experts"]));
+    assert_eq!(of("modelopt-fp8", "ignore"), json!(["lm_head", "model.layers.0.mlp.experts.*"]));
+}
+
+#[test]
+fn a_config_gets_the_block_as_its_last_member_and_keeps_all_else() {
+    let config = EngineConfig { block: Some(json!({"b": [1], "a": {}})), hf_quant_config: None };
+    assert_eq!(
+        config.write_into("{\n  \"eps\": 1.0e-5,\n  \"x\": NaN\n}\n").unwrap(),
+        "{\n  \"eps\": 1.0e-5,\n  \"x\": NaN,\n  \"quantization_config\": {\n    \"a\": {},\n    \"b\": [\n      1\n    ]\n  }\n}\n"
+    );
+    assert!(config.write_into("{\"quantization_config\": null, \"x\": 1}").unwrap().starts_with("{\"x\": 1, \"quant"));
+    assert!(config.write_into("{\"quantization_config\": {}}").unwrap_err().to_string().contains("already"));
+}
