@@ -11,7 +11,7 @@ use tcast::dtype::Dtype;
 use tcast::engine::{self, Outcome};
 use tcast::io::output::Destination;
 use tcast::kernel::Loss;
-use tcast::operator::{Operator, cast::Attributes};
+use tcast::operator::{Operator, cast::CastAttributes};
 use tcast::plan::{self, Request, Spread};
 use tcast::progress::Progress;
 use tcast::select::Selection;
@@ -44,7 +44,7 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     let inputs = [container::open(input)?];
     let container = container::by_extension(output).ok_or("the output's extension names no format")?;
     let selection = Selection { to: Some(to), ..Selection::default() };
-    let request = Request::new(Operator::Cast(Attributes::default()), &selection, container);
+    let request = Request::new(Operator::Cast(CastAttributes::default()), &selection, container);
     // Whatever can be refused is refused here, before anything is written. One input and one output: one plan.
     let plan = plan::build(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
     let destination = Destination::new(output, false, &[input])?;

@@ -6,7 +6,7 @@
 use std::error::Error;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Counts, Kernel, Loss, Storage};
-use tcast::operator::cast::Attributes;
+use tcast::operator::cast::CastAttributes;
 
 /// So many elements as another type: their bytes, and what happened to the values.
 ///
@@ -15,7 +15,7 @@ use tcast::operator::cast::Attributes;
 pub fn convert(input: &[u8], count: usize, from: Dtype, to: Dtype) -> Result<(Vec<u8>, Counts), Box<dyn Error>> {
     // Little endian, without gaps: what numpy and torch have in memory, types of fewer than 8 bits aside.
     let (source, target) = (Storage::packed(from), Storage::packed(to));
-    let rules = Attributes::default().rules();
+    let rules = CastAttributes::default().rules();
     let kernel = Kernel::cast(source, target, &rules).ok_or("ONNX Cast has no such pair")?;
     let len = target.bytes(count as u64).ok_or("so many bytes cannot be counted")?;
     let mut output = vec![0; len.try_into()?];

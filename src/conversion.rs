@@ -24,7 +24,7 @@ const PIECE: usize = 1 << 20;
 const INPUTS: [Condition; 2] = [Condition::InputNan, Condition::InputInfinite];
 
 /// Takes a piece of a conversion: source, result, and elements so far.
-pub(crate) type Sink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
+pub(crate) type PieceSink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
 
 /// What makes a tensor's new elements of its old ones. Clones share the kernel and its tables.
 #[derive(Clone)]
@@ -33,19 +33,19 @@ pub(crate) struct Conversion {
     pub from: Form,
     /// How the result's elements are stored.
     pub to: Form,
-    how: Arc<How>,
+    how: Arc<Method>,
     /// Conditions of which the first element is to be found.
     watched: Arc<[Condition]>,
 }
 
 /// What was found of some elements.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct Findings {
     pub counts: Counts,
     pub firsts: Firsts,
 }
 
-enum How {
+enum Method {
     Numbers(Kernel),
     /// To complex numbers: the kernel makes the parts.
     Complex(Kernel),
@@ -71,7 +71,7 @@ impl TextSource {
 
 /// The elements of a tensor as messages name them.
 #[derive(Clone, Copy)]
-pub(crate) struct Elements<'a> {
+pub(crate) struct NamedElements<'a> {
     /// How many there are.
     pub count: u64,
     /// Lengths of the dimensions.
@@ -80,7 +80,7 @@ pub(crate) struct Elements<'a> {
     pub fortran_order: bool,
 }
 
-impl Elements<'_> {
+impl NamedElements<'_> {
     fn error(&self, index: u64, what: &str) -> Error {
         Error::new(format!("element {}: {what}", position(index, self.shape, self.fortran_order)))
     }
@@ -96,9 +96,9 @@ impl Conversion {
     #[must_use]
     pub(crate) fn cast(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let how = match (from, to) {
-            (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::cast(source, target, &rules)?),
-            (Form::Texts(source), Form::Numbers(target)) => How::Parse(source, Parser::new(target, &rules)?),
-            (_, Form::Texts(target)) => How::Print(TextSource::new(from)?, target),
+            (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::cast(source, target, &rules)?),
+            (Form::Texts(source), Form::Numbers(target)) => Method::Parse(source, Parser::new(target, &rules)?),
+            (_, Form::Texts(target)) => Method::Print(TextSource::new(from)?, target),
         };
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new(INPUTS) })
     }
@@ -107,8 +107,8 @@ impl Conversion {
     #[must_use]
     pub(crate) fn copy(from: Form, to: Form) -> Option<Self> {
         let how = match (from, to) {
-            (Form::Numbers(source), Form::Numbers(target)) => How::Numbers(Kernel::copy(source, target)?),
-            (Form::Texts(source), Form::Texts(target)) => How::Print(TextSource::Texts(source), target),
+            (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::copy(source, target)?),
+            (Form::Texts(source), Form::Texts(target)) => Method::Print(TextSource::Texts(source), target),
             _ => return None,
         };
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new([]) })
@@ -124,7 +124,7 @@ impl Conversion {
         }
         let source = Storage { dtype: source.dtype.part(), ..source };
         let kernel = Kernel::cast(source, Storage::packed(target.dtype.part()), &rules)?;
-        Some(Self { from, to, how: Arc::new(How::Complex(kernel)), watched: Arc::new(INPUTS) })
+        Some(Self { from, to, how: Arc::new(Method::Complex(kernel)), watched: Arc::new(INPUTS) })
     }
 
     /// The same, with the first element of each of these conditions found as well as those of the input's NaN and Inf.
@@ -137,7 +137,7 @@ impl Conversion {
     /// The kernel, where every element has its place and any part can be converted alone.
     #[must_use]
     pub(crate) fn kernel(&self) -> Option<&Kernel> {
-        if let How::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
+        if let Method::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
     /// Converts `count` elements, of which `start` is the first, numbers to numbers.
@@ -146,7 +146,7 @@ impl Conversion {
     /// As [`run_kernel`].
     pub(crate) fn convert(
         &self,
-        elements: Elements,
+        elements: NamedElements,
         start: u64,
         input: &[u8],
         count: usize,
@@ -162,22 +162,28 @@ impl Conversion {
     ///
     /// # Errors
     /// When an element cannot be converted, or `reader` or `sink` fails.
-    pub(crate) fn run(&self, elements: Elements, mut reader: Reader, sink: &mut Sink) -> Result<Found> {
+    pub(crate) fn run(&self, elements: NamedElements, mut reader: Reader, sink: &mut PieceSink) -> Result<Findings> {
         let found = match &*self.how {
-            How::Numbers(kernel) | How::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
-            How::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
-            How::Print(source, form) => print(source, *form, elements, &mut reader, sink),
+            Method::Numbers(kernel) | Method::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
+            Method::Parse(form, parser) => self.parse(*form, parser, elements, &mut reader, sink),
+            Method::Print(source, form) => print(source, *form, elements, &mut reader, sink),
         }?;
         reader.finish()?;
         Ok(found)
     }
 
-    fn numbers(&self, kernel: &Kernel, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Found> {
+    fn numbers(
+        &self,
+        kernel: &Kernel,
+        elements: NamedElements,
+        reader: &mut Reader,
+        sink: &mut PieceSink,
+    ) -> Result<Findings> {
         let (from, to) = (self.from.dtype(), self.to.dtype());
-        let is_complex = matches!(*self.how, How::Complex(_));
+        let is_complex = matches!(*self.how, Method::Complex(_));
         let is_real = is_complex && from.part() == from;
         let (mut input, mut output) = (Vec::new(), Vec::new());
-        let mut found = Found::default();
+        let mut found = Findings::default();
         for start in (0..elements.count).step_by(CHUNK as usize) {
             let count = CHUNK.min(elements.count - start);
             let bytes = |form: Form| form.bytes(count).unwrap_or_default() as usize;
@@ -252,7 +258,7 @@ impl Conversion {
 pub(crate) fn run_kernel(
     kernel: &Kernel,
     conversion: &Conversion,
-    elements: Elements,
+    elements: NamedElements,
     start: u64,
     input: &[u8],
     output: &mut [u8],
@@ -309,7 +315,7 @@ impl<'a> Batches<'a> {
     }
 
     /// Reads the next batch, a multiple of 8 elements unless it is the last; false when none are left.
-    fn next(&mut self, elements: Elements, reader: &mut Reader) -> Result<bool> {
+    fn next(&mut self, elements: NamedElements, reader: &mut Reader) -> Result<bool> {
         self.index += self.texts.len() as u64;
         self.texts.clear();
         let count = BATCH.min(elements.count - self.index);
@@ -351,7 +357,7 @@ fn dirty(dtype: Dtype) -> String {
 /// When an element has no text, or `reader` fails.
 pub(crate) fn measure(
     from: Form,
-    elements: Elements,
+    elements: NamedElements,
     mut reader: Reader,
     progress: &mut dyn FnMut(u64),
 ) -> Result<TextExtent> {
@@ -378,10 +384,16 @@ pub(crate) fn measure(
 }
 
 /// Numbers or text -> text.
-fn print(source: &TextSource, to: TextForm, elements: Elements, reader: &mut Reader, sink: &mut Sink) -> Result<Found> {
+fn print(
+    source: &TextSource,
+    to: TextForm,
+    elements: NamedElements,
+    reader: &mut Reader,
+    sink: &mut PieceSink,
+) -> Result<Findings> {
     let mut batches = Batches::new(source);
     let mut output = Vec::new();
-    let mut found = Found::default();
+    let mut found = Findings::default();
     while batches.next(elements, reader)? {
         for (index, text) in (batches.index..).zip(batches.texts.iter()) {
             if let (TextSource::Numbers(..), b"NaN" | b"INF" | b"-INF") = (source, text) {
@@ -408,15 +420,15 @@ impl Conversion {
         &self,
         from: TextForm,
         parser: &Parser,
-        elements: Elements,
+        elements: NamedElements,
         reader: &mut Reader,
-        sink: &mut Sink,
-    ) -> Result<Found> {
+        sink: &mut PieceSink,
+    ) -> Result<Findings> {
         let to = self.to;
         let source = TextSource::Texts(from);
         let mut batches = Batches::new(&source);
         let mut output = Vec::new();
-        let mut found = Found::default();
+        let mut found = Findings::default();
         while batches.next(elements, reader)? {
             let (texts, start) = (&batches.texts, batches.index);
             output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);

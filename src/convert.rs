@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::io::output::Destination;
 use crate::io::sink::Sink;
 use crate::kernel::Counts;
-use crate::operator::{Operator, cast::Attributes};
+use crate::operator::{Operator, cast::CastAttributes};
 use crate::plan::{self, Request, Spread};
 use crate::progress::{Progress, Silent};
 use crate::select::Selection;
@@ -21,7 +21,7 @@ pub struct Options<'a> {
     /// Which tensors are converted, and to what; the others are copied.
     pub selection: Selection,
     /// The attributes of ONNX Cast.
-    pub attributes: Attributes,
+    pub attributes: CastAttributes,
     /// Replace an existing output.
     pub replace: bool,
     /// Flush the output to the disk before it takes its name.
@@ -40,7 +40,7 @@ impl Options<'_> {
     pub fn to(dtype: Dtype) -> Self {
         Self {
             selection: Selection { to: Some(dtype), ..Selection::default() },
-            attributes: Attributes::default(),
+            attributes: CastAttributes::default(),
             replace: false,
             sync: true,
             threads: None,

@@ -15,10 +15,10 @@
 //! terminal: `tcast = { version = "...", default-features = false }`.
 //!
 //! ```
-//! use tcast::{dtype::Dtype, kernel::{Kernel, Storage}, operator::cast::Attributes};
+//! use tcast::{dtype::Dtype, kernel::{Kernel, Storage}, operator::cast::CastAttributes};
 //!
 //! let (source, target) = (Storage::packed(Dtype::Float32), Storage::packed(Dtype::Float8E4M3FN));
-//! let kernel = Kernel::cast(source, target, &Attributes::default().rules()).expect("both are numbers");
+//! let kernel = Kernel::cast(source, target, &CastAttributes::default().rules()).expect("both are numbers");
 //! let (input, mut output) = ([1.5_f32.to_le_bytes(), 1000_f32.to_le_bytes()].concat(), [0; 2]);
 //! let lost = kernel.run(&input, &mut output, 2).expect("float32 has no malformed bytes");
 //! assert_eq!(output, [0x3c, 0x7e]); // 1000 became 448, the largest float8e4m3fn

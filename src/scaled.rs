@@ -37,7 +37,7 @@ const SCHEMES: &[Scheme] = &[
 
 /// The tensors of codes in a checkpoint, with what tells that they are.
 #[derive(Debug, Default)]
-pub struct Codes {
+pub struct ScaledCodes {
     codes: HashMap<String, Sign>,
     /// The tensors of their scales.
     scales: HashSet<String>,
@@ -61,7 +61,7 @@ pub(crate) fn can_be_codes(dtype: Option<Dtype>) -> bool {
     !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
 }
 
-impl Codes {
+impl ScaledCodes {
     /// Finds them by their names and types. `beside` are the names of tensors in other files of the checkpoint,
     /// `quantization` is what its config says of the whole.
     #[must_use]
@@ -155,7 +155,7 @@ mod tests {
     const U8: Option<Dtype> = Some(Dtype::Uint8);
 
     fn found<'a>(tensors: &[(&'a str, Option<Dtype>)], quantization: Option<&str>) -> Vec<&'a str> {
-        let codes = Codes::find(tensors, &[], quantization);
+        let codes = ScaledCodes::find(tensors, &[], quantization);
         tensors.iter().map(|(name, _)| *name).filter(|name| codes.refusal(name).is_some()).collect()
     }
 
@@ -174,9 +174,9 @@ mod tests {
             ("l.0.q.qweight", Some(Dtype::Int32), "l.0.q.scales"),
         ] {
             assert_eq!(found(&[(codes, dtype), (scales, F32), ("norm.weight", F32)], None), [codes]);
-            assert!(Codes::find(&[(codes, dtype), (scales, F32)], &[], None).is_scale(scales));
+            assert!(ScaledCodes::find(&[(codes, dtype), (scales, F32)], &[], None).is_scale(scales));
             // The scales may be in another shard.
-            assert!(Codes::find(&[(codes, dtype)], &[scales.to_owned()], None).refusal(codes).is_some());
+            assert!(ScaledCodes::find(&[(codes, dtype)], &[scales.to_owned()], None).refusal(codes).is_some());
         }
         let blocks = [("m.gate_up_proj_blocks", U8), ("m.gate_up_proj_scales", U8), ("m.gate_up_proj_bias", F32)];
         assert_eq!(found(&blocks, None), ["m.gate_up_proj_blocks", "m.gate_up_proj_scales"]);
@@ -196,7 +196,7 @@ mod tests {
         let remedy = |names: &[&str]| {
             let scales: Vec<String> = names.iter().map(|name| format!("{name}_scale")).collect();
             let tensors = names.iter().map(|name| (*name, F8)).chain(scales.iter().map(|name| (name.as_str(), F32)));
-            Codes::find(&tensors.collect::<Vec<_>>(), &[], None).refusal(names[0]).unwrap().1
+            ScaledCodes::find(&tensors.collect::<Vec<_>>(), &[], None).refusal(names[0]).unwrap().1
         };
         let quotes = remedy(&["it's; ls.w", "l.0.x*y.w"]);
         assert!(quotes.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{quotes}");
@@ -219,7 +219,7 @@ mod tests {
         let mut tensors: Vec<_> = names.iter().map(|name| (*name, F8)).collect();
         let scales = names.map(|name| format!("{name}_scale_inv"));
         tensors.extend(scales.iter().map(|name| (name.as_str(), F32)));
-        let codes = Codes::find(&tensors, &[], None);
+        let codes = ScaledCodes::find(&tensors, &[], None);
         let (message, remedy) = codes.refusal("l.0.q.weight").unwrap();
         let wanted = "holds codes whose scales are in 'l.0.q.weight_scale_inv'; a cast would take them for values";
         assert_eq!(message, wanted);

@@ -209,7 +209,7 @@ pub(crate) struct Candidate<'a> {
 /// Why a tensor is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kept {
+pub(crate) enum KeptReason {
     /// A pattern, a rule or `--protect` leaves it out.
     LeftOut,
     /// It holds integers, bools, text or complex numbers, and the target is floating.
@@ -281,20 +281,20 @@ impl Selection {
     ///
     /// # Errors
     /// When it stays.
-    pub(crate) fn target(&self, tensor: &Candidate) -> Result<Dtype, Kept> {
+    pub(crate) fn target(&self, tensor: &Candidate) -> Result<Dtype, KeptReason> {
         if !self.selects(tensor.name) {
-            return Err(Kept::LeftOut);
+            return Err(KeptReason::LeftOut);
         }
         if let Some(rule) = self.rule(tensor.name) {
-            return rule.target.ok_or(Kept::LeftOut);
+            return rule.target.ok_or(KeptReason::LeftOut);
         }
         if self.protect && (tensor.rank < 2 || PROTECTED_SET.is_match(tensor.name)) {
-            return Err(Kept::LeftOut);
+            return Err(KeptReason::LeftOut);
         }
-        let to = self.to.ok_or(Kept::LeftOut)?;
+        let to = self.to.ok_or(KeptReason::LeftOut)?;
         // As torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever is beside them.
         let stays = to.is_floating() && tensor.dtype.is_some_and(|source| !source.is_floating());
-        if stays && !self.all && !tensor.is_alone { Err(Kept::NotFloating) } else { Ok(to) }
+        if stays && !self.all && !tensor.is_alone { Err(KeptReason::NotFloating) } else { Ok(to) }
     }
 
     /// The rule that decides about a tensor.

@@ -22,7 +22,7 @@
 //! ```
 
 use crate::dtype::Dtype;
-use crate::kernel::{Counts, Kernel, Layout, Malformed, Rules, Storage};
+use crate::kernel::{Counts, Kernel, Malformed, Rules, Storage, SubByteLayout};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -152,7 +152,7 @@ impl std::error::Error for CastError {
 ///
 /// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for the
 /// formats that neither has. Each of the latter is a byte with the element's bits at its low end.
-pub trait Element: sealed::Element {
+pub trait Element: sealed::SealedElement {
     /// The type.
     const DTYPE: Dtype;
 }
@@ -161,18 +161,18 @@ pub trait Element: sealed::Element {
 pub trait SubByte: Element {}
 
 /// What can be converted: a slice, an array or a `Vec` of an [`Element`], or [`Packed`] elements.
-pub trait Source: sealed::Source {}
+pub trait Source: sealed::SealedSource {}
 
 /// What can be converted to: a slice, an array or a `Vec` of an [`Element`], or [`PackedMut`] elements.
-pub trait Target: sealed::Target {}
+pub trait Target: sealed::SealedTarget {}
 
-impl<S: sealed::Source + ?Sized> Source for S {}
-impl<T: sealed::Target + ?Sized> Target for T {}
+impl<S: sealed::SealedSource + ?Sized> Source for S {}
+impl<T: sealed::SealedTarget + ?Sized> Target for T {}
 
 mod sealed {
     use super::{Counts, Malformed, Range, Storage};
 
-    pub trait Element: Copy + 'static {
+    pub trait SealedElement: Copy + 'static {
         fn bytes(elements: &[Self]) -> &[u8];
         fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed>;
     }
@@ -180,13 +180,13 @@ mod sealed {
     /// Writes results as little endian bytes.
     pub(super) type Run<'a> = &'a mut dyn FnMut(&mut [u8]) -> Result<Counts, Malformed>;
 
-    pub trait Source {
+    pub trait SealedSource {
         fn storage(&self) -> Storage;
         fn len(&self) -> usize;
         fn bytes(&self, range: Range<usize>) -> &[u8];
     }
 
-    pub trait Target {
+    pub trait SealedTarget {
         fn storage(&self) -> Storage;
         fn len(&self) -> usize;
         fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed>;
@@ -197,7 +197,7 @@ use sealed::Run;
 
 /// How elements lie in a slice.
 fn in_memory(dtype: Dtype) -> Storage {
-    Storage { dtype, layout: Layout::PerByte, big_endian: cfg!(target_endian = "big") }
+    Storage { dtype, layout: SubByteLayout::PerByte, big_endian: cfg!(target_endian = "big") }
 }
 
 /// Elements of `N` bytes, any of which are an element.
@@ -215,7 +215,7 @@ macro_rules! plain {
             impl Element for $element {
                 const DTYPE: Dtype = Dtype::$dtype;
             }
-            impl sealed::Element for $element {
+            impl sealed::SealedElement for $element {
                 fn bytes(elements: &[Self]) -> &[u8] {
                     elements.as_bytes()
                 }
@@ -236,7 +236,7 @@ impl Element for bool {
     const DTYPE: Dtype = Dtype::Bool;
 }
 
-impl sealed::Element for bool {
+impl sealed::SealedElement for bool {
     fn bytes(elements: &[Self]) -> &[u8] {
         elements.as_bytes()
     }
@@ -288,7 +288,7 @@ formats! {
 macro_rules! slices {
     ($(($($generics:tt)*) $slice:ty),*) => {
         $(
-            impl<E: Element, $($generics)*> sealed::Source for $slice {
+            impl<E: Element, $($generics)*> sealed::SealedSource for $slice {
                 fn storage(&self) -> Storage {
                     in_memory(E::DTYPE)
                 }
@@ -299,7 +299,7 @@ macro_rules! slices {
                     E::bytes(&self[range])
                 }
             }
-            impl<E: Element, $($generics)*> sealed::Target for $slice {
+            impl<E: Element, $($generics)*> sealed::SealedTarget for $slice {
                 fn storage(&self) -> Storage {
                     in_memory(E::DTYPE)
                 }
@@ -358,7 +358,7 @@ fn packed_range<E: SubByte>(range: &Range<usize>) -> Range<usize> {
     at(range.start)..at(range.end)
 }
 
-impl<E: SubByte> sealed::Source for Packed<'_, E> {
+impl<E: SubByte> sealed::SealedSource for Packed<'_, E> {
     fn storage(&self) -> Storage {
         Storage::packed(E::DTYPE)
     }
@@ -370,7 +370,7 @@ impl<E: SubByte> sealed::Source for Packed<'_, E> {
     }
 }
 
-impl<E: SubByte> sealed::Target for PackedMut<'_, E> {
+impl<E: SubByte> sealed::SealedTarget for PackedMut<'_, E> {
     fn storage(&self) -> Storage {
         Storage::packed(E::DTYPE)
     }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, OutOfRange, Printer, RoundMode, Rules, Storage, Texts};
-use tcast::measure::bits::{self, Kind, Meaning, Part, Style};
+use tcast::measure::bits::{self, BitField, Meaning, RenderStyle, ValueKind};
 
 const RULES: Rules =
     Rules { saturate: true, infinity_saturates_fnuz: true, round_mode: RoundMode::Up, out_of_range: OutOfRange::Wrap };
-const PIPE: Style = Style { is_terminal: false, index_width: 3, width: 80 };
-const TERMINAL: Style = Style { is_terminal: true, ..PIPE };
+const PIPE: RenderStyle = RenderStyle { is_terminal: false, index_width: 3, width: 80 };
+const TERMINAL: RenderStyle = RenderStyle { is_terminal: true, ..PIPE };
 
 fn is_number(dtype: Dtype) -> bool {
     !matches!(dtype.class(), Class::Complex | Class::String)
@@ -51,19 +51,19 @@ fn assert_means_what_kernels_make_of_it(dtype: Dtype, codes: &[u128]) {
         if dtype == Dtype::Bool {
             assert_eq!(
                 (meaning.kind, meaning.value.as_str()),
-                (Kind::Bool, if wide == 0.0 { "false" } else { "true" })
+                (ValueKind::Bool, if wide == 0.0 { "false" } else { "true" })
             );
             continue;
         }
         assert_eq!(meaning.value.as_bytes(), text, "{case}");
         let is_finite = match meaning.kind {
-            Kind::Integer => continue,
-            Kind::Infinite => false,
-            Kind::Nan | Kind::QuietNan | Kind::SignallingNan => {
+            ValueKind::Integer => continue,
+            ValueKind::Infinite => false,
+            ValueKind::Nan | ValueKind::QuietNan | ValueKind::SignallingNan => {
                 assert!(wide.is_nan(), "{case}");
                 false
             }
-            Kind::Zero => wide == 0.0,
+            ValueKind::Zero => wide == 0.0,
             _ => wide.is_finite() && wide != 0.0,
         };
         assert_eq!(is_finite, wide.is_finite(), "{case}");
@@ -72,7 +72,7 @@ fn assert_means_what_kernels_make_of_it(dtype: Dtype, codes: &[u128]) {
         } else {
             assert_eq!(meaning.exact, None, "{case}");
         }
-        assert_eq!(meaning.kind == Kind::Infinite, wide.is_infinite(), "{case}");
+        assert_eq!(meaning.kind == ValueKind::Infinite, wide.is_infinite(), "{case}");
     }
 }
 
@@ -174,14 +174,14 @@ fn exact_values_are_odd_integers_times_powers_of_two() {
 #[test]
 fn an_ieee_nan_tells_its_payload() {
     let table = [
-        (Dtype::Float32, 0x7fc0_0000, Kind::QuietNan, None),
-        (Dtype::Float32, 0xffff_ffff, Kind::QuietNan, Some(0x3f_ffff)),
-        (Dtype::Float32, 0x7f80_0001, Kind::SignallingNan, Some(1)),
-        (Dtype::Float64, 0x7ff0_0000_dead_beef, Kind::SignallingNan, Some(0xdead_beef)),
-        (Dtype::Float8E5M2, 0x7f, Kind::QuietNan, Some(1)),
-        (Dtype::Float8E4M3FN, 0xff, Kind::Nan, None),
-        (Dtype::Float8E4M3FNUZ, 0x80, Kind::Nan, None),
-        (Dtype::Float8E8M0, 0xff, Kind::Nan, None),
+        (Dtype::Float32, 0x7fc0_0000, ValueKind::QuietNan, None),
+        (Dtype::Float32, 0xffff_ffff, ValueKind::QuietNan, Some(0x3f_ffff)),
+        (Dtype::Float32, 0x7f80_0001, ValueKind::SignallingNan, Some(1)),
+        (Dtype::Float64, 0x7ff0_0000_dead_beef, ValueKind::SignallingNan, Some(0xdead_beef)),
+        (Dtype::Float8E5M2, 0x7f, ValueKind::QuietNan, Some(1)),
+        (Dtype::Float8E4M3FN, 0xff, ValueKind::Nan, None),
+        (Dtype::Float8E4M3FNUZ, 0x80, ValueKind::Nan, None),
+        (Dtype::Float8E8M0, 0xff, ValueKind::Nan, None),
     ];
     for (dtype, code, kind, payload) in table {
         let expected = Meaning { kind, value: "NaN".to_owned(), exact: None, payload };
@@ -215,7 +215,7 @@ fn hexadecimal_digits_and_parts_are_those_of_the_code() {
     assert!(named(Dtype::Uint1, 0).eq([("integer", 1)]));
     assert!(named(Dtype::Bool, 0).eq([("integer", 8)]));
     assert!(named(Dtype::Float8E8M0, 0).eq([("exponent", 8)]));
-    assert_eq!(bits::parts(Dtype::Complex64, 1)[2], (Part::Mantissa, "00000000000000000000001".to_owned()));
+    assert_eq!(bits::parts(Dtype::Complex64, 1)[2], (BitField::Mantissa, "00000000000000000000001".to_owned()));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_row_of_hex_shows_values_on_a_terminal_where_they_fit() {
     assert_eq!(without_colours(&row), whole);
     let last = bits::hex_row(Dtype::Float32, 4, &codes[..1], &TERMINAL);
     assert_eq!(without_colours(&last), "  4  3fc00000                             |1.5|");
-    let width = |width| without_colours(&bits::hex_row(Dtype::Float32, 0, &codes, &Style { width, ..TERMINAL }));
+    let width = |width| without_colours(&bits::hex_row(Dtype::Float32, 0, &codes, &RenderStyle { width, ..TERMINAL }));
     let widest = "  0  bdfcd35b bdfcd35b bdfcd35b bdfcd35b  |-0.12345 -0.12345 -0.12345 -0.12345|".len();
     assert_eq!(width(widest), whole);
     assert_eq!(width(widest - 1), "  0  3fc00000 80000000 7f800000 40490fdb");
@@ -277,7 +277,7 @@ fn a_short_row_of_hex_has_values_only_where_full_ones_have() {
         let mut code = || u128::from(number()) << 64 | u128::from(number());
         let codes: Vec<u128> = (0..2000).map(|_| code()).collect();
         for width in [60, 80, 100, 120, 160, 200] {
-            let style = Style { width, ..TERMINAL };
+            let style = RenderStyle { width, ..TERMINAL };
             let row = |codes: &[u128]| without_colours(&bits::hex_row(dtype, 0, codes, &style));
             let has_values = row(&codes[..1]).contains('|');
             for codes in codes.chunks(bits::per_row(dtype)) {

@@ -49,9 +49,9 @@ fn every_type_goes_through_every_pair_of_containers() {
         }
         let bench = Bench::new();
         bench.write("in.pb", &onnx(dtype, &shape, &wanted));
-        for first in CONTAINERS.iter().map(|container| container.facts().extension) {
+        for first in CONTAINERS.iter().map(|container| container.format_info().extension) {
             bench.run(&format!("cast in.pb --to int8 --exclude * -o 1.{first} -q -f")).expect(0, "", "");
-            for second in CONTAINERS.iter().map(|container| container.facts().extension) {
+            for second in CONTAINERS.iter().map(|container| container.format_info().extension) {
                 bench.run(&format!("cast 1.{first} --to int8 --exclude * -o 2.{second} -q -f")).expect(0, "", "");
                 let found = elements(&bench, &format!("2.{second}"), dtype);
                 assert_eq!(found, (vec![3, 7], wanted.clone()), "{dtype} in .{first} in .{second}");
@@ -71,14 +71,14 @@ fn what_a_container_cannot_hold_is_refused_by_name_before_any_work() {
     let mut refused = 0;
     for (file, dtype) in [("text.npy", Dtype::String), ("e3m4.npy", Dtype::Float8E3M4)] {
         for container in CONTAINERS {
-            let out = format!("out.{}", container.facts().extension);
+            let out = format!("out.{}", container.format_info().extension);
             let outcome = bench.run(&format!("cast {file} --to int8 --exclude * -o {out} -q"));
             if container.stores(dtype).is_some() {
                 outcome.expect(0, "", "");
                 std::fs::remove_file(bench.path(&out)).unwrap();
             } else {
                 assert_eq!(outcome.code, Some(1));
-                let extension = container.facts().extension;
+                let extension = container.format_info().extension;
                 let wanted =
                     format!("tcast: error: {file}: .{extension} cannot hold {dtype}\n  name an output that ends in ");
                 assert!(outcome.stderr.starts_with(&wanted), "{}", outcome.stderr);

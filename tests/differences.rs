@@ -4,7 +4,7 @@
 use clap::ValueEnum;
 use tcast::dtype::Dtype;
 use tcast::kernel::{Isa, Kernel, NotANumber, OutOfRange, Parser, Printer, RoundMode, Storage, Texts};
-use tcast::operator::cast::Attributes;
+use tcast::operator::cast::CastAttributes;
 
 const PAGE: &str = include_str!("../docs/differences.md");
 
@@ -29,7 +29,7 @@ struct Row {
     source: Dtype,
     input: Value,
     target: Dtype,
-    attributes: Attributes,
+    attributes: CastAttributes,
     result: Value,
 }
 
@@ -53,8 +53,8 @@ fn value(dtype: Dtype, written: &str) -> Value {
     Value::Bits(u64::from_str_radix(written, 16).unwrap())
 }
 
-fn attributes(flags: &str) -> Attributes {
-    let mut attributes = Attributes::default();
+fn attributes(flags: &str) -> CastAttributes {
+    let mut attributes = CastAttributes::default();
     let mut words = flags.split([' ', '=']);
     while let Some(flag) = words.next() {
         let setting = words.next().unwrap_or_else(|| panic!("{flag} of what?"));
@@ -77,7 +77,7 @@ fn parse(line: &'static str) -> Row {
     let (target, flags) = code(to).map(|to| to.split_once(' ').unwrap_or((to, ""))).unwrap();
     let (source, target): (Dtype, Dtype) = (source.parse().unwrap(), target.parse().unwrap());
     let result = if result == "error" { Value::Error } else { value(target, code(result).unwrap()) };
-    let attributes = if flags.is_empty() { Attributes::default() } else { attributes(flags) };
+    let attributes = if flags.is_empty() { CastAttributes::default() } else { attributes(flags) };
     Row { line, source, input: value(source, input), target, attributes, result }
 }
 

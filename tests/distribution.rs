@@ -10,7 +10,8 @@ use tcast::container::{self, Checksum, Data, Elements, Form, Reader, Tensor, Tex
 use tcast::dtype::Dtype;
 use tcast::io::map::MappedFile;
 use tcast::kernel::Storage;
-use tcast::measure::distribution::{self, Distribution, Histogram, Number};
+use tcast::measure::distribution::{self, Distribution, Histogram};
+use tcast::measure::number::Number;
 use tcast::progress::Silent;
 
 /// The figures of some bytes on 1, 2 and 7 threads, which must be equal.

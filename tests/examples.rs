@@ -41,7 +41,7 @@ fn a_tensor_in_memory_becomes_what_the_program_makes_of_it() {
     // The upper half of a byte that holds one FP4 element.
     let (ours, theirs) =
         (tcast::kernel::Storage::per_byte(Dtype::Float4E2M1), tcast::kernel::Storage::packed(Dtype::Float32));
-    let rules = tcast::operator::cast::Attributes::default().rules();
+    let rules = tcast::operator::cast::CastAttributes::default().rules();
     let malformed =
         tcast::kernel::Kernel::cast(ours, theirs, &rules).unwrap().run(&[0x10], &mut [0; 4], 1).unwrap_err();
     assert_eq!(malformed.to_string(), "a byte holds more than the one element");

@@ -10,38 +10,39 @@ use std::fs;
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, Loss, Storage};
 use tcast::operator::cast;
-use tcast::operator::promote::{Attributes, Input, Rule, check_u64_target, promote};
+use tcast::operator::promote::{PromoteAttributes, PromoteInput, PromoteRule, check_u64_target, promote};
 
-const SAFE: Attributes = Attributes { is_unsafe: false, pytorch_scalar: false, u64_target: Dtype::Float32 };
-const UNSAFE: Attributes = Attributes { is_unsafe: true, ..SAFE };
-const SAFE_SCALAR: Attributes = Attributes { pytorch_scalar: true, ..SAFE };
-const UNSAFE_SCALAR: Attributes = Attributes { is_unsafe: true, ..SAFE_SCALAR };
-const MODES: [Attributes; 4] = [SAFE, UNSAFE, SAFE_SCALAR, UNSAFE_SCALAR];
+const SAFE: PromoteAttributes =
+    PromoteAttributes { is_unsafe: false, pytorch_scalar: false, u64_target: Dtype::Float32 };
+const UNSAFE: PromoteAttributes = PromoteAttributes { is_unsafe: true, ..SAFE };
+const SAFE_SCALAR: PromoteAttributes = PromoteAttributes { pytorch_scalar: true, ..SAFE };
+const UNSAFE_SCALAR: PromoteAttributes = PromoteAttributes { is_unsafe: true, ..SAFE_SCALAR };
+const MODES: [PromoteAttributes; 4] = [SAFE, UNSAFE, SAFE_SCALAR, UNSAFE_SCALAR];
 
 /// `f16`, or `S(f16)` for a scalar: inputs named A, B, C.
-fn inputs<'a>(types: &[&str]) -> Vec<Input<'a>> {
+fn inputs<'a>(types: &[&str]) -> Vec<PromoteInput<'a>> {
     let names = ["A", "B", "C", "D"];
     let of = |(name, spelled): (&'a str, &&str)| {
         let inner = spelled.strip_prefix("S(").and_then(|rest| rest.strip_suffix(')'));
-        Input { name, dtype: inner.unwrap_or(spelled).parse().unwrap(), is_scalar: inner.is_some() }
+        PromoteInput { name, dtype: inner.unwrap_or(spelled).parse().unwrap(), is_scalar: inner.is_some() }
     };
     names.into_iter().zip(types).map(of).collect()
 }
 
-fn decided(types: &[&str], attributes: Attributes) -> (Dtype, Rule) {
+fn decided(types: &[&str], attributes: PromoteAttributes) -> (Dtype, PromoteRule) {
     let decision = promote(&inputs(types), &attributes).unwrap();
     (decision.dtype, decision.rule)
 }
 
 /// What is said, and what would do, on two lines.
-fn refusal(types: &[&str], attributes: Attributes) -> String {
+fn refusal(types: &[&str], attributes: PromoteAttributes) -> String {
     let error = promote(&inputs(types), &attributes).unwrap_err();
     format!("{error}\n{}", error.remedy_text().unwrap_or_default())
 }
 
 /// The common type of dimensioned inputs.
-fn of_types(dtypes: &[Dtype], attributes: Attributes) -> Option<Dtype> {
-    let inputs: Vec<_> = dtypes.iter().map(|&dtype| Input { name: "", dtype, is_scalar: false }).collect();
+fn of_types(dtypes: &[Dtype], attributes: PromoteAttributes) -> Option<Dtype> {
+    let inputs: Vec<_> = dtypes.iter().map(|&dtype| PromoteInput { name: "", dtype, is_scalar: false }).collect();
     promote(&inputs, &attributes).ok().map(|decision| decision.dtype)
 }
 
@@ -82,26 +83,26 @@ fn every_cell_of_the_table_in_both_orders_and_modes() {
 
 #[test]
 fn the_examples_of_openvinos_text_hold() {
-    let examples: [(&str, [&str; 2], Attributes, &str, Rule); 13] = [
-        ("regular 1", ["i8", "f32"], SAFE, "f32", Rule::IntFloat),
-        ("regular 2", ["i32", "u8"], SAFE, "i32", Rule::UnsignedSigned),
-        ("unsafe 1", ["f16", "i64"], UNSAFE, "f16", Rule::IntFloat),
-        ("unsafe 2", ["f64", "u64"], UNSAFE, "f64", Rule::IntFloat),
-        ("unsafe 3", ["i8", "u8"], UNSAFE, "i16", Rule::UnsignedSigned),
-        ("unsafe 4", ["f16", "bf16"], UNSAFE, "f32", Rule::Floats),
-        ("unsafe 5", ["f8e4m3", "f8e5m2"], UNSAFE, "f16", Rule::Floats),
-        ("unsafe 6", ["u64", "i8"], UNSAFE, "f32", Rule::U64Target),
-        ("PyTorch 1", ["S(i64)", "u8"], UNSAFE_SCALAR, "u8", Rule::Scalar),
-        ("PyTorch 2", ["S(f16)", "i8"], SAFE_SCALAR, "f16", Rule::IntFloat),
-        ("XML 1, floats", ["f16", "f32"], SAFE, "f32", Rule::Wider),
-        ("XML 2, integers unsafe", ["i16", "u32"], UNSAFE, "i64", Rule::UnsignedSigned),
-        ("XML 3, u64 and signed unsafe", ["i16", "u64"], UNSAFE, "f32", Rule::U64Target),
+    let examples: [(&str, [&str; 2], PromoteAttributes, &str, PromoteRule); 13] = [
+        ("regular 1", ["i8", "f32"], SAFE, "f32", PromoteRule::IntFloat),
+        ("regular 2", ["i32", "u8"], SAFE, "i32", PromoteRule::UnsignedSigned),
+        ("unsafe 1", ["f16", "i64"], UNSAFE, "f16", PromoteRule::IntFloat),
+        ("unsafe 2", ["f64", "u64"], UNSAFE, "f64", PromoteRule::IntFloat),
+        ("unsafe 3", ["i8", "u8"], UNSAFE, "i16", PromoteRule::UnsignedSigned),
+        ("unsafe 4", ["f16", "bf16"], UNSAFE, "f32", PromoteRule::Floats),
+        ("unsafe 5", ["f8e4m3", "f8e5m2"], UNSAFE, "f16", PromoteRule::Floats),
+        ("unsafe 6", ["u64", "i8"], UNSAFE, "f32", PromoteRule::U64Target),
+        ("PyTorch 1", ["S(i64)", "u8"], UNSAFE_SCALAR, "u8", PromoteRule::Scalar),
+        ("PyTorch 2", ["S(f16)", "i8"], SAFE_SCALAR, "f16", PromoteRule::IntFloat),
+        ("XML 1, floats", ["f16", "f32"], SAFE, "f32", PromoteRule::Wider),
+        ("XML 2, integers unsafe", ["i16", "u32"], UNSAFE, "i64", PromoteRule::UnsignedSigned),
+        ("XML 3, u64 and signed unsafe", ["i16", "u64"], UNSAFE, "f32", PromoteRule::U64Target),
     ];
     for (name, pair, attributes, expected, rule) in examples {
         assert_eq!(decided(&pair, attributes), (expected.parse().unwrap(), rule), "{name}");
         // "Promotions that will cause exceptions when promote_unsafe will be set to false"
         if attributes.is_unsafe {
-            assert!(promote(&inputs(&pair), &Attributes { is_unsafe: false, ..attributes }).is_err(), "{name}");
+            assert!(promote(&inputs(&pair), &PromoteAttributes { is_unsafe: false, ..attributes }).is_err(), "{name}");
         }
     }
 }
@@ -115,7 +116,7 @@ fn scalars_that_the_dimensioned_type_cannot_hold_are_refused_in_safe_mode() {
         let (scalar, dimensioned) = pair.split_once(' ').unwrap();
         for pair in [[&format!("S({scalar})"), dimensioned], [dimensioned, &format!("S({scalar})")]] {
             assert!(refusal(&pair, SAFE_SCALAR).contains("cannot promote the scalar"), "{pair:?}");
-            assert_eq!(decided(&pair, UNSAFE_SCALAR), (dimensioned.parse().unwrap(), Rule::Scalar), "{pair:?}");
+            assert_eq!(decided(&pair, UNSAFE_SCALAR), (dimensioned.parse().unwrap(), PromoteRule::Scalar), "{pair:?}");
         }
     }
 }
@@ -128,41 +129,41 @@ fn scalars_decide_where_nothing_else_is_of_their_kind() {
         assert_eq!(decided(&["S(c128)", "f32"], attributes).0, Dtype::Complex128);
         assert_eq!(decided(&["S(i8)", "S(i16)"], attributes).0, Dtype::Int16);
         assert_eq!(decided(&["S(u8)", "i16", "i8"], attributes).0, Dtype::Int16);
-        assert_eq!(decided(&["S(f16)", "f16", "f32"], attributes), (Dtype::Float32, Rule::Scalar));
-        assert_eq!(decided(&["S(bool)", "f8e8m0", "f32"], attributes), (Dtype::Float32, Rule::Wider));
+        assert_eq!(decided(&["S(f16)", "f16", "f32"], attributes), (Dtype::Float32, PromoteRule::Scalar));
+        assert_eq!(decided(&["S(bool)", "f8e8m0", "f32"], attributes), (Dtype::Float32, PromoteRule::Wider));
     }
-    assert_eq!(decided(&["S(f64)", "c64"], UNSAFE_SCALAR), (Dtype::Complex64, Rule::Scalar));
+    assert_eq!(decided(&["S(f64)", "c64"], UNSAFE_SCALAR), (Dtype::Complex64, PromoteRule::Scalar));
     assert!(refusal(&["S(f64)", "c64"], SAFE_SCALAR).contains("complex64 does not hold every float64"));
-    assert_eq!(decided(&["S(i64)", "f16", "i8"], UNSAFE_SCALAR), (Dtype::Float16, Rule::IntFloat));
-    assert_eq!(decided(&["S(f16)", "f8e8m0"], UNSAFE_SCALAR), (Dtype::Float8E8M0, Rule::Scalar));
+    assert_eq!(decided(&["S(i64)", "f16", "i8"], UNSAFE_SCALAR), (Dtype::Float16, PromoteRule::IntFloat));
+    assert_eq!(decided(&["S(f16)", "f8e8m0"], UNSAFE_SCALAR), (Dtype::Float8E8M0, PromoteRule::Scalar));
     // A scalar takes part in nothing: the dimensioned ones alone widen.
     assert!(refusal(&["S(i16)", "i8", "u8"], SAFE_SCALAR).contains("wider than both"));
     assert_eq!(decided(&["S(u64)", "i8"], UNSAFE_SCALAR).0, Dtype::Int8);
-    assert_eq!(decided(&["S(i8)", "u64", "i8"], UNSAFE_SCALAR), (Dtype::Float32, Rule::U64Target));
+    assert_eq!(decided(&["S(i8)", "u64", "i8"], UNSAFE_SCALAR), (Dtype::Float32, PromoteRule::U64Target));
 }
 
 #[test]
 fn more_inputs_than_two_are_promoted_in_one_step() {
-    assert_eq!(decided(&["u8", "i8", "i16"], SAFE), (Dtype::Int16, Rule::UnsignedSigned));
-    assert_eq!(decided(&["f16", "bf16", "f32"], SAFE), (Dtype::Float32, Rule::Wider));
-    assert_eq!(decided(&["u64", "i8", "f16"], UNSAFE), (Dtype::Float16, Rule::IntFloat));
-    assert_eq!(decided(&["f8e4m3", "f8e5m2", "bf16"], UNSAFE), (Dtype::Bfloat16, Rule::Wider));
-    assert_eq!(decided(&["f8e8m0", "i8", "f32"], SAFE), (Dtype::Float32, Rule::Wider));
-    assert_eq!(decided(&["bool", "bool", "u4"], SAFE), (Dtype::Uint4, Rule::Bool));
-    assert_eq!(decided(&["c64", "f16", "i8"], SAFE), (Dtype::Complex64, Rule::Complex));
-    assert_eq!(decided(&["c64", "f64", "i8"], UNSAFE), (Dtype::Complex128, Rule::Complex));
-    assert_eq!(decided(&["u8"], SAFE), (Dtype::Uint8, Rule::Equal));
+    assert_eq!(decided(&["u8", "i8", "i16"], SAFE), (Dtype::Int16, PromoteRule::UnsignedSigned));
+    assert_eq!(decided(&["f16", "bf16", "f32"], SAFE), (Dtype::Float32, PromoteRule::Wider));
+    assert_eq!(decided(&["u64", "i8", "f16"], UNSAFE), (Dtype::Float16, PromoteRule::IntFloat));
+    assert_eq!(decided(&["f8e4m3", "f8e5m2", "bf16"], UNSAFE), (Dtype::Bfloat16, PromoteRule::Wider));
+    assert_eq!(decided(&["f8e8m0", "i8", "f32"], SAFE), (Dtype::Float32, PromoteRule::Wider));
+    assert_eq!(decided(&["bool", "bool", "u4"], SAFE), (Dtype::Uint4, PromoteRule::Bool));
+    assert_eq!(decided(&["c64", "f16", "i8"], SAFE), (Dtype::Complex64, PromoteRule::Complex));
+    assert_eq!(decided(&["c64", "f64", "i8"], UNSAFE), (Dtype::Complex128, PromoteRule::Complex));
+    assert_eq!(decided(&["u8"], SAFE), (Dtype::Uint8, PromoteRule::Equal));
 }
 
 #[test]
 fn the_target_for_uint64_counts_where_uint64_meets_a_signed_integer() {
-    let attributes = Attributes { u64_target: Dtype::Int64, ..UNSAFE };
-    assert_eq!(decided(&["u64", "i8"], attributes), (Dtype::Int64, Rule::U64Target));
-    assert_eq!(decided(&["u64", "bool", "i8"], attributes), (Dtype::Int64, Rule::U64Target));
-    assert_eq!(decided(&["u64", "u8"], attributes), (Dtype::Uint64, Rule::Wider));
-    assert_eq!(decided(&["u32", "i8"], attributes), (Dtype::Int64, Rule::UnsignedSigned));
-    assert_eq!(decided(&["u64", "f16"], attributes), (Dtype::Float16, Rule::IntFloat));
-    assert!(promote(&inputs(&["u64", "i8"]), &Attributes { is_unsafe: false, ..attributes }).is_err());
+    let attributes = PromoteAttributes { u64_target: Dtype::Int64, ..UNSAFE };
+    assert_eq!(decided(&["u64", "i8"], attributes), (Dtype::Int64, PromoteRule::U64Target));
+    assert_eq!(decided(&["u64", "bool", "i8"], attributes), (Dtype::Int64, PromoteRule::U64Target));
+    assert_eq!(decided(&["u64", "u8"], attributes), (Dtype::Uint64, PromoteRule::Wider));
+    assert_eq!(decided(&["u32", "i8"], attributes), (Dtype::Int64, PromoteRule::UnsignedSigned));
+    assert_eq!(decided(&["u64", "f16"], attributes), (Dtype::Float16, PromoteRule::IntFloat));
+    assert!(promote(&inputs(&["u64", "i8"]), &PromoteAttributes { is_unsafe: false, ..attributes }).is_err());
 }
 
 #[test]
@@ -213,11 +214,11 @@ fn one_step_takes_92_of_openvinos_680_triples_that_two_steps_in_some_order_refus
 #[test]
 fn order_decides_nothing_whichever_are_scalars() {
     for attributes in [SAFE_SCALAR, UNSAFE_SCALAR] {
-        let all: Vec<Input> = numeric()
+        let all: Vec<PromoteInput> = numeric()
             .into_iter()
-            .flat_map(|dtype| [false, true].map(|is_scalar| Input { name: "", dtype, is_scalar }))
+            .flat_map(|dtype| [false, true].map(|is_scalar| PromoteInput { name: "", dtype, is_scalar }))
             .collect();
-        let of = |inputs: &[Input]| promote(inputs, &attributes).ok();
+        let of = |inputs: &[PromoteInput]| promote(inputs, &attributes).ok();
         for (&a, &b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
             assert_eq!(of(&[a, b]), of(&[b, a]), "{a:?} {b:?}");
             for &c in &all {
@@ -246,7 +247,7 @@ fn codes(dtype: Dtype) -> Vec<u64> {
 
 /// How many values of a type another one lacks.
 fn lost(source: Dtype, target: Dtype) -> u64 {
-    let rules = cast::Attributes::default().rules();
+    let rules = cast::CastAttributes::default().rules();
     let (from, to) = (Storage::per_byte(source), Storage::per_byte(target));
     let kernel = Kernel::cast(from, to, &rules).unwrap_or_else(|| panic!("{source} {target}"));
     let codes = codes(source);
@@ -266,7 +267,10 @@ fn a_safe_type_holds_every_value_of_every_input() {
     for &a in &numeric() {
         for &b in &numeric() {
             for (attributes, is_scalar) in [(SAFE, false), (SAFE_SCALAR, true)] {
-                let pair = [Input { name: "A", dtype: a, is_scalar }, Input { name: "B", dtype: b, is_scalar: false }];
+                let pair = [
+                    PromoteInput { name: "A", dtype: a, is_scalar },
+                    PromoteInput { name: "B", dtype: b, is_scalar: false },
+                ];
                 let Ok(decision) = promote(&pair, &attributes) else { continue };
                 // A complex type's parts are what must hold the values.
                 let (source, target) = (a.part(), decision.dtype.part());
@@ -325,7 +329,7 @@ fn an_integer_in_a_float_too_narrow_is_refused() {
 fn the_cast_that_is_advised_mends_the_pair() {
     let mut mended = 0;
     for (a, b) in numeric().into_iter().flat_map(|a| numeric().into_iter().map(move |b| (a, b))) {
-        let pair = [(a, "A"), (b, "B")].map(|(dtype, name)| Input { name, dtype, is_scalar: false });
+        let pair = [(a, "A"), (b, "B")].map(|(dtype, name)| PromoteInput { name, dtype, is_scalar: false });
         let Err(error) = promote(&pair, &SAFE) else { continue };
         let message = error.remedy_text().unwrap_or_default();
         let Some(float) = message.split("cast B to ").nth(1).and_then(|rest| rest.strip_suffix(" first")) else {
@@ -362,7 +366,7 @@ fn uint64_with_a_signed_integer_is_refused() {
          (24 bits of precision), or --unsafe --u64-target TYPE to choose the type"
     );
     assert_eq!(
-        refusal(&["u8", "int8", "u64"], Attributes { u64_target: Dtype::Int64, ..SAFE }),
+        refusal(&["u8", "int8", "u64"], PromoteAttributes { u64_target: Dtype::Int64, ..SAFE }),
         "cannot promote uint64 (C) and int8 (B): no integer type holds both\nuse --unsafe to convert all to int64, \
          or --unsafe --u64-target TYPE to choose the type"
     );
@@ -447,8 +451,8 @@ fn the_target_for_uint64_is_a_number_or_bool() {
 fn long_and_hostile_names_are_shortened() {
     let name = "x\u{1b}".repeat(1000);
     let pair = [
-        Input { name: &name, dtype: Dtype::Uint8, is_scalar: false },
-        Input { name: "B", dtype: Dtype::Int8, is_scalar: false },
+        PromoteInput { name: &name, dtype: Dtype::Uint8, is_scalar: false },
+        PromoteInput { name: "B", dtype: Dtype::Int8, is_scalar: false },
     ];
     let message = promote(&pair, &SAFE).unwrap_err().to_string();
     assert!(message.len() < 2000 && !message.contains('\u{1b}'), "{message}");

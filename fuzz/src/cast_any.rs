@@ -1,7 +1,7 @@
 //! Any file, any options: the whole way from the bytes to the output, as `tcast cast` goes it.
 
 use super::elements::{MOST, check_places, check_plan, write};
-use super::trial::{MIB, check_error, survey, within};
+use super::trial::{MIB, check_error, probe, within};
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tcast::dtype::Dtype;
 use tcast::kernel::{Condition, Loss, OutOfRange, RoundMode};
 use tcast::measure::distribution;
 use tcast::operator::Operator;
-use tcast::operator::cast::{Attributes, Opset};
+use tcast::operator::cast::{CastAttributes, Opset};
 use tcast::plan::{self, Request, Spread};
 use tcast::progress::Silent;
 use tcast::report::{FileReport, Report, page};
-use tcast::scaled::Codes;
+use tcast::scaled::ScaledCodes;
 use tcast::select::{Pattern, Rule, Selection};
 
 /// Bytes at the end of the input that choose the options; before them stands the file.
@@ -49,11 +49,11 @@ pub fn cast_any(bytes: &[u8]) {
         choice @ 0..4 => {
             let known = CONTAINERS.iter().find(|container| container.recognises(file));
             let onnx = if choice == 0 { "onnx" } else { "pb" };
-            known.map_or(onnx, |container| container.facts().extension)
+            known.map_or(onnx, |container| container.format_info().extension)
         }
-        other => CONTAINERS[other % 4].facts().extension,
+        other => CONTAINERS[other % 4].format_info().extension,
     };
-    let Some(mut input) = survey(extension, file, 8 * MIB + 128 * file.len()) else { return };
+    let Some(mut input) = probe(extension, file, 8 * MIB + 128 * file.len()) else { return };
     check_places(&input);
     within(64 * MIB + 256 * bytes.len(), || inspect(&input));
     if let Some(error) = input.contents.unreadable.pop() {
@@ -80,7 +80,7 @@ fn inspect(input: &Input) {
 
 fn convert(input: &Input, choices: &mut Choices) {
     let container = CONTAINERS[choices.below(CONTAINERS.len())];
-    let attributes = Attributes {
+    let attributes = CastAttributes {
         saturate: choices.one_of(&[None, Some(true), Some(false)]),
         round_mode: choices.one_of(&[None, Some(RoundMode::Up), Some(RoundMode::Down), Some(RoundMode::Nearest)]),
         out_of_range: choices.one_of(&[OutOfRange::Wrap, OutOfRange::Saturate, OutOfRange::Error]),
@@ -118,7 +118,7 @@ fn convert(input: &Input, choices: &mut Choices) {
         let form = plan::source_form(tensor, None).ok();
         (input.name_of(tensor), form.map(Form::dtype))
     });
-    let codes = flag(4).then(|| Codes::find(&dtypes.collect::<Vec<_>>(), &[], None));
+    let codes = flag(4).then(|| ScaledCodes::find(&dtypes.collect::<Vec<_>>(), &[], None));
     let mut request = Request::new(operator, &selection, container);
     (request.from, request.codes, request.fail_on) = (from, codes.as_ref(), &losses);
     let plans = match plan::build(&request, inputs, spread, &|_| ()) {
@@ -132,7 +132,7 @@ fn convert(input: &Input, choices: &mut Choices) {
         if plan.len > MOST {
             continue;
         }
-        let extension = container.facts().extension;
+        let extension = container.format_info().extension;
         let Ok((output, outcomes)) = write(plan, inputs, threads, extension) else { return };
         check_places(&output);
         assert_eq!((outcomes.len(), output.contents.tensors.len()), (plan.steps.len(), plan.steps.len()));
@@ -140,7 +140,7 @@ fn convert(input: &Input, choices: &mut Choices) {
             let Elements::Typed(form) = written.elements else { panic!("the type of {} was lost", step.name()) };
             assert_eq!(form.dtype(), step.dtypes().1, "{}", step.name());
             assert_eq!((&written.shape, written.count), (&step.source().shape, step.source().count));
-            assert!(!container.facts().has_names || written.name == step.name(), "{}", step.name());
+            assert!(!container.format_info().has_names || written.name == step.name(), "{}", step.name());
             // Complex numbers have two parts each.
             assert!(Loss::ALL.iter().all(|loss| outcome.counts[*loss] <= 2 * step.source().count));
         }

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use tcast::container::checkpoint::{
-    CONFIG, Checkpoint, INDEX, index_text, is_plain, open, quantization, survey, with_dtype,
+    CONFIG, Checkpoint, INDEX, index_text, is_plain, open, probe, quantization, with_dtype,
 };
 use tcast::container::{Form, SHARDS};
 use tcast::dtype::Dtype;
 use tcast::operator::Operator;
-use tcast::operator::cast::Attributes;
+use tcast::operator::cast::CastAttributes;
 use tcast::plan::{self, Request, Spread};
-use tcast::scaled::Codes;
+use tcast::scaled::ScaledCodes;
 use tcast::select::Selection;
 
 /// The shards that are there, whatever the index says, and a file that is none.
@@ -54,7 +54,7 @@ pub fn checkpoint_index(bytes: &[u8]) {
 }
 
 fn check_folder(folder: &Path) {
-    match survey(folder) {
+    match probe(folder) {
         Ok(found) => {
             for path in found.paths() {
                 let name = path.file_name().and_then(|name| name.to_str()).expect("a name that was text");
@@ -75,9 +75,9 @@ fn convert(folder: &Path, found: &Checkpoint) {
         .tensors()
         .map(|(shard, tensor)| (shard.name_of(tensor), plan::source_form(tensor, None).ok().map(Form::dtype)))
         .collect();
-    let codes = Codes::find(&names, &[], quantization(folder).ok().flatten().as_deref());
+    let codes = ScaledCodes::find(&names, &[], quantization(folder).ok().flatten().as_deref());
     let selection = Selection { to: Some(Dtype::Float8E5M2), all: true, ..Selection::default() };
-    let operator = Operator::Cast(Attributes::default());
+    let operator = Operator::Cast(CastAttributes::default());
     let mut request = Request::new(operator, &selection, SHARDS);
     request.codes = Some(&codes);
     match plan::build(&request, &found.shards, Spread::AsInputs, &|_| ()) {

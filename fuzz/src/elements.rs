@@ -142,7 +142,7 @@ pub(crate) fn check_written_again(input: &Input) {
     if plan.len > MOST {
         return;
     }
-    let again = match write(plan, slice::from_ref(input), 1, container.facts().extension) {
+    let again = match write(plan, slice::from_ref(input), 1, container.format_info().extension) {
         Ok((again, _)) => again,
         Err(error) => return assert!(!is_sound, "{error}"),
     };
@@ -159,7 +159,7 @@ pub(crate) fn check_written_again(input: &Input) {
         pairs.sort();
         pairs
     };
-    let added = match (&input.contents.metadata, container.facts().metadata) {
+    let added = match (&input.contents.metadata, container.format_info().metadata) {
         // What tells a stored type needs metadata, and readers want a mark in any.
         (None, Metadata::Marked(name, value)) if again.contents.metadata.is_some() => {
             vec![(name.to_owned(), value.to_owned())]

@@ -11,7 +11,7 @@ pub use cast_any::cast_any;
 pub use checkpoint::checkpoint_index;
 pub use strings::string_parsing;
 
-use trial::{MIB, survey};
+use trial::{MIB, probe};
 
 /// Panics where something does not hold.
 pub type Check = fn(&[u8]);
@@ -50,7 +50,7 @@ pub fn zip_members(bytes: &[u8]) {
 fn read_and_write(extension: &str, bytes: &[u8]) {
     // A record of a few bytes in the file is a tensor, a name or a pair of metadata in memory; a header of an array in
     // an archive can be a MiB, whatever it is compressed to.
-    if let Some(input) = survey(extension, bytes, 8 * MIB + 128 * bytes.len()) {
+    if let Some(input) = probe(extension, bytes, 8 * MIB + 128 * bytes.len()) {
         elements::check_places(&input);
         elements::check_written_again(&input);
     }

@@ -1,7 +1,7 @@
 //! Texts that become something: numbers, types, patterns, sizes.
 
 use super::trial::{MIB, within};
-use tcast::cli::{ElementRange, Partition, Position, Size, Tolerance};
+use tcast::cli::{ElementRange, Partition, Position, Size, ToleranceArg};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Loss, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
 use tcast::operator::cast::Opset;
@@ -144,8 +144,8 @@ fn check_argument(text: &str) {
     {
         assert!(start <= end);
     }
-    if let Ok(Tolerance(number)) = text.parse() {
-        assert_eq!(Tolerance(number).to_string().parse(), Ok(Tolerance(number)));
+    if let Ok(ToleranceArg(number)) = text.parse() {
+        assert_eq!(ToleranceArg(number).to_string().parse(), Ok(ToleranceArg(number)));
     }
     if let Ok(rename) = text.parse::<Rename>() {
         assert_eq!(rename.to_string(), text);

@@ -32,11 +32,11 @@ pub(crate) fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
 }
 
 /// Opens bytes as a file of some name; `None` where it is refused.
-pub(crate) fn survey(extension: &str, bytes: &[u8], limit: usize) -> Option<Input> {
+pub(crate) fn probe(extension: &str, bytes: &[u8], limit: usize) -> Option<Input> {
     in_folder(|folder| {
         let path = folder.join(format!("in.{extension}"));
         fs::write(&path, bytes).expect("the folder can be written to");
-        within(limit, || container::survey(&path)).inspect_err(check_error).ok()
+        within(limit, || container::probe(&path)).inspect_err(check_error).ok()
     })
 }
 

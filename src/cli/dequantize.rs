@@ -41,7 +41,7 @@ pub struct DequantizeArgs {
 
     /// How products of codes and scales are rounded
     #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
-    pub arithmetic: Rounding,
+    pub arithmetic: RoundingArg,
 
     /// Decode only weights whose name matches; repeatable
     ///
@@ -125,7 +125,7 @@ Exit codes:
 
 /// How products of codes and scales are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Rounding {
+pub enum RoundingArg {
     /// As the library of the layout rounds them: the same bytes
     Library,
     /// The exact product, rounded once

@@ -77,13 +77,13 @@ pub struct DiffArgs {
     ///
     /// Absolute, not relative. NaN and Inf must be the same.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
-    pub tolerance: Option<Tolerance>,
+    pub tolerance: Option<ToleranceArg>,
 
     /// Values with |A - B| <= T + R * |A| are no difference
     ///
     /// T is that of --tolerance, or 0. NaN and Inf must be the same.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
-    pub rtol: Option<Tolerance>,
+    pub rtol: Option<ToleranceArg>,
 
     /// What opaque bytes (V1, u1, U8) mean
     ///
@@ -122,16 +122,16 @@ pub struct DiffArgs {
 
 /// How far values may be apart: finite, and not below 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance(pub f64);
+pub struct ToleranceArg(pub f64);
 
-impl std::fmt::Display for Tolerance {
+impl std::fmt::Display for ToleranceArg {
     /// With an exponent where there would be many zeros.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(format!("{:?}", self.0).trim_end_matches(".0"))
     }
 }
 
-impl std::str::FromStr for Tolerance {
+impl std::str::FromStr for ToleranceArg {
     type Err = String;
 
     /// # Errors

@@ -10,8 +10,8 @@ mod promote;
 pub use crate::job::Partition;
 pub use bitcast::{BitcastArgs, ElementRange, Position};
 pub use cast::{CastArgs, ShardArgs, Size, ValueArgs};
-pub use dequantize::{DequantizeArgs, Rounding};
-pub use diff::{DiffArgs, Tolerance};
+pub use dequantize::{DequantizeArgs, RoundingArg};
+pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
 

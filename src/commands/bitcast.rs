@@ -9,7 +9,7 @@ use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Malformed, Storage};
-use crate::measure::bits::{Style, bits_json, bits_row, codes, hex_json, hex_row, per_row};
+use crate::measure::bits::{RenderStyle, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::select::Selection;
@@ -49,7 +49,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let [path] = &args.inputs[..] else {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
     };
-    let mut source = checkpoint::survey(path)?;
+    let mut source = checkpoint::probe(path)?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // it may be in there
@@ -172,7 +172,7 @@ fn print_elements(
 ) -> Result<(), Failure> {
     let is_terminal = io::stdout().is_terminal();
     let width = terminal_size::terminal_size().map_or(80, |(width, _)| width.0.into());
-    let style = Style { is_terminal, index_width: range.end.saturating_sub(1).to_string().len(), width };
+    let style = RenderStyle { is_terminal, index_width: range.end.saturating_sub(1).to_string().len(), width };
     let mut output = BufWriter::new(anstream::stdout().lock());
     let row_len = if args.hex { per_row(dtype) } else { 1 };
     let mut index = range.start;

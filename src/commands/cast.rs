@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::job::{Job, Measures};
 use crate::kernel::{Condition, Loss, OutOfRange};
 use crate::operator::Operator;
-use crate::operator::cast::{Attributes, Opset};
+use crate::operator::cast::{CastAttributes, Opset};
 use crate::select::{Rule, Selection};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -80,9 +80,9 @@ fn fail_on(args: &CastArgs) -> Vec<Condition> {
     conditions
 }
 
-fn attributes(args: &CastArgs) -> Attributes {
+fn attributes(args: &CastArgs) -> CastAttributes {
     let values = &args.values;
-    Attributes {
+    CastAttributes {
         saturate: values.saturate.or(values.no_saturate.then_some(false)),
         round_mode: values.round_mode,
         out_of_range: values.out_of_range.unwrap_or(OutOfRange::Wrap),
@@ -91,7 +91,7 @@ fn attributes(args: &CastArgs) -> Attributes {
 }
 
 /// The attributes in effect, with the defaults of what was not given.
-fn attributes_in_effect(args: &CastArgs, attributes: Attributes) -> Value {
+fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let rules = attributes.rules();
     json!({

@@ -30,7 +30,7 @@ struct Recorded {
 }
 
 /// A tensor by its name, and what is wrong with it; `None` if nothing is.
-type Line = (String, Option<String>);
+type CheckedTensor = (String, Option<String>);
 
 /// Whether all tensors are what the report says.
 ///
@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<Recorded> {
 }
 
 /// What is wrong with each tensor of the report; then what is there besides.
-fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<Line>> {
+fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<CheckedTensor>> {
     // One tensor is itself under any name: that of a .npy file is its file's.
     let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };
     let only = only.filter(|_| source.tensors().count() == 1);
@@ -115,7 +115,7 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
         wrong(tensor).map(|wrong| (tensor.name.to_string(), wrong))
     };
     let lines = each(threads(args.threads), recorded.tensors.len(), line);
-    let mut lines: Vec<Line> = lines.into_iter().collect::<Result<_>>()?;
+    let mut lines: Vec<CheckedTensor> = lines.into_iter().collect::<Result<_>>()?;
     let known: HashSet<&str> = recorded.tensors.iter().map(|tensor| &*tensor.name).collect();
     let more = source.tensors().map(|(_, tensor)| name(tensor)).filter(|name| !known.contains(name.as_str()));
     lines.extend(more.map(|name| (name, Some("is not in the report".to_owned()))));

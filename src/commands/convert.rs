@@ -9,7 +9,7 @@ use crate::container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, Existing, Job, JobInput, Measures, Publish};
+use crate::job::{self, IfExists, Job, JobInput, Measures, Publish};
 use crate::operator::Operator;
 use crate::select::Selection;
 use crate::text::quoted;
@@ -39,11 +39,11 @@ pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, option
 }
 
 /// What `--force` and `--skip-existing` say.
-pub(super) fn existing(force: bool, skip: bool) -> Existing {
+pub(super) fn existing(force: bool, skip: bool) -> IfExists {
     match (force, skip) {
-        (true, _) => Existing::Replace,
-        (false, true) => Existing::Skip,
-        (false, false) => Existing::Refuse,
+        (true, _) => IfExists::Replace,
+        (false, true) => IfExists::Skip,
+        (false, false) => IfExists::Refuse,
     }
 }
 

@@ -4,7 +4,7 @@ use super::convert::{job, options, write};
 use super::observer::Console;
 use super::results::Task;
 use super::{check_matched, finish, warn};
-use crate::cli::{DequantizeArgs, Rounding};
+use crate::cli::{DequantizeArgs, RoundingArg};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{self, Job, JobInput, Measures, Quantized};
@@ -34,8 +34,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;
     let arithmetic = match args.arithmetic {
-        Rounding::Library => Arithmetic::Library,
-        Rounding::Exact => Arithmetic::Exact,
+        RoundingArg::Library => Arithmetic::Library,
+        RoundingArg::Exact => Arithmetic::Exact,
     };
     let decoding = quantized.decode(&wanted, target, arithmetic, args.keep_activation_scales)?;
     if !args.file.quiet && !decoding.left_out.is_empty() {

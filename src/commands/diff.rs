@@ -7,7 +7,7 @@ use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::measure::compare::{self, Difference, Found, Options, Outcome, Status};
+use crate::measure::compare::{self, CompareOptions, Comparison, Difference, FileTensor, Status};
 use crate::plan;
 use crate::progress;
 use crate::select::Selection;
@@ -36,7 +36,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     let (a, b) = (checkpoint::open(&args.a)?, checkpoint::open(b)?);
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
     let lines = matched(&a, &b, args)?;
-    let comparison = Comparison::new(args, lines);
+    let comparison = DiffResult::new(args, lines);
     a.check_unchanged()?;
     b.check_unchanged()?;
     if args.json {
@@ -59,30 +59,30 @@ fn tolerance(args: &DiffArgs) -> Option<compare::Tolerance> {
 }
 
 /// A tensor of A, of B, or of both.
-struct Line<'a> {
+struct DiffRow<'a> {
     name: &'a str,
-    sides: [Option<Found<'a>>; 2],
+    sides: [Option<FileTensor<'a>>; 2],
 }
 
 /// The tensors that are chosen, in the order of A; then those that only B has.
-fn matched<'a>(a: &'a Checkpoint, b: &'a Checkpoint, args: &DiffArgs) -> Result<Vec<Line<'a>>> {
-    let (in_a, in_b): (Vec<Found>, Vec<Found>) = (a.tensors().collect(), b.tensors().collect());
-    let name = |(input, tensor): Found<'a>| input.name_of(tensor);
+fn matched<'a>(a: &'a Checkpoint, b: &'a Checkpoint, args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
+    let (in_a, in_b): (Vec<FileTensor>, Vec<FileTensor>) = (a.tensors().collect(), b.tensors().collect());
+    let name = |(input, tensor): FileTensor<'a>| input.name_of(tensor);
     let lines = if let ([a], [b]) = (&in_a[..], &in_b[..]) {
-        vec![Line { name: name(*a), sides: [Some(*a), Some(*b)] }]
+        vec![DiffRow { name: name(*a), sides: [Some(*a), Some(*b)] }]
     } else {
         let mut others: HashMap<&str, VecDeque<usize>> = HashMap::new();
         for (at, found) in in_b.iter().enumerate() {
             others.entry(name(*found)).or_default().push_back(at);
         }
-        let mut only_in_b: Vec<Option<Found>> = in_b.iter().copied().map(Some).collect();
+        let mut only_in_b: Vec<Option<FileTensor>> = in_b.iter().copied().map(Some).collect();
         let mut lines = Vec::new();
         for found in in_a {
             let other = others.get_mut(name(found)).and_then(VecDeque::pop_front).and_then(|at| only_in_b[at].take());
-            lines.push(Line { name: name(found), sides: [Some(found), other] });
+            lines.push(DiffRow { name: name(found), sides: [Some(found), other] });
         }
         let rest = only_in_b.into_iter().flatten();
-        lines.extend(rest.map(|found| Line { name: name(found), sides: [None, Some(found)] }));
+        lines.extend(rest.map(|found| DiffRow { name: name(found), sides: [None, Some(found)] }));
         lines
     };
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
@@ -97,22 +97,22 @@ fn matched<'a>(a: &'a Checkpoint, b: &'a Checkpoint, args: &DiffArgs) -> Result<
 }
 
 /// What was found.
-struct Comparison<'a> {
+struct DiffResult<'a> {
     args: &'a DiffArgs,
-    lines: Vec<Line<'a>>,
+    lines: Vec<DiffRow<'a>>,
     /// Of each line.
-    outcomes: Vec<Result<Outcome>>,
+    outcomes: Vec<Result<Comparison>>,
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> DiffResult<'a> {
     /// Reads all values.
-    fn new(args: &'a DiffArgs, lines: Vec<Line<'a>>) -> Self {
+    fn new(args: &'a DiffArgs, lines: Vec<DiffRow<'a>>) -> Self {
         let bytes = lines.iter().filter_map(|line| match line.sides {
             [Some((_, a)), Some((_, b))] if a.shape == b.shape => Some(a.data.stored_len() + b.data.stored_len()),
             _ => None,
         });
         let progress = progress::shown("comparing", bytes.sum(), args.quiet);
-        let options = Options {
+        let options = CompareOptions {
             from: args.from,
             tolerance: tolerance(args),
             threads: threads(args.threads),
@@ -120,8 +120,8 @@ impl<'a> Comparison<'a> {
         };
         let outcomes = lines.iter().map(|line| match line.sides {
             [Some(a), Some(b)] => compare::of([a, b], &options),
-            [_, None] => Ok(Outcome::of(Status::OnlyInA)),
-            [None, _] => Ok(Outcome::of(Status::OnlyInB)),
+            [_, None] => Ok(Comparison::of(Status::OnlyInA)),
+            [None, _] => Ok(Comparison::of(Status::OnlyInB)),
         });
         let outcomes = outcomes.collect();
         Self { args, lines, outcomes }
@@ -163,9 +163,9 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    fn tensor_json(&self, line: &Line, outcome: &Result<Outcome>) -> Value {
+    fn tensor_json(&self, line: &DiffRow, outcome: &Result<Comparison>) -> Value {
         let [a, b] = line.sides;
-        let dtype = |side: Option<Found>| side.and_then(|(_, tensor)| self.dtype(tensor)).map(Dtype::name);
+        let dtype = |side: Option<FileTensor>| side.and_then(|(_, tensor)| self.dtype(tensor)).map(Dtype::name);
         let outcome_or_none = outcome.as_ref().ok();
         let first = outcome_or_none.and_then(|outcome| outcome.first.as_ref()).map(|Difference { index, elements }| {
             let [a, b] = elements;
@@ -223,7 +223,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// What differs in a word or two, and the rest of it.
-    fn row(&self, line: &Line, outcome: &Outcome) -> [String; 2] {
+    fn row(&self, line: &DiffRow, outcome: &Comparison) -> [String; 2] {
         let [a, b] = line.sides.map(|side| side.map(|(_, tensor)| tensor));
         let described = |tensor: Option<&Tensor>| {
             tensor.map_or(String::new(), |tensor| format!("{} {:?}", self.type_name(tensor), tensor.shape))
@@ -281,7 +281,7 @@ impl<'a> Comparison<'a> {
 }
 
 /// The figures, where every position has its indices beside it.
-fn figures_json(outcome: &Outcome) -> Option<Value> {
+fn figures_json(outcome: &Comparison) -> Option<Value> {
     let mut figures = json!(outcome.figures.as_ref()?);
     let [absolute, relative] = &outcome.largest_at;
     figures["max_abs_error_index"] = json!(absolute);
@@ -290,7 +290,7 @@ fn figures_json(outcome: &Outcome) -> Option<Value> {
 }
 
 /// How much differs, where it begins, and how far it goes.
-fn told(outcome: &Outcome, line: &Line, with_bits: bool) -> String {
+fn told(outcome: &Comparison, line: &DiffRow, with_bits: bool) -> String {
     let count = line.sides[0].map_or(0, |(_, tensor)| tensor.count);
     let mut text = format!("{} of {count}", outcome.differing);
     if let Some(Difference { index, elements }) = &outcome.first {

@@ -5,7 +5,8 @@ use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Tensor, indices, position};
 use crate::error::{Error, Result};
-use crate::measure::distribution::{self, Distribution, Histogram, Number};
+use crate::measure::distribution::{self, Distribution, Histogram};
+use crate::measure::number::Number;
 use crate::plan;
 use crate::progress;
 use crate::report::serialize_with;
@@ -20,7 +21,7 @@ use std::fmt::Write as _;
 const SCHEMA: u32 = 1;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
-    let folder = checkpoint::survey(&args.input)?;
+    let folder = checkpoint::probe(&args.input)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     let mut listing = Listing { args, folder: &folder, selection: &selection, stats: Vec::new() };
     if !args.quiet {
@@ -54,7 +55,7 @@ struct Listing<'a> {
 }
 
 /// A tensor with the file that it is in.
-struct Entry<'a> {
+struct InspectedTensor<'a> {
     shard: usize,
     input: &'a Input,
     tensor: &'a Tensor,
@@ -62,7 +63,7 @@ struct Entry<'a> {
     form: Option<Form>,
 }
 
-impl Entry<'_> {
+impl InspectedTensor<'_> {
     fn dtype(&self) -> String {
         match (self.form, self.tensor.elements) {
             (Some(form), _) | (None, Elements::Typed(form)) => form.dtype().to_string(),
@@ -82,12 +83,12 @@ impl Entry<'_> {
 }
 
 impl<'a> Listing<'a> {
-    fn entries(&self) -> Vec<Entry<'a>> {
+    fn entries(&self) -> Vec<InspectedTensor<'a>> {
         let (shards, from) = (self.folder.shards.iter().enumerate(), self.args.from);
         let all = shards.flat_map(|(shard, input)| {
             input.contents.tensors.iter().map(move |tensor| {
                 let form = plan::source_form(tensor, from).ok();
-                Entry { shard, input, tensor, form }
+                InspectedTensor { shard, input, tensor, form }
             })
         });
         all.filter(|entry| self.selection.selects(entry.input.name_of(entry.tensor))).collect()
@@ -98,7 +99,7 @@ impl<'a> Listing<'a> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.data.stored_len()).sum();
         let progress = progress::shown("reading the values", bytes, self.args.quiet);
-        let measure = |entry: &Entry| {
+        let measure = |entry: &InspectedTensor| {
             let Some(form) = entry.form else { return Ok(None) };
             distribution::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
                 .map_err(|error| error.in_file(entry.input.path()))
@@ -111,7 +112,7 @@ impl<'a> Listing<'a> {
     }
 
     /// Tensors, elements and bytes of each type.
-    fn totals(entries: &[Entry]) -> BTreeMap<String, [u64; 3]> {
+    fn totals(entries: &[InspectedTensor]) -> BTreeMap<String, [u64; 3]> {
         let mut totals: BTreeMap<String, [u64; 3]> = BTreeMap::new();
         for entry in entries {
             let total = totals.entry(entry.dtype()).or_default();
@@ -123,7 +124,7 @@ impl<'a> Listing<'a> {
     }
 
     /// The JSON document, but for the tensors.
-    fn json_head(&self, entries: &[Entry]) -> Value {
+    fn json_head(&self, entries: &[InspectedTensor]) -> Value {
         let totals = Self::totals(entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
             json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes })
         });
@@ -132,7 +133,7 @@ impl<'a> Listing<'a> {
                 input.contents.metadata.iter().flatten().map(|(key, value)| (key.clone(), json!(value))).collect();
             json!({
                 "file": self.folder.shard_name(input),
-                "container": input.container.facts().extension,
+                "container": input.container.format_info().extension,
                 "bytes": input.len(),
                 "metadata": metadata,
                 "ignored": input.contents.ignored,
@@ -192,7 +193,7 @@ impl<'a> Listing<'a> {
     }
 
     /// The figures of each tensor, and where the values of all lie among the powers of two.
-    fn figures(&self, entries: &[Entry]) -> String {
+    fn figures(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
             let _ = writeln!(text, "{}", shorten(entry.input.name_of(entry.tensor)));
@@ -203,7 +204,7 @@ impl<'a> Listing<'a> {
             };
         }
         // Position ids and masks say nothing about where weights lie.
-        let is_float = |entry: &Entry| entry.form.is_some_and(|form| form.dtype().is_floating());
+        let is_float = |entry: &InspectedTensor| entry.form.is_some_and(|form| form.dtype().is_floating());
         let has_floats = entries.iter().any(is_float);
         let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || is_float(entry));
         let all: Histogram = chosen
@@ -224,7 +225,7 @@ impl<'a> Listing<'a> {
         let tensors = counted(count as u64, "tensor");
         if self.folder.folder.is_none() {
             let input = &self.folder.shards[0];
-            return format!("{path}: {}, {tensors}, {}\n", input.container.facts().extension, size(input.len()));
+            return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
         }
         let shards = &self.folder.shards;
         let all = size(self.folder.bytes());
@@ -250,7 +251,7 @@ impl Serialize for Listing<'_> {
     }
 }
 
-fn tensor_json(entry: &Entry, stats: Option<&Result<Option<Distribution>>>) -> Value {
+fn tensor_json(entry: &InspectedTensor, stats: Option<&Result<Option<Distribution>>>) -> Value {
     let mut value = json!({
         "name": entry.input.name_of(entry.tensor),
         "file": entry.shard,

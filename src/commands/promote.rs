@@ -10,7 +10,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{self, FileReport, Job, JobInput, Measures, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
-use crate::operator::promote::{self, Attributes, Decision};
+use crate::operator::promote::{self, Decision, PromoteAttributes};
 use crate::operator::{Operator, cast};
 use crate::plan;
 use crate::select::Selection;
@@ -39,11 +39,14 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let inputs = job::open(&args.inputs, Publish::Together, &Console { is_quiet: args.quiet }, |error, _| error)?;
     plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
     let operands = operands(args, &inputs)?;
-    let attributes =
-        Attributes { is_unsafe: args.r#unsafe, pytorch_scalar: args.pytorch_scalar, u64_target: args.u64_target };
-    let named: Vec<promote::Input> = operands
+    let attributes = PromoteAttributes {
+        is_unsafe: args.r#unsafe,
+        pytorch_scalar: args.pytorch_scalar,
+        u64_target: args.u64_target,
+    };
+    let named: Vec<promote::PromoteInput> = operands
         .iter()
-        .map(|operand| promote::Input {
+        .map(|operand| promote::PromoteInput {
             name: &operand.name,
             dtype: operand.dtype,
             is_scalar: operand.tensor.shape.is_empty(),
@@ -121,7 +124,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
         return Err(error.remedy("name the tensors in it with --tensor"));
     }
-    let attributes = cast::Attributes { saturate: args.saturate, ..cast::Attributes::default() };
+    let attributes = cast::CastAttributes { saturate: args.saturate, ..cast::CastAttributes::default() };
     let job = Job {
         operator: Operator::Promote(attributes),
         output: Some(output),

@@ -1,7 +1,7 @@
 //! Deflates the members of an archive that was written with stored ones.
 
 use super::Stream;
-use super::zip::{Member, NewMember, Unpacked, end_records, members};
+use super::zip::{NewMember, Unpacked, ZipMember, end_records, members};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::sink::{Appended, Sink};
@@ -22,7 +22,7 @@ pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64
     let mut lengths = Vec::new();
     let mut end = 0;
     for member in members(archive)? {
-        let Member { name, size, crc32, .. } = &member;
+        let ZipMember { name, size, crc32, .. } = &member;
         let mut new = NewMember { name, size: *size, deflated: Some(0), crc32: *crc32, start: end };
         let data = end + new.local_header().len() as u64;
         let mut encoder = DeflateEncoder::new(Appended { output, end: data }, Compression::new(6));

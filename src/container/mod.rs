@@ -45,7 +45,7 @@ pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 /// A file format that holds tensors: one of [`CONTAINERS`].
 pub trait Container: Format {
     /// What can be said of every file of the format.
-    fn facts(&self) -> Facts;
+    fn format_info(&self) -> FormatInfo;
 
     /// How a type is stored, in the words of the format; `None` when it cannot be.
     fn stores(&self, dtype: Dtype) -> Option<String>;
@@ -76,7 +76,7 @@ mod format {
 impl dyn Container + '_ {
     /// What to say of a type that the format cannot hold.
     pub(crate) fn refusal(&self, dtype: Dtype) -> Error {
-        cannot_hold(self.facts().extension, dtype)
+        cannot_hold(self.format_info().extension, dtype)
     }
 
     /// The tensor of a format that holds one.
@@ -87,9 +87,9 @@ impl dyn Container + '_ {
         if let [tensor] = tensors {
             return Ok(tensor);
         }
-        let several = CONTAINERS.iter().map(|container| container.facts()).filter(|facts| !facts.holds_one);
+        let several = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| !facts.holds_one);
         let several: Vec<&str> = several.map(|facts| facts.extension).collect();
-        let extension = self.facts().extension;
+        let extension = self.format_info().extension;
         Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.len()))
             .remedy(format!("name an output that ends in {}", one_of(&several))))
     }
@@ -99,14 +99,14 @@ impl dyn Container + '_ {
 /// member.
 #[must_use]
 pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
-    let is_archive = |container: &dyn Container| container.facts().extension == npz::Npz.facts().extension;
+    let is_archive = |container: &dyn Container| container.format_info().extension == npz::Npz.format_info().extension;
     let is_streamed = |tensor: &Tensor| matches!(tensor.data, Data::Streamed(_));
     is_archive(target) && is_archive(input.container) && input.contents.tensors.iter().any(is_streamed)
 }
 
 /// What can be said of every file of a format.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts {
+pub struct FormatInfo {
     /// The file name extension, without dot.
     pub extension: &'static str,
     /// A file holds one tensor and never more.
@@ -183,7 +183,7 @@ impl Input {
     /// What a tensor is called: by its file, where that holds one and gives it no name.
     #[must_use]
     pub fn name_of<'a>(&'a self, tensor: &'a Tensor) -> &'a str {
-        let is_nameless = tensor.name.is_empty() && self.container.facts().holds_one;
+        let is_nameless = tensor.name.is_empty() && self.container.format_info().holds_one;
         if is_nameless { &self.stem } else { &tensor.name }
     }
 }
@@ -344,7 +344,7 @@ pub struct FileLayout {
     /// Headers and the like with their offsets, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
     /// For each tensor, where it goes.
-    pub places: Vec<Place>,
+    pub places: Vec<Placement>,
     /// Length of the file.
     pub len: u64,
 }
@@ -352,19 +352,19 @@ pub struct FileLayout {
 /// Where a tensor goes in a new file, and how.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
-pub struct Place {
+pub struct Placement {
     /// How its elements are stored.
     pub form: Form,
     /// Where its bytes lie.
     pub range: Range<u64>,
     /// A checksum of them that is to be written as well.
-    pub seal: Option<Box<Seal>>,
+    pub crc: Option<Box<PendingCrc>>,
 }
 
 /// A CRC-32 that is known when a tensor is written, and belongs into the file.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
-pub struct Seal {
+pub struct PendingCrc {
     /// The sum of the bytes before the tensor's.
     pub before: crc32fast::Hasher,
     /// Where the sum of all is to be written, as 4 bytes, the lowest first.
@@ -374,9 +374,9 @@ pub struct Seal {
 /// Opens a file all of whose tensors can be read.
 ///
 /// # Errors
-/// As [`survey`], and when a tensor is unreadable.
+/// As [`probe`], and when a tensor is unreadable.
 pub fn open(path: &Path) -> Result<Input> {
-    let mut input = survey(path)?;
+    let mut input = probe(path)?;
     if input.contents.unreadable.is_empty() {
         return Ok(input);
     }
@@ -389,7 +389,7 @@ pub fn open(path: &Path) -> Result<Input> {
 /// # Errors
 /// When the file cannot be read, no container knows the bytes, the one that does finds them broken, or the file's
 /// name says that it is something else.
-pub fn survey(path: &Path) -> Result<Input> {
+pub fn probe(path: &Path) -> Result<Input> {
     let file = MappedFile::open(path)?;
     let in_file = |error: Error| error.in_file(path);
     if file.is_empty() {
@@ -398,7 +398,7 @@ pub fn survey(path: &Path) -> Result<Input> {
     let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
     let container = match (by_content, foreign_format(&file)) {
         (Some(container), _) => {
-            check_name(path, container.facts().extension)?;
+            check_name(path, container.format_info().extension)?;
             *container
         }
         (None, Some((what, remedy))) => return Err(in_file(Error::new(what).remedy(remedy))),
@@ -419,7 +419,7 @@ pub fn survey(path: &Path) -> Result<Input> {
 
 /// Refuses a file that is named as another format: somebody mixed something up.
 fn check_name(path: &Path, extension: &str) -> Result<()> {
-    match by_extension(path).map(|named| named.facts().extension) {
+    match by_extension(path).map(|named| named.format_info().extension) {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");
             let name = path.with_extension(extension);
@@ -435,19 +435,19 @@ pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
     // A file named `.npz` has no extension, though that is what is meant by it.
     let dotted = || path.file_name()?.to_str()?.strip_prefix('.');
     let extension = path.extension().map_or_else(dotted, |extension| extension.to_str())?.to_ascii_lowercase();
-    CONTAINERS.iter().find(|container| container.facts().extension == extension).copied()
+    CONTAINERS.iter().find(|container| container.format_info().extension == extension).copied()
 }
 
 /// `.npy, .npz or .pb`: the extensions of all containers.
 #[must_use]
 pub(crate) fn known_formats() -> String {
-    one_of(&CONTAINERS.iter().map(|container| container.facts().extension).collect::<Vec<_>>())
+    one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
 }
 
 /// Those that hold the names of tensors.
 #[must_use]
 pub(crate) fn formats_with_names() -> String {
-    let facts = CONTAINERS.iter().map(|container| container.facts()).filter(|facts| facts.has_names);
+    let facts = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| facts.has_names);
     one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
 }
 
@@ -526,7 +526,7 @@ pub fn row_major(index: u64, shape: &[u64]) -> u64 {
 /// The refusal of a type that a format cannot hold, with those that can.
 fn cannot_hold(extension: &str, dtype: Dtype) -> Error {
     let able = CONTAINERS.iter().filter(|container| container.stores(dtype).is_some());
-    let able: Vec<&str> = able.map(|container| container.facts().extension).collect();
+    let able: Vec<&str> = able.map(|container| container.format_info().extension).collect();
     Error::new(format!(".{extension} cannot hold {dtype}"))
         .remedy(format!("name an output that ends in {}", one_of(&able)))
 }

@@ -8,8 +8,8 @@ pub(super) mod text;
 
 use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Form, Format, Metadata, NewTensor, Place, Tensor, TextForm,
-    cannot_hold, element_count, position, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
+    TextForm, cannot_hold, element_count, position, too_long,
 };
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
@@ -32,8 +32,14 @@ const MAX_LITERALS: usize = 1 << 14;
 pub(super) struct Npy;
 
 impl Container for Npy {
-    fn facts(&self) -> Facts {
-        Facts { extension: "npy", holds_one: true, has_names: false, has_fortran_order: true, metadata: Metadata::None }
+    fn format_info(&self) -> FormatInfo {
+        FormatInfo {
+            extension: "npy",
+            holds_one: true,
+            has_names: false,
+            has_fortran_order: true,
+            metadata: Metadata::None,
+        }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -67,7 +73,7 @@ impl Format for Npy {
         let (header, form) = header_of(tensor)?;
         let start = header.len() as u64;
         let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;
-        let places = vec![Place { form, range: start..len, seal: None }];
+        let places = vec![Placement { form, range: start..len, crc: None }];
         Ok(FileLayout { literals: vec![(0, header)], places, len })
     }
 }
@@ -88,7 +94,7 @@ impl Array {
     /// Reads a header of a file of `file_len` bytes, which `fill` gives from the first one on.
     pub(super) fn read(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Self> {
         let (text, header_len) = header_text(file_len, fill)?;
-        let header = Header::parse(&text)?;
+        let header = NpyHeader::parse(&text)?;
         let elements = elements_of(&header.descr)?;
         let rank = header.shape.len();
         if rank > MAX_RANK {
@@ -242,20 +248,20 @@ fn header_text(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> 
 }
 
 /// The three values of a header.
-struct Header {
-    descr: Literal,
+struct NpyHeader {
+    descr: PythonLiteral,
     fortran_order: bool,
     shape: Vec<u64>,
 }
 
-impl Header {
+impl NpyHeader {
     fn parse(text: &str) -> Result<Self> {
         let malformed = |what: &str| Error::new(format!("malformed header: {what}"));
-        let mut parser = Parser { rest: text, left: MAX_LITERALS };
+        let mut parser = LiteralParser { rest: text, left: MAX_LITERALS };
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
         parser.expect('{')?;
         while !parser.accept('}') {
-            let Literal::Text(key) = parser.literal(0)? else { return Err(malformed("a key is not a string")) };
+            let PythonLiteral::Text(key) = parser.literal(0)? else { return Err(malformed("a key is not a string")) };
             parser.expect(':')?;
             let value = parser.literal(0)?;
             let slot = match key.as_str() {
@@ -278,12 +284,12 @@ impl Header {
         let (Some(descr), Some(fortran_order), Some(shape)) = (descr, fortran_order, shape) else {
             return Err(malformed("one of 'descr', 'fortran_order' and 'shape' is missing"));
         };
-        let Literal::Bool(fortran_order) = fortran_order else {
+        let PythonLiteral::Bool(fortran_order) = fortran_order else {
             return Err(malformed("'fortran_order' is neither True nor False"));
         };
-        let Literal::Tuple(lengths) = shape else { return Err(malformed("'shape' is not a tuple")) };
+        let PythonLiteral::Tuple(lengths) = shape else { return Err(malformed("'shape' is not a tuple")) };
         let shape = lengths.into_iter().map(|length| match length {
-            Literal::Int(length) => Ok(length),
+            PythonLiteral::Int(length) => Ok(length),
             _ => Err(malformed("a length in 'shape' is not a number")),
         });
         Ok(Self { descr, fortran_order, shape: shape.collect::<Result<_>>()? })
@@ -292,15 +298,15 @@ impl Header {
 
 /// The Python literals that a header is made of.
 #[derive(Debug)]
-enum Literal {
+enum PythonLiteral {
     Text(String),
     Bool(bool),
     Int(u64),
-    Tuple(Vec<Literal>),
-    List(Vec<Literal>),
+    Tuple(Vec<PythonLiteral>),
+    List(Vec<PythonLiteral>),
 }
 
-impl Literal {
+impl PythonLiteral {
     /// The strings in it, as far as a `descr` that is read has any.
     fn text(&self) -> String {
         let join = |items: &[Self]| items.iter().map(Self::text).collect::<Vec<_>>().join(" ");
@@ -312,13 +318,13 @@ impl Literal {
     }
 }
 
-struct Parser<'a> {
+struct LiteralParser<'a> {
     rest: &'a str,
     /// How many more literals are read.
     left: usize,
 }
 
-impl Parser<'_> {
+impl LiteralParser<'_> {
     fn accept(&mut self, wanted: char) -> bool {
         self.rest = self.rest.trim_start();
         let rest = self.rest.strip_prefix(wanted);
@@ -335,7 +341,7 @@ impl Parser<'_> {
         Error::new(format!("malformed header: {wanted} expected at '{}'", found.escape_debug()))
     }
 
-    fn literal(&mut self, depth: u32) -> Result<Literal> {
+    fn literal(&mut self, depth: u32) -> Result<PythonLiteral> {
         /// A record's field is a tuple in a list; nothing that is read lies deeper.
         const MAX_DEPTH: u32 = 4;
         if depth > MAX_DEPTH {
@@ -346,10 +352,10 @@ impl Parser<'_> {
         };
         self.left = left;
         if self.accept('(') {
-            return self.items(')', depth).map(Literal::Tuple);
+            return self.items(')', depth).map(PythonLiteral::Tuple);
         }
         if self.accept('[') {
-            return self.items(']', depth).map(Literal::List);
+            return self.items(']', depth).map(PythonLiteral::List);
         }
         for quote in ['\'', '"'] {
             if self.accept(quote) {
@@ -359,14 +365,14 @@ impl Parser<'_> {
                     return Err(self.unexpected("a string without escapes"));
                 }
                 self.rest = &self.rest[end + 1..];
-                return Ok(Literal::Text(text.to_owned()));
+                return Ok(PythonLiteral::Text(text.to_owned()));
             }
         }
         let end = self.rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
         let value = match word {
-            "True" => Literal::Bool(true),
-            "False" => Literal::Bool(false),
+            "True" => PythonLiteral::Bool(true),
+            "False" => PythonLiteral::Bool(false),
             _ => {
                 let digits = word.strip_suffix('L').unwrap_or(word); // Python 2 wrote long integers so
                 let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -374,14 +380,14 @@ impl Parser<'_> {
                 if !is_plain {
                     return Err(self.unexpected("a string, number, tuple, list, True or False"));
                 }
-                Literal::Int(digits.parse().map_err(|_| self.unexpected("a number of 64 bits"))?)
+                PythonLiteral::Int(digits.parse().map_err(|_| self.unexpected("a number of 64 bits"))?)
             }
         };
         self.rest = rest;
         Ok(value)
     }
 
-    fn items(&mut self, close: char, depth: u32) -> Result<Vec<Literal>> {
+    fn items(&mut self, close: char, depth: u32) -> Result<Vec<PythonLiteral>> {
         let mut items = Vec::new();
         while !self.accept(close) {
             items.push(self.literal(depth + 1)?);
@@ -399,9 +405,9 @@ impl Parser<'_> {
 }
 
 /// What a `descr` says of the elements.
-fn elements_of(descr: &Literal) -> Result<Elements> {
+fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
     match descr {
-        Literal::Text(code) => {
+        PythonLiteral::Text(code) => {
             if let Some(dtype) = Dtype::all().find(|dtype| {
                 dtype.ml_dtypes_name() == Some(code) || (dtype.numpy_code().is_some() && dtype.name() == code)
             }) {
@@ -410,9 +416,11 @@ fn elements_of(descr: &Literal) -> Result<Elements> {
             Ok(elements_of_code(code).unwrap_or(Elements::Opaque))
         }
         // One field that is named after a dtype and as wide as that dtype's elements.
-        Literal::List(fields) => Ok(match fields.as_slice() {
-            [Literal::Tuple(field)] => match field.as_slice() {
-                [Literal::Text(name), Literal::Text(base)] => tagged(name, base).unwrap_or(Elements::Opaque),
+        PythonLiteral::List(fields) => Ok(match fields.as_slice() {
+            [PythonLiteral::Tuple(field)] => match field.as_slice() {
+                [PythonLiteral::Text(name), PythonLiteral::Text(base)] => {
+                    tagged(name, base).unwrap_or(Elements::Opaque)
+                }
                 _ => Elements::Opaque,
             },
             _ => Elements::Opaque,

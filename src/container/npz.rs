@@ -4,10 +4,10 @@
 //! `np.savez` writes, byte for byte: nothing is compressed, for every length must be known before the data. Where the
 //! input was compressed, [`super::deflate`] makes of that what `np.savez_compressed` writes.
 
-use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, Member, NewMember, Unpacked, end_records, is_zip, members};
+use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, Facts, FileLayout, Form, Format, Metadata, NewTensor, PICKLE, Place, Seal,
-    Stream, Streamed, Tensor, npy, sum_of, too_long,
+    Checksum, Container, Contents, Data, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, PICKLE, PendingCrc,
+    Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -20,8 +20,14 @@ use std::sync::Arc;
 pub(super) struct Npz;
 
 impl Container for Npz {
-    fn facts(&self) -> Facts {
-        Facts { extension: "npz", holds_one: false, has_names: true, has_fortran_order: true, metadata: Metadata::None }
+    fn format_info(&self) -> FormatInfo {
+        FormatInfo {
+            extension: "npz",
+            holds_one: false,
+            has_names: true,
+            has_fortran_order: true,
+            metadata: Metadata::None,
+        }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -99,10 +105,10 @@ impl Format for Npz {
             end = start.checked_add(data).ok_or_else(too_long)?;
             // The checksum stands in the directory too, but where that begins is not known yet.
             let offsets = [entry.start + CRC_IN_LOCAL, directory.len() as u64 + CRC_IN_CENTRAL];
-            places.push(Place { form, range: start..end, seal: Some(Box::new(Seal { before, offsets })) });
+            places.push(Placement { form, range: start..end, crc: Some(Box::new(PendingCrc { before, offsets })) });
             directory.extend_from_slice(&entry.central_header());
         }
-        for seal in places.iter_mut().filter_map(|place| place.seal.as_mut()) {
+        for seal in places.iter_mut().filter_map(|place| place.crc.as_mut()) {
             seal.offsets[1] += end;
         }
         let tail = [directory.as_slice(), &end_records(tensors.len() as u64, directory.len() as u64, end)].concat();
@@ -113,12 +119,12 @@ impl Format for Npz {
 }
 
 /// numpy's name of an array, which is the member's less its extension.
-fn array_name(member: &Member) -> Option<&str> {
+fn array_name(member: &ZipMember) -> Option<&str> {
     member.name.strip_suffix(".npy")
 }
 
 /// The array in a member; `None` where it is none, as numpy sees it: neither by its name nor by its content.
-fn array_in(member: &Member, file: &MappedFile) -> Result<Option<Tensor>> {
+fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
     let name = array_name(member);
     let mut start = vec![0; npy::MAGIC.len()];
     let is_read = member.obstacle.is_none() && Unpacked::new(member, file).fill(&mut start).is_ok();
@@ -148,7 +154,7 @@ fn array_in(member: &Member, file: &MappedFile) -> Result<Option<Tensor>> {
 /// An array in a deflated member.
 #[derive(Debug)]
 struct Deflated {
-    member: Member,
+    member: ZipMember,
     /// Unpacked bytes before the data.
     header_len: usize,
 }

@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
     pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
         // Once in order, before it is read in another one: a disk is fast that way only, and a file cut short is noticed.
         if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, transposed) {
-            let mut window = Window::new(&files[*file], range.clone());
+            let mut window = FileWindow::new(&files[*file], range.clone());
             while !window.range.is_empty() {
                 let bytes = window.next()?.len();
                 window.skip(bytes);
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
             (Data::Mapped { file, range, checksum }, false) => {
                 let sum = checksum.clone().map(|checksum| (checksum, crc32fast::Hasher::new()));
-                Box::new(Mapped { window: Window::new(&files[*file], range.clone()), sum })
+                Box::new(MappedStream { window: FileWindow::new(&files[*file], range.clone()), sum })
             }
             (Data::Mapped { file, range, checksum }, true) => {
                 let bytes = Bytes::Borrowed(&files[*file][range.clone()]);
@@ -122,14 +122,14 @@ impl<'a> Reader<'a> {
 }
 
 /// A range of a mapped file, asked of the system window by window: a file cut short is an error, not a SIGBUS.
-pub(super) struct Window<'a> {
+pub(super) struct FileWindow<'a> {
     file: &'a MappedFile,
     /// What is still to be read, of which the first `ready` bytes have been asked for.
     range: Range<usize>,
     ready: usize,
 }
 
-impl<'a> Window<'a> {
+impl<'a> FileWindow<'a> {
     pub(super) fn new(file: &'a MappedFile, range: Range<usize>) -> Self {
         Self { file, range, ready: 0 }
     }
@@ -164,7 +164,7 @@ impl<'a> Window<'a> {
 }
 
 /// For decompressors.
-impl Read for Window<'_> {
+impl Read for FileWindow<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let taken = self.fill_buf()?.read(buffer)?;
         self.consume(taken);
@@ -172,7 +172,7 @@ impl Read for Window<'_> {
     }
 }
 
-impl BufRead for Window<'_> {
+impl BufRead for FileWindow<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.next().map_err(io::Error::other)
     }
@@ -182,12 +182,12 @@ impl BufRead for Window<'_> {
     }
 }
 
-struct Mapped<'a> {
-    window: Window<'a>,
+struct MappedStream<'a> {
+    window: FileWindow<'a>,
     sum: Option<(Box<Checksum>, crc32fast::Hasher)>,
 }
 
-impl Stream for Mapped<'_> {
+impl Stream for MappedStream<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         self.window.fill(buffer)?;
         if let Some((_, sum)) = &mut self.sum {

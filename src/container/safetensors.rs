@@ -6,7 +6,7 @@
 
 use super::json::{MapOnly, StringPairs};
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Form, Format, Metadata, NewTensor, Place, Tensor,
+    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
     cannot_hold, element_count, too_long,
 };
 use crate::dtype::Dtype;
@@ -35,8 +35,8 @@ const KEY: &str = "tcast";
 pub(super) struct Safetensors;
 
 impl Container for Safetensors {
-    fn facts(&self) -> Facts {
-        Facts {
+    fn format_info(&self) -> FormatInfo {
+        FormatInfo {
             extension: "safetensors",
             holds_one: false,
             has_names: true,
@@ -68,9 +68,9 @@ impl Format for Safetensors {
     fn read(&self, bytes: &MappedFile) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
         check_depth(&bytes[8..data_start])?;
-        let header: Header = serde_json::from_slice(&bytes[8..data_start])
+        let header: SafetensorsHeader = serde_json::from_slice(&bytes[8..data_start])
             .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))?;
-        let Header { mut metadata, mut tensors, offsets, wrong } = header;
+        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong } = header;
         wrong.map_or(Ok(()), Err)?;
         check_names(&tensors)?;
         check_coverage(&tensors, &offsets, (bytes.len() - data_start) as u64)?;
@@ -109,10 +109,10 @@ impl Format for Safetensors {
         let start = header.len() as u64;
         let len = offsets.iter().map(|range| range.end).max().unwrap_or(0).checked_add(start);
         let len = len.ok_or_else(too_long)?;
-        let places = tensors.iter().zip(offsets).map(|(tensor, at)| Place {
+        let places = tensors.iter().zip(offsets).map(|(tensor, at)| Placement {
             form: Form::Numbers(Storage::packed(tensor.dtype)),
             range: start + at.start..start + at.end,
-            seal: None,
+            crc: None,
         });
         Ok(FileLayout { places: places.collect(), literals: vec![(0, header)], len })
     }
@@ -151,7 +151,7 @@ fn check_depth(json: &[u8]) -> Result<()> {
 
 /// The header as the file has it.
 #[derive(Default)]
-struct Header {
+struct SafetensorsHeader {
     metadata: Option<Vec<(String, String)>>,
     /// As stored, at no place yet: there may be thousands, and they are not held twice.
     tensors: Vec<Tensor>,
@@ -163,23 +163,23 @@ struct Header {
 
 /// A tensor as the header has it.
 #[derive(Deserialize)]
-struct Entry<'a> {
+struct HeaderEntry<'a> {
     #[serde(borrow)]
     dtype: Cow<'a, str>,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de> Deserialize<'de> for SafetensorsHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct HeaderVisitor;
         impl<'de> Visitor<'de> for HeaderVisitor {
-            type Value = Header;
+            type Value = SafetensorsHeader;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object that names tensors")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut header = Header::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SafetensorsHeader, A::Error> {
+                let mut header = SafetensorsHeader::default();
                 let mut has_metadata = false;
                 while let Some(name) = map.next_key::<String>()? {
                     if name == METADATA {
@@ -188,7 +188,7 @@ impl<'de> Deserialize<'de> for Header {
                         }
                         header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
                     } else {
-                        let MapOnly(entry) = map.next_value::<MapOnly<Entry>>()?;
+                        let MapOnly(entry) = map.next_value::<MapOnly<HeaderEntry>>()?;
                         header.offsets.push(entry.data_offsets);
                         match entry.tensor(name) {
                             Ok(tensor) => header.tensors.push(tensor),
@@ -203,7 +203,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-impl Entry<'_> {
+impl HeaderEntry<'_> {
     /// The tensor that is stored, whose type and shape are checked against its size.
     fn tensor(self, name: String) -> Result<Tensor> {
         let stored = self.stored().map_err(|error| error.in_tensor(&name));
@@ -362,7 +362,7 @@ impl Note {
 }
 
 /// A tensor as it is stored.
-struct Stored<'a> {
+struct StoredForm<'a> {
     dtype: Cow<'a, str>,
     shape: Cow<'a, [u64]>,
     bytes: u64,
@@ -371,11 +371,11 @@ struct Stored<'a> {
 }
 
 /// How a tensor is stored, with a note where that hides its type.
-fn store<'a>(tensor: &NewTensor<'a>) -> Result<(Stored<'a>, Option<Note>)> {
+fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Option<Note>)> {
     let (dtype, shape) = (tensor.dtype, tensor.shape);
     if let Some(name) = tensor.opaque {
         let alignment = if tensor.count.is_multiple_of(8) { 8 } else { 1 };
-        return Ok((Stored { dtype: name.into(), shape: shape.into(), bytes: tensor.count, alignment }, None));
+        return Ok((StoredForm { dtype: name.into(), shape: shape.into(), bytes: tensor.count, alignment }, None));
     }
     let bytes = dtype.packed_bytes(tensor.count).ok_or_else(too_long)?;
     let bits = u64::from(dtype.bits());
@@ -387,11 +387,11 @@ fn store<'a>(tensor: &NewTensor<'a>) -> Result<(Stored<'a>, Option<Note>)> {
         _ => (tensor.count * bits).is_multiple_of(8),
     };
     if let Some(name) = dtype.safetensors_name().filter(|_| fills_bytes) {
-        let stored = Stored { dtype: name.into(), shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
+        let stored = StoredForm { dtype: name.into(), shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
         return Ok((stored, None));
     }
     let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype))?;
-    let stored = |shape: Cow<'a, [u64]>, alignment| Stored { dtype: dtype.into(), shape, bytes, alignment };
+    let stored = |shape: Cow<'a, [u64]>, alignment| StoredForm { dtype: dtype.into(), shape, bytes, alignment };
     match store {
         Store::RealImag => return Ok((stored([shape, &[2]].concat().into(), 8), note(store))),
         Store::Raw8 => return Ok((stored(shape.into(), 1), note(store))),
@@ -421,7 +421,7 @@ fn substitute(dtype: Dtype) -> Option<(&'static str, Store)> {
 
 /// Where each tensor's bytes lie behind the header: in the order of the header, unless that would leave one
 /// unaligned; then the wider types come first, as the reference writer has them.
-fn place(stored: &[Stored]) -> Result<Vec<Range<u64>>> {
+fn place(stored: &[StoredForm]) -> Result<Vec<Range<u64>>> {
     let mut order: Vec<usize> = (0..stored.len()).collect();
     let mut offsets = vec![0..0; stored.len()];
     for attempt in 0..2 {
@@ -444,7 +444,7 @@ fn place(stored: &[Stored]) -> Result<Vec<Range<u64>>> {
 /// The length and the JSON, padded with spaces to a multiple of 8.
 fn write_header(
     tensors: &[&NewTensor],
-    stored: &[Stored],
+    stored: &[StoredForm],
     offsets: &[Range<u64>],
     metadata: Option<&[(String, String)]>,
 ) -> Vec<u8> {
@@ -454,7 +454,7 @@ fn write_header(
         let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
         header.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
     }
-    for ((tensor, Stored { dtype, shape, .. }), at) in tensors.iter().zip(stored).zip(offsets) {
+    for ((tensor, StoredForm { dtype, shape, .. }), at) in tensors.iter().zip(stored).zip(offsets) {
         let (name, dtype, shape, Range { start, end }) = (json(&tensor.name), json(dtype), json(shape), at);
         let entry = write!(header, r#"{name}:{{"dtype":{dtype},"shape":{shape},"data_offsets":[{start},{end}]}},"#);
         entry.expect("memory takes all");

@@ -4,7 +4,7 @@
 //! apart from the others.
 
 use super::Stream;
-use super::reader::Window;
+use super::reader::FileWindow;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::shorten;
@@ -37,7 +37,7 @@ const DEFLATED: u16 = 8;
 
 /// A member as the central directory has it.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(super) struct ZipMember {
     pub(super) name: String,
     /// Its bytes in the archive.
     pub(super) range: Range<usize>,
@@ -54,9 +54,9 @@ fn malformed(what: &str) -> Error {
 }
 
 /// Little endian numbers from the front of a slice.
-struct Fields<'a>(&'a [u8]);
+struct RecordFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> RecordFields<'a> {
     fn bytes(&mut self, length: usize) -> Result<&'a [u8]> {
         let (now, later) = self.0.split_at_checked(length).ok_or_else(|| malformed("a record is cut short"))?;
         self.0 = later;
@@ -76,9 +76,9 @@ pub(super) fn is_zip(bytes: &[u8]) -> bool {
 }
 
 /// Reads the central directory and checks that its members lie in front of it, one behind the other.
-pub(super) fn members(file: &[u8]) -> Result<Vec<Member>> {
+pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     let directory = Directory::find(file)?;
-    let mut fields = Fields(&file[directory.range.clone()]);
+    let mut fields = RecordFields(&file[directory.range.clone()]);
     let mut members = Vec::new();
     let mut spans = Vec::new();
     for _ in 0..directory.count {
@@ -113,7 +113,7 @@ impl Directory {
         };
         let at = (earliest..=file.len().saturating_sub(END_LEN)).rev().find(is_end);
         let at = at.ok_or_else(|| malformed("it has no directory at its end; was the file cut short?"))?;
-        let mut fields = Fields(&file[at + 4..]);
+        let mut fields = RecordFields(&file[at + 4..]);
         let disks = [fields.number::<2>()?, fields.number::<2>()?];
         let counts = [fields.number::<2>()?, fields.number::<2>()?];
         let (mut length, mut start) = (fields.number::<4>()?, fields.number::<4>()?);
@@ -121,12 +121,12 @@ impl Directory {
         let mut end = at;
         let locator = at.checked_sub(LOCATOR_64_LEN).filter(|&at| file[at..].starts_with(LOCATOR_64));
         if let Some(locator) = locator {
-            let mut fields = Fields(&file[locator + 8..]);
+            let mut fields = RecordFields(&file[locator + 8..]);
             let record = fields.number::<8>()?;
             let expected = locator.checked_sub(END_64_LEN);
             let record = expected.filter(|&at| at as u64 == record && file[at..].starts_with(END_64));
             let record = record.ok_or_else(|| malformed("its zip64 record is not where it should be"))?;
-            let mut fields = Fields(&file[record + 24..]);
+            let mut fields = RecordFields(&file[record + 24..]);
             let counts = [fields.number::<8>()?, fields.number::<8>()?];
             if counts[0] != counts[1] {
                 return Err(malformed("it is one of several parts"));
@@ -145,12 +145,12 @@ impl Directory {
 }
 
 /// Reads one entry of the directory; `file` ends where the directory starts. Also gives the bytes it covers.
-fn read_member(fields: &mut Fields, file: &[u8]) -> Result<(Member, Range<usize>)> {
+fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Range<usize>)> {
     let record = fields.bytes(CENTRAL_LEN).map_err(|_| malformed("its directory has fewer members than it counts"))?;
     if !record.starts_with(CENTRAL) {
         return Err(malformed("its directory is damaged"));
     }
-    let mut record = Fields(&record[8..]);
+    let mut record = RecordFields(&record[8..]);
     let (flags, method) = (record.number::<2>()? as u16, record.number::<2>()? as u16);
     record.bytes(4)?; // date and time
     let crc32 = record.number::<4>()? as u32;
@@ -163,11 +163,11 @@ fn read_member(fields: &mut Fields, file: &[u8]) -> Result<(Member, Range<usize>
     let name = if flags & UTF_8 == 0 { Some(cp437(raw_name)) } else { String::from_utf8(raw_name.to_vec()).ok() };
     let name = name.ok_or_else(|| malformed("a member's name is not UTF-8"))?;
     let in_member = |error: Error| error.in_tensor(name.strip_suffix(".npy").unwrap_or(&name));
-    let mut extra = Fields(fields.bytes(extra_len)?);
+    let mut extra = RecordFields(fields.bytes(extra_len)?);
     fields.bytes(comment_len)?;
     while !extra.0.is_empty() {
         let (tag, length) = (extra.number::<2>()? as u16, extra.number::<2>()? as usize);
-        let mut part = Fields(extra.bytes(length)?);
+        let mut part = RecordFields(extra.bytes(length)?);
         if tag == ZIP64 {
             for number in [&mut size, &mut packed, &mut start] {
                 if *number == u64::from(ELSEWHERE) {
@@ -193,7 +193,7 @@ fn read_member(fields: &mut Fields, file: &[u8]) -> Result<(Member, Range<usize>
     }
     let range = data_range(file, start, packed, raw_name).map_err(in_member)?;
     let span = start as usize..range.end;
-    Ok((Member { name, range, is_deflated, obstacle, crc32, size }, span))
+    Ok((ZipMember { name, range, is_deflated, obstacle, crc32, size }, span))
 }
 
 /// A name that does not say that it is UTF-8 is in the character set of the first PCs (APPNOTE, appendix D).
@@ -211,7 +211,8 @@ fn cp437(name: &[u8]) -> String {
 fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range<usize>> {
     let outside = || malformed("a member lies outside the archive");
     let local = usize::try_from(start).ok().and_then(|start| file.get(start..)).ok_or_else(outside)?;
-    let mut header = Fields(local.get(..LOCAL_LEN).filter(|header| header.starts_with(LOCAL)).ok_or_else(outside)?);
+    let mut header =
+        RecordFields(local.get(..LOCAL_LEN).filter(|header| header.starts_with(LOCAL)).ok_or_else(outside)?);
     header.bytes(26)?;
     let (name_len, extra_len) = (header.number::<2>()? as usize, header.number::<2>()? as usize);
     if local.get(LOCAL_LEN..LOCAL_LEN + name_len) != Some(name) {
@@ -224,22 +225,25 @@ fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range
 
 /// The unpacked bytes of a member.
 pub(super) struct Unpacked<'a> {
-    source: Source<'a>,
+    source: MemberSource<'a>,
     /// Of the bytes so far.
     pub(super) sum: crc32fast::Hasher,
     expected: u32,
 }
 
-enum Source<'a> {
-    Stored(Window<'a>),
-    Deflated(DeflateDecoder<Window<'a>>),
+enum MemberSource<'a> {
+    Stored(FileWindow<'a>),
+    Deflated(DeflateDecoder<FileWindow<'a>>),
 }
 
 impl<'a> Unpacked<'a> {
-    pub(super) fn new(member: &Member, file: &'a MappedFile) -> Self {
-        let window = Window::new(file, member.range.clone());
-        let source =
-            if member.is_deflated { Source::Deflated(DeflateDecoder::new(window)) } else { Source::Stored(window) };
+    pub(super) fn new(member: &ZipMember, file: &'a MappedFile) -> Self {
+        let window = FileWindow::new(file, member.range.clone());
+        let source = if member.is_deflated {
+            MemberSource::Deflated(DeflateDecoder::new(window))
+        } else {
+            MemberSource::Stored(window)
+        };
         Self { source, sum: crc32fast::Hasher::new(), expected: member.crc32 }
     }
 }
@@ -247,15 +251,15 @@ impl<'a> Unpacked<'a> {
 impl Stream for Unpacked<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         match &mut self.source {
-            Source::Stored(window) => window.fill(buffer)?,
-            Source::Deflated(decoder) => decoder.read_exact(buffer).map_err(damaged)?,
+            MemberSource::Stored(window) => window.fill(buffer)?,
+            MemberSource::Deflated(decoder) => decoder.read_exact(buffer).map_err(damaged)?,
         }
         self.sum.update(buffer);
         Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
-        if let Source::Deflated(decoder) = &mut self.source
+        if let MemberSource::Deflated(decoder) = &mut self.source
             && decoder.read(&mut [0]).map_err(damaged)? > 0
         {
             return Err(Error::new("is damaged: it unpacks to more bytes than the archive says"));

@@ -34,7 +34,7 @@ pub enum Class {
 }
 
 /// One row of the table.
-struct Row {
+struct DtypeRow {
     dtype: Dtype,
     name: &'static str,
     /// ONNX `TensorProto.DataType`: number and name, where ONNX has the type.
@@ -71,7 +71,7 @@ macro_rules! dtypes {
             $(#[doc = $name] $variant,)*
         }
 
-        static TABLE: &[Row] = &[$(Row { dtype: Dtype::$variant, name: $name, $($row)* },)*];
+        static TABLE: &[DtypeRow] = &[$(DtypeRow { dtype: Dtype::$variant, name: $name, $($row)* },)*];
     };
 }
 
@@ -117,7 +117,7 @@ impl Dtype {
         TABLE.iter().map(|row| row.dtype)
     }
 
-    fn row(self) -> &'static Row {
+    fn row(self) -> &'static DtypeRow {
         &TABLE[self as usize]
     }
 

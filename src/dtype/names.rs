@@ -12,7 +12,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Class, Dtype, Row, TABLE};
+use super::{Class, Dtype, DtypeRow, TABLE};
 
 /// Spellings with more than one meaning, each with the types it could mean.
 const AMBIGUOUS: &[(&str, &[Dtype])] = {
@@ -100,7 +100,7 @@ impl Dtype {
 }
 
 /// The name in a safetensors header, unless it could mean another type here.
-fn safetensors(row: &Row) -> Option<&'static str> {
+fn safetensors(row: &DtypeRow) -> Option<&'static str> {
     row.safetensors.filter(|name| *name != "F4")
 }
 
@@ -114,11 +114,11 @@ fn plain(lower: &str) -> String {
 }
 
 /// What to suggest: the types that everything can be cast to.
-fn onnx_rows() -> impl Iterator<Item = &'static Row> {
+fn onnx_rows() -> impl Iterator<Item = &'static DtypeRow> {
     TABLE.iter().filter(|row| row.onnx.is_some())
 }
 
-fn row_spellings(row: &Row) -> impl Iterator<Item = String> {
+fn row_spellings(row: &DtypeRow) -> impl Iterator<Item = String> {
     let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
     let names = names.into_iter().flatten().map(|name| plain(&name.to_lowercase()));
     names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))

@@ -23,11 +23,11 @@ use crate::kernel::{Counts, Firsts, Loss};
 use crate::measure::accuracy::{self, Comparer};
 use crate::plan::{Plan, Step};
 use crate::progress::Progress;
-use crate::quant::Tally;
-use crate::read::Stored;
+use crate::quant::DecodeTally;
+use crate::read::SourceTensor;
 use crate::threads::in_order;
 use crc32fast::Hasher;
-use pieces::{Item, PIECE, Part, Pieces};
+use pieces::{Item, PIECE, PiecePart, Pieces};
 use std::ops::ControlFlow;
 use worker::Worker;
 
@@ -70,11 +70,11 @@ pub fn run(
     // Only a file takes its pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let worker = || Worker::new(plan, output, figures, progress);
-    let work = |worker: &mut Worker, piece: Vec<Part>| match piece[..] {
-        [Part { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
+    let work = |worker: &mut Worker, piece: Vec<PiecePart>| match piece[..] {
+        [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
         _ => worker.assemble(&piece),
     };
-    let mut found: Vec<Found> = plan.steps.iter().map(|_| Found::default()).collect();
+    let mut found: Vec<StepFindings> = plan.steps.iter().map(|_| StepFindings::default()).collect();
     in_order(threads, Pieces::new(plan), worker, work, |piece| {
         for (at, next) in piece {
             found[at].append(next);
@@ -85,7 +85,7 @@ pub fn run(
         settle_checksums(step, &found.sums, output)?;
     }
     plan.check_unchanged()?;
-    let outcomes = plan.steps.iter().zip(found).map(|(step, Found { counts, firsts, tally, .. })| {
+    let outcomes = plan.steps.iter().zip(found).map(|(step, StepFindings { counts, firsts, tally, .. })| {
         let figures = comparer(step, figures).map(|_| Box::new(tally.unwrap_or_default().figures()));
         Outcome { counts: counts.unwrap_or_default(), firsts, figures }
     });
@@ -100,15 +100,15 @@ fn comparer(step: &Step, is_wanted: bool) -> Option<Comparer> {
 
 /// What is known of the elements of a step that were converted.
 #[derive(Default)]
-struct Found {
+struct StepFindings {
     counts: Option<Box<Counts>>,
     firsts: Firsts,
-    tally: Option<Box<accuracy::Tally>>,
+    tally: Option<Box<accuracy::AccuracyTally>>,
     /// The checksums of the bytes of its sources, then of its results; empty where none has one.
     sums: Vec<Hasher>,
 }
 
-impl Found {
+impl StepFindings {
     /// Takes what was found of the elements that follow.
     fn append(&mut self, next: Self) {
         if let Some(counts) = next.counts {
@@ -127,7 +127,7 @@ impl Found {
 }
 
 /// What a decoder has counted, as losses: a NaN or infinite code or scale is one of the input.
-fn counts_of(tally: &Tally) -> Counts {
+fn counts_of(tally: &DecodeTally) -> Counts {
     let mut counts = Counts::default();
     counts.input_nan = tally.nan_codes + tally.nan_scales;
     counts.input_infinite = tally.infinite - tally.overflowed;
@@ -139,7 +139,7 @@ fn counts_of(tally: &Tally) -> Counts {
 
 /// Whether a file holds a checksum of a source or a result.
 fn has_checksum(step: &Step) -> bool {
-    let mut mapped = step.sources.iter().filter_map(Stored::mapped);
+    let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
     mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.seal.is_some())
 }
 

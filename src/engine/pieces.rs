@@ -1,7 +1,7 @@
 //! How the output is divided.
 
 use crate::container::Form;
-use crate::plan::{How, Plan};
+use crate::plan::{Operation, Plan};
 use std::ops::Range;
 
 /// Bytes of input or output, whichever are more, that a thread takes at a time: enough to make a system call
@@ -28,8 +28,8 @@ impl Item {
         match self {
             Self::Literal(at) => plan.literals[at].1.len() as u64,
             Self::Step(at) => match &plan.steps[at].how {
-                How::Convert(_) => plan.steps[at].source().count,
-                How::Decode(decoder) => decoder.rows(),
+                Operation::Convert(_) => plan.steps[at].source().count,
+                Operation::Decode(decoder) => decoder.rows(),
             },
         }
     }
@@ -37,13 +37,13 @@ impl Item {
 
 /// Some elements or rows of a step, or bytes of a literal.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct PiecePart {
     pub item: Item,
     pub start: u64,
     pub end: u64,
 }
 
-impl Part {
+impl PiecePart {
     pub(super) fn count(&self) -> usize {
         (self.end - self.start) as usize
     }
@@ -54,8 +54,8 @@ impl Part {
         let at = |unit| match self.item {
             Item::Literal(_) => offset + unit,
             Item::Step(at) => match &plan.steps[at].how {
-                How::Convert(conversion) => offset + bytes(conversion.to, unit),
-                How::Decode(decoder) => offset + unit * decoder.row_bytes(),
+                Operation::Convert(conversion) => offset + bytes(conversion.to, unit),
+                Operation::Decode(decoder) => offset + unit * decoder.row_bytes(),
             },
         };
         at(self.start)..at(self.end)
@@ -85,9 +85,9 @@ impl<'a> Pieces<'a> {
 }
 
 impl Iterator for Pieces<'_> {
-    type Item = Vec<Part>;
+    type Item = Vec<PiecePart>;
 
-    fn next(&mut self) -> Option<Vec<Part>> {
+    fn next(&mut self) -> Option<Vec<PiecePart>> {
         let mut parts = Vec::new();
         let mut room = PIECE;
         while let Some(&item) = self.order.get(self.next) {
@@ -99,7 +99,7 @@ impl Iterator for Pieces<'_> {
                     Some(direct) => direct.unit(),
                     None if parts.is_empty() => {
                         self.next += 1;
-                        return Some(vec![Part { item, start: 0, end: count }]);
+                        return Some(vec![PiecePart { item, start: 0, end: count }]);
                     }
                     None => break,
                 },
@@ -109,7 +109,7 @@ impl Iterator for Pieces<'_> {
                 break; // the piece is full
             }
             let count = left.min(fitting.max(alignment));
-            parts.push(Part { item, start: self.element, end: self.element + count });
+            parts.push(PiecePart { item, start: self.element, end: self.element + count });
             room = room.saturating_sub(count.saturating_mul(bits).div_ceil(8));
             self.element += count;
             if count == left {

@@ -1,7 +1,7 @@
 //! What a thread does with a piece.
 
-use super::pieces::{Item, PIECE, Part, bytes};
-use super::{Found, comparer, counts_of, has_checksum};
+use super::pieces::{Item, PIECE, PiecePart, bytes};
+use super::{StepFindings, comparer, counts_of, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use crate::measure::accuracy;
 use crate::plan::{Direct, Plan, Step};
 use crate::progress::Progress;
 use crate::quant::Decoder;
-use crate::read::{Mapped, Share};
+use crate::read::{MappedBytes, Share};
 use crc32fast::Hasher;
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub(super) struct Worker<'a> {
     /// What is in the buffer: where each run of bytes goes, and how long it is.
     runs: Vec<(u64, usize)>,
     /// Bytes of a file that are in memory.
-    ahead: Option<Mapped<'a>>,
+    ahead: Option<MappedBytes<'a>>,
     /// The first elements that this thread has found in a step: what it is given later comes behind them.
     known: (usize, Firsts),
 }
@@ -38,7 +38,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Converts the parts of a piece and writes what lies side by side with one call.
-    pub(super) fn assemble(&mut self, parts: &[Part]) -> Result<Vec<(usize, Found)>> {
+    pub(super) fn assemble(&mut self, parts: &[PiecePart]) -> Result<Vec<(usize, StepFindings)>> {
         let mut all = Vec::new();
         let mut read = 0;
         self.runs.clear();
@@ -76,16 +76,16 @@ impl<'a> Worker<'a> {
     fn convert(
         &mut self,
         at: usize,
-        part: &Part,
-        (conversion, kernel, mapped): (&Conversion, &Kernel, Mapped<'a>),
+        part: &PiecePart,
+        (conversion, kernel, mapped): (&Conversion, &Kernel, MappedBytes<'a>),
         target: Range<u64>,
         is_alone: bool,
-    ) -> Result<(Found, u64)> {
+    ) -> Result<(StepFindings, u64)> {
         let step = &self.plan.steps[at];
         let place = |element| bytes(conversion.from, element) as usize;
         let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
         let source = source.map_err(|error| step.error(error))?;
-        let mut found = Found::default();
+        let mut found = StepFindings::default();
         // Straight from the page cache of one file to that of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
         let room = if is_plain { 0..0 } else { self.room(&target)? };
@@ -116,7 +116,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Decodes some rows of a quantized weight; returns as [`Self::convert`].
-    fn decode(&mut self, step: &Step, part: &Part, decoder: &Decoder, target: &Range<u64>) -> Result<(Found, u64)> {
+    fn decode(
+        &mut self,
+        step: &Step,
+        part: &PiecePart,
+        decoder: &Decoder,
+        target: &Range<u64>,
+    ) -> Result<(StepFindings, u64)> {
         let room = self.room(target)?;
         let mut parts = Vec::with_capacity(step.sources.len());
         for (source, range) in step.sources.iter().zip(decoder.part_ranges(part.start..part.end)) {
@@ -127,7 +133,7 @@ impl<'a> Worker<'a> {
         let result = &mut self.buffer[room];
         let tally = decoder.decode(part.start..part.end, &parts, result).map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
-        let mut found = Found { counts: Some(Box::new(counts)), ..Found::default() };
+        let mut found = StepFindings { counts: Some(Box::new(counts)), ..StepFindings::default() };
         let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];
         let infinite = [Condition::InputInfinite, Condition::Lost(Loss::Infinite)];
         for (conditions, at) in [(nan, tally.first_nan), (infinite, tally.first_infinite)] {
@@ -148,16 +154,16 @@ impl<'a> Worker<'a> {
 
     /// Some bytes of a source. Of tiny tensors, which lie side by side in the source too, those that follow are read from
     /// the disk along with them.
-    fn source(&mut self, mapped: &Mapped<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
+    fn source(&mut self, mapped: &MappedBytes<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
         let range = mapped.range.start + range.start..mapped.range.start + range.end;
-        let contains = |ahead: &Mapped| {
+        let contains = |ahead: &MappedBytes| {
             std::ptr::eq(ahead.file, mapped.file) && ahead.range.start <= range.start && range.end <= ahead.range.end
         };
         if !self.ahead.as_ref().is_some_and(contains) {
             let len = if are_tiny { range.len().max(PIECE as usize) } else { range.len() };
             let ahead = range.start..mapped.file.len().min(range.start + len);
             mapped.file.prefetch(ahead.clone())?;
-            self.ahead = Some(Mapped { range: ahead, ..mapped.clone() });
+            self.ahead = Some(MappedBytes { range: ahead, ..mapped.clone() });
         }
         Ok(&mapped.file[range])
     }
@@ -177,14 +183,14 @@ impl<'a> Worker<'a> {
     }
 
     /// Converts a tensor whose elements come one after the other.
-    pub(super) fn stream(&mut self, at: usize) -> Result<(usize, Found)> {
+    pub(super) fn stream(&mut self, at: usize) -> Result<(usize, StepFindings)> {
         let step = &self.plan.steps[at];
         let (source, conversion) = (&step.sources[0], step.conversion().expect("rows can be decoded alone"));
         let mut offset = step.target().start;
         let mut hasher = Hasher::new();
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let (mut comparer, mut done) = (comparer(step, self.figures), 0);
-        let mut tally = comparer.as_ref().map(|_| Box::<accuracy::Tally>::default());
+        let mut tally = comparer.as_ref().map(|_| Box::<accuracy::AccuracyTally>::default());
         let is_sealed = step.results[0].seal.is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
             if let (Some(comparer), Some(tally)) = (&mut comparer, &mut tally) {
@@ -203,6 +209,6 @@ impl<'a> Worker<'a> {
         let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
         let found = found.map_err(|error| step.error(error))?;
         let sums = vec![Hasher::new(), hasher];
-        Ok((at, Found { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, sums }))
+        Ok((at, StepFindings { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, sums }))
     }
 }

@@ -28,7 +28,7 @@ pub struct MappedFile {
     map: Option<Mmap>,
     stamp: Stamp,
     /// The open file, to be asked later whether it was changed.
-    kept: Option<Kept>,
+    kept: Option<OpenFile>,
 }
 
 /// What a file was when it was mapped: a change of its bytes changes this.
@@ -83,12 +83,12 @@ impl Stamp {
 /// A file that stays open. A process may have few of them, and a checkpoint has up to thousands of shards: of those
 /// beyond a share of the limit only the name is left.
 #[derive(Debug)]
-struct Kept(File);
+struct OpenFile(File);
 
 /// How many files are kept open now.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-impl Kept {
+impl OpenFile {
     fn new(file: File) -> Option<Self> {
         #[cfg(unix)]
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -100,7 +100,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         KEPT.fetch_sub(1, Ordering::Relaxed);
     }
@@ -129,7 +129,7 @@ impl MappedFile {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         check_kind(&file.metadata().map_err(failed)?, path)?;
         let mut mapped = Self::map(&file, path).map_err(failed)?;
-        mapped.kept = Kept::new(file);
+        mapped.kept = OpenFile::new(file);
         Ok(mapped)
     }
 

@@ -29,12 +29,12 @@ pub struct Destination {
     /// With symbolic links followed.
     file: PathBuf,
     replace: bool,
-    kind: Kind,
+    kind: OutputKind,
 }
 
 /// What an output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum OutputKind {
     /// A file that appears when it is whole.
     File,
     /// A device or a pipe, which is opened and written to.
@@ -66,7 +66,7 @@ impl Destination {
         match descriptor(path) {
             Some(1) => {
                 files.write_open(path, &standard_output(path)?).map_err(|error| error.remedy("name another file"))?;
-                return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: Kind::Stream });
+                return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: OutputKind::Stream });
             }
             Some(_) if fs::metadata(path).is_ok_and(|existing| existing.is_file()) => {
                 let error = Error::new("is a file that is open already, and has no name to take").in_file(path);
@@ -88,7 +88,8 @@ impl Destination {
             return Err(exists(path));
         }
         check_folder(&file).map_err(|error| error.in_file(path))?;
-        let kind = if existing.is_some_and(|existing| !existing.is_file()) { Kind::Device } else { Kind::File };
+        let kind =
+            if existing.is_some_and(|existing| !existing.is_file()) { OutputKind::Device } else { OutputKind::File };
         Ok(Self { path: path.to_owned(), file, replace, kind })
     }
 
@@ -101,7 +102,7 @@ impl Destination {
     /// Whether what is written stays there: a device or a pipe keeps nothing.
     #[must_use]
     pub fn keeps(&self) -> bool {
-        self.kind == Kind::File
+        self.kind == OutputKind::File
     }
 
     /// The folder that the output appears in, of what [`Destination::keeps`].
@@ -114,13 +115,13 @@ impl Destination {
     #[must_use]
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: Kind::Device }
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::Device }
     }
 
     /// A file in a folder of our own, which replaces what has its name, a link too.
     #[must_use]
     pub(crate) fn within(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: Kind::File }
+        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::File }
     }
 
     /// Refuses an output of `len` bytes that the disk has no room for.
@@ -141,16 +142,16 @@ impl Destination {
     pub fn create(self) -> Result<Output> {
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.path);
         match self.kind {
-            Kind::Stream => {
+            OutputKind::Stream => {
                 let file = standard_output(&self.path)?;
                 return Ok(Output { file, temporary: None, destination: self, is_seekable: false });
             }
-            Kind::Device => {
+            OutputKind::Device => {
                 let file = File::options().write(true).open(&self.file).map_err(failed)?;
                 let is_seekable = io::Seek::stream_position(&mut &file).is_ok();
                 return Ok(Output { file, temporary: None, destination: self, is_seekable });
             }
-            Kind::File => {}
+            OutputKind::File => {}
         }
         let (file, temporary) = match naming::create_unnamed(self.folder()).map_err(failed)? {
             Some(file) => (file, Temporary::Unnamed),

@@ -111,9 +111,9 @@ impl Sink for Summed<'_> {
 }
 
 /// A file that must hold what is written to it already.
-pub(crate) struct Existing<'a>(pub(crate) &'a MappedFile);
+pub(crate) struct ExistingFile<'a>(pub(crate) &'a MappedFile);
 
-impl Sink for Existing<'_> {
+impl Sink for ExistingFile<'_> {
     fn path(&self) -> &Path {
         self.0.path()
     }

@@ -5,12 +5,12 @@ use super::Job;
 use super::observer::{Notice, Observer};
 use super::place::Route;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};
-use crate::container::{self, Container, Facts, Form, Metadata};
+use crate::container::{self, Container, Form, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread, Step};
-use crate::scaled::{Codes, can_be_codes};
+use crate::scaled::{ScaledCodes, can_be_codes};
 use crate::select::Selection;
 use crate::text::shorten;
 use std::cell::LazyCell;
@@ -89,7 +89,7 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
 
 /// Refuses a name for a tensor in a format that has no place for it.
 fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Selection) -> Result<()> {
-    let Facts { extension, has_names, .. } = target.facts();
+    let FormatInfo { extension, has_names, .. } = target.format_info();
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
     let Some(name) = source.names().find(|name| !has_names && is_renamed(*name)) else { return Ok(()) };
     let error = Error::usage(format!("--rename has no effect: a .{extension} file has no place for a name"));
@@ -102,7 +102,7 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
 ///
 /// # Errors
 /// When one of these cannot be read.
-fn codes(source: &Checkpoint) -> Result<Codes> {
+fn codes(source: &Checkpoint) -> Result<ScaledCodes> {
     let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
     let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
     let (beside, quantization) = match &source.folder {
@@ -110,18 +110,18 @@ fn codes(source: &Checkpoint) -> Result<Codes> {
         Some(folder) => (Vec::new(), quantization(folder)?),
         None => beside(&source.path)?,
     };
-    Ok(Codes::find(&tensors, &beside, quantization.as_deref()))
+    Ok(ScaledCodes::find(&tensors, &beside, quantization.as_deref()))
 }
 
 /// Gives notice of what does not reach the output.
 fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
-    let Facts { extension, metadata, .. } = target.facts();
+    let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
         // A mark means nothing elsewhere, and is no loss.
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark =
-            |name: &str| matches!(input.container.facts().metadata, Metadata::Marked(mark, _) if mark == name);
+            |name: &str| matches!(input.container.format_info().metadata, Metadata::Marked(mark, _) if mark == name);
         if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
             observer.notice(Notice::NoMetadata(extension));
         }
@@ -129,7 +129,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
 }
 
 /// Gives notice of scales that lose precision while their codes stay what they are.
-fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
+fn tell_scales(plans: &[Plan], codes: Option<&ScaledCodes>, selection: &Selection, observer: &dyn Observer) {
     let Some(codes) = codes else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
     let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();

@@ -5,12 +5,12 @@ use crate::container::checkpoint::{CONFIG, Checkpoint, read_side_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::directory_of;
-use crate::plan::{Place, Weight, Weights, source_form};
+use crate::plan::{QuantizedWeight, TensorIndex, Weights, source_form};
 use crate::quant::{
-    self, Arithmetic, Decoder, FoundWeight, Modules, Recognized, Role, Source, StoredTensor, comfy_metadata_of,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Modules, Recognized, Role, StoredTensor, comfy_metadata_of,
     config_of, hf_quant_config_of, recognize,
 };
-use crate::read::Stored;
+use crate::read::SourceTensor;
 use crate::select::Selection;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Quantized<'a> {
     source: &'a Checkpoint,
     tensors: Vec<StoredTensor<'a>>,
     /// Where each of them is.
-    places: Vec<Place>,
+    places: Vec<TensorIndex>,
     config: Option<String>,
     hf_quant_config: Option<String>,
     quantize_config: Option<String>,
@@ -60,8 +60,8 @@ impl<'a> Quantized<'a> {
         let (config, hf_quant_config, quantize_config) = (config?, hf_quant_config?, quantize_config?);
         let pairs = source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let metadata: Vec<&str> =
-            pairs.filter(|(key, _)| key == Source::METADATA).map(|(_, value)| value.as_str()).collect();
-        let found = recognize(&Source {
+            pairs.filter(|(key, _)| key == CheckpointInfo::METADATA).map(|(_, value)| value.as_str()).collect();
+        let found = recognize(&CheckpointInfo {
             tensors: &tensors,
             config: config.as_deref(),
             hf_quant_config: hf_quant_config.as_deref(),
@@ -120,7 +120,7 @@ impl<'a> Quantized<'a> {
             let described = weight.parts(&self.tensors);
             let made = Decoder::new(weight.layout, &weight.parameters, &described, target, arithmetic);
             let parts = weight.parts.iter().map(|(_, at)| self.places[*at]).collect();
-            weights.add(Weight { name: weight.name, parts, decoder: Arc::new(made.map_err(in_file)?) });
+            weights.add(QuantizedWeight { name: weight.name, parts, decoder: Arc::new(made.map_err(in_file)?) });
         }
         if left.is_empty() {
             for &at in &self.found.markers {
@@ -139,8 +139,8 @@ impl<'a> Quantized<'a> {
         let modules = Modules { decoded: &decoded, left: &left };
         let side_files = self.side_files(&modules, target).map_err(in_file)?;
         let metadata = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-        for (_, text) in metadata.filter(|(key, _)| key == Source::METADATA) {
-            weights.change_metadata(Source::METADATA, comfy_metadata_of(text, &modules));
+        for (_, text) in metadata.filter(|(key, _)| key == CheckpointInfo::METADATA) {
+            weights.change_metadata(CheckpointInfo::METADATA, comfy_metadata_of(text, &modules));
         }
         Ok(Decoding { weights, side_files, left_out })
     }
@@ -162,12 +162,12 @@ impl<'a> Quantized<'a> {
 }
 
 /// All bytes of a tensor that describes others.
-fn read_small(source: &Checkpoint, (shard, number): Place) -> Result<Vec<u8>> {
+fn read_small(source: &Checkpoint, (shard, number): TensorIndex) -> Result<Vec<u8>> {
     /// Descriptions are JSON of a few hundred bytes, or two numbers.
     const MOST: u64 = 1 << 20;
     let shard = &source.shards[shard];
     let tensor = &shard.contents.tensors[number];
-    let stored = Stored { files: &shard.files, tensor, elements: tensor.elements, is_transposed: false };
+    let stored = SourceTensor { files: &shard.files, tensor, elements: tensor.elements, is_transposed: false };
     let bytes = tensor.elements.bytes(tensor.count).filter(|bytes| *bytes <= MOST);
     let bytes = bytes.ok_or_else(|| stored.error(Error::new("is too large for what describes a weight")))?;
     let mut read = vec![0; bytes as usize];

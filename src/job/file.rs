@@ -4,7 +4,7 @@ use super::check::{self, plans};
 use super::observer::{Notice, Observer};
 use super::outcome::FileReport;
 use super::place::{self, Route};
-use super::{Existing, Job, Publish, Written};
+use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
 use crate::engine;
@@ -52,7 +52,7 @@ impl<'a> FileOutput<'a> {
 
     /// The type of the first weight that becomes plain float8 in a .safetensors file.
     pub(super) fn plain_float8(&self) -> Option<Dtype> {
-        let is_shard = self.container.facts().extension == container::SHARDS.facts().extension;
+        let is_shard = self.container.format_info().extension == container::SHARDS.format_info().extension;
         if is_shard { check::plain_float8(&self.plan) } else { None }
     }
 
@@ -167,7 +167,7 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
         files.write(output).map_err(|error| error.remedy("name another folder with -o"))?;
         return Ok(None);
     }
-    let destination = Destination::among(files, output, job.existing == Existing::Replace)?;
+    let destination = Destination::among(files, output, job.existing == IfExists::Replace)?;
     if job.measures.hash && !destination.keeps() {
         let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
         return Err(error.remedy("leave --hash out, or name a file with -o"));

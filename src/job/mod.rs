@@ -44,7 +44,7 @@ pub(crate) struct Job<'a> {
     pub(crate) output: Option<&'a Path>,
     /// The type in the names of outputs that are beside their inputs.
     pub(crate) to: Option<Dtype>,
-    pub(crate) existing: Existing,
+    pub(crate) existing: IfExists,
     pub(crate) publish: Publish,
     /// Write nothing.
     pub(crate) dry_run: bool,
@@ -68,7 +68,7 @@ pub(crate) struct Job<'a> {
 
 /// What to do where an output exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Existing {
+pub(crate) enum IfExists {
     Refuse,
     Replace,
     /// Leave it as it is.
@@ -162,7 +162,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
     let routes = all_of(inputs, job.publish, observer, |input| place::route(job, *input, folder))?;
     let ready = all_of(&routes, job.publish, observer, |route| match Ready::new(job, route, &mut files, observer) {
-        Err(error) if job.existing == Existing::Skip && error.is_existing() => Ok(Ready::Skip),
+        Err(error) if job.existing == IfExists::Skip && error.is_existing() => Ok(Ready::Skip),
         ready => ready,
     })?;
     if job.publish == Publish::Together {
@@ -241,7 +241,7 @@ const SOME: &str = "some outputs were complete";
 /// `None` where another run has made the output meanwhile, and that is to be left.
 fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
     match written {
-        Err(error) if job.existing == Existing::Skip && error.is_existing() => Ok(None),
+        Err(error) if job.existing == IfExists::Skip && error.is_existing() => Ok(None),
         written => written.map(Some),
     }
 }

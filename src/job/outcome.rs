@@ -6,8 +6,8 @@ use crate::engine::Outcome;
 use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
-use crate::plan::{How, Plan, Step};
-use crate::select::Kept;
+use crate::plan::{Operation, Plan, Step};
+use crate::select::KeptReason;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -52,7 +52,7 @@ pub struct TensorReport<'a> {
     pub is_converted: bool,
     /// Why it was copied, if it was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<KeptReason>,
     /// Bytes that it took in its file.
     pub bytes_in: u64,
     /// Bytes that it takes now.
@@ -124,19 +124,19 @@ impl<'a> TensorReport<'a> {
         if result.fortran_order {
             firsts.renumber(|at| row_major(at, &source.shape));
         }
-        let old = if matches!(step.how, How::Convert(_)) { &*source.name } else { "" };
+        let old = if matches!(step.how, Operation::Convert(_)) { &*source.name } else { "" };
         Self {
             name: result.name.clone(),
             renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
             shape: match &step.how {
-                How::Convert(_) => Cow::Borrowed(&source.shape),
-                How::Decode(_) => Cow::Owned(step.shape().to_vec()),
+                Operation::Convert(_) => Cow::Borrowed(&source.shape),
+                Operation::Decode(_) => Cow::Owned(step.shape().to_vec()),
             },
             from: step.dtypes().0,
             to: step.dtypes().1,
             layout: match &step.how {
-                How::Convert(_) => None,
-                How::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
+                Operation::Convert(_) => None,
+                Operation::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
             },
             stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
             is_converted: step.is_converted,

@@ -185,7 +185,7 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
 
 /// Refuses a file that a loader would take for a part of the checkpoint in its folder.
 fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
-    let is_shard = output.extension() == Some(container::SHARDS.facts().extension.as_ref());
+    let is_shard = output.extension() == Some(container::SHARDS.format_info().extension.as_ref());
     let Some(other) = description(folder).filter(|_| is_shard && !output.exists()) else { return Ok(()) };
     let name = output.file_name().unwrap_or_default();
     let elsewhere = match folder.file_name() {

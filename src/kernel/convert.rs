@@ -7,7 +7,7 @@ use super::isa::{Isa, Loop};
 use super::lane::{BLOCK, room};
 use super::pack;
 use super::rules::{OutOfRange, Rules};
-use super::storage::{Layout, Storage};
+use super::storage::{Storage, SubByteLayout};
 use super::tally::count_float32_specials;
 use crate::dtype::{Class, Dtype};
 
@@ -120,7 +120,7 @@ impl Kernel {
     #[doc(hidden)]
     pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         let (input, output) = (&input[..self.source.offset(count)], &mut output[..self.target.offset(count)]);
-        isa.run(Blocks { kernel: self, input, output, count })
+        isa.run(ConversionLoop { kernel: self, input, output, count })
     }
 
     #[inline(always)]
@@ -169,13 +169,13 @@ impl Kernel {
         if bits < 8 {
             let codes = &codes[..count];
             match (self.target.layout, self.target.dtype.class()) {
-                (Layout::Packed, _) => pack::pack(codes, output, bits),
-                (Layout::PerByte, Class::Int { signed: true }) => {
+                (SubByteLayout::Packed, _) => pack::pack(codes, output, bits),
+                (SubByteLayout::PerByte, Class::Int { signed: true }) => {
                     for (byte, code) in output.iter_mut().zip(codes) {
                         *byte = (((code << (8 - bits)) as i8) >> (8 - bits)) as u8;
                     }
                 }
-                (Layout::PerByte, _) => output.copy_from_slice(codes),
+                (SubByteLayout::PerByte, _) => output.copy_from_slice(codes),
             }
         }
         Ok(counts)
@@ -183,14 +183,14 @@ impl Kernel {
 }
 
 /// The blocks of a conversion.
-struct Blocks<'a> {
+struct ConversionLoop<'a> {
     kernel: &'a Kernel,
     input: &'a [u8],
     output: &'a mut [u8],
     count: usize,
 }
 
-impl Loop for Blocks<'_> {
+impl Loop for ConversionLoop<'_> {
     type Result = Result<Counts, Malformed>;
 
     #[inline(always)]
@@ -223,7 +223,7 @@ fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: 
     let bits = source.dtype.bits();
     if bits < 8 {
         let codes = room(scratch, count);
-        if source.layout == Layout::Packed {
+        if source.layout == SubByteLayout::Packed {
             pack::unpack(input, codes, bits);
             return Ok(codes);
         }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 /// A text that is a number.
 #[derive(Clone, Copy)]
-pub(super) struct Literal<'a> {
+pub(super) struct NumericLiteral<'a> {
     pub(super) negative: bool,
     pub(super) magnitude: Magnitude<'a>,
 }
@@ -16,7 +16,7 @@ pub(super) enum Magnitude<'a> {
     Nan,
 }
 
-impl<'a> Literal<'a> {
+impl<'a> NumericLiteral<'a> {
     /// `[+-]`, then digits with at most one point among or around them and perhaps `[eE][+-]` and digits, or `inf`,
     /// `infinity` or `nan` in any case; spaces, tabs, line feeds, form feeds and carriage returns around it are
     /// ignored. `None` for all else.

@@ -4,7 +4,7 @@
 //! rounded to odd. The float64 lane is exact but for 64-bit integers, likewise rounded to odd. The integer
 //! lane takes integers only, extended by their own sign.
 
-use super::lane::{Bits, room};
+use super::lane::{LaneElement, room};
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 
@@ -137,7 +137,7 @@ impl Decode {
 
 /// Reads elements of `N` bytes; the bytes need no alignment.
 #[inline(always)]
-fn load<const N: usize, T: Bits>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; N]) -> T) {
+fn load<const N: usize, T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; N]) -> T) {
     for (slot, bytes) in lane.iter_mut().zip(bytes.as_chunks::<N>().0) {
         *slot = decode(*bytes).to_bytes();
     }
@@ -146,7 +146,7 @@ fn load<const N: usize, T: Bits>(bytes: &[u8], lane: &mut [T::Bytes], decode: im
 /// As [`load`], from a table: not compiled for the wider instruction sets, whose gathers are slower than one load after
 /// the other on many processors.
 #[inline(never)]
-fn look_up<T: Bits>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; 1]) -> T) {
+fn look_up<T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; 1]) -> T) {
     load(bytes, lane, decode);
 }
 
@@ -279,7 +279,13 @@ impl FromInteger<u64> for ToInteger {
 }
 
 #[inline(always)]
-fn load_integers<T: Bits>(bits: u32, signed: bool, bytes: &[u8], lane: &mut [T::Bytes], to: &impl FromInteger<T>) {
+fn load_integers<T: LaneElement>(
+    bits: u32,
+    signed: bool,
+    bytes: &[u8],
+    lane: &mut [T::Bytes],
+    to: &impl FromInteger<T>,
+) {
     match (bits, signed) {
         (64, true) => load(bytes, lane, |b| to.signed(i64::from_le_bytes(b))),
         (64, false) => load(bytes, lane, |b| to.unsigned(u64::from_le_bytes(b))),

@@ -6,7 +6,7 @@ use super::counts::{Counts, Loss};
 use super::integer::IntTarget;
 use super::round::{Overflow, Rounded, Rounding, narrow_nan};
 use super::rules::{OutOfRange, RoundMode, Rules};
-use super::tally::{COUNTED, Span, Tally, count_float32_specials, count_specials, store};
+use super::tally::{BlockTally, COUNTED, Span, count_float32_specials, count_specials, store};
 use crate::dtype::{Class, Dtype, Specials};
 
 /// How a number becomes the bytes of a target element.
@@ -126,7 +126,7 @@ impl Encode {
             .counts(),
             Self::Int(target) => {
                 let differs = signed != target.signed;
-                let check = |value: u64, tally: &mut Tally| {
+                let check = |value: u64, tally: &mut BlockTally| {
                     let shift = 64 - target.bits;
                     let kept = if target.signed {
                         (((value << shift) as i64) >> shift) as u64
@@ -158,7 +158,7 @@ impl Encode {
 /// bool -> bool: 0 or 1, by the rule of all other bools. A byte that was neither is another one then.
 #[inline(always)]
 pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
-    let (mut tally, mut largest) = (Tally::default(), 0);
+    let (mut tally, mut largest) = (BlockTally::default(), 0);
     for (byte, result) in input.iter().zip(bytes) {
         largest = largest.max(*byte);
         *result = u8::from(*byte != 0);

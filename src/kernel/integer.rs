@@ -1,7 +1,7 @@
 //! Integers of floats: truncated, or rounded to nearest even where they have 4 bits and fewer.
 
 use super::counts::{Counts, Loss};
-use super::tally::{Span, Tally, count_specials, store};
+use super::tally::{BlockTally, Span, count_specials, store};
 
 /// An integer type of a target, and what becomes of floats beyond it.
 #[derive(Clone, Copy)]
@@ -97,7 +97,7 @@ impl IntTarget {
     }
 
     /// The loop has NaN among what is beyond the range.
-    fn counts(&self, tally: &Tally, specials: Counts) -> Counts {
+    fn counts(&self, tally: &BlockTally, specials: Counts) -> Counts {
         let mut counts = tally.counts();
         counts += specials;
         let over = u64::from(tally.over);
@@ -115,7 +115,7 @@ impl IntTarget {
 macro_rules! int_from_float {
     ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
         #[inline(always)]
-        fn $name(bits: $bits, target: &IntTarget, tally: &mut Tally) -> $bits {
+        fn $name(bits: $bits, target: &IntTarget, tally: &mut BlockTally) -> $bits {
             const HIDDEN: $bits = 1 << $mantissa_bits;
             const INFINITY: $bits = (2 * $bias + 1) << $mantissa_bits;
             const UNIT: u32 = $bias + $mantissa_bits; // the exponent field at which the mantissa counts ones

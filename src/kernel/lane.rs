@@ -4,15 +4,15 @@
 pub(super) const BLOCK: usize = 1024;
 
 /// An element of a lane, which is held as little endian bytes: so a source that has the lane's type is the lane.
-pub(super) trait Bits: Copy {
+pub(super) trait LaneElement: Copy {
     type Bytes: Copy;
     fn from_bytes(bytes: Self::Bytes) -> Self;
     fn to_bytes(self) -> Self::Bytes;
 }
 
-macro_rules! bits {
+macro_rules! lane_element {
     ($bits:ty) => {
-        impl Bits for $bits {
+        impl LaneElement for $bits {
             type Bytes = [u8; size_of::<$bits>()];
             #[inline(always)]
             fn from_bytes(bytes: Self::Bytes) -> Self {
@@ -26,9 +26,9 @@ macro_rules! bits {
     };
 }
 
-bits!(u16);
-bits!(u32);
-bits!(u64);
+lane_element!(u16);
+lane_element!(u32);
+lane_element!(u64);
 
 /// So many bytes of a buffer, which grows where it must.
 pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {

@@ -62,7 +62,7 @@ mod text;
 pub use convert::{Kernel, Malformed};
 pub use counts::{Condition, Counts, First, Firsts, Loss};
 pub use rules::{OutOfRange, RoundMode, Rules};
-pub use storage::{Layout, Storage};
+pub use storage::{Storage, SubByteLayout};
 #[doc(hidden)] // for tests
 pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
 

@@ -18,7 +18,7 @@ const KEPT: usize = 800;
 
 /// Room for what a comparison needs, kept from one to the next.
 #[derive(Default)]
-pub(super) struct Scratch {
+pub(super) struct NearestScratch {
     spelled: String,
     left: Natural,
     right: Natural,
@@ -32,7 +32,7 @@ pub(super) struct Nearest {
 }
 
 impl Nearest {
-    pub(super) fn new(decimal: &Decimal, scratch: &mut Scratch) -> Self {
+    pub(super) fn new(decimal: &Decimal, scratch: &mut NearestScratch) -> Self {
         if decimal.is_zero() {
             return Self { value: 0.0, side: Ordering::Equal };
         }
@@ -78,8 +78,8 @@ impl Nearest {
     }
 
     /// Any decimal that is not zero and not far beyond an end of float64.
-    fn of_long(decimal: &Decimal, scratch: &mut Scratch) -> Self {
-        let Scratch { spelled, left, right } = scratch;
+    fn of_long(decimal: &Decimal, scratch: &mut NearestScratch) -> Self {
+        let NearestScratch { spelled, left, right } = scratch;
         spelled.clear();
         spelled.extend(decimal.digits().take(KEPT).map(char::from));
         if decimal.len() > KEPT {
@@ -182,11 +182,11 @@ impl Natural {
 
 #[cfg(test)]
 mod tests {
-    use super::super::decimal::{Literal, Magnitude};
+    use super::super::decimal::{Magnitude, NumericLiteral};
     use super::*;
 
     fn decimal(text: &str) -> Decimal<'_> {
-        match Literal::read(text.as_bytes()).map(|literal| literal.magnitude) {
+        match NumericLiteral::read(text.as_bytes()).map(|literal| literal.magnitude) {
             Some(Magnitude::Finite(decimal)) => decimal,
             _ => panic!("{text}"),
         }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn short_and_long_decimals_are_judged_alike() {
-        let mut scratch = Scratch::default();
+        let mut scratch = NearestScratch::default();
         let mut seen = [0; 3];
         for power in -27..=27 {
             for step in 0..2000_u64 {
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn odd_is_the_number_cut_with_a_mark() {
-        let mut scratch = Scratch::default();
+        let mut scratch = NearestScratch::default();
         let table = [
             ("1", 1.0_f64.to_bits()),
             ("1.0000000000000000000001", 1.0_f64.to_bits() + 1),

@@ -2,10 +2,10 @@
 
 use super::convert::Kernel;
 use super::counts::{Counts, Loss};
-use super::decimal::{Literal, Magnitude};
+use super::decimal::{Magnitude, NumericLiteral};
 use super::integer::IntTarget;
 use super::lane::BLOCK;
-use super::nearest::{Nearest, Scratch};
+use super::nearest::{Nearest, NearestScratch};
 use super::rules::{OutOfRange, Rules};
 use super::storage::Storage;
 use super::text::Texts;
@@ -75,7 +75,7 @@ impl Parser {
     /// When `output` is shorter than the elements take.
     pub fn parse(&self, texts: &Texts, output: &mut [u8]) -> Result<Counts, NotANumber> {
         let mut counts = Counts::default();
-        let mut scratch = Scratch::default();
+        let mut scratch = NearestScratch::default();
         let mut staged = [0; BLOCK * 8];
         let width = match self.staged {
             Staged::Float64 | Staged::Odd => 8,
@@ -99,17 +99,17 @@ impl Parser {
         Ok(counts)
     }
 
-    fn read<'a>(&self, text: &'a [u8]) -> Option<Literal<'a>> {
+    fn read<'a>(&self, text: &'a [u8]) -> Option<NumericLiteral<'a>> {
         let is = |word: &str| text.trim_ascii().eq_ignore_ascii_case(word.as_bytes());
         match self.target.dtype {
-            Dtype::Bool if is("false") => Literal::read(b"0"),
-            Dtype::Bool if is("true") => Literal::read(b"1"),
-            _ => Literal::read(text),
+            Dtype::Bool if is("false") => NumericLiteral::read(b"0"),
+            Dtype::Bool if is("true") => NumericLiteral::read(b"1"),
+            _ => NumericLiteral::read(text),
         }
     }
 
     /// The staged bits of one number; counts what the kernel that follows cannot see.
-    fn convert(&self, number: Literal, scratch: &mut Scratch, counts: &mut Counts) -> u64 {
+    fn convert(&self, number: NumericLiteral, scratch: &mut NearestScratch, counts: &mut Counts) -> u64 {
         counts.input_nan += u64::from(matches!(number.magnitude, Magnitude::Nan));
         counts.input_infinite += u64::from(matches!(number.magnitude, Magnitude::Infinity));
         let magnitude = match (&self.staged, number.magnitude) {

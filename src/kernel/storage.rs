@@ -8,7 +8,7 @@ pub struct Storage {
     /// The type of the elements.
     pub dtype: Dtype,
     /// How types of fewer than 8 bits are laid out; nothing to types of whole bytes.
-    pub layout: Layout,
+    pub layout: SubByteLayout,
     /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one. Of sources only:
     /// results are little endian.
     pub big_endian: bool,
@@ -16,7 +16,7 @@ pub struct Storage {
 
 /// How elements of fewer than 8 bits are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum SubByteLayout {
     /// Without gaps, least significant bits first, as ONNX and safetensors have it.
     Packed,
     /// One in a byte, as numpy has it; signed integers extend their sign.
@@ -27,13 +27,13 @@ impl Storage {
     /// Little endian, without gaps.
     #[must_use]
     pub fn packed(dtype: Dtype) -> Self {
-        Self { dtype, layout: Layout::Packed, big_endian: false }
+        Self { dtype, layout: SubByteLayout::Packed, big_endian: false }
     }
 
     /// Little endian, one element in a byte at the least.
     #[must_use]
     pub fn per_byte(dtype: Dtype) -> Self {
-        Self { dtype, layout: Layout::PerByte, big_endian: false }
+        Self { dtype, layout: SubByteLayout::PerByte, big_endian: false }
     }
 
     /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits.
@@ -43,7 +43,7 @@ impl Storage {
     }
 
     pub(super) fn is_per_byte(self) -> bool {
-        self.layout == Layout::PerByte && self.dtype.bits() < 8
+        self.layout == SubByteLayout::PerByte && self.dtype.bits() < 8
     }
 
     /// Whether one number's bytes are to be swapped, and how many they are.

@@ -1,14 +1,14 @@
 //! What a block of results is counted by while it is stored.
 
 use super::counts::{Counts, Loss};
-use super::lane::Bits;
+use super::lane::LaneElement;
 
 /// Off in builds that measure what counting costs (`benches/counts.py`), and in no other.
 pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
 
 /// Counts of one block, before the target's rules give them their names.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct BlockTally {
     pub(super) over: u32,
     pub(super) was_infinite: u32,
     pub(super) was_nan: u32,
@@ -16,7 +16,7 @@ pub(super) struct Tally {
     pub(super) inexact: u32,
 }
 
-impl Tally {
+impl BlockTally {
     /// What needs no rule: flushed and inexact.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
@@ -28,15 +28,15 @@ impl Tally {
 
 /// Writes elements of `N` bytes; the bytes need no alignment.
 #[inline(always)]
-pub(super) fn store<const N: usize, T: Bits>(
+pub(super) fn store<const N: usize, T: LaneElement>(
     lane: &[T::Bytes],
     bytes: &mut [u8],
-    mut encode: impl FnMut(T, &mut Tally) -> [u8; N],
-) -> Tally {
-    let mut tally = Tally::default();
+    mut encode: impl FnMut(T, &mut BlockTally) -> [u8; N],
+) -> BlockTally {
+    let mut tally = BlockTally::default();
     for (value, bytes) in lane.iter().zip(bytes.as_chunks_mut::<N>().0) {
         let value = T::from_bytes(*value);
-        *bytes = if COUNTED { encode(value, &mut tally) } else { encode(value, &mut Tally::default()) };
+        *bytes = if COUNTED { encode(value, &mut tally) } else { encode(value, &mut BlockTally::default()) };
     }
     tally
 }
@@ -72,7 +72,7 @@ impl Span {
 /// Counts the NaN and Inf of a lane of floats, whose bits are those of `infinity` or above without their sign. Most blocks
 /// have none, which one look at the largest tells.
 #[inline(always)]
-pub(super) fn count_specials<T: Bits + Ord + std::ops::BitAnd<Output = T>>(
+pub(super) fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>>(
     lane: &[T::Bytes],
     without_sign: T,
     infinity: T,

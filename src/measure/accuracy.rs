@@ -6,6 +6,7 @@
 //! Squares can be too large or too small for float64. A block of such values is divided by powers of two before it is
 //! squared, and sums keep an exponent of their own, so that nothing overflows between a block and the figures.
 
+use super::number::{Number, difference};
 use crate::container::Form;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
@@ -128,7 +129,7 @@ fn times_power_of_two(value: f64, exponent: i32) -> f64 {
 
 /// What some elements of a tensor add up to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct AccuracyTally {
     compared: u64,
     /// Elements whose values differ.
     changed: u64,
@@ -157,13 +158,13 @@ struct Sums {
 
 /// Elements of a tensor: sources, results, and how far results are from their sources.
 #[derive(Clone, Copy)]
-struct Block<'a> {
+struct ComparedBlock<'a> {
     sources: &'a [f64],
     results: &'a [f64],
     errors: &'a [f64],
 }
 
-impl Tally {
+impl AccuracyTally {
     /// Takes the next elements, of which `start` is the first. `errors` are the differences of results and sources where
     /// float64 does not hold these exactly.
     ///
@@ -183,11 +184,11 @@ impl Tally {
                 }
                 &room[..sources.len()]
             };
-            self.add_block(start + first as u64, Block { sources, results, errors });
+            self.add_block(start + first as u64, ComparedBlock { sources, results, errors });
         }
     }
 
-    fn add_block(&mut self, start: u64, block: Block) {
+    fn add_block(&mut self, start: u64, block: ComparedBlock) {
         let sums = block.sums([0; 3]);
         // Where the largest is in the block matters only if it is the largest so far.
         let largest = |so_far: Largest, found: f64, of: fn(f64, f64) -> f64| {
@@ -274,7 +275,7 @@ impl Tally {
 /// on, and all that are smaller are below the last bit of such a sum.
 const SOUND: f64 = f64::from_bits((1023 - 900) << 52);
 
-impl Block<'_> {
+impl ComparedBlock<'_> {
     fn iter(&self) -> impl Iterator<Item = (f64, f64, f64)> {
         let pairs = self.sources.iter().zip(self.results).zip(self.errors);
         pairs.map(|((x, y), error)| (*x, *y, *error))
@@ -404,47 +405,6 @@ mod decibels {
     }
 }
 
-/// A number, exactly.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Number {
-    Integer(i128),
-    Float(f64),
-}
-
-impl Number {
-    /// `other` less this one, rounded once, or not at all where float64 holds it: 0 where they are equal and nowhere
-    /// else. NaN equals NaN, and is NaN away from any number.
-    #[must_use]
-    pub(crate) fn to(self, other: Self) -> f64 {
-        /// Far beyond all integers there are, and few enough for the difference to fit in 128 bits.
-        const BEYOND: f64 = 1e30;
-        let as_float = |number: Self| match number {
-            Self::Integer(integer) => integer as f64,
-            Self::Float(float) => float,
-        };
-        let as_integer = |number: Self| match number {
-            Self::Integer(integer) => Some(integer),
-            Self::Float(float) => (float.fract() == 0.0 && float.abs() < BEYOND).then_some(float as i128),
-        };
-        match (self, other) {
-            (Self::Float(from), Self::Float(to)) => difference(from, to),
-            _ => match (as_integer(self), as_integer(other)) {
-                (Some(from), Some(to)) => (to - from) as f64,
-                // A fraction is below 2^52: an integer near it is exact as float64.
-                _ => difference(as_float(self), as_float(other)),
-            },
-        }
-    }
-}
-
-/// The same of floats.
-#[must_use]
-pub(crate) fn difference(from: f64, to: f64) -> f64 {
-    #[allow(clippy::float_cmp, reason = "equality is meant exactly")]
-    let are_equal = (from == to) | (from.is_nan() & to.is_nan());
-    if are_equal { 0.0 } else { to - from }
-}
-
 /// Widens elements to float64, which all types of at most 32 bits and all floats fit in; 64-bit integers are rounded.
 struct Widener {
     kernel: Kernel,
@@ -522,10 +482,10 @@ impl Comparer {
     }
 
     /// What some elements add up to, of which `start` is the first.
-    pub(crate) fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> Tally {
+    pub(crate) fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> AccuracyTally {
         /// Whole blocks, which are whole bytes of every type.
         const STEP: usize = 8 * BLOCK;
-        let mut tally = Tally::default();
+        let mut tally = AccuracyTally::default();
         for first in (0..count).step_by(STEP) {
             let count = STEP.min(count - first);
             let place = |widener: &Widener| widener.bytes(first as u64) as usize;
@@ -549,7 +509,7 @@ mod tests {
     fn figures_are_those_of_their_definitions() {
         let sources = [1.0, -2.0, 0.0, f64::NAN, 4.0, 1.0];
         let results = [1.5, -2.0, 0.25, 1.0, 3.0, f64::INFINITY];
-        let mut tally = Tally::default();
+        let mut tally = AccuracyTally::default();
         tally.add(10, &sources, &results, None);
         let figures = tally.figures();
         assert_eq!((figures.compared, figures.max_abs_error, figures.max_abs_error_at), (4, 1.0, Some(14)));
@@ -563,25 +523,25 @@ mod tests {
 
     #[test]
     fn nothing_lost_has_no_noise() {
-        let mut tally = Tally::default();
+        let mut tally = AccuracyTally::default();
         tally.add(0, &[0.0, 3.0], &[0.0, 3.0], None);
         let figures = tally.figures();
         assert_eq!((figures.max_abs_error, figures.max_abs_error_at), (0.0, Some(0)));
         assert_eq!((figures.sqnr_db, figures.is_exact), (Some(f64::INFINITY), true));
         assert_eq!(figures.cosine, Some(1.0));
-        assert_eq!(Tally::default().figures().max_abs_error_at, None);
+        assert_eq!(AccuracyTally::default().figures().max_abs_error_at, None);
     }
 
     #[test]
     fn the_first_of_equal_errors_is_named_across_blocks() {
         let sources: Vec<f64> = (0..5000).map(f64::from).collect();
         let results: Vec<f64> = (0..5000).map(|x| f64::from(x + i32::from(x % 1500 == 700))).collect();
-        let mut whole = Tally::default();
+        let mut whole = AccuracyTally::default();
         whole.add(0, &sources, &results, None);
-        let mut parts = Tally::default();
+        let mut parts = AccuracyTally::default();
         for start in (0..5000).step_by(2 * BLOCK) {
             let end = (start + 2 * BLOCK).min(5000);
-            let mut part = Tally::default();
+            let mut part = AccuracyTally::default();
             part.add(start as u64, &sources[start..end], &results[start..end], None);
             parts.append(&part);
         }
@@ -590,7 +550,7 @@ mod tests {
     }
 
     fn figures_of(sources: &[f64], results: &[f64]) -> Accuracy {
-        let mut tally = Tally::default();
+        let mut tally = AccuracyTally::default();
         tally.add(0, sources, results, None);
         tally.figures()
     }
@@ -646,35 +606,6 @@ mod tests {
             let figures = figures_of(&[1.0, infinity], &changed);
             assert!(!figures.is_exact && figures.max_abs_error == 0.0, "{changed:?}");
         }
-    }
-
-    #[test]
-    fn only_equal_values_have_no_difference() {
-        assert_eq!((difference(0.0, -0.0), difference(f64::NAN, -f64::NAN)), (0.0, 0.0));
-        assert!(difference(f64::NAN, 1.0).is_nan() && difference(f64::INFINITY, f64::NEG_INFINITY).is_infinite());
-        assert_eq!((difference(f64::INFINITY, f64::INFINITY), difference(1.0, -0.5)), (0.0, -1.5));
-        assert!(difference(f64::MIN_POSITIVE, f64::from_bits(f64::MIN_POSITIVE.to_bits() - 1)) < 0.0);
-    }
-
-    #[test]
-    fn integers_are_not_rounded_before_they_are_compared() {
-        let (integer, float) = (Number::Integer, Number::Float);
-        let two_to_53 = 1_i128 << 53;
-        let cases = [
-            (integer(two_to_53), float(two_to_53 as f64), 0.0),
-            (integer(two_to_53 + 1), float(two_to_53 as f64), -1.0),
-            (integer(i64::MAX.into()), float(9_223_372_036_854_775_808.0), 1.0),
-            (integer(u64::MAX.into()), float(18_446_744_073_709_551_616.0), 1.0),
-            (integer(u64::MAX.into()), integer(i64::MIN.into()), -27_670_116_110_564_327_424.0),
-            (integer(-1), integer(u64::MAX.into()), 18_446_744_073_709_551_616.0),
-            (integer(3), float(2.5), -0.5),
-            (integer(3), float(f64::NEG_INFINITY), f64::NEG_INFINITY),
-            (integer(0), float(1e300), 1e300),
-        ];
-        for (a, b, wanted) in cases {
-            assert_eq!((a.to(b), b.to(a)), (wanted, 0.0 - wanted));
-        }
-        assert!(integer(3).to(float(f64::NAN)).is_nan());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::io::map::MappedFile;
 use crate::plan::{Plan, source_form};
 use crate::progress::Progress;
-use crate::read::{Mapped, Stored};
+use crate::read::{MappedBytes, SourceTensor};
 use crate::text::hex_digits;
 use crate::threads::each;
 use sha2::{Digest, Sha256};
@@ -32,7 +32,7 @@ pub(crate) fn of(plan: &Plan, output: &MappedFile, threads: usize, progress: &dy
         let source = of_tensor(step.source(), step.sources[0].files, progress)?;
         let target = step.target();
         let range = target.start as usize..target.end as usize;
-        let target = of_mapped(&Mapped { file: output, range, checksum: None }, progress)?;
+        let target = of_mapped(&MappedBytes { file: output, range, checksum: None }, progress)?;
         Ok(Hashes { source, target })
     };
     let hashes = each(threads, plan.steps.len(), hashes).into_iter().collect::<Result<_>>()?;
@@ -45,7 +45,7 @@ pub(crate) fn of(plan: &Plan, output: &MappedFile, threads: usize, progress: &dy
 /// # Errors
 /// When it is damaged.
 pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Progress) -> Result<Option<String>> {
-    let source = Stored { files, tensor, elements: tensor.elements, is_transposed: false };
+    let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
     if let Some(mapped) = source.mapped() {
         return of_mapped(&mapped, progress).map(Some).map_err(|error| source.error(error));
     }
@@ -72,7 +72,7 @@ pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Pr
     Ok(Some(digits))
 }
 
-fn of_mapped(mapped: &Mapped, progress: &dyn Progress) -> Result<String> {
+fn of_mapped(mapped: &MappedBytes, progress: &dyn Progress) -> Result<String> {
     let mut hasher = Sha256::new();
     let len = mapped.range.len();
     for start in (0..len).step_by(PIECE) {

@@ -9,3 +9,4 @@ pub(crate) mod compare;
 #[cfg(feature = "cli")]
 pub mod distribution;
 pub(crate) mod hash;
+pub mod number;

@@ -85,7 +85,7 @@ impl FromStr for Opset {
 ///
 /// What was not given takes its default, and cannot be what a version lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub struct CastAttributes {
     /// float8 targets: clamp values beyond the range (default) or let them become infinite or NaN.
     pub saturate: Option<bool>,
     /// float8e8m0 targets: where to round; the default is up.
@@ -96,13 +96,13 @@ pub struct Attributes {
     pub opset: Option<Opset>,
 }
 
-impl Default for Attributes {
+impl Default for CastAttributes {
     fn default() -> Self {
         Self { saturate: None, round_mode: None, out_of_range: OutOfRange::Wrap, opset: None }
     }
 }
 
-impl Attributes {
+impl CastAttributes {
     /// The rules for the kernels.
     #[must_use]
     pub fn rules(&self) -> Rules {
@@ -137,7 +137,7 @@ impl Attributes {
 ///
 /// # Errors
 /// When one of the types is complex, or the version lacks it, or the target is none of ONNX's.
-pub fn check(source: Dtype, target: Dtype, attributes: &Attributes) -> Result<()> {
+pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Result<()> {
     if target.class() == Class::Complex {
         return Err(Error::new(format!("nothing can be cast to {target}: ONNX Cast has no complex types")));
     }

@@ -11,11 +11,11 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// ONNX Cast: the same values as another type.
-    Cast(cast::Attributes),
+    Cast(cast::CastAttributes),
     /// ONNX `BitCast`: the same bits as another type.
     BitCast,
     /// `OpenVINO`'s `ConvertPromoteTypes`, once it has decided: the values of Cast, and those of complex types.
-    Promote(cast::Attributes),
+    Promote(cast::CastAttributes),
     /// Quantized weights become values; all other tensors stay.
     Dequantize,
 }

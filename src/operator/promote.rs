@@ -17,7 +17,7 @@ use crate::text::shorten;
 
 /// What the rules look at in a tensor.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
+pub struct PromoteInput<'a> {
     /// How messages name it.
     pub name: &'a str,
     /// Its type.
@@ -28,7 +28,7 @@ pub struct Input<'a> {
 
 /// The attributes of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub struct PromoteAttributes {
     /// `promote_unsafe`: take types that lose values, or are wider than every input's.
     pub is_unsafe: bool,
     /// `pytorch_scalar_promotion`: scalars take the type of the others, unless theirs is of a higher kind.
@@ -37,7 +37,7 @@ pub struct Attributes {
     pub u64_target: Dtype,
 }
 
-impl Default for Attributes {
+impl Default for PromoteAttributes {
     fn default() -> Self {
         Self { is_unsafe: false, pytorch_scalar: false, u64_target: Dtype::Float32 }
     }
@@ -45,7 +45,7 @@ impl Default for Attributes {
 
 /// What decided on a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum PromoteRule {
     /// All inputs have it.
     Equal,
     /// The others are bool.
@@ -66,7 +66,7 @@ pub enum Rule {
     Complex,
 }
 
-impl Rule {
+impl PromoteRule {
     /// The name in JSON reports.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -90,24 +90,24 @@ pub struct Decision {
     /// What every input becomes.
     pub dtype: Dtype,
     /// Why.
-    pub rule: Rule,
+    pub rule: PromoteRule,
 }
 
 /// Kinds of numbers; of two, the later decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum NumberKind {
     Bool,
     Int,
     Float,
     Complex,
 }
 
-fn kind(dtype: Dtype) -> Option<Kind> {
+fn kind(dtype: Dtype) -> Option<NumberKind> {
     Some(match dtype.class() {
-        Class::Bool => Kind::Bool,
-        Class::Int { .. } => Kind::Int,
-        Class::Float(_) | Class::Scale => Kind::Float,
-        Class::Complex => Kind::Complex,
+        Class::Bool => NumberKind::Bool,
+        Class::Int { .. } => NumberKind::Int,
+        Class::Float(_) | Class::Scale => NumberKind::Float,
+        Class::Complex => NumberKind::Complex,
         Class::String => return None,
     })
 }
@@ -117,14 +117,14 @@ fn kind(dtype: Dtype) -> Option<Kind> {
 /// # Errors
 /// Names the first inputs that have no common type, or in safe mode none that keeps values and width; the remedy
 /// says what would do.
-pub fn promote(inputs: &[Input], attributes: &Attributes) -> Result<Decision> {
+pub fn promote(inputs: &[PromoteInput], attributes: &PromoteAttributes) -> Result<Decision> {
     let Some(first) = inputs.first() else { return Err(Error::usage("promote needs at least one input")) };
     if let Some(text) = inputs.iter().find(|input| input.dtype == Dtype::String) {
         let what = format!("cannot promote {}: only numeric and bool tensors have a common type", typed(text));
         return Err(Error::new(what).remedy("convert it first with `tcast cast`"));
     }
     if inputs.iter().all(|input| input.dtype == first.dtype) {
-        return Ok(Decision { dtype: first.dtype, rule: Rule::Equal });
+        return Ok(Decision { dtype: first.dtype, rule: PromoteRule::Equal });
     }
     if let Some(foreign) = inputs.iter().find(|input| input.dtype.onnx_number().is_none()) {
         let other = inputs.iter().find(|input| input.dtype != foreign.dtype).unwrap_or(first);
@@ -150,8 +150,8 @@ pub fn check_u64_target(dtype: Dtype) -> Result<()> {
 }
 
 /// The types that decide: those of the highest kind, and with complex ones the floats.
-fn deciding_types(inputs: &[&Input]) -> Vec<Dtype> {
-    let lowest = inputs.iter().filter_map(|input| kind(input.dtype)).max().min(Some(Kind::Float));
+fn deciding_types(inputs: &[&PromoteInput]) -> Vec<Dtype> {
+    let lowest = inputs.iter().filter_map(|input| kind(input.dtype)).max().min(Some(NumberKind::Float));
     inputs.iter().map(|input| input.dtype).filter(|dtype| kind(*dtype) >= lowest).collect()
 }
 
@@ -167,26 +167,26 @@ fn join(dtypes: &[Dtype]) -> Option<Dtype> {
 
 /// Whether the rule for an integer that becomes a float, or a complex number, applies.
 fn is_integer_to_float(source: Dtype, target: Dtype) -> bool {
-    kind(source) == Some(Kind::Int) && kind(target) >= Some(Kind::Float)
+    kind(source) == Some(NumberKind::Int) && kind(target) >= Some(NumberKind::Float)
 }
 
 /// `int64 (A)`.
-fn typed(input: &Input) -> String {
+fn typed(input: &PromoteInput) -> String {
     format!("{} ({})", input.dtype, shorten(input.name))
 }
 
-fn refusal(one: &Input, other: &Input, why: &str) -> Error {
+fn refusal(one: &PromoteInput, other: &PromoteInput, why: &str) -> Error {
     Error::new(format!("cannot promote {} and {}: {why}", typed(one), typed(other)))
 }
 
 /// Inputs of several types, all of them ONNX's and none of them text.
 struct Promotion<'a> {
-    inputs: &'a [Input<'a>],
-    attributes: &'a Attributes,
+    inputs: &'a [PromoteInput<'a>],
+    attributes: &'a PromoteAttributes,
     /// The inputs that take the type of the others.
-    scalars: Vec<&'a Input<'a>>,
+    scalars: Vec<&'a PromoteInput<'a>>,
     /// The others.
-    deciding: Vec<&'a Input<'a>>,
+    deciding: Vec<&'a PromoteInput<'a>>,
     /// The types among them that decide.
     dtypes: Vec<Dtype>,
 }
@@ -194,12 +194,12 @@ struct Promotion<'a> {
 impl<'a> Promotion<'a> {
     /// Scalars decide with the others when there are no others, or only such of lower kinds.
     fn new(
-        inputs: &'a [Input<'a>],
-        attributes: &'a Attributes,
-        mut scalars: Vec<&'a Input<'a>>,
-        mut deciding: Vec<&'a Input<'a>>,
+        inputs: &'a [PromoteInput<'a>],
+        attributes: &'a PromoteAttributes,
+        mut scalars: Vec<&'a PromoteInput<'a>>,
+        mut deciding: Vec<&'a PromoteInput<'a>>,
     ) -> Self {
-        let highest = |inputs: &[&Input]| inputs.iter().map(|input| kind(input.dtype)).max();
+        let highest = |inputs: &[&PromoteInput]| inputs.iter().map(|input| kind(input.dtype)).max();
         if highest(&scalars) > highest(&deciding) {
             scalars.clear();
             deciding = inputs.iter().collect();
@@ -212,14 +212,14 @@ impl<'a> Promotion<'a> {
         let is_safe = !self.attributes.is_unsafe;
         let Some(dtype) = join(&self.dtypes) else {
             // Only uint64 and a signed integer have none.
-            let (dtype, rule) = (self.attributes.u64_target, Rule::U64Target);
+            let (dtype, rule) = (self.attributes.u64_target, PromoteRule::U64Target);
             return if is_safe { Err(self.no_integer()) } else { Ok(Decision { dtype, rule }) };
         };
         if is_safe && !self.dtypes.contains(&dtype) {
             return Err(self.widens(dtype));
         }
         if dtype.class() == Class::Scale
-            && let Some(input) = self.inputs.iter().find(|input| kind(input.dtype) < Some(Kind::Float))
+            && let Some(input) = self.inputs.iter().find(|input| kind(input.dtype) < Some(NumberKind::Float))
         {
             return Err(self.no_zero(input, dtype));
         }
@@ -235,31 +235,31 @@ impl<'a> Promotion<'a> {
         Ok(Decision { dtype, rule: self.rule(dtype) })
     }
 
-    fn rule(&self, dtype: Dtype) -> Rule {
+    fn rule(&self, dtype: Dtype) -> PromoteRule {
         let others = || self.inputs.iter().map(|input| input.dtype).filter(|other| *other != dtype);
         let gives_way = |other: Dtype| other == Dtype::Bool || is_integer_to_float(other, dtype);
         let is_signed = |other: &Dtype| other.class() == Class::Int { signed: true };
         if self.scalars.iter().any(|scalar| scalar.dtype != dtype && !gives_way(scalar.dtype)) {
-            Rule::Scalar
+            PromoteRule::Scalar
         } else if others().all(|other| other == Dtype::Bool) {
-            Rule::Bool
-        } else if kind(dtype) == Some(Kind::Complex) {
-            Rule::Complex
+            PromoteRule::Bool
+        } else if kind(dtype) == Some(NumberKind::Complex) {
+            PromoteRule::Complex
         } else if others().all(gives_way) {
-            Rule::IntFloat
-        } else if kind(dtype) == Some(Kind::Int)
+            PromoteRule::IntFloat
+        } else if kind(dtype) == Some(NumberKind::Int)
             && !self.dtypes.iter().all(|other| is_signed(other) == is_signed(&dtype))
         {
-            Rule::UnsignedSigned
+            PromoteRule::UnsignedSigned
         } else if self.dtypes.contains(&dtype) {
-            Rule::Wider
+            PromoteRule::Wider
         } else {
-            Rule::Floats
+            PromoteRule::Floats
         }
     }
 
     /// The first of the deciding inputs whose type passes a test, which one does.
-    fn first(&self, test: impl Fn(Dtype) -> bool) -> &Input<'a> {
+    fn first(&self, test: impl Fn(Dtype) -> bool) -> &PromoteInput<'a> {
         self.deciding.iter().find(|input| test(input.dtype)).unwrap_or(&self.deciding[0])
     }
 
@@ -293,13 +293,13 @@ impl<'a> Promotion<'a> {
         refusal(one, other, &why).remedy(format!("use --unsafe to convert {} to {dtype}", self.both()))
     }
 
-    fn no_zero(&self, input: &Input, dtype: Dtype) -> Error {
+    fn no_zero(&self, input: &PromoteInput, dtype: Dtype) -> Error {
         let scale = self.first(|other| other == dtype);
         let why = format!("{dtype} has no zero and no negative values");
         refusal(input, scale, &why).remedy(format!("cast {} to bfloat16 first", shorten(scale.name)))
     }
 
-    fn integer_to_float(&self, input: &Input, dtype: Dtype) -> Error {
+    fn integer_to_float(&self, input: &PromoteInput, dtype: Dtype) -> Error {
         let float = self.first(|other| other == dtype);
         let needs = if dtype.class() == Class::Complex { "its parts need" } else { "a float needs" };
         let (source, bits) = (input.dtype, input.dtype.bits());
@@ -307,7 +307,8 @@ impl<'a> Promotion<'a> {
         // One that suits all integers, so that it mends the whole.
         let integers = self.inputs.iter().map(|input| input.dtype).filter(|source| is_integer_to_float(*source, dtype));
         let widest = integers.map(Dtype::bits).max().unwrap_or(bits);
-        let floats = Dtype::all().filter(|float| kind(*float) == Some(Kind::Float) && float.onnx_number().is_some());
+        let floats =
+            Dtype::all().filter(|float| kind(*float) == Some(NumberKind::Float) && float.onnx_number().is_some());
         let fitting =
             floats.filter(|float| float.bits() >= 2 * widest && float.holds(dtype)).min_by_key(|it| it.bits());
         let cast = match fitting {
@@ -317,14 +318,14 @@ impl<'a> Promotion<'a> {
         refusal(input, float, &why).remedy(format!("use --unsafe to convert to {dtype} anyway, or {cast}"))
     }
 
-    fn scalar(&self, scalar: &Input, dtype: Dtype) -> Error {
+    fn scalar(&self, scalar: &PromoteInput, dtype: Dtype) -> Error {
         let (name, source) = (shorten(scalar.name), scalar.dtype);
         let decider = shorten(self.first(|other| other == dtype).name);
         let what = format!(
             "cannot promote the scalar {name} ({source}) to {dtype}, the type of {decider}: \
              {dtype} does not hold every {source}"
         );
-        let plain = promote(self.inputs, &Attributes { pytorch_scalar: false, ..*self.attributes });
+        let plain = promote(self.inputs, &PromoteAttributes { pytorch_scalar: false, ..*self.attributes });
         let otherwise = if plain.is_ok() { ", or leave out --pytorch-scalar" } else { "" };
         Error::new(what).remedy(format!("use --unsafe to convert it anyway{otherwise}"))
     }

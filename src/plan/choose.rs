@@ -8,8 +8,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::operator::Operator;
 use crate::quant::Decoder;
-use crate::read::{Share, Stored};
-use crate::select::{Candidate, Kept, Rename};
+use crate::read::{Share, SourceTensor};
+use crate::select::{Candidate, KeptReason, Rename};
 use crate::text::shorten;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,20 +18,20 @@ use std::sync::Arc;
 /// The quantized weights that are decoded, by the stored tensors that they consist of.
 #[derive(Default)]
 pub struct Weights {
-    tensors: HashMap<Place, Option<Weight>>,
+    tensors: HashMap<TensorIndex, Option<QuantizedWeight>>,
     /// Pairs of the metadata of files that change: the key, and the value that the output has, if it has one.
     pub(super) metadata: HashMap<String, Option<String>>,
 }
 
 /// A tensor of the inputs: the number of the input, and its number in that.
-pub type Place = (usize, usize);
+pub type TensorIndex = (usize, usize);
 
 /// A quantized weight that is decoded.
-pub struct Weight {
+pub struct QuantizedWeight {
     /// What it is called when it is decoded.
     pub name: String,
     /// Its parts, in the order of the decoder. It takes the place of the first.
-    pub parts: Vec<Place>,
+    pub parts: Vec<TensorIndex>,
     /// What makes values of them.
     pub decoder: Arc<Decoder>,
 }
@@ -41,13 +41,13 @@ impl Weights {
     ///
     /// # Panics
     /// When it has no parts.
-    pub fn add(&mut self, weight: Weight) {
+    pub fn add(&mut self, weight: QuantizedWeight) {
         self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, None)));
         self.tensors.insert(weight.parts[0], Some(weight));
     }
 
     /// Leaves a tensor out that decoded weights have no use for.
-    pub fn leave_out(&mut self, tensor: Place) {
+    pub fn leave_out(&mut self, tensor: TensorIndex) {
         self.tensors.insert(tensor, None);
     }
 
@@ -61,17 +61,17 @@ impl Weights {
 #[derive(Clone, Copy)]
 enum Logical<'a, 'r> {
     Plain(&'a Tensor),
-    Weight(&'r Weight),
+    Weight(&'r QuantizedWeight),
 }
 
 /// A logical tensor, and what is to become of it.
 pub(super) struct Chosen<'a> {
     /// The number of the input that it comes from.
     pub input: usize,
-    pub sources: Vec<Stored<'a>>,
+    pub sources: Vec<SourceTensor<'a>>,
     pub from: From,
     /// The type to convert to, or why the tensor is copied.
-    pub target: Result<Dtype, Kept>,
+    pub target: Result<Dtype, KeptReason>,
     /// Its name in the output.
     pub name: Cow<'a, str>,
     /// Its type in the output.
@@ -122,9 +122,9 @@ impl Chosen<'_> {
 pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>> {
     let stored =
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
-    let tensor = |(input, at): Place| &inputs[input].contents.tensors[at];
+    let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let logical = |place: Place| match request.weights.and_then(|weights| weights.tensors.get(&place)) {
+    let logical = |place: TensorIndex| match request.weights.and_then(|weights| weights.tensors.get(&place)) {
         None => Some((place.0, Logical::Plain(tensor(place)))),
         Some(Some(weight)) => Some((place.0, Logical::Weight(weight))),
         Some(None) => None,
@@ -139,9 +139,9 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
                 choose_plain(request, inputs, input, tensor, name).map_err(in_place)?
             }
             Logical::Weight(weight) => {
-                let source = |&(input, at): &Place| {
+                let source = |&(input, at): &TensorIndex| {
                     let (files, tensor) = (&inputs[input].files[..], &inputs[input].contents.tensors[at]);
-                    Stored { files, tensor, elements: tensor.elements, is_transposed: false }
+                    SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false }
                 };
                 let sources = weight.parts.iter().map(source).collect();
                 choose_weight(request, input, sources, weight, name)?
@@ -154,8 +154,8 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
 fn choose_weight<'a>(
     request: &Request,
     input: usize,
-    sources: Vec<Stored<'a>>,
-    weight: &Weight,
+    sources: Vec<SourceTensor<'a>>,
+    weight: &QuantizedWeight,
     name: Cow<'a, str>,
 ) -> Result<Chosen<'a>> {
     if let Some(part) = sources.iter().find(|part| part.mapped().is_none_or(|mapped| mapped.checksum.is_some())) {
@@ -178,18 +178,18 @@ fn choose_plain<'a>(
 ) -> Result<Chosen<'a>> {
     let Request { operator, selection, from, container, codes, .. } = *request;
     let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
-    let is_alone = inputs[input].container.facts().holds_one;
+    let is_alone = inputs[input].container.format_info().holds_one;
     let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
     let files = &inputs[input].files[..];
     if tensor.elements == Elements::Opaque {
-        let formats = [&inputs[input].container.facts(), &container.facts()];
+        let formats = [&inputs[input].container.format_info(), &container.format_info()];
         let form = opaque_form(tensor, target.is_ok(), name, formats)?;
-        let source = Stored { files, tensor, elements: tensor.elements, is_transposed: false };
+        let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
         return Ok(Chosen {
             input,
             sources: vec![source],
             from: From::Elements(form),
-            target: Err(Kept::LeftOut),
+            target: Err(KeptReason::LeftOut),
             name: new_name,
             dtype: form.dtype(),
             fortran_order: false,
@@ -206,7 +206,7 @@ fn choose_plain<'a>(
     }
     let target = target.and_then(|target| {
         let is_there = target == form.dtype() && operator.keeps(target);
-        if is_there { Err(Kept::Already) } else { Ok(target) }
+        if is_there { Err(KeptReason::Already) } else { Ok(target) }
     });
     if target.is_ok() {
         // A rule names the tensors that it means.
@@ -219,9 +219,9 @@ fn choose_plain<'a>(
     if container.stores(dtype).is_none() {
         return Err(container.refusal(dtype));
     }
-    let fortran_order = tensor.fortran_order && container.facts().has_fortran_order;
+    let fortran_order = tensor.fortran_order && container.format_info().has_fortran_order;
     let is_transposed = tensor.fortran_order != fortran_order;
-    let source = Stored { files, tensor, elements: Elements::Typed(form), is_transposed };
+    let source = SourceTensor { files, tensor, elements: Elements::Typed(form), is_transposed };
     Ok(Chosen {
         input,
         sources: vec![source],
@@ -288,7 +288,7 @@ fn new_names<'a>(
     let new_name = |one: &(usize, Logical<'a, '_>)| match one {
         // A nameless tensor of a format with names stays one where there is only it.
         (input, Logical::Plain(tensor))
-            if inputs[*input].container.facts().has_names && container.facts().holds_one =>
+            if inputs[*input].container.format_info().has_names && container.format_info().holds_one =>
         {
             Cow::Borrowed(&*tensor.name)
         }

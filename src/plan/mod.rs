@@ -6,11 +6,11 @@ mod source;
 mod step;
 
 #[doc(hidden)] // for the program
-pub use choose::{Place, Weight, Weights};
+pub use choose::{QuantizedWeight, TensorIndex, Weights};
 pub(crate) use source::check_from;
 #[doc(hidden)] // for tests
 pub use source::source_form;
-pub(crate) use step::{Direct, How};
+pub(crate) use step::{Direct, Operation};
 pub use step::{Plan, Step};
 
 use crate::container::{Container, Form, Input, Metadata, NewTensor};
@@ -19,7 +19,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
-use crate::scaled::Codes;
+use crate::scaled::ScaledCodes;
 use crate::select::Selection;
 use choose::{Chosen, From, choose, groups, measure_texts};
 use std::collections::HashSet;
@@ -38,7 +38,7 @@ pub struct Request<'a> {
     pub container: &'a dyn Container,
     /// The tensors that no cast may take for values.
     #[doc(hidden)] // for the program
-    pub codes: Option<&'a Codes>,
+    pub codes: Option<&'a ScaledCodes>,
     /// The quantized weights that are decoded.
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,
@@ -107,17 +107,17 @@ pub fn build<'a>(
         for (chosen, place) in group.into_iter().zip(layout.places) {
             let Chosen { sources, from, target, name, fortran_order, .. } = chosen;
             let how = match from {
-                From::Parts(decoder) => How::Decode(decoder),
+                From::Parts(decoder) => Operation::Decode(decoder),
                 From::Elements(from) => {
                     let refused = || {
                         Error::new(format!("{} cannot become {}", from.dtype(), place.form.dtype())).in_tensor(&name)
                     };
                     let conversion = conversions.get(from, place.form, target.is_ok()).ok_or_else(refused)?;
                     let is_watched = target.is_ok() && !request.fail_on.is_empty();
-                    How::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
+                    Operation::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
                 }
             };
-            let result = NewStored { name, fortran_order, range: place.range, seal: place.seal };
+            let result = NewStored { name, fortran_order, range: place.range, seal: place.crc };
             let (is_converted, kept) = (target.is_ok(), target.err());
             steps.push(Step { sources, results: vec![result], how, is_converted, kept });
         }
@@ -177,7 +177,7 @@ fn merge_metadata<'a>(
 /// The metadata that goes into the output: the same, but for the mark of a format that it leaves or comes to.
 fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, String)>> {
     let mut metadata = input.contents.metadata.clone()?;
-    let (from, to) = (input.container.facts().metadata, container.facts().metadata);
+    let (from, to) = (input.container.format_info().metadata, container.format_info().metadata);
     if from != to {
         if let Metadata::Marked(name, _) = from {
             metadata.retain(|(known, _)| known != name);

@@ -1,6 +1,6 @@
 //! How a tensor's bytes are to be read, `--from` heeded.
 
-use crate::container::{Elements, Facts, Form, Tensor};
+use crate::container::{Elements, Form, FormatInfo, Tensor};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
@@ -58,7 +58,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
 ///
 /// # Errors
 /// When it is to be converted, or to go into another format.
-pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, name: &str, formats: [&Facts; 2]) -> Result<Form> {
+pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, name: &str, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {
         let exclude = format!("copy it as it is with {}", flag_with("--exclude", &as_glob(name)));

@@ -1,14 +1,14 @@
 //! Steps: what a plan consists of.
 
-use crate::container::{Elements, Form, Seal, Tensor};
+use crate::container::{Elements, Form, PendingCrc, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::{Kernel, Storage};
 use crate::quant::Decoder;
-use crate::read::{Mapped, Stored};
-use crate::select::Kept;
+use crate::read::{MappedBytes, SourceTensor};
+use crate::select::KeptReason;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -31,19 +31,19 @@ pub struct Plan<'a> {
 /// them, and how. A plain tensor is stored as one.
 pub struct Step<'a> {
     /// Its parts. There is at least one.
-    pub(crate) sources: Vec<Stored<'a>>,
+    pub(crate) sources: Vec<SourceTensor<'a>>,
     /// What is written. There is at least one.
     pub(crate) results: Vec<NewStored<'a>>,
     /// What makes the results' elements of the sources'.
-    pub(crate) how: How,
+    pub(crate) how: Operation,
     /// Whether the operator is applied; otherwise the tensor is copied.
     pub is_converted: bool,
     /// Why it is copied, if it is.
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<KeptReason>,
 }
 
 /// What makes results of sources.
-pub(crate) enum How {
+pub(crate) enum Operation {
     /// Element by element.
     Convert(Conversion),
     /// A quantized weight is decoded, row by row; the sources are its parts, in the order of the decoder.
@@ -59,7 +59,7 @@ pub(crate) struct NewStored<'a> {
     /// Its bytes in the output file.
     pub range: Range<u64>,
     /// A checksum of them that is to be written as well.
-    pub seal: Option<Box<Seal>>,
+    pub seal: Option<Box<PendingCrc>>,
 }
 
 impl Plan<'_> {
@@ -127,8 +127,8 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn dtypes(&self) -> (Dtype, Dtype) {
         match &self.how {
-            How::Convert(conversion) => (conversion.from.dtype(), conversion.to.dtype()),
-            How::Decode(decoder) => (stored_dtype(self.source()), decoder.target()),
+            Operation::Convert(conversion) => (conversion.from.dtype(), conversion.to.dtype()),
+            Operation::Decode(decoder) => (stored_dtype(self.source()), decoder.target()),
         }
     }
 
@@ -137,8 +137,8 @@ impl<'a> Step<'a> {
     #[doc(hidden)] // for tests
     pub fn form(&self) -> Form {
         match &self.how {
-            How::Convert(conversion) => conversion.to,
-            How::Decode(decoder) => Form::Numbers(Storage::packed(decoder.target())),
+            Operation::Convert(conversion) => conversion.to,
+            Operation::Decode(decoder) => Form::Numbers(Storage::packed(decoder.target())),
         }
     }
 
@@ -146,8 +146,8 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn shape(&self) -> &[u64] {
         match &self.how {
-            How::Convert(_) => &self.source().shape,
-            How::Decode(decoder) => decoder.shape(),
+            Operation::Convert(_) => &self.source().shape,
+            Operation::Decode(decoder) => decoder.shape(),
         }
     }
 
@@ -159,7 +159,7 @@ impl<'a> Step<'a> {
 
     /// The conversion, where elements are converted one by one.
     pub(crate) fn conversion(&self) -> Option<&Conversion> {
-        if let How::Convert(conversion) = &self.how { Some(conversion) } else { None }
+        if let Operation::Convert(conversion) = &self.how { Some(conversion) } else { None }
     }
 
     /// Where the first result lies in the output file.
@@ -172,7 +172,7 @@ impl<'a> Step<'a> {
     /// Bytes that its parts take in their files.
     #[must_use]
     pub fn bytes_in(&self) -> u64 {
-        self.sources.iter().map(Stored::stored_len).sum()
+        self.sources.iter().map(SourceTensor::stored_len).sum()
     }
 
     /// Bytes that its results take.
@@ -190,10 +190,10 @@ impl<'a> Step<'a> {
     #[must_use]
     pub(crate) fn direct(&self) -> Option<Direct<'_, 'a>> {
         match &self.how {
-            How::Convert(conversion) => {
+            Operation::Convert(conversion) => {
                 Some(Direct::Convert(conversion, conversion.kernel()?, self.sources[0].mapped()?))
             }
-            How::Decode(decoder) => Some(Direct::Decode(decoder)),
+            Operation::Decode(decoder) => Some(Direct::Decode(decoder)),
         }
     }
 }
@@ -201,7 +201,7 @@ impl<'a> Step<'a> {
 /// How any part of a tensor is made alone.
 pub(crate) enum Direct<'s, 'a> {
     /// Some elements, of these bytes.
-    Convert(&'s Conversion, &'s Kernel, Mapped<'a>),
+    Convert(&'s Conversion, &'s Kernel, MappedBytes<'a>),
     /// Some rows, of bytes of all sources.
     Decode(&'s Decoder),
 }

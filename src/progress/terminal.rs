@@ -151,7 +151,7 @@ impl Shards {
             Self::Lines(lines) => Box::new(Rest(lines)),
             Self::Bars(bars, whole) => {
                 let shard = Bar::styled(bars.add(ProgressBar::new(bytes)), what);
-                Box::new(Shard { whole, shard })
+                Box::new(ShardBar { whole, shard })
             }
         }
     }
@@ -167,12 +167,12 @@ impl Progress for Rest<'_> {
 }
 
 /// A shard of a checkpoint.
-struct Shard<'a> {
+struct ShardBar<'a> {
     whole: &'a Bar,
     shard: Bar,
 }
 
-impl Progress for Shard<'_> {
+impl Progress for ShardBar<'_> {
     fn advance(&self, bytes: u64) {
         self.whole.advance(bytes);
         self.shard.advance(bytes);

@@ -1,6 +1,6 @@
 //! Casts of short runs of numbers, by the kernels.
 
-use super::lanes::Lane;
+use super::lanes::Float32Lane;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
 
@@ -35,7 +35,7 @@ impl Through {
     }
 
     #[inline(always)]
-    pub(super) fn round(&self, lane: &mut Lane, scratch: &mut [u8]) {
+    pub(super) fn round(&self, lane: &mut Float32Lane, scratch: &mut [u8]) {
         let (count, lane) = (lane.len(), lane.as_flattened_mut());
         run(&self.narrow, lane, &mut scratch[..2 * count], count);
         run(&self.widen, &scratch[..2 * count], lane, count);

@@ -3,7 +3,7 @@
 use super::layout::Packing;
 
 /// Codes of rows and columns of one matrix.
-pub(super) struct Window<'a> {
+pub(super) struct CodeWindow<'a> {
     /// The stored bytes of the matrix; of [`Packing::Flat`], of the tensor.
     pub(super) bytes: &'a [u8],
     /// Bytes from one stored row to the next.
@@ -32,7 +32,7 @@ impl Packing {
 
     /// Writes the codes of a window, each row `columns` bytes long.
     #[inline(always)]
-    pub(super) fn unpack(self, window: &Window, out: &mut [u8]) {
+    pub(super) fn unpack(self, window: &CodeWindow, out: &mut [u8]) {
         match self {
             Self::Rows(_) => rows(window, out, false),
             Self::RowsHighFirst => rows(window, out, true),
@@ -46,7 +46,7 @@ impl Packing {
 }
 
 #[inline(always)]
-fn rows(window: &Window, out: &mut [u8], high_first: bool) {
+fn rows(window: &CodeWindow, out: &mut [u8], high_first: bool) {
     for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
         let start = row * window.stride + window.column * window.bits / 8;
         let bytes = &window.bytes[start..(row + 1) * window.stride];
@@ -85,7 +85,7 @@ fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
 }
 
 #[inline(always)]
-fn flat(window: &Window, out: &mut [u8]) {
+fn flat(window: &CodeWindow, out: &mut [u8]) {
     for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
         let start = row * window.width + window.column;
         let (first, out) = out.split_at_mut(start % 2);
@@ -98,7 +98,7 @@ fn flat(window: &Window, out: &mut [u8]) {
 
 /// A stored row is a column: its bytes are two rows each. Taken 16 columns at a time, so that each row gets 16 codes at once.
 #[inline(always)]
-fn blocks(window: &Window, out: &mut [u8]) {
+fn blocks(window: &CodeWindow, out: &mut [u8]) {
     let rows = window.row..window.row + out.len() / window.columns;
     let byte = |column: usize, at: usize| window.bytes[(window.column + column) * window.stride + at];
     for column in (0..window.columns).step_by(16) {
@@ -122,7 +122,7 @@ fn blocks(window: &Window, out: &mut [u8]) {
 
 /// int32 words, of which each holds codes of one row.
 #[inline(always)]
-fn words(window: &Window, out: &mut [u8]) {
+fn words(window: &CodeWindow, out: &mut [u8]) {
     let (bits, codes) = (window.bits, 32 / window.bits);
     let mask = ((1_u16 << bits) - 1) as u8;
     for at in 0..window.columns / codes {
@@ -152,7 +152,7 @@ fn spread(word: u32) -> u64 {
 
 /// As [`words`], of codes of three bits, 32 of which lie in three words.
 #[inline(always)]
-fn triples(window: &Window, out: &mut [u8]) {
+fn triples(window: &CodeWindow, out: &mut [u8]) {
     for at in 0..window.columns / 32 {
         for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
             let mut bits = 0_u128;
@@ -170,7 +170,7 @@ fn triples(window: &Window, out: &mut [u8]) {
 
 /// A stored row is a column, and eight rows are in a word, in AWQ's order. Taken 16 columns at a time, as [`blocks`].
 #[inline(always)]
-fn awq(window: &Window, out: &mut [u8]) {
+fn awq(window: &CodeWindow, out: &mut [u8]) {
     let rows = window.row..window.row + out.len() / window.columns;
     let word = |column: usize, at: usize| {
         let bytes = &window.bytes[(window.column + column) * window.stride..][..window.stride];

@@ -235,7 +235,7 @@ enum Edit {
 }
 
 /// A member of an object: its key, and where it and its value are.
-struct Member<'a> {
+struct JsonMember<'a> {
     key: Cow<'a, str>,
     start: usize,
     value: Range<usize>,
@@ -283,7 +283,7 @@ fn rewrite(
 }
 
 /// The members of an object, in order.
-fn scan(json: &str) -> Option<Vec<Member<'_>>> {
+fn scan(json: &str) -> Option<Vec<JsonMember<'_>>> {
     let skip = |at: usize| at + json[at..].len() - json[at..].trim_start().len();
     let mut at = skip(0);
     if !json[at..].starts_with('{') {
@@ -302,7 +302,7 @@ fn scan(json: &str) -> Option<Vec<Member<'_>>> {
         at = skip(end);
         at = skip(at + json[at..].strip_prefix(':').map(|_| 1)?);
         let (_, end) = value(at)?;
-        found.push(Member { key: serde_json::from_str(key).ok()?, start, value: at..end });
+        found.push(JsonMember { key: serde_json::from_str(key).ok()?, start, value: at..end });
         at = skip(end);
         if json[at..].starts_with(',') {
             at = skip(at + 1);

@@ -2,9 +2,9 @@
 
 use super::layout::{Layout, Packing, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part};
-use super::segment::{Room, Rows};
+use super::segment::{Room, RowDecoder};
 use super::steps::{Arithmetic, Steps};
-use super::tally::Tally;
+use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
@@ -127,7 +127,7 @@ impl Decoder {
     /// # Panics
     /// When there are not as many parts as the decoder was made of, a part has not the bytes that its shape needs, the rows
     /// are not those of the weight, or `out` has not the bytes of the rows.
-    pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<Tally> {
+    pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         self.decode_on(Isa::chosen(), rows, parts, out)
     }
 
@@ -138,19 +138,19 @@ impl Decoder {
     ///
     /// # Panics
     /// As [`Decoder::decode`], and when the machine lacks the instruction set.
-    pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<Tally> {
+    pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let lengths = parts.iter().map(|bytes| bytes.len() as u64);
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "the rows are those of the weight");
         assert_eq!(out.len() as u64, (rows.end - rows.start) * self.row_bytes(), "the output is as long as the rows");
         if out.is_empty() {
-            return Ok(Tally::default());
+            return Ok(DecodeTally::default());
         }
         let index = self.group_index(parts)?;
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
         let range = rows.start as usize..rows.end as usize;
-        Ok(isa.run(Rows { steps: &self.steps, parts, index, map: map.unwrap_or_default(), room, range, out }))
+        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map: map.unwrap_or_default(), room, range, out }))
     }
 
     /// The group of each column. `None` where it is that of its neighbours.

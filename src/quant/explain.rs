@@ -1,9 +1,9 @@
 //! What a quantized weight consists of, for commands that show it: its grid, and the code and scale of single values.
 
-use super::codes::Window;
+use super::codes::CodeWindow;
 use super::decode::Decoder;
-use super::layout::{Combination, Group, Packing, Values, Zeros};
-use super::scales::Place;
+use super::layout::{CodeValues, Combination, Group, Packing, Zeros};
+use super::scales::GroupRange;
 use super::segment::{SEGMENT, global_scale, widen};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -89,11 +89,11 @@ impl Decoder {
     pub fn grid(&self) -> Grid {
         let (layout, geometry) = (self.layout(), &self.steps.geometry);
         let codes = match layout.codes.values {
-            Values::Stored => CodeKind::Dtype(geometry.codes.dtype),
-            Values::Float(dtype) | Values::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
-            Values::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
-            Values::Unsigned => CodeKind::Shifted(geometry.bits),
-            Values::Map => CodeKind::Map,
+            CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
+            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
+            CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
+            CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
+            CodeValues::Map => CodeKind::Map,
         };
         Grid {
             codes,
@@ -143,7 +143,7 @@ impl Decoder {
             let stride = geometry.stride as usize;
             let bytes = &parts[geometry.codes.index][matrix * matrix_bytes..][..matrix_bytes];
             let bits = geometry.bits as usize;
-            let window = Window { bytes, stride, bits, row: within, column, columns: count, width };
+            let window = CodeWindow { bytes, stride, bits, row: within, column, columns: count, width };
             if bits == 8 && matches!(packing, Packing::Rows(_)) {
                 codes.copy_from_slice(&bytes[within * stride + column..][..count]);
             } else {
@@ -159,7 +159,7 @@ impl Decoder {
                 };
                 let below = within / geometry.block[0] as usize;
                 let (mut scale, mut zero) = ([[0; 4]], [[0; 4]]);
-                let place = Place { matrix, below, groups: group..group + 1 };
+                let place = GroupRange { matrix, below, groups: group..group + 1 };
                 let order = steps.layout.scale_order;
                 steps.scales.fetch(geometry, order, &place, parts, &mut scratch, &mut scale);
                 let zero_point = geometry.zero.map(|slot| {
@@ -171,7 +171,7 @@ impl Decoder {
                 let number = f32::from_le_bytes(numbers[at - column]);
                 // What is centered is widened so already.
                 let centre = match steps.layout.codes.values {
-                    Values::Unsigned if steps.zeros.order == Zeros::None => Some((1 << (geometry.bits - 1)) as f32),
+                    CodeValues::Unsigned if steps.zeros.order == Zeros::None => Some((1 << (geometry.bits - 1)) as f32),
                     _ => None,
                 };
                 all.push(Explanation {

@@ -4,14 +4,14 @@
 //! The general way, which also counts, takes five passes: with AVX-512, one core makes about 1 value a nanosecond by it, and
 //! 2 to 4 by this one to bfloat16.
 
-use super::lanes::{Floats, Lane};
+use super::lanes::{Float32Lane, SmallFloat};
 use crate::dtype::{Class, Dtype};
 
 /// What codes are to the loop.
 #[derive(Clone, Copy)]
 pub(super) enum Fused {
     /// Floats, and the magnitude of the code that is NaN.
-    Floats(Floats, u8),
+    Floats(SmallFloat, u8),
     /// Unsigned integers less a number, or less zero points.
     Unsigned(i32),
     /// Two's complement of 8 bits, less zero points if there are any.
@@ -19,10 +19,10 @@ pub(super) enum Fused {
 }
 
 /// The groups of a segment, as float32.
-pub(super) struct Groups<'a> {
-    pub(super) scales: &'a Lane,
+pub(super) struct SegmentGroups<'a> {
+    pub(super) scales: &'a Float32Lane,
     /// Empty where there are none.
-    pub(super) zeros: &'a Lane,
+    pub(super) zeros: &'a Float32Lane,
     /// Elements of a group, and how many of the first are before the segment.
     pub(super) size: usize,
     pub(super) skip: usize,
@@ -34,13 +34,13 @@ impl Fused {
     /// Of float8e4m3fn.
     pub(super) fn e4m3() -> Option<Self> {
         let Class::Float(format) = Dtype::Float8E4M3FN.class() else { return None };
-        Some(Self::Floats(Floats::new(format, true), format.nan() as u8))
+        Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
     /// Whether scales are neither so large that a product may be infinite in the target, nor so small that one may be 0, of a
     /// code that is not: the smallest is 2^-9.
     #[inline(always)]
-    fn takes(self, codes: &[u8], scales: &Lane, target: Dtype) -> bool {
+    fn takes(self, codes: &[u8], scales: &Float32Lane, target: Dtype) -> bool {
         let (least, most) = if target == Dtype::Float16 { (3.1e-5, 50.0) } else { (1e-32, 1e37) };
         let is_ordinary = |bytes: &[u8; 4]| {
             let scale = f32::from_le_bytes(*bytes).abs();
@@ -54,7 +54,7 @@ impl Fused {
     /// Writes products in bfloat16 where that is the target, and otherwise in float32. Gives false, and may write anything,
     /// where codes or scales need the general way.
     #[inline(always)]
-    pub(super) fn multiply(self, codes: &[u8], groups: &Groups, target: Dtype, out: &mut [u8]) -> bool {
+    pub(super) fn multiply(self, codes: &[u8], groups: &SegmentGroups, target: Dtype, out: &mut [u8]) -> bool {
         if !self.takes(codes, groups.scales, target) {
             return false;
         }
@@ -70,7 +70,7 @@ impl Fused {
     fn write<const W: usize>(
         self,
         codes: &[u8],
-        groups: &Groups,
+        groups: &SegmentGroups,
         out: &mut [[u8; W]],
         finish: impl Fn(f32) -> [u8; W] + Copy,
     ) {
@@ -92,7 +92,7 @@ impl Fused {
 #[inline(always)]
 fn products<const W: usize>(
     codes: &[u8],
-    groups: &Groups,
+    groups: &SegmentGroups,
     out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
     finish: impl Fn(f32) -> [u8; W] + Copy,

@@ -1,8 +1,8 @@
 //! The shapes of a weight and its parts, checked against each other before a byte is read.
 
-use super::layout::{Combination, Group, GroupKind, Groups, Layout, Role, ScaleOrder, Values, Zeros};
+use super::layout::{CodeValues, Combination, Group, GroupKind, Groups, Layout, Role, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part, Parts, Slot};
-use super::weight::{Weight, bits, round_up};
+use super::weight::{WeightShape, bits, round_up};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -49,7 +49,7 @@ impl Geometry {
         parts.check_shapes(parameters.shape.as_deref())?;
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let bits = bits(&parts, parameters, codes.1.dtype)?;
-        let weight = Weight::new(&parts, parameters, &codes.1, bits)?;
+        let weight = WeightShape::new(&parts, parameters, &codes.1, bits)?;
         let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
         let group_index = match parts.find(Role::GroupIndex)? {
             Some(_) if !matches!(layout.zeros, Zeros::PackedDown | Zeros::PackedTransposed) => {
@@ -110,7 +110,7 @@ impl Geometry {
     }
 
     /// Which elements share a scale: what the config says, or what the shapes leave no doubt of.
-    fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &Weight, scale: &Part) -> Result<()> {
+    fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &WeightShape, scale: &Part) -> Result<()> {
         let blocks = |group: Group| match group {
             Group::Tensor => [self.rows.max(1), self.columns.max(1)],
             Group::Channel => [1, self.columns.max(1)],
@@ -146,7 +146,7 @@ impl Geometry {
         Ok(())
     }
 
-    fn derive_group(&self, parts: &Parts, weight: &Weight, scale: &Part, kinds: &[GroupKind]) -> Result<Group> {
+    fn derive_group(&self, parts: &Parts, weight: &WeightShape, scale: &Part, kinds: &[GroupKind]) -> Result<Group> {
         let (rows, columns) = (self.rows, self.columns);
         let inner = scale.shape.strip_prefix(&weight.leading[..]).unwrap_or(scale.shape);
         let [below, beside] = match (inner, parts.layout.scale_order) {
@@ -180,7 +180,7 @@ impl Geometry {
         })
     }
 
-    fn set_scales(&mut self, parts: &Parts, weight: &Weight, codes: &Part, scale: &Part) -> Result<()> {
+    fn set_scales(&mut self, parts: &Parts, weight: &WeightShape, codes: &Part, scale: &Part) -> Result<()> {
         let [below, beside] = self.grid;
         let of_matrix = |inner: &[u64]| scale.shape == [&weight.leading, inner].concat();
         let is_scalar = self.scale.count == 1 && [below, beside] == [1, 1];
@@ -222,7 +222,7 @@ impl Geometry {
         Ok(())
     }
 
-    fn set_global(&mut self, parts: &Parts, weight: &Weight) -> Result<()> {
+    fn set_global(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
         if !matches!(parts.layout.global, Combination::Multiplier | Combination::Divisor) {
             return Ok(());
         }
@@ -237,7 +237,7 @@ impl Geometry {
         Ok(())
     }
 
-    fn set_zeros(&mut self, parts: &Parts, weight: &Weight) -> Result<()> {
+    fn set_zeros(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
         let [below, beside] = self.grid;
         let words = |count: u64| (count * u64::from(self.bits)).div_ceil(32);
         let (dtypes, expected): (&[Dtype], _) = match parts.layout.zeros {
@@ -265,7 +265,7 @@ impl Geometry {
     }
 
     fn set_maps(&mut self, parts: &Parts) -> Result<()> {
-        if parts.layout.codes.values != Values::Map {
+        if parts.layout.codes.values != CodeValues::Map {
             return Ok(());
         }
         let numbers = |role: Role, count: u64| {

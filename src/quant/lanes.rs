@@ -4,14 +4,14 @@ use super::layout::Combination;
 use crate::dtype::FloatFormat;
 
 /// A lane of float32: little endian bytes, as [`crate::kernel::Kernel`] takes them.
-pub(super) type Lane = [[u8; 4]];
+pub(super) type Float32Lane = [[u8; 4]];
 
 /// The bits of the one NaN that comes out.
 const NAN: u32 = 0x7fc0_0000;
 
 /// Floats of 8 bits and fewer, as the constants that turn their codes into float32. Infinities and NaNs are no numbers.
 #[derive(Clone, Copy)]
-pub(super) struct Floats {
+pub(super) struct SmallFloat {
     shift: u32,
     sign: u32,
     sign_shift: u32,
@@ -23,7 +23,7 @@ pub(super) struct Floats {
     nothing: f32,
 }
 
-impl Floats {
+impl SmallFloat {
     pub(super) fn new(format: FloatFormat, negative_zero: bool) -> Self {
         let sign = format.sign() as u32;
         Self {
@@ -51,7 +51,7 @@ impl Floats {
 
 /// Codes of a float of fewer than 8 bits without Inf and NaN.
 #[inline(always)]
-pub(super) fn widen_floats(codes: &[u8], lane: &mut Lane, floats: Floats) {
+pub(super) fn widen_floats(codes: &[u8], lane: &mut Float32Lane, floats: SmallFloat) {
     for (value, code) in lane.iter_mut().zip(codes) {
         *value = floats.number(*code).to_le_bytes();
     }
@@ -59,7 +59,7 @@ pub(super) fn widen_floats(codes: &[u8], lane: &mut Lane, floats: Floats) {
 
 /// Unsigned codes less a number.
 #[inline(always)]
-pub(super) fn widen_integers(codes: &[u8], lane: &mut Lane, zero: i32) {
+pub(super) fn widen_integers(codes: &[u8], lane: &mut Float32Lane, zero: i32) {
     for (value, code) in lane.iter_mut().zip(codes) {
         *value = ((i32::from(*code) - zero) as f32).to_le_bytes();
     }
@@ -67,14 +67,14 @@ pub(super) fn widen_integers(codes: &[u8], lane: &mut Lane, zero: i32) {
 
 /// Codes of a table.
 #[inline(always)]
-pub(super) fn look_up(codes: &[u8], lane: &mut Lane, table: &[[u8; 4]; 16]) {
+pub(super) fn look_up(codes: &[u8], lane: &mut Float32Lane, table: &[[u8; 4]; 16]) {
     for (value, code) in lane.iter_mut().zip(codes) {
         *value = table[usize::from(code & 15)];
     }
 }
 
 #[inline(always)]
-pub(super) fn subtract(lane: &mut Lane, zeros: &Lane) {
+pub(super) fn subtract(lane: &mut Float32Lane, zeros: &Float32Lane) {
     for (value, zero) in lane.iter_mut().zip(zeros) {
         *value = (f32::from_le_bytes(*value) - f32::from_le_bytes(*zero)).to_le_bytes();
     }
@@ -82,7 +82,7 @@ pub(super) fn subtract(lane: &mut Lane, zeros: &Lane) {
 
 /// Gives each element what its group has; the first group has only `size - skip` elements left.
 #[inline(always)]
-pub(super) fn expand(groups: &Lane, size: usize, skip: usize, lane: &mut Lane) {
+pub(super) fn expand(groups: &Float32Lane, size: usize, skip: usize, lane: &mut Float32Lane) {
     match (size, skip) {
         (1, _) => lane.copy_from_slice(&groups[..lane.len()]),
         (16, 0) => expand_by::<16>(groups, lane),
@@ -98,7 +98,7 @@ pub(super) fn expand(groups: &Lane, size: usize, skip: usize, lane: &mut Lane) {
 }
 
 #[inline(always)]
-fn expand_by<const N: usize>(groups: &Lane, lane: &mut Lane) {
+fn expand_by<const N: usize>(groups: &Float32Lane, lane: &mut Float32Lane) {
     let (whole, rest) = lane.as_chunks_mut::<N>();
     for (lane, group) in whole.iter_mut().zip(groups) {
         *lane = [*group; N];
@@ -110,7 +110,7 @@ fn expand_by<const N: usize>(groups: &Lane, lane: &mut Lane) {
 
 /// Gives each element what the group has that its column names.
 #[inline(always)]
-pub(super) fn expand_indexed(groups: &Lane, index: &[u32], lane: &mut Lane) {
+pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Float32Lane) {
     for (value, group) in lane.iter_mut().zip(index) {
         *value = groups[*group as usize];
     }
@@ -118,7 +118,7 @@ pub(super) fn expand_indexed(groups: &Lane, index: &[u32], lane: &mut Lane) {
 
 /// One product for each element, in float32; twice that where the scales are halved.
 #[inline(always)]
-pub(super) fn multiply(codes: &Lane, scales: &Lane, is_halved: bool, out: &mut Lane) {
+pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, is_halved: bool, out: &mut Float32Lane) {
     let factor = if is_halved { 2.0 } else { 1.0 };
     for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {
         let value = f32::from_le_bytes(*code) * factor * f32::from_le_bytes(*scale);
@@ -128,7 +128,7 @@ pub(super) fn multiply(codes: &Lane, scales: &Lane, is_halved: bool, out: &mut L
 
 /// Multiplies with one number.
 #[inline(always)]
-pub(super) fn multiply_all(lane: &mut Lane, factor: f32) {
+pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
     for value in lane {
         let product = f32::from_le_bytes(*value) * factor;
         *value = (if product.is_nan() { NAN } else { product.to_bits() }).to_le_bytes();
@@ -139,8 +139,8 @@ pub(super) fn multiply_all(lane: &mut Lane, factor: f32) {
 /// rounded so late that rounding it once more gives what rounding it once would have given.
 #[inline(always)]
 pub(super) fn multiply_exactly(
-    codes: &Lane,
-    scales: &Lane,
+    codes: &Float32Lane,
+    scales: &Float32Lane,
     is_halved: bool,
     (combination, global): (Combination, f32),
     out: &mut [[u8; 8]],
@@ -160,7 +160,7 @@ pub(super) fn multiply_exactly(
 
 /// How many values are 0, of codes and scales that are not; values have as many bytes as their chunks.
 #[inline(always)]
-pub(super) fn count_flushed<const N: usize>(codes: &Lane, scales: &Lane, values: &[[u8; N]]) -> u64 {
+pub(super) fn count_flushed<const N: usize>(codes: &Float32Lane, scales: &Float32Lane, values: &[[u8; N]]) -> u64 {
     let is_zero = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) == 0.0;
     let factors = codes.iter().zip(scales);
     let flushed = factors.zip(values).map(|((code, scale), value)| {

@@ -105,12 +105,12 @@ pub enum Groups {
 
 /// What a code means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Values {
+pub enum CodeValues {
     /// A number of the dtype of the stored tensor: a float of 8 bits, or int8.
     Stored,
     /// A float of fewer than 8 bits.
     Float(Dtype),
-    /// As [`Values::Float`], and negative zero reads as positive (`ModelOpt`'s NVFP4).
+    /// As [`CodeValues::Float`], and negative zero reads as positive (`ModelOpt`'s NVFP4).
     FloatWithoutNegativeZero(Dtype),
     /// An unsigned integer of [`super::Parameters::bits`] bits, less the zero point.
     Unsigned,
@@ -139,9 +139,9 @@ pub enum Packing {
 
 /// How codes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Codes {
+pub struct CodeStorage {
     /// What a code means.
-    pub values: Values,
+    pub values: CodeValues,
     /// Where it lies.
     pub packing: Packing,
     /// The dtypes of the stored tensor.
@@ -233,7 +233,7 @@ pub struct Layout {
     /// How the parts are called.
     pub names: &'static [Names],
     /// How the codes are stored.
-    pub codes: Codes,
+    pub codes: CodeStorage,
     /// Which elements share a scale.
     pub groups: Groups,
     /// The dtypes of the scales.

@@ -44,11 +44,11 @@ pub use decode::Decoder;
 pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
 pub use explain::{CodeKind, Explanation, Grid};
 pub use layout::{
-    Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role, ScaleOrder,
-    Values, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
+    ScaleOrder, Zeros,
 };
 pub use parts::{Parameters, Part};
-pub use recognize::{FoundWeight, Problem, Recognized, Source, StoredTensor, recognize, survey};
+pub use recognize::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, probe, recognize};
 pub use steps::Arithmetic;
 pub use table::{LAYOUTS, find};
-pub use tally::Tally;
+pub use tally::DecodeTally;

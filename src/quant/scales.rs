@@ -55,7 +55,7 @@ fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
 
 /// Groups of one row of a matrix.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct GroupRange {
     pub(super) matrix: usize,
     /// The row of groups.
     pub(super) below: usize,
@@ -70,14 +70,14 @@ impl Reading {
         &self,
         geometry: &Geometry,
         order: ScaleOrder,
-        place: &Place,
+        place: &GroupRange,
         parts: &[&[u8]],
         raw: &mut [u8],
         out: &mut [[u8; 4]],
     ) {
         let bytes = parts[geometry.scale.index];
         let width = geometry.scale.dtype.bits() as usize / 8;
-        let Place { matrix, below, groups } = place.clone();
+        let GroupRange { matrix, below, groups } = place.clone();
         let [rows, beside] = geometry.grid.map(|count| count as usize);
         let base = matrix * geometry.matrix_scales as usize;
         let stored = match order {

@@ -1,15 +1,15 @@
 //! The rows of one call: a tile of codes, and then each row of it in segments that fit into the first-level cache.
 
 use super::casts::run;
-use super::codes::Window;
-use super::fused::Groups;
+use super::codes::CodeWindow;
+use super::fused::SegmentGroups;
 
-use super::lanes::{self, Lane};
+use super::lanes::{self, Float32Lane};
 use super::layout::{Combination, Packing, ScaleOrder, Zeros};
 use super::rotate::rotate;
-use super::scales::Place;
-use super::steps::{Arithmetic, Steps, Widening};
-use super::tally::Tally;
+use super::scales::GroupRange;
+use super::steps::{Arithmetic, CodeDecoding, Steps};
+use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::Loop;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(super) struct Room {
     /// Scales and zero points of the groups of a segment, and which they are.
     groups: Vec<[u8; 4]>,
     zeros: Vec<[u8; 4]>,
-    fetched: Option<Place>,
+    fetched: Option<GroupRange>,
     values: Vec<[u8; 4]>,
     wide: Vec<[u8; 8]>,
     /// Stored scales, and what is rounded.
@@ -56,7 +56,7 @@ impl Room {
 }
 
 /// The rows of one call.
-pub(super) struct Rows<'a> {
+pub(super) struct RowDecoder<'a> {
     pub(super) steps: &'a Steps,
     pub(super) parts: &'a [&'a [u8]],
     pub(super) index: Option<Vec<u32>>,
@@ -66,15 +66,15 @@ pub(super) struct Rows<'a> {
     pub(super) out: &'a mut [u8],
 }
 
-impl Loop for Rows<'_> {
-    type Result = Tally;
+impl Loop for RowDecoder<'_> {
+    type Result = DecodeTally;
 
     #[inline(always)]
-    fn run(mut self) -> Tally {
+    fn run(mut self) -> DecodeTally {
         let geometry = &self.steps.geometry;
         let packing = self.steps.layout.codes.packing;
         let (height, width) = (geometry.rows as usize, geometry.columns as usize);
-        let mut tally = Tally::default();
+        let mut tally = DecodeTally::default();
         let mut tile = std::mem::take(&mut self.room.codes);
         let mut row = self.range.start;
         while row < self.range.end {
@@ -85,7 +85,7 @@ impl Loop for Rows<'_> {
                 let columns = self.room.columns.min(width - column);
                 let matrix_bytes = geometry.matrix_bytes as usize;
                 let first = if packing == Packing::Flat { 0 } else { matrix * matrix_bytes };
-                let window = Window {
+                let window = CodeWindow {
                     bytes: &self.parts[geometry.codes.index][first..first + matrix_bytes],
                     stride: geometry.stride as usize,
                     bits: geometry.bits as usize,
@@ -115,21 +115,21 @@ impl Loop for Rows<'_> {
 
 /// The numbers that codes are, less what centres them.
 #[inline(always)]
-pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Lane) {
+pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
     match &steps.widening {
-        Widening::Kernel(kernel) => {
+        CodeDecoding::Kernel(kernel) => {
             run(kernel, codes, lane.as_flattened_mut(), codes.len());
         }
-        Widening::Floats(floats) => lanes::widen_floats(codes, lane, *floats),
-        Widening::Integers(zero) => lanes::widen_integers(codes, lane, *zero),
-        Widening::Map => lanes::look_up(codes, lane, map),
+        CodeDecoding::Floats(floats) => lanes::widen_floats(codes, lane, *floats),
+        CodeDecoding::Integers(zero) => lanes::widen_integers(codes, lane, *zero),
+        CodeDecoding::Map => lanes::look_up(codes, lane, map),
     }
 }
 
-impl Rows<'_> {
+impl RowDecoder<'_> {
     /// Makes values of codes, from a column of a row of a matrix on; `row` is counted through all of them.
     #[inline(always)]
-    fn segment(&mut self, codes: &[u8], [matrix, within, column]: [usize; 3], row: usize) -> Tally {
+    fn segment(&mut self, codes: &[u8], [matrix, within, column]: [usize; 3], row: usize) -> DecodeTally {
         let Self { steps, parts, index, map, room, range, out } = self;
         let Steps { layout, geometry, .. } = steps;
         // 1. The groups that these columns belong to, and how many elements of the first are before them.
@@ -144,7 +144,7 @@ impl Rows<'_> {
         let count = groups.len();
         let (scales_of, zeros_of) = (&mut room.groups[..count], &mut room.zeros[..]);
         let zeros_of = if steps.zeros.order == Zeros::None { &mut [] } else { &mut zeros_of[..count] };
-        let place = Place { matrix, below, groups };
+        let place = GroupRange { matrix, below, groups };
         let global = global_scale(steps, parts, matrix, &mut room.scratch);
         if room.fetched.as_ref() != Some(&place) {
             if let Some(slot) = geometry.zero {
@@ -162,7 +162,7 @@ impl Rows<'_> {
         let out = &mut out[start * bytes..][..columns * bytes];
         // 3. Ordinary numbers take the short way.
         if let Some(fused) = steps.fused.filter(|_| index.is_none()) {
-            let groups = Groups { scales: scales_of, zeros: zeros_of, size, skip, is_halved };
+            let groups = SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved };
             // float16 has its rounding in the kernels only.
             let is_done = if steps.target == Dtype::Float16 {
                 let products = room.values[..columns].as_flattened_mut();
@@ -175,11 +175,11 @@ impl Rows<'_> {
                 fused.multiply(codes, &groups, steps.target, out)
             };
             if is_done && !has_special(out, steps.target) {
-                return Tally::default();
+                return DecodeTally::default();
             }
         }
         let index = index.as_ref().map(|index| &index[column..][..columns]);
-        let spread = |groups: &Lane, lane: &mut Lane| match index {
+        let spread = |groups: &Float32Lane, lane: &mut Float32Lane| match index {
             Some(index) => lanes::expand_indexed(groups, index, lane),
             None => lanes::expand(groups, size, skip, lane),
         };
@@ -219,7 +219,7 @@ impl Rows<'_> {
             }
             run(&steps.encode, products.as_flattened(), out, columns);
         }
-        let mut tally = Tally::default();
+        let mut tally = DecodeTally::default();
         if steps.rotation.is_none() {
             tally.flushed = match bytes {
                 2 => lanes::count_flushed::<2>(lane, scales, out.as_chunks().0),
@@ -246,7 +246,7 @@ pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratc
 
 /// Scales with the global scale, in the steps of the library.
 #[inline(always)]
-fn combine(steps: &Steps, scales: &mut Lane, global: f32, scratch: &mut [u8]) {
+fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [u8]) {
     let mut global = [global.to_le_bytes()];
     let rounding = steps.scale_rounding.as_ref();
     if let Some(rounding) = rounding {
@@ -286,7 +286,14 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
 
 /// Counts infinite values and NaNs, the first of which is element `at`: for the few segments that have any.
 #[inline(never)]
-fn count_specials(out: &[u8], target: Dtype, factors: (&Lane, &Lane), global: f32, at: u64, tally: &mut Tally) {
+fn count_specials(
+    out: &[u8],
+    target: Dtype,
+    factors: (&Float32Lane, &Float32Lane),
+    global: f32,
+    at: u64,
+    tally: &mut DecodeTally,
+) {
     let (width, infinity) = match target {
         Dtype::Bfloat16 => (2, 0x7f80),
         Dtype::Float16 => (2, 0x7c00),

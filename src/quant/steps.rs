@@ -3,8 +3,8 @@
 use super::casts::{Through, cast};
 use super::fused::Fused;
 use super::geometry::Geometry;
-use super::lanes::Floats;
-use super::layout::{Combination, Layout, Precision, Values, Zeros};
+use super::lanes::SmallFloat;
+use super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
 use super::parts::{Parameters, Part};
 use super::scales::Reading;
 use super::zeros::ZeroPoints;
@@ -24,10 +24,10 @@ pub enum Arithmetic {
 }
 
 /// What codes are, as the loops need it.
-pub(super) enum Widening {
+pub(super) enum CodeDecoding {
     /// Numbers of 8 bits.
     Kernel(Kernel),
-    Floats(Floats),
+    Floats(SmallFloat),
     /// Unsigned integers, less a number.
     Integers(i32),
     Map,
@@ -40,7 +40,7 @@ pub(super) struct Steps {
     pub(super) target: Dtype,
     pub(super) arithmetic: Arithmetic,
     pub(super) rotation: Option<usize>,
-    pub(super) widening: Widening,
+    pub(super) widening: CodeDecoding,
     pub(super) scales: Reading,
     pub(super) zeros: ZeroPoints,
     /// The global scale to float32.
@@ -81,16 +81,18 @@ impl Steps {
         let product = through(layout.product_precision).filter(|dtype| *dtype != target);
         let half = 1 << (geometry.bits - 1);
         let widening = match layout.codes.values {
-            Values::Stored => Widening::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?),
-            Values::Float(dtype) | Values::FloatWithoutNegativeZero(dtype) => match dtype.class() {
+            CodeValues::Stored => {
+                CodeDecoding::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?)
+            }
+            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => match dtype.class() {
                 Class::Float(format) => {
-                    Widening::Floats(Floats::new(format, matches!(layout.codes.values, Values::Float(_))))
+                    CodeDecoding::Floats(SmallFloat::new(format, matches!(layout.codes.values, CodeValues::Float(_))))
                 }
                 _ => return Err(no_target()),
             },
-            Values::Unsigned if geometry.zero.is_none() => Widening::Integers(half),
-            Values::Unsigned => Widening::Integers(0),
-            Values::Map => Widening::Map,
+            CodeValues::Unsigned if geometry.zero.is_none() => CodeDecoding::Integers(half),
+            CodeValues::Unsigned => CodeDecoding::Integers(0),
+            CodeValues::Map => CodeDecoding::Map,
         };
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
         let is_short = arithmetic == Arithmetic::Library
@@ -98,10 +100,10 @@ impl Steps {
             && parameters.rotation.is_none()
             && layout.global != Combination::Over127;
         let fused = match (&widening, geometry.codes.dtype) {
-            (Widening::Kernel(_), Dtype::Int8) => Some(Fused::Signed),
-            (Widening::Kernel(_), Dtype::Float8E4M3FN) if zero.is_none() => Fused::e4m3(),
-            (Widening::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
-            (Widening::Integers(half), _) => Some(Fused::Unsigned(*half)),
+            (CodeDecoding::Kernel(_), Dtype::Int8) => Some(Fused::Signed),
+            (CodeDecoding::Kernel(_), Dtype::Float8E4M3FN) if zero.is_none() => Fused::e4m3(),
+            (CodeDecoding::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
+            (CodeDecoding::Integers(half), _) => Some(Fused::Unsigned(*half)),
             _ => None,
         };
         Ok(Self {

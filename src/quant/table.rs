@@ -8,8 +8,8 @@
 //! bitsandbytes were read in their sources.
 
 use super::layout::{
-    Codes, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role, ScaleOrder, Values,
-    Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
+    ScaleOrder, Zeros,
 };
 use crate::dtype::Dtype::{
     self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32,
@@ -26,13 +26,13 @@ const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];
 const EXPONENTS: &[Dtype] = &[Uint8, Float8E8M0];
 
 /// One number in a byte, which is as wide as its dtype.
-const fn bytes(dtypes: &'static [Dtype]) -> Codes {
-    Codes { values: Values::Stored, packing: Packing::Rows(1), dtypes, padding: 1 }
+const fn bytes(dtypes: &'static [Dtype]) -> CodeStorage {
+    CodeStorage { values: CodeValues::Stored, packing: Packing::Rows(1), dtypes, padding: 1 }
 }
 
 /// Pairs of E2M1, the low four bits first.
-const NIBBLES: Codes = Codes {
-    values: Values::Float(Float4E2M1),
+const NIBBLES: CodeStorage = CodeStorage {
+    values: CodeValues::Float(Float4E2M1),
     packing: Packing::Rows(1),
     dtypes: &[Uint8, Int8, Float4E2M1],
     padding: 1,
@@ -142,7 +142,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-pack",
         library: "compressed-tensors, format pack-quantized",
         names: &[COMPRESSED_TENSORS_PACKED],
-        codes: Codes { values: Values::Unsigned, packing: Packing::Rows(4), dtypes: &[Int32], padding: 1 },
+        codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::Rows(4), dtypes: &[Int32], padding: 1 },
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
         ..BASE
@@ -173,7 +173,12 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-mxfp6",
         library: "compressed-tensors, format mxfp6-pack-quantized",
         names: &[COMPRESSED_TENSORS_PACKED],
-        codes: Codes { values: Values::Float(Float6E2M3), packing: Packing::Rows(1), dtypes: &[Uint8], padding: 1 },
+        codes: CodeStorage {
+            values: CodeValues::Float(Float6E2M3),
+            packing: Packing::Rows(1),
+            dtypes: &[Uint8],
+            padding: 1,
+        },
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
@@ -202,7 +207,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "modelopt-nvfp4",
         library: "ModelOpt, quant_algo NVFP4 or W4A16_NVFP4",
         names: &[MODELOPT],
-        codes: Codes { values: Values::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
+        codes: CodeStorage { values: CodeValues::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Multiplier,
@@ -260,7 +265,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "comfy-nvfp4",
         library: "ComfyUI, format nvfp4",
         names: &[COMFY],
-        codes: Codes { packing: Packing::RowsHighFirst, dtypes: &[Uint8], padding: 16, ..NIBBLES },
+        codes: CodeStorage { packing: Packing::RowsHighFirst, dtypes: &[Uint8], padding: 16, ..NIBBLES },
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN, Uint8],
         scale_order: ScaleOrder::Swizzled,
@@ -273,7 +278,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "comfy-mxfp8",
         library: "ComfyUI, format mxfp8",
         names: &[COMFY],
-        codes: Codes { padding: 32, ..bytes(&[Float8E4M3FN]) },
+        codes: CodeStorage { padding: 32, ..bytes(&[Float8E4M3FN]) },
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         exponents: Exponents::Zero,
@@ -288,8 +293,8 @@ pub static LAYOUTS: &[Layout] = &[
             &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
             &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
         ],
-        codes: Codes {
-            values: Values::Float(Float4E2M1),
+        codes: CodeStorage {
+            values: CodeValues::Float(Float4E2M1),
             packing: Packing::TransposedBlocks,
             dtypes: &[Uint8],
             padding: 1,
@@ -310,7 +315,12 @@ pub static LAYOUTS: &[Layout] = &[
             (Role::ZeroPoint, ".qzeros"),
             (Role::GroupIndex, ".g_idx"),
         ]],
-        codes: Codes { values: Values::Unsigned, packing: Packing::TransposedWords, dtypes: &[Int32], padding: 1 },
+        codes: CodeStorage {
+            values: CodeValues::Unsigned,
+            packing: Packing::TransposedWords,
+            dtypes: &[Int32],
+            padding: 1,
+        },
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::PackedTransposed,
@@ -322,7 +332,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "awq",
         library: "AWQ, quant_method awq, version gemm",
         names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
-        codes: Codes { values: Values::Unsigned, packing: Packing::AwqWords, dtypes: &[Int32], padding: 1 },
+        codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::AwqWords, dtypes: &[Int32], padding: 1 },
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::Awq,
@@ -342,8 +352,8 @@ pub static LAYOUTS: &[Layout] = &[
             (Role::Description, ".weight.quant_state.bitsandbytes__nf4"),
             (Role::Description, ".weight.quant_state.bitsandbytes__fp4"),
         ]],
-        codes: Codes {
-            values: Values::Map,
+        codes: CodeStorage {
+            values: CodeValues::Map,
             packing: Packing::Flat,
             dtypes: &[Uint8, Bfloat16, Float16, Float32], // by `bnb_4bit_quant_storage`; bytes all the same
             padding: 1,

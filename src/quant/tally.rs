@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 /// How many values of a weight are not finite, and why. Sums in any order are equal, so threads add theirs up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct DecodeTally {
     /// Values that are NaN.
     pub nan: u64,
     /// Those of them whose code is NaN.
@@ -23,7 +23,7 @@ pub struct Tally {
     pub first_infinite: Option<u64>,
 }
 
-impl AddAssign for Tally {
+impl AddAssign for DecodeTally {
     fn add_assign(&mut self, other: Self) {
         let first = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         self.nan += other.nan;

@@ -1,12 +1,12 @@
 //! The weight that codes stand for: its shape, and where its rows are in the codes.
 
-use super::layout::{Packing, Values};
+use super::layout::{CodeValues, Packing};
 use super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
 /// The codes, and the weight they stand for.
-pub(super) struct Weight {
+pub(super) struct WeightShape {
     pub(super) shape: Vec<u64>,
     /// Dimensions before the last two.
     pub(super) leading: Vec<u64>,
@@ -24,12 +24,12 @@ pub(super) fn round_up(number: u64, multiple: u64) -> u64 {
 pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Result<u32> {
     let layout = parts.layout;
     let known: &[u32] = match (layout.codes.values, layout.codes.packing) {
-        (Values::Stored, _) => return Ok(stored.bits()),
-        (Values::Float(dtype) | Values::FloatWithoutNegativeZero(dtype), _) => return Ok(dtype.bits()),
-        (Values::Map, _) => return Ok(4),
-        (Values::Unsigned, Packing::AwqWords) => &[4],
-        (Values::Unsigned, Packing::TransposedWords) => &[2, 3, 4, 8],
-        (Values::Unsigned, _) => &[1, 2, 3, 4, 5, 6, 7, 8],
+        (CodeValues::Stored, _) => return Ok(stored.bits()),
+        (CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype), _) => return Ok(dtype.bits()),
+        (CodeValues::Map, _) => return Ok(4),
+        (CodeValues::Unsigned, Packing::AwqWords) => &[4],
+        (CodeValues::Unsigned, Packing::TransposedWords) => &[2, 3, 4, 8],
+        (CodeValues::Unsigned, _) => &[1, 2, 3, 4, 5, 6, 7, 8],
     };
     match parameters.bits {
         Some(bits) if known.contains(&bits) => Ok(bits),
@@ -38,7 +38,7 @@ pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Res
     }
 }
 
-impl Weight {
+impl WeightShape {
     pub(super) fn new(parts: &Parts, parameters: &Parameters, codes: &Part, bits: u32) -> Result<Self> {
         let wide = u64::from(bits);
         let unfit =

@@ -1,8 +1,8 @@
 //! The reader that every command shares: stored tensors, in pieces, by several threads, in order.
 //!
-//! A [`Stored`] is a tensor with the file that holds it. [`Zip`] reads some of them side by side; statistics and
-//! comparisons are its consumers. The engine, which reads many tensors and writes, takes its bytes from [`Mapped`], and
-//! hashes come from [`Stored::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
+//! A [`SourceTensor`] is a tensor with the file that holds it. [`Zip`] reads some of them side by side; statistics and
+//! comparisons are its consumers. The engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`], and
+//! hashes come from [`SourceTensor::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
 //!
 //! [`in_order`]: crate::threads::in_order
 
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// A stored tensor, with the file that it is in.
 #[derive(Clone, Copy)]
-pub(crate) struct Stored<'a> {
+pub(crate) struct SourceTensor<'a> {
     /// The file, then those that it keeps tensors in: [`Input::files`](crate::container::Input).
     pub files: &'a [MappedFile],
     pub tensor: &'a Tensor,
@@ -28,7 +28,7 @@ pub(crate) struct Stored<'a> {
     pub is_transposed: bool,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> SourceTensor<'a> {
     /// An error of this tensor.
     pub(crate) fn error(&self, error: Error) -> Error {
         error.in_tensor(&self.tensor.name).in_file(self.files[0].path())
@@ -55,16 +55,16 @@ impl<'a> Stored<'a> {
     }
 
     /// The elements as messages name them.
-    pub(crate) fn named(&self) -> conversion::Elements<'a> {
+    pub(crate) fn named(&self) -> conversion::NamedElements<'a> {
         let Tensor { count, ref shape, .. } = *self.tensor;
-        conversion::Elements { count, shape, fortran_order: self.fortran_order() }
+        conversion::NamedElements { count, shape, fortran_order: self.fortran_order() }
     }
 
     /// Its bytes, where they can be read in any order.
-    pub(crate) fn mapped(&self) -> Option<Mapped<'a>> {
+    pub(crate) fn mapped(&self) -> Option<MappedBytes<'a>> {
         let Data::Mapped { file, range, checksum } = &self.tensor.data else { return None };
         let (file, checksum) = (&self.files[*file], checksum.as_deref());
-        (!self.is_transposed).then(|| Mapped { file, range: range.clone(), checksum })
+        (!self.is_transposed).then(|| MappedBytes { file, range: range.clone(), checksum })
     }
 
     /// Reads it from the first element on.
@@ -78,14 +78,14 @@ impl<'a> Stored<'a> {
 
 /// The bytes of a tensor that can be read in any order.
 #[derive(Clone)]
-pub(crate) struct Mapped<'a> {
+pub(crate) struct MappedBytes<'a> {
     pub file: &'a MappedFile,
     /// Where they lie in the file.
     pub range: Range<usize>,
     pub checksum: Option<&'a Checksum>,
 }
 
-impl<'a> Mapped<'a> {
+impl<'a> MappedBytes<'a> {
     /// Some of them, read from the disk.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Tensors of one number of elements, read side by side.
 
-use super::{Mapped, Share, Stored};
+use super::{MappedBytes, Share, SourceTensor};
 use crate::container::sum_of;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 
 /// Tensors that are read side by side: by several threads where all are mapped, else one piece after the other.
 pub(crate) struct Zip<'a, const N: usize> {
-    pub sources: [Stored<'a>; N],
+    pub sources: [SourceTensor<'a>; N],
     /// Elements of each.
     pub count: u64,
     threads: u64,
@@ -31,7 +31,7 @@ impl<'a, const N: usize> Piece<'a, N> {
     /// The piece in parts of at most so many elements, a number of which the bytes are whole.
     pub(crate) fn blocks<'z>(
         &self,
-        zip: &'z [Stored<'a>; N],
+        zip: &'z [SourceTensor<'a>; N],
         most: usize,
     ) -> impl Iterator<Item = Piece<'a, N>> + use<'a, 'z, N> {
         let Self { start: first, count: all, bytes } = *self;
@@ -47,8 +47,8 @@ impl<'a, const N: usize> Piece<'a, N> {
 }
 
 impl<'a, const N: usize> Zip<'a, N> {
-    /// `count` is the number of elements of each, as [`Stored::elements`] has them.
-    pub(crate) fn new(sources: [Stored<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
+    /// `count` is the number of elements of each, as [`SourceTensor::elements`] has them.
+    pub(crate) fn new(sources: [SourceTensor<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
         let shares = sources.each_ref().map(|source| Share::new(source.stored_len(), count));
         Self { sources, count, threads: threads as u64, progress, shares }
     }
@@ -72,7 +72,7 @@ impl<'a, const N: usize> Zip<'a, N> {
     ) -> Result<Vec<S>> {
         let count = self.count;
         let ranges = (0..count).step_by(piece as usize).map(|start| start..count.min(start + piece));
-        let mapped = self.sources.each_ref().map(Stored::mapped);
+        let mapped = self.sources.each_ref().map(SourceTensor::mapped);
         if mapped.iter().all(Option::is_some) {
             let mapped = mapped.map(|mapped| mapped.expect("all are"));
             let threads = self.threads.min(count.div_ceil(piece));
@@ -86,7 +86,7 @@ impl<'a, const N: usize> Zip<'a, N> {
 
     fn read_mapped<S: Send, T: Send>(
         &mut self,
-        mapped: &[Mapped; N],
+        mapped: &[MappedBytes; N],
         threads: u64,
         ranges: impl Iterator<Item = Range<u64>> + Send,
         state: impl Fn() -> S + Sync,

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::operator::Operator;
-use crate::select::Kept;
+use crate::select::KeptReason;
 use crate::text::{brief, counted, path_text, shorten, size};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -84,13 +84,13 @@ pub(crate) fn serialize_with<S: Serializer>(
     rows: impl Iterator<Item = Value>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    struct Rows<I>(RefCell<Option<I>>);
-    impl<I: Iterator<Item = Value>> Serialize for Rows<I> {
+    struct Sequence<I>(RefCell<Option<I>>);
+    impl<I: Iterator<Item = Value>> Serialize for Sequence<I> {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
             serializer.collect_seq(self.0.take().into_iter().flatten())
         }
     }
-    let rows = Rows(RefCell::new(Some(rows)));
+    let rows = Sequence(RefCell::new(Some(rows)));
     let mut map = serializer.serialize_map(None)?;
     for (key, value) in document.as_object().into_iter().flatten() {
         if key == field {
@@ -271,10 +271,10 @@ impl Report<'_> {
     /// Why tensors are copied that nobody asked to be left out.
     fn reasons(&self) -> String {
         let of = |why| self.tensors().filter(move |tensor| tensor.kept == Some(why));
-        let (already, others) = (of(Kept::Already).count(), of(Kept::NotFloating).count());
+        let (already, others) = (of(KeptReason::Already).count(), of(KeptReason::NotFloating).count());
         let mut reasons = Vec::new();
         if already > 0 {
-            reasons.push(format!("{already} already {}", names(of(Kept::Already))));
+            reasons.push(format!("{already} already {}", names(of(KeptReason::Already))));
         }
         if others > 0 {
             reasons.push(format!("{others} not floating (--all casts them)"));
@@ -335,7 +335,7 @@ impl Report<'_> {
             let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
             let to = match first.kept {
                 None => format!("-> {}", first.to),
-                Some(Kept::Already) => "already".to_owned(),
+                Some(KeptReason::Already) => "already".to_owned(),
                 Some(_) => "kept".to_owned(),
             };
             let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());

@@ -29,13 +29,13 @@ pub(crate) struct Manifest {
     /// Where that is on the machine that began it.
     pub input_at: StoredPath,
     /// The files that are read.
-    pub inputs: Vec<Source>,
+    pub inputs: Vec<ManifestSource>,
     /// The shards that are written.
-    pub shards: Vec<Shard>,
+    pub shards: Vec<ManifestShard>,
     /// The index, if there is one.
     pub index: Option<String>,
     /// The files that go along, by their paths in the folder.
-    pub side_files: Vec<Source>,
+    pub side_files: Vec<ManifestSource>,
     /// What is in the index, and in those side files that are not simply copied.
     pub texts: BTreeMap<String, String>,
     /// Files of an older checkpoint in the folder that go when this one takes its place.
@@ -44,7 +44,7 @@ pub(crate) struct Manifest {
 
 /// A file that is read, as it was when the work began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Source {
+pub(crate) struct ManifestSource {
     /// Its name.
     pub file: String,
     /// Its length.
@@ -57,7 +57,7 @@ pub(crate) struct Source {
     pub sum: Option<u32>,
 }
 
-impl Source {
+impl ManifestSource {
     /// A file as it is now.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 
 /// A file that is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Shard {
+pub(crate) struct ManifestShard {
     /// Its name.
     pub file: String,
     /// Its length.
@@ -163,7 +163,7 @@ impl Manifest {
 }
 
 /// Which of some files is not what it was, in words.
-fn other_input(before: &[Source], now: &[Source]) -> Option<String> {
+fn other_input(before: &[ManifestSource], now: &[ManifestSource]) -> Option<String> {
     if let Some((before, now)) = before.iter().zip(now).find(|(before, now)| before != now) {
         let file = shorten(&before.file);
         return Some(if before.file != now.file {

@@ -19,7 +19,7 @@ mod manifest;
 mod place;
 
 pub(crate) use files::sum_at;
-pub(crate) use manifest::{Manifest, Shard, Source};
+pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
 
 use crate::container::{checkpoint, sum_of};
 use crate::error::{Error, Result};
@@ -105,20 +105,20 @@ pub(crate) struct Staging {
 
 /// What is in a folder that is to be written into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum FolderState {
     Nothing,
     Unfinished,
     Other,
 }
 
-fn find(folder: &Path) -> Result<Found> {
+fn find(folder: &Path) -> Result<FolderState> {
     let failed = |error: io::Error| Error::io("cannot write into", &error).in_file(folder);
     let Ok(found) = fs::metadata(folder) else {
         if exists(folder)? {
             fs::metadata(folder).map_err(failed)?; // a link that leads nowhere
         }
         check_folder(folder)?;
-        return Ok(Found::Nothing);
+        return Ok(FolderState::Nothing);
     };
     if !found.is_dir() {
         let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
@@ -127,14 +127,14 @@ fn find(folder: &Path) -> Result<Found> {
     let work = folder.join(WORK);
     check_folders(&work)?;
     if exists(&work.join(MANIFEST))? || exists(&work.join(END))? {
-        return Ok(Found::Unfinished);
+        return Ok(FolderState::Unfinished);
     }
     for entry in fs::read_dir(folder).map_err(failed)? {
         if !is_own(&entry.map_err(failed)?.file_name().to_string_lossy()) {
-            return Ok(Found::Other);
+            return Ok(FolderState::Other);
         }
     }
-    Ok(Found::Nothing)
+    Ok(FolderState::Nothing)
 }
 
 /// Refuses a folder that a run may not write into. Gives whether something else is there, which may be what the run would
@@ -145,22 +145,22 @@ fn find(folder: &Path) -> Result<Found> {
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
     let (message, remedy) = match (found, start) {
-        (Found::Unfinished, Start::Anew) if manifest.can_resume() => {
+        (FolderState::Unfinished, Start::Anew) if manifest.can_resume() => {
             ("an unfinished conversion is in it", "add --resume to go on with it, or --force to start anew")
         }
-        (Found::Unfinished, Start::Anew) => {
+        (FolderState::Unfinished, Start::Anew) => {
             ("an unfinished conversion is in it", "add --force to replace it, or name another folder with -o")
         }
-        (Found::Other, Start::Anew) => {
+        (FolderState::Other, Start::Anew) => {
             ("the output exists already", "add --force to replace it, or name another folder with -o")
         }
         _ => {
             check_places(folder, manifest)?;
-            return Ok(found == Found::Other && start != Start::Replace);
+            return Ok(found == FolderState::Other && start != Start::Replace);
         }
     };
     let error = Error::new(message).in_file(folder).remedy(remedy);
-    Err(if found == Found::Other { error.into_existing() } else { error })
+    Err(if found == FolderState::Other { error.into_existing() } else { error })
 }
 
 /// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.
@@ -363,7 +363,7 @@ impl Staging {
     }
 
     /// Refuses a side file that is not there, or not what it was.
-    fn check_side_file(&self, side: &Source) -> Result<()> {
+    fn check_side_file(&self, side: &ManifestSource) -> Result<()> {
         let path = self.place_of(&side.file)?;
         let sum = sum_at(&path, side.bytes, Links::Refuse, 1)?;
         if side.sum.is_some_and(|wanted| wanted != sum) {
@@ -404,11 +404,11 @@ impl Staging {
 
     /// What was recorded of a shard, if it is there. Whether its bytes are what was written, [`Self::verify`] says.
     #[must_use]
-    pub(crate) fn done<T: DeserializeOwned>(&self, shard: &Shard) -> Option<T> {
+    pub(crate) fn done<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<T> {
         self.record_of(shard).map(|record| record.done)
     }
 
-    fn record_of<T: DeserializeOwned>(&self, shard: &Shard) -> Option<Record<T>> {
+    fn record_of<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<Record<T>> {
         if let Some(done) = &self.ended {
             return Record::deserialize(done.get(&shard.file)?).ok();
         }
@@ -422,7 +422,7 @@ impl Staging {
     ///
     /// # Errors
     /// When it cannot be read, or is not what was written.
-    pub(crate) fn verify(&self, shard: &Shard, threads: usize) -> Result<()> {
+    pub(crate) fn verify(&self, shard: &ManifestShard, threads: usize) -> Result<()> {
         let path = self.place_of(&shard.file)?;
         let wanted = self.record_of::<IgnoredAny>(shard).map(|record| record.sum);
         if wanted != Some(sum_at(&path, shard.bytes, Links::Refuse, threads)?) {
@@ -565,7 +565,7 @@ fn read_manifest(folder: &Path) -> Result<Manifest> {
 }
 
 /// Whether earlier runs have done some shards, by their records.
-pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a Shard>) -> bool {
+pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a ManifestShard>) -> bool {
     Staging::stored(folder, false).is_ok_and(|stored| shards.all(|shard| stored.done::<IgnoredAny>(shard).is_some()))
 }
 

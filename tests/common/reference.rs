@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use tcast::dtype::Dtype;
-use tcast::kernel::{Counts, Layout, Loss, OutOfRange, RoundMode, Rules, Storage};
+use tcast::kernel::{Counts, Loss, OutOfRange, RoundMode, Rules, Storage, SubByteLayout};
 
 /// Every type that Cast converts, text aside.
 pub(crate) const NUMERIC: [Dtype; 25] = [
@@ -543,7 +543,7 @@ pub(crate) fn to_bytes(codes: impl IntoIterator<Item = u64>, storage: Storage) -
     let (bits, kind) = kind(storage.dtype);
     let codes = codes.into_iter();
     let mut bytes = Vec::with_capacity(codes.size_hint().0 * bits.div_ceil(8) as usize);
-    if bits < 8 && storage.layout == Layout::Packed {
+    if bits < 8 && storage.layout == SubByteLayout::Packed {
         // Bit k of element i is bit i * bits + k of the stream, the lowest bit of a byte first.
         for (index, code) in codes.enumerate() {
             for bit in 0..bits as usize {
@@ -566,7 +566,7 @@ pub(crate) fn to_bytes(codes: impl IntoIterator<Item = u64>, storage: Storage) -
 /// The bits of one element among the bytes of a little endian tensor, with all bits of its bytes if not packed.
 pub(crate) fn element(bytes: &[u8], storage: Storage, index: usize) -> u64 {
     let bits = bits(storage.dtype) as usize;
-    let bits = if storage.layout == Layout::PerByte { bits.max(8) } else { bits };
+    let bits = if storage.layout == SubByteLayout::PerByte { bits.max(8) } else { bits };
     (0..bits)
         .map(|bit| (index * bits + bit, bit))
         .fold(0, |code, (place, bit)| code | u64::from(bytes[place / 8] >> (place % 8) & 1) << bit)

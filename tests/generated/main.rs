@@ -94,7 +94,7 @@ fn man_pages_are_clean_for_mandoc() {
 #[test]
 fn the_table_of_types_is_fresh() {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let extensions = CONTAINERS.iter().map(|container| format!("`.{}`", container.facts().extension));
+    let extensions = CONTAINERS.iter().map(|container| format!("`.{}`", container.format_info().extension));
     let mut table = row(std::iter::once("type".to_owned()).chain(extensions).collect());
     table += &row(vec!["---".to_owned(); CONTAINERS.len() + 1]);
     for dtype in Dtype::all() {

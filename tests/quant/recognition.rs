@@ -5,7 +5,7 @@ use std::io::Write;
 use tcast::dtype::Dtype::{
     self, Bfloat16, Bool, Float4E2M1, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Int8, Int32, Int64, Uint8,
 };
-use tcast::quant::{Group, Recognized, Role, Source, StoredTensor, recognize, survey};
+use tcast::quant::{CheckpointInfo, Group, Recognized, Role, StoredTensor, probe, recognize};
 
 #[derive(Clone, Debug)]
 struct Stored {
@@ -59,14 +59,14 @@ impl Checkpoint {
         self
     }
 
-    fn with<R>(&self, run: impl FnOnce(&Source) -> R) -> R {
+    fn with<R>(&self, run: impl FnOnce(&CheckpointInfo) -> R) -> R {
         let tensors: Vec<StoredTensor> = self
             .tensors
             .iter()
             .map(|tensor| StoredTensor { name: &tensor.name, dtype: Some(tensor.dtype), shape: &tensor.shape })
             .collect();
         let metadata: Vec<&str> = self.metadata.iter().map(String::as_str).collect();
-        run(&Source {
+        run(&CheckpointInfo {
             tensors: &tensors,
             config: self.config.as_deref(),
             hf_quant_config: self.hf_quant_config.as_deref(),
@@ -76,8 +76,8 @@ impl Checkpoint {
         })
     }
 
-    fn survey(&self) -> Recognized {
-        self.with(survey)
+    fn probe(&self) -> Recognized {
+        self.with(probe)
     }
 
     /// The first error, with its details.
@@ -211,7 +211,7 @@ fn no_weight_is_found_when_a_part_is_gone_or_of_another_dtype() {
         [Bfloat16, Bool, Float4E2M1, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Int8, Int32, Int64, Uint8];
     let mut count = 0;
     for (checkpoint, layout, ..) in checkpoints() {
-        let whole = essence(&checkpoint, &checkpoint.survey());
+        let whole = essence(&checkpoint, &checkpoint.probe());
         for index in 0..checkpoint.tensors.len() {
             let mut changed = vec![checkpoint.clone()];
             changed[0].tensors.remove(index);
@@ -221,7 +221,7 @@ fn no_weight_is_found_when_a_part_is_gone_or_of_another_dtype() {
                 changed.push(other);
             }
             for changed in changed {
-                let found = changed.survey();
+                let found = changed.probe();
                 for (name, essence) in essence(&changed, &found) {
                     assert_eq!(whole.get(&name), Some(&essence), "{layout}: {changed:#?}");
                 }
@@ -311,7 +311,7 @@ fn what_is_missing_or_contradicts_is_named() {
 #[test]
 fn lists_of_modules_that_are_not_quantized_are_heeded() {
     let found = Checkpoint::new(&[("lm_head.weight", Float8E4M3FN, &[8, 8]), ("x.norm.weight", Bfloat16, &[8])]);
-    let found = found.config(FP8).survey();
+    let found = found.config(FP8).probe();
     assert_eq!((found.plain, found.problems.len(), found.method.as_deref()), (vec![0, 1], 0, Some("fp8")));
 }
 
@@ -324,7 +324,7 @@ fn a_checkpoint_of_values_is_plain() {
         ("x.input_scale", Float32, &[1]),
         ("ids", Uint8, &[8, 8]),
     ]);
-    let found = values.survey();
+    let found = values.probe();
     assert_eq!((found.plain.len(), found.problems.len(), found.weights.len()), (5, 0, 0));
 }
 
@@ -337,9 +337,9 @@ fn two_hundred_thousand_tensors_are_looked_through_at_once() {
     tensors.extend(scales.iter().map(|name| (&**name, Float32, &[1, 1][..])));
     let listed: Vec<String> = (0..50_000).map(|number| format!("\"out.{number}\"")).collect();
     let config = FP8.replace("\"lm_head\"", &listed.join(","));
-    assert_eq!(Checkpoint::new(&tensors).config(&config).survey().weights.len(), 100_000);
+    assert_eq!(Checkpoint::new(&tensors).config(&config).probe().weights.len(), 100_000);
     // Without their scales, all of them are problems; not all are kept.
-    let alone = Checkpoint::new(&tensors[..100_000]).config(&config).survey();
+    let alone = Checkpoint::new(&tensors[..100_000]).config(&config).probe();
     assert_eq!((alone.orphans.len(), alone.problems.len()), (100_000, 1000));
 }
 

@@ -6,7 +6,9 @@ use half::{bf16, f16};
 use std::sync::LazyLock;
 use tcast::dtype::Dtype;
 use tcast::kernel::Isa;
-use tcast::quant::{Arithmetic, Combination, Decoder, Group, LAYOUTS, Parameters, Part, Precision, Role, Tally, find};
+use tcast::quant::{
+    Arithmetic, Combination, DecodeTally, Decoder, Group, LAYOUTS, Parameters, Part, Precision, Role, find,
+};
 
 use Dtype::{
     Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32, Int8,
@@ -668,7 +670,7 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
         assert!(again == out && other == tally, "{what}: {isa:?}");
     }
     let scale_dtype = case.parts.iter().find(|part| part.role == Role::Scale).unwrap().dtype;
-    let mut wanted = Tally::default();
+    let mut wanted = DecodeTally::default();
     let width = target.bits() as usize / 8;
     for (at, (factors, ours)) in case.factors.iter().zip(out.chunks_exact(width)).enumerate() {
         let value = match arithmetic {
@@ -694,8 +696,8 @@ fn check(case: &Case, target: Dtype, arithmetic: Arithmetic) {
     }
     // Where the scale itself is computed, it may become infinite, NaN or 0 on the way.
     let is_simple = layout.global == Combination::Nothing && layout.scale_precision == Precision::Float32;
-    let Tally { nan_scales, overflowed, flushed, .. } = if is_simple { tally } else { wanted };
-    let found = Tally { nan_scales, overflowed, flushed, ..tally };
+    let DecodeTally { nan_scales, overflowed, flushed, .. } = if is_simple { tally } else { wanted };
+    let found = DecodeTally { nan_scales, overflowed, flushed, ..tally };
     assert_eq!(found, wanted, "{what}");
 }
 

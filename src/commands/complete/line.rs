@@ -2,7 +2,7 @@
 
 /// The words of a line, without their quotes, and how the last one is typed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct CommandLine {
     /// The last one is that which is being typed; it can be empty.
     pub(super) words: Vec<String>,
     /// Where in the last word that part starts which bash replaces.
@@ -11,7 +11,7 @@ pub(super) struct Line {
     quote: Option<char>,
 }
 
-impl Line {
+impl CommandLine {
     /// Takes a line apart; outside quotes, `breaks` end the part of a word that bash completes.
     pub(super) fn parse(line: &str, breaks: &str) -> Self {
         let mut found = Self { words: Vec::new(), part: 0, quote: None };
@@ -68,7 +68,7 @@ mod tests {
     const BREAKS: &str = " \t\n\"'><=;|&(:";
 
     fn words(line: &str) -> Vec<String> {
-        Line::parse(line, BREAKS).words
+        CommandLine::parse(line, BREAKS).words
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn bash_gets_the_part_behind_the_last_break() {
-        let insertion = |line, word| Line::parse(line, BREAKS).insertion(word);
+        let insertion = |line, word| CommandLine::parse(line, BREAKS).insertion(word);
         assert_eq!(insertion("tcast cast --to=fl", "--to=float16").as_deref(), Some("float16"));
         assert_eq!(insertion("tcast cast --rule *a*=b", "*a*=bfloat16").as_deref(), Some("bfloat16"));
         assert_eq!(insertion("tcast cast --rule '*a*=b", "*a*=bfloat16").as_deref(), Some("*a*=bfloat16"));
@@ -92,6 +92,6 @@ mod tests {
         assert_eq!(insertion("tcast cast 'm", "my w.npy").as_deref(), Some("my w.npy"));
         assert_eq!(insertion("tcast cast \"m", "m$.npy").as_deref(), Some(r"m\$.npy"));
         assert_eq!(insertion("tcast cast 'm", "m'.npy"), None);
-        assert_eq!(Line::parse("tcast --to=f", "").insertion("--to=f16").as_deref(), Some("--to=f16"));
+        assert_eq!(CommandLine::parse("tcast --to=f", "").insertion("--to=f16").as_deref(), Some("--to=f16"));
     }
 }

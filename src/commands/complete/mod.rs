@@ -17,7 +17,7 @@ use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
-use line::Line;
+use line::CommandLine;
 use std::collections::HashSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -48,14 +48,14 @@ pub fn complete(shell: &OsStr) -> ExitCode {
         (_, None) => (*script).to_owned(),
         ("bash", _) => {
             let [line, breaks] = [0, 1].map(|at| words.get(at).and_then(|word| word.to_str()).unwrap_or_default());
-            let line = Line::parse(line, breaks);
+            let line = CommandLine::parse(line, breaks);
             let found = candidates(line.words.iter().map(OsString::from).collect());
             lines(found.into_iter().filter_map(|(value, help)| Some((line.insertion(&value)?, help))))
         }
         (shell, Some(last)) => {
             let text = last.to_string_lossy().into_owned();
             match shell {
-                "fish" => *last = Line::parse(&text, "").words.pop().unwrap_or_default().into(), // it leaves quotes in
+                "fish" => *last = CommandLine::parse(&text, "").words.pop().unwrap_or_default().into(), // it leaves quotes in
                 "powershell" => *last = text.strip_prefix('=').unwrap_or(&text).into(),
                 _ => {}
             }
@@ -113,7 +113,7 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
         (_, "from") => |dtype: Dtype| dtype.bits() > 0,
         (_, "u64_target") => |dtype| promote::check_u64_target(dtype).is_ok(),
         ("bitcast", _) => |dtype| bitcast::check(dtype, dtype).is_ok(),
-        _ => |dtype| cast::check(Dtype::Float32, dtype, &cast::Attributes::default()).is_ok(),
+        _ => |dtype| cast::check(Dtype::Float32, dtype, &cast::CastAttributes::default()).is_ok(),
     };
     let earlier = earlier.to_vec();
     match arg.get_value_names()?.first()?.as_str() {
@@ -173,7 +173,7 @@ fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
 fn tensors(start: &str, behind: &str, earlier: &[OsString]) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
-    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::survey(&path(word)).ok()) {
+    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word)).ok()) {
         for name in checkpoint.names().filter(|name| name.starts_with(start)) {
             if seen.insert(name.to_owned()) {
                 found.push(Candidate::new(format!("{name}{behind}")));

@@ -13,7 +13,7 @@ pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype};
 pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
 
-use super::{Input, SHARDS, Tensor, survey as survey_file};
+use super::{Input, SHARDS, Tensor, probe as probe_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -130,9 +130,9 @@ impl Checkpoint {
 /// Opens what can be converted: every tensor can be read, and there is no doubt which there are.
 ///
 /// # Errors
-/// As [`survey`], and when that is not so.
+/// As [`probe`], and when that is not so.
 pub fn open(path: &Path) -> Result<Checkpoint> {
-    let mut checkpoint = survey(path)?;
+    let mut checkpoint = probe(path)?;
     if !checkpoint.broken.is_empty() {
         return Err(checkpoint.broken.swap_remove(0));
     }
@@ -163,7 +163,7 @@ fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     let is_output = |path: &Path| {
         let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
         let is_name = dtype.parse().is_ok_and(|known: Dtype| known.name() == dtype);
-        let source = path.with_file_name(format!("{stem}.{}", SHARDS.facts().extension));
+        let source = path.with_file_name(format!("{stem}.{}", SHARDS.format_info().extension));
         (is_name && checkpoint.shards.iter().any(|shard| shard.path() == source)).then_some(())
     };
     checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
@@ -184,7 +184,7 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
 /// # Errors
 /// When none of the files can be read, an unfinished conversion is in the folder, a shard has a name that is no text, or
 /// the index is broken or names a shard outside.
-pub fn survey(path: &Path) -> Result<Checkpoint> {
+pub fn probe(path: &Path) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
     let found = if path.is_dir() {
         let in_folder = |error: Error| error.in_file(path);
@@ -202,7 +202,7 @@ pub fn survey(path: &Path) -> Result<Checkpoint> {
             path: PathBuf::new(),
             folder: None,
             index: None,
-            shards: vec![survey_file(path).map_err(|error| suggest_name(error, path))?],
+            shards: vec![probe_file(path).map_err(|error| suggest_name(error, path))?],
             broken: Vec::new(),
             disagreements: Vec::new(),
         }
@@ -298,7 +298,7 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
         _ => error,
     };
     let (shards, broken) = open_shards(folder, names.into_iter().map(str::to_owned).collect(), missing)?;
-    let mut found = Found::default();
+    let mut found = Disagreements::default();
     if let Some(empty) = empty {
         found.add(empty);
     }
@@ -374,7 +374,7 @@ fn open_shards(
 ) -> Result<(Vec<Input>, Vec<Error>)> {
     let (mut shards, mut broken) = (Vec::new(), Vec::new());
     for name in names {
-        match survey_file(&folder.join(&name)) {
+        match probe_file(&folder.join(&name)) {
             Ok(shard) => shards.push(shard),
             Err(error) => broken.push(explain(error, &name)),
         }
@@ -386,7 +386,7 @@ fn open_shards(
 }
 
 /// What the index says and the shards do not hold, and the other way round; of shards that could be opened.
-fn compare(map: &WeightMap, shards: &[Input], found: &mut Found) {
+fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreements) {
     let files: Vec<Cow<str>> =
         shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
     let tensors = shards
@@ -411,9 +411,9 @@ fn compare(map: &WeightMap, shards: &[Input], found: &mut Found) {
 }
 
 /// Tensors that are in more than one shard.
-fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Found {
+fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagreements {
     let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
-    let mut found = Found::default();
+    let mut found = Disagreements::default();
     let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));
     for shard in shards {
         for tensor in &shard.contents.tensors {
@@ -428,13 +428,13 @@ fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Found {
 
 /// As many as are read, the fatal ones first, and how many more there are: an index can name a million tensors.
 #[derive(Default)]
-struct Found {
+struct Disagreements {
     fatal: Vec<Disagreement>,
     mild: Vec<Disagreement>,
     all: usize,
 }
 
-impl Found {
+impl Disagreements {
     fn add(&mut self, disagreement: Disagreement) {
         self.all += 1;
         let alike = if disagreement.is_fatal { &mut self.fatal } else { &mut self.mild };

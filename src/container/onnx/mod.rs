@@ -8,8 +8,8 @@ pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, Facts, FileLayout, Form, Format, Metadata, NewTensor, Place, Tensor, TextForm,
-    element_count, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
+    TextForm, element_count, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::{counted, size};
 use external::External;
-use protobuf::{Fields, Value, take_varint, write_bytes, write_head, write_number};
+use protobuf::{MessageFields, Value, take_varint, write_bytes, write_head, write_number};
 use std::ops::Range;
 
 /// Fields of `TensorProto`.
@@ -52,8 +52,14 @@ const MAX_MESSAGE: u64 = i32::MAX as u64;
 pub(super) struct Onnx;
 
 impl Container for Onnx {
-    fn facts(&self) -> Facts {
-        Facts { extension: "pb", holds_one: true, has_names: true, has_fortran_order: false, metadata: Metadata::Plain }
+    fn format_info(&self) -> FormatInfo {
+        FormatInfo {
+            extension: "pb",
+            holds_one: true,
+            has_names: true,
+            has_fortran_order: false,
+            metadata: Metadata::Plain,
+        }
     }
 
     fn stores(&self, dtype: Dtype) -> Option<String> {
@@ -135,7 +141,7 @@ impl Format for Onnx {
             let error = Error::new(format!("an ONNX tensor of {}; protobuf ends at 2 GiB", size(len)));
             return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
         }
-        let places = vec![Place { form, range: start..end, seal: None }];
+        let places = vec![Placement { form, range: start..end, crc: None }];
         Ok(FileLayout { literals: vec![(0, head), (end, tail)], places, len })
     }
 }
@@ -158,7 +164,7 @@ impl Message {
     fn read(file: &[u8]) -> Result<Self> {
         let mut message = Self::default();
         let mut doc = None; // of several the last one counts
-        for field in Fields::new(file, 0..file.len()) {
+        for field in MessageFields::new(file, 0..file.len()) {
             if message.dims.len() > MAX_RANK {
                 return Err(Error::new(format!("more than {MAX_RANK} dimensions")));
             }
@@ -285,7 +291,7 @@ fn text(file: &[u8], range: Range<usize>, what: &str) -> Result<String> {
 /// A `StringStringEntryProto`.
 fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
     let (mut key, mut value) = (String::new(), String::new());
-    for field in Fields::new(file, range) {
+    for field in MessageFields::new(file, range) {
         match field? {
             (1, Value::Bytes(range)) => key = text(file, range, "a metadata name")?,
             (2, Value::Bytes(range)) => value = text(file, range, "a metadata value")?,
@@ -298,7 +304,7 @@ fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
 /// What a message is that is no tensor, by the kinds of its fields.
 fn diagnose(file: &[u8]) -> Option<Error> {
     let mut seen = [[false; 6]; 21];
-    for field in Fields::new(file, 0..file.len()).map_while(Result::ok) {
+    for field in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {
         let kind = match field.1 {
             Value::Varint(_) => 0,
             Value::Fixed64(_) => 1,

@@ -37,13 +37,13 @@ pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
 
 /// The fields of a message in order; an error ends them.
 #[derive(Clone, Debug)]
-pub(super) struct Fields<'a> {
+pub(super) struct MessageFields<'a> {
     /// Where the message ends.
     end: usize,
     rest: &'a [u8],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     /// Of the message in `range`, which is whole.
     pub(super) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
         Self { end: range.end, rest: &bytes[range] }
@@ -82,7 +82,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl Iterator for Fields<'_> {
+impl Iterator for MessageFields<'_> {
     type Item = Result<(u64, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {

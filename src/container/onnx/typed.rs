@@ -3,7 +3,7 @@
 //! Packed or one by one, in one piece or in several: protobuf allows each, and a reader must take all.
 
 use super::super::{Data, Elements, Form, Stream, Streamed, TextForm};
-use super::protobuf::{Fields, Value, take_varint, write_varint};
+use super::protobuf::{MessageFields, Value, take_varint, write_varint};
 use super::{DOUBLE_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, STRING_DATA, TEXT_TAG, UINT64_DATA};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -87,7 +87,7 @@ impl Typed {
         let wrong = |what: &str| Err(Error::new(format!("its {} {what}", name_of(self.field))));
         let mut count = 0_u64;
         let (mut range, mut times) = (None, 0);
-        for field in Fields::new(file, 0..file.len()) {
+        for field in MessageFields::new(file, 0..file.len()) {
             let (number, value) = field?;
             if number != self.field {
                 continue;
@@ -119,8 +119,8 @@ impl Typed {
 
 impl Streamed for Typed {
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
-        let (typed, fields) = (self.clone(), Fields::new(file, 0..file.len()));
-        Ok(Box::new(Values { typed, file, fields, numbers: &[], head: Vec::new(), rest: &[], index: 0 }))
+        let (typed, fields) = (self.clone(), MessageFields::new(file, 0..file.len()));
+        Ok(Box::new(TypedValues { typed, file, fields, numbers: &[], head: Vec::new(), rest: &[], index: 0 }))
     }
 
     fn stored_len(&self) -> u64 {
@@ -129,10 +129,10 @@ impl Streamed for Typed {
 }
 
 /// The values of a typed field: little endian numbers, or texts as fields.
-struct Values<'a> {
+struct TypedValues<'a> {
     typed: Typed,
     file: &'a [u8],
-    fields: Fields<'a>,
+    fields: MessageFields<'a>,
     /// Numbers of variable length that are still to be decoded.
     numbers: &'a [u8],
     /// Bytes that are to be handed out, the last one first; then those of `rest`, which are as they should be.
@@ -142,7 +142,7 @@ struct Values<'a> {
     index: u64,
 }
 
-impl Values<'_> {
+impl TypedValues<'_> {
     /// Brings the next value or values into `head` and `rest`.
     fn advance(&mut self) -> Result<()> {
         loop {
@@ -187,7 +187,7 @@ impl Values<'_> {
     }
 }
 
-impl Stream for Values<'_> {
+impl Stream for TypedValues<'_> {
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < buffer.len() {

@@ -8,7 +8,7 @@ pub(crate) use finish::{Finished, finish};
 use super::observer::{Notice, Observer};
 use super::place::Route;
 use super::share::chosen;
-use super::{Existing, Job, JobInput};
+use super::{IfExists, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{
     CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
@@ -17,7 +17,7 @@ use crate::container::checkpoint::{
 use crate::error::{Error, Result};
 use crate::io::identity::{Files, is_within};
 use crate::plan::{Plan, Spread, Step};
-use crate::staging::{self, Manifest, Shard, Source, Start};
+use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
 use crate::text::quoted;
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,7 +52,7 @@ impl<'a> FolderOutput<'a> {
         let start = match (job.partition, job.resume, job.existing) {
             (Some(_), ..) => Start::Part,
             (None, true, _) => Start::Resume,
-            (None, false, Existing::Replace) => Start::Replace,
+            (None, false, IfExists::Replace) => Start::Replace,
             (None, false, _) => Start::Anew,
         };
         if let Some(folder) = &source.folder {
@@ -68,8 +68,8 @@ impl<'a> FolderOutput<'a> {
             Some(folder) => SideFiles::of(folder)?,
             None => SideFiles::default(),
         };
-        let shards: Vec<Shard> =
-            names.into_iter().zip(&plans).map(|(file, plan)| Shard { file, bytes: plan.len }).collect();
+        let shards: Vec<ManifestShard> =
+            names.into_iter().zip(&plans).map(|(file, plan)| ManifestShard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
         let changed = match decoding {
@@ -81,7 +81,8 @@ impl<'a> FolderOutput<'a> {
         let changed: Vec<(String, Option<String>)> = if source.folder.is_some() { changed } else { Vec::new() };
         side_files.kept.retain(|name| !changed.iter().any(|(changed, text)| changed == name && text.is_none()));
         let changed = changed.into_iter().filter_map(|(name, text)| Some((name, text?)));
-        let side_file = |name: String| Source::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
+        let side_file =
+            |name: String| ManifestSource::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
         let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
         let manifest = Manifest {
             tcast: env!("CARGO_PKG_VERSION").to_owned(),
@@ -126,7 +127,7 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
 }
 
 /// The text of the index.
-fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[Shard]) -> String {
+fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> String {
     let mut weight_map = BTreeMap::new();
     for (plan, shard) in plans.iter().zip(shards) {
         weight_map.extend(plan.names().map(|name| (name, shard.file.as_str())));
@@ -152,9 +153,9 @@ fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
 }
 
 /// A file of the input, as later runs must find it.
-fn fingerprint(shard: &Input) -> Result<Source> {
+fn fingerprint(shard: &Input) -> Result<ManifestSource> {
     let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Source::of(shard.path(), name, Some(shard.header()))
+    ManifestSource::of(shard.path(), name, Some(shard.header()))
 }
 
 /// Refuses a folder that another output of the run is, or in which a file of the input would be replaced or removed.
@@ -165,7 +166,7 @@ fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()
 
 /// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are
 /// not known to be of it are not touched, and would be taken for those of the new one.
-fn replaced(folder: &Path, shards: &[Shard]) -> Result<Vec<String>> {
+fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
     let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
     let entries = match fs::read_dir(folder) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

@@ -7,14 +7,14 @@ use crate::engine;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
-use crate::io::sink::{Existing, Summed};
+use crate::io::sink::{ExistingFile, Summed};
 use crate::job::observer::{Notice, Observer, ShardProgress};
 use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
 use crate::plan::{Plan, source_form};
 use crate::progress::Silent;
-use crate::staging::{self, Shard, Staging};
+use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ impl<'a> FolderOutput<'a> {
             let error = error.in_file(&path);
             error.remedy("add --force to replace it, or name another folder with -o")
         };
-        let there = checkpoint::survey(&self.path)?;
+        let there = checkpoint::probe(&self.path)?;
         let other = match other_tensor(&there, &self.plans) {
             None => staging::difference(&self.path, &self.manifest)?,
             other => other,
@@ -96,7 +96,7 @@ impl<'a> FolderOutput<'a> {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Job { threads, measures, .. } = *job;
-            let outcomes = engine::run(plan, &Existing(&file), threads, measures.figures, &*progress)
+            let outcomes = engine::run(plan, &ExistingFile(&file), threads, measures.figures, &*progress)
                 .map_err(|error| if error.is_existing() { explain(error) } else { error })?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
@@ -134,7 +134,7 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
 struct ShardWork<'a, 'b> {
     staging: Staging,
     plans: Vec<Plan<'a>>,
-    shards: Vec<Shard>,
+    shards: Vec<ManifestShard>,
     job: &'b Job<'b>,
     observer: &'b dyn Observer,
 }

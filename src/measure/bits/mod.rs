@@ -6,14 +6,14 @@
 
 mod render;
 
-pub use render::{Style, bits_json, bits_row, hex_json, hex_row};
+pub use render::{RenderStyle, bits_json, bits_row, hex_json, hex_row};
 
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use crate::kernel::shortest;
 
 /// A stretch of bits with a task of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum BitField {
     /// One bit, set for negative numbers.
     Sign,
     /// A float's power of two, with its bias.
@@ -24,7 +24,7 @@ pub enum Part {
     Integer,
 }
 
-impl Part {
+impl BitField {
     /// The name, as the JSON document has it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -39,7 +39,7 @@ impl Part {
 
 /// What a code stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// A float's zero, of either sign.
     Zero,
     /// A float that has no hidden bit.
@@ -62,7 +62,7 @@ pub enum Kind {
     Complex,
 }
 
-impl Kind {
+impl ValueKind {
     /// The name, as rows and the JSON document have it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -85,7 +85,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The kind of number.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The number as [`crate::kernel::Printer`] writes it; `true` and `false`; `1.5-2i`.
     pub value: String,
     /// A finite float as an odd integer times a power of two, `-3*2^-1`; `None` where `value` is an integer and
@@ -119,21 +119,21 @@ pub fn per_row(dtype: Dtype) -> usize {
 
 /// The binary digits of a code, most significant first, by their tasks; a complex number's real part first.
 #[must_use]
-pub fn parts(dtype: Dtype, code: u128) -> Vec<(Part, String)> {
+pub fn parts(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     numbers(dtype, code).into_iter().flat_map(|(dtype, code)| parts_of_number(dtype, code)).collect()
 }
 
-fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(Part, String)> {
+fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     let bits = dtype.bits();
     let widths = match dtype.class() {
         // One bit of an integer is its sign and nothing else.
-        Class::Int { signed: true } if bits == 1 => vec![(Part::Sign, 1)],
-        Class::Int { signed: true } => vec![(Part::Sign, 1), (Part::Integer, bits - 1)],
-        Class::Int { signed: false } | Class::Bool => vec![(Part::Integer, bits)],
+        Class::Int { signed: true } if bits == 1 => vec![(BitField::Sign, 1)],
+        Class::Int { signed: true } => vec![(BitField::Sign, 1), (BitField::Integer, bits - 1)],
+        Class::Int { signed: false } | Class::Bool => vec![(BitField::Integer, bits)],
         Class::Float(FloatFormat { exponent_bits, mantissa_bits, .. }) => {
-            vec![(Part::Sign, 1), (Part::Exponent, exponent_bits), (Part::Mantissa, mantissa_bits)]
+            vec![(BitField::Sign, 1), (BitField::Exponent, exponent_bits), (BitField::Mantissa, mantissa_bits)]
         }
-        Class::Scale => vec![(Part::Exponent, bits)],
+        Class::Scale => vec![(BitField::Exponent, bits)],
         Class::Complex | Class::String => unreachable!("{dtype} is not one number"),
     };
     let digits = format!("{code:0width$b}", width = bits as usize);
@@ -155,16 +155,16 @@ pub fn meaning(dtype: Dtype, code: u128) -> Meaning {
     let bits = dtype.bits();
     let code = low_bits(dtype, code);
     match dtype.class() {
-        Class::Bool => plain(Kind::Bool, (code != 0).to_string()),
-        Class::Int { signed: false } => plain(Kind::Integer, code.to_string()),
+        Class::Bool => plain(ValueKind::Bool, (code != 0).to_string()),
+        Class::Int { signed: false } => plain(ValueKind::Integer, code.to_string()),
         Class::Int { signed: true } => {
             let extended = (code << (128 - bits)) as i128 >> (128 - bits);
-            plain(Kind::Integer, extended.to_string())
+            plain(ValueKind::Integer, extended.to_string())
         }
         Class::Float(format) => float(dtype, &format, code as u64),
-        Class::Scale if code == 0xff => plain(Kind::Nan, "NaN"),
+        Class::Scale if code == 0xff => plain(ValueKind::Nan, "NaN"),
         // 2^-127 has a code like all others here, though float32 has it among its subnormal numbers.
-        Class::Scale => finite(dtype, Kind::Normal, power_of_two(code as i32 - 127), 1, code as i32 - 127),
+        Class::Scale => finite(dtype, ValueKind::Normal, power_of_two(code as i32 - 127), 1, code as i32 - 127),
         Class::Complex | Class::String => unreachable!("{dtype} is not one number"),
     }
 }
@@ -175,22 +175,22 @@ fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
     let field = magnitude >> format.mantissa_bits;
     let mantissa = magnitude & ((1 << format.mantissa_bits) - 1);
     if format.specials == Specials::Ieee && magnitude == format.infinity() {
-        return plain(Kind::Infinite, if is_negative { "-INF" } else { "INF" });
+        return plain(ValueKind::Infinite, if is_negative { "-INF" } else { "INF" });
     }
     if format.specials == Specials::Ieee && magnitude > format.infinity() {
         let quiet = 1 << (format.mantissa_bits - 1);
-        let kind = if mantissa & quiet == 0 { Kind::SignallingNan } else { Kind::QuietNan };
+        let kind = if mantissa & quiet == 0 { ValueKind::SignallingNan } else { ValueKind::QuietNan };
         let payload = Some(mantissa & !quiet).filter(|&payload| payload != 0);
         return Meaning { payload, ..plain(kind, "NaN") };
     }
     // A format without NaN calls the code of its negative zero so.
     if format.specials != Specials::Finite && (magnitude > format.max_finite() || code == format.nan()) {
-        return plain(Kind::Nan, "NaN");
+        return plain(ValueKind::Nan, "NaN");
     }
     let kind = match (field, mantissa) {
-        (0, 0) => Kind::Zero,
-        (0, _) => Kind::Subnormal,
-        _ => Kind::Normal,
+        (0, 0) => ValueKind::Zero,
+        (0, _) => ValueKind::Subnormal,
+        _ => ValueKind::Normal,
     };
     let integer = if field == 0 { mantissa } else { mantissa | 1 << format.mantissa_bits };
     let exponent = format.min_subnormal_exponent() + (field as i32 - 1).max(0);
@@ -203,12 +203,12 @@ fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
 }
 
 /// What `number`, of the size `integer` times 2 to the `exponent`, means; digits as [`crate::kernel::Printer`] has them.
-fn finite(dtype: Dtype, kind: Kind, number: f64, integer: u64, exponent: i32) -> Meaning {
+fn finite(dtype: Dtype, kind: ValueKind, number: f64, integer: u64, exponent: i32) -> Meaning {
     let value = if dtype == Dtype::Float64 { shortest(number) } else { shortest(number as f32) };
     let (zeros, sign) = (integer.trailing_zeros(), if number < 0.0 { "-" } else { "" });
     let (odd, exponent) = (integer.unbounded_shr(zeros), exponent + zeros as i32);
     // The shortest digits of a large integer end in zeros that it lacks; `.0` writes it out.
-    let is_told = kind == Kind::Zero || exponent >= 0 && value == format!("{number:.0}");
+    let is_told = kind == ValueKind::Zero || exponent >= 0 && value == format!("{number:.0}");
     let exact = (!is_told).then(|| format!("{sign}{odd}*2^{exponent}"));
     Meaning { exact, ..plain(kind, value) }
 }
@@ -218,14 +218,14 @@ fn complex(parts: &[Meaning; 2]) -> Meaning {
         let plus = if imaginary.starts_with('-') { "" } else { "+" };
         format!("{real}{plus}{imaginary}i")
     };
-    let is_finite = |part: &Meaning| matches!(part.kind, Kind::Zero | Kind::Subnormal | Kind::Normal);
+    let is_finite = |part: &Meaning| matches!(part.kind, ValueKind::Zero | ValueKind::Subnormal | ValueKind::Normal);
     let is_told = parts.iter().all(|part| part.exact.is_none());
     let exact = (parts.iter().all(is_finite) && !is_told)
         .then(|| join(parts.each_ref().map(|part| part.exact.as_ref().unwrap_or(&part.value).as_str())));
-    Meaning { exact, ..plain(Kind::Complex, join(parts.each_ref().map(|part| part.value.as_str()))) }
+    Meaning { exact, ..plain(ValueKind::Complex, join(parts.each_ref().map(|part| part.value.as_str()))) }
 }
 
-fn plain(kind: Kind, value: impl Into<String>) -> Meaning {
+fn plain(kind: ValueKind, value: impl Into<String>) -> Meaning {
     Meaning { kind, value: value.into(), exact: None, payload: None }
 }
 

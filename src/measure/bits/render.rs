@@ -1,13 +1,13 @@
 //! Rows for people and values for scripts.
 
-use super::{Kind, Meaning, Part, halves, hex, meaning, parts, per_row};
+use super::{BitField, Meaning, ValueKind, halves, hex, meaning, parts, per_row};
 use crate::dtype::{Class, Dtype};
 use anstyle::{AnsiColor, Style as Colour};
 use serde_json::{Map, Value, json};
 
 /// Where rows go.
 #[derive(Clone, Copy, Debug)]
-pub struct Style {
+pub struct RenderStyle {
     /// Whether to someone's eyes: with colours, and in columns. Otherwise rows are bare, for scripts.
     pub is_terminal: bool,
     /// Digits of the last index.
@@ -23,7 +23,7 @@ const DIM: Colour = Colour::new().dimmed();
 /// On a terminal, their values follow between bars, as `hexdump -C` has its text, where full rows of the type fit;
 /// only a row of uncommonly long integers is then without.
 #[must_use]
-pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &Style) -> String {
+pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &RenderStyle) -> String {
     let codes = join(elements.iter().map(|&code| hex(dtype, code)), " ");
     let row = format!("{}  ", index(first_index, style));
     if !style.is_terminal {
@@ -75,7 +75,7 @@ fn brief(dtype: Dtype, code: u128) -> String {
 ///
 /// On a terminal, sign, exponent and mantissa have a colour each, and the kinds stand in a column.
 #[must_use]
-pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &Style) -> String {
+pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyle) -> String {
     let (parts, meaning) = (parts(dtype, code), meaning(dtype, code));
     let what = statement(dtype, code, &meaning);
     let kind = match halves(dtype, code) {
@@ -96,7 +96,7 @@ pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &Style) -> 
         " ",
     );
     // The column narrows where lines would not fit, unless this one does not fit anyway.
-    let room = style.width.saturating_sub(before + 2 + kind.len().max(Kind::Subnormal.name().len()));
+    let room = style.width.saturating_sub(before + 2 + kind.len().max(ValueKind::Subnormal.name().len()));
     let column = statement_width(dtype);
     let column = if what.len() <= room { column.min(room) } else { column };
     format!("{index}  {digits}  {what:column$}  {kind}")
@@ -135,7 +135,7 @@ fn number_json(dtype: Dtype, code: u128) -> Value {
     document
 }
 
-fn index(index: u64, style: &Style) -> String {
+fn index(index: u64, style: &RenderStyle) -> String {
     let width = style.index_width;
     if style.is_terminal { format!("{DIM}{index:width$}{DIM:#}") } else { index.to_string() }
 }
@@ -166,12 +166,12 @@ fn statement_width(dtype: Dtype) -> usize {
 }
 
 /// Colours that can be read on dark and on light ground.
-fn colour(part: Part) -> Colour {
+fn colour(part: BitField) -> Colour {
     match part {
-        Part::Sign => AnsiColor::Red.on_default(),
-        Part::Exponent => AnsiColor::Green.on_default(),
-        Part::Mantissa => AnsiColor::Cyan.on_default(),
-        Part::Integer => Colour::new(),
+        BitField::Sign => AnsiColor::Red.on_default(),
+        BitField::Exponent => AnsiColor::Green.on_default(),
+        BitField::Mantissa => AnsiColor::Cyan.on_default(),
+        BitField::Integer => Colour::new(),
     }
 }
 

@@ -15,13 +15,13 @@ use crate::error::Result;
 use crate::measure::accuracy::Accuracy;
 use crate::plan;
 use crate::progress::Progress;
-use crate::read::{Stored, Zip};
+use crate::read::{SourceTensor, Zip};
 
 /// A tensor, and the file that it is in.
-pub(crate) type Found<'a> = (&'a Input, &'a Tensor);
+pub(crate) type FileTensor<'a> = (&'a Input, &'a Tensor);
 
 /// How tensors are compared.
-pub(crate) struct Options<'a> {
+pub(crate) struct CompareOptions<'a> {
     /// What untyped elements are.
     pub from: Option<Dtype>,
     /// How far values may be apart; `None` where bits and types count too.
@@ -99,7 +99,7 @@ impl Status {
 
 /// What was found of two tensors.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct Comparison {
     /// In a word.
     pub status: Status,
     /// Elements whose values differ by more than the tolerance; where none does, those whose bits differ.
@@ -112,7 +112,7 @@ pub(crate) struct Outcome {
     pub largest_at: [Option<Vec<u64>>; 2],
 }
 
-impl Outcome {
+impl Comparison {
     /// Without more to say than that.
     #[must_use]
     pub(crate) fn of(status: Status) -> Self {
@@ -146,14 +146,14 @@ pub(crate) struct Shown {
 ///
 /// # Panics
 /// When a thread of it has panicked.
-pub(crate) fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
+pub(crate) fn of(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<Comparison> {
     let [a, b] = tensors.map(|(_, tensor)| tensor);
     if a.shape != b.shape {
-        return Ok(Outcome::of(Status::ShapesDiffer));
+        return Ok(Comparison::of(Status::ShapesDiffer));
     }
     // Opaque bytes can be compared with their like.
     let are_opaque = a.elements == b.elements && matches!(a.elements, Elements::Untyped(_));
-    let side = |(input, tensor): Found<'_>| -> Result<Elements> {
+    let side = |(input, tensor): FileTensor<'_>| -> Result<Elements> {
         if are_opaque && options.from.is_none() {
             return Ok(tensor.elements);
         }
@@ -162,7 +162,7 @@ pub(crate) fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
     };
     let elements = [side(tensors[0])?, side(tensors[1])?];
     let is_text = elements.map(|elements| matches!(elements, Elements::Typed(Form::Texts(_))));
-    let sources = [0, 1].map(|at| Stored {
+    let sources = [0, 1].map(|at| SourceTensor {
         files: &tensors[at].0.files,
         tensor: tensors[at].1,
         elements: elements[at],
@@ -172,6 +172,6 @@ pub(crate) fn of(tensors: [Found; 2], options: &Options) -> Result<Outcome> {
     match is_text {
         [true, true] => texts::compare(zip()),
         [false, false] => numbers::compare(zip(), options.tolerance),
-        _ => Ok(Outcome::of(Status::TypesDiffer)),
+        _ => Ok(Comparison::of(Status::TypesDiffer)),
     }
 }

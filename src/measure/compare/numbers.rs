@@ -1,14 +1,14 @@
 //! Numbers and opaque bytes: bits first; where they differ, values and figures.
 
-use super::values::{Values, convert, storage};
-use super::{Difference, Outcome, Shown, Status, Tolerance};
+use super::values::{ValuePairs, convert, storage};
+use super::{Comparison, Difference, Shown, Status, Tolerance};
 use crate::container::Form;
 use crate::conversion::Conversion;
 use crate::error::Result;
 use crate::kernel::{Kernel, Storage};
-use crate::measure::accuracy::{BLOCK, Tally};
+use crate::measure::accuracy::{AccuracyTally, BLOCK};
 use crate::measure::bits::{codes, hex, meaning};
-use crate::read::{Piece, Stored, Zip};
+use crate::read::{Piece, SourceTensor, Zip};
 use crate::text::hex_digits;
 use std::ops::ControlFlow;
 
@@ -17,9 +17,9 @@ const PIECE: u64 = 1 << 20;
 /// Elements of a piece of which the values are compared: as many of every type, so that figures do not depend on it.
 const VALUES: u64 = 1 << 17;
 
-pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Outcome> {
+pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Comparison> {
     let sides = zip.sources;
-    let bits = Bits::new(&sides);
+    let bits = BitComparison::new(&sides);
     // Packed elements start on whole bytes, as 8 of them end on one.
     let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
     let piece = (PIECE / width.max(1)).max(1);
@@ -31,10 +31,10 @@ pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<O
         };
         zip.read(piece, || (), |(), piece| bits.are_equal(&sides, piece), until_unequal)?;
         if are_equal {
-            return Ok(Outcome::of(Status::Equal));
+            return Ok(Comparison::of(Status::Equal));
         }
     }
-    let values = Values::new(&sides);
+    let values = ValuePairs::new(&sides);
     let piece = if values.is_some() { VALUES } else { piece };
     let look = Look { sides, bits, values, tolerance };
     let mut seen = Seen::default();
@@ -57,7 +57,7 @@ pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<O
 
 /// How bits are compared: as they lie in the files where they lie alike, otherwise little endian and one element in a byte
 /// at the least.
-struct Bits {
+struct BitComparison {
     are_alike: bool,
     /// What brings the elements of each side to that; `None` where they are so, or are opaque.
     ordered: Option<[Conversion; 2]>,
@@ -65,9 +65,9 @@ struct Bits {
     width: usize,
 }
 
-impl Bits {
+impl BitComparison {
     /// `None` of different types.
-    fn new(sides: &[Stored; 2]) -> Option<Self> {
+    fn new(sides: &[SourceTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let (Some(a), Some(b)) = (a, b) else {
             return Some(Self { are_alike: true, ordered: None, width: sides[0].bytes(1) });
@@ -85,7 +85,7 @@ impl Bits {
         Some(Self { are_alike, ordered: Some([order(a)?, order(b)?]), width })
     }
 
-    fn are_equal(&self, sides: &[Stored; 2], piece: &Piece<2>) -> Result<bool> {
+    fn are_equal(&self, sides: &[SourceTensor; 2], piece: &Piece<2>) -> Result<bool> {
         if self.are_alike {
             return Ok(piece.bytes[0] == piece.bytes[1]);
         }
@@ -101,7 +101,7 @@ impl Bits {
 
     fn order<'a>(
         &self,
-        sides: &[Stored; 2],
+        sides: &[SourceTensor; 2],
         block: &Piece<'a, 2>,
         room: &'a mut [Vec<u8>; 2],
     ) -> Result<[&'a [u8]; 2]> {
@@ -113,7 +113,7 @@ impl Bits {
     }
 
     /// Calls `differs` with each element whose bits differ, counted from the start of a block.
-    fn differences(&self, sides: &[Stored; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
+    fn differences(&self, sides: &[SourceTensor; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
         let mut room = [Vec::new(), Vec::new()];
         let [a, b] = self.order(sides, block, &mut room)?;
         let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width));
@@ -138,7 +138,7 @@ struct Spots {
 }
 
 impl Spots {
-    fn add(&mut self, sides: &[Stored; 2], block: &Piece<2>, at: usize) {
+    fn add(&mut self, sides: &[SourceTensor; 2], block: &Piece<2>, at: usize) {
         self.count += 1;
         self.first.get_or_insert_with(|| {
             (block.start + at as u64, [0, 1].map(|side| shown(&sides[side], block.bytes[side], at)))
@@ -152,7 +152,7 @@ impl Spots {
 }
 
 /// An element as text.
-fn shown(side: &Stored, bytes: &[u8], at: usize) -> Shown {
+fn shown(side: &SourceTensor, bytes: &[u8], at: usize) -> Shown {
     let Some(storage) = storage(side) else {
         let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];
         let digits = hex_digits(&opaque[..opaque.len().min(32)]);
@@ -178,7 +178,7 @@ struct Seen {
     unequal: Spots,
     /// Those whose values differ by more than the tolerance.
     beyond: Spots,
-    tally: Tally,
+    tally: AccuracyTally,
 }
 
 impl Seen {
@@ -192,11 +192,11 @@ impl Seen {
 
 /// What is looked for.
 struct Look<'a> {
-    sides: [Stored<'a>; 2],
+    sides: [SourceTensor<'a>; 2],
     /// `None` of different types.
-    bits: Option<Bits>,
+    bits: Option<BitComparison>,
     /// `None` of opaque bytes.
-    values: Option<Values>,
+    values: Option<ValuePairs>,
     /// `None` where bits and types count.
     tolerance: Option<Tolerance>,
 }
@@ -239,7 +239,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    fn outcome(&self, seen: Seen) -> Outcome {
+    fn outcome(&self, seen: Seen) -> Comparison {
         let Seen { bits, unequal, beyond, tally } = seen;
         let (status, spots) = if self.values.is_none() || beyond.count > 0 {
             (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
@@ -259,6 +259,6 @@ impl Look<'_> {
         figures.max_rel_error_at = figures.max_rel_error_at.map(|at| at / per_element);
         let largest_at = [figures.max_abs_error_at, figures.max_rel_error_at];
         let largest_at = largest_at.map(|at| at.filter(|_| values.is_some()).map(|at| self.sides[0].indices(at)));
-        Outcome { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
+        Comparison { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
     }
 }

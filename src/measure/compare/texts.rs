@@ -1,15 +1,15 @@
 //! Texts, one after the other: whatever they are stored as, equal texts are equal.
 
-use super::{Difference, Outcome, Shown, Status};
+use super::{Comparison, Difference, Shown, Status};
 use crate::container::{Elements, Form, Reader, TextError, TextForm, position};
 use crate::error::{Error, Result};
 use crate::kernel::Texts;
-use crate::read::{Stored, Zip};
+use crate::read::{SourceTensor, Zip};
 
 /// Texts after which the progress is told.
 const BATCH: u64 = 1024;
 
-pub(super) fn compare(mut zip: Zip<2>) -> Result<Outcome> {
+pub(super) fn compare(mut zip: Zip<2>) -> Result<Comparison> {
     let sources = zip.sources;
     let mut readers = [sources[0].open()?, sources[1].open()?];
     let mut next = [Next::default(), Next::default()];
@@ -34,7 +34,7 @@ pub(super) fn compare(mut zip: Zip<2>) -> Result<Outcome> {
         reader.finish().map_err(|error| source.error(error))?;
     }
     let status = if differing == 0 { Status::Equal } else { Status::ValuesDiffer };
-    Ok(Outcome { differing, first, ..Outcome::of(status) })
+    Ok(Comparison { differing, first, ..Comparison::of(status) })
 }
 
 /// One text, and room to read it.
@@ -45,7 +45,7 @@ struct Next {
 }
 
 impl Next {
-    fn read(&mut self, source: &Stored, reader: &mut Reader, index: u64) -> Result<()> {
+    fn read(&mut self, source: &SourceTensor, reader: &mut Reader, index: u64) -> Result<()> {
         self.texts.clear();
         let read = form(source).read(&mut |buffer| reader.fill(buffer), &mut self.scratch, &mut self.texts);
         read.map_err(|error| {
@@ -60,7 +60,7 @@ impl Next {
     }
 }
 
-fn form(source: &Stored) -> TextForm {
+fn form(source: &SourceTensor) -> TextForm {
     match source.elements {
         Elements::Typed(Form::Texts(form)) => form,
         _ => unreachable!("both are text"),

@@ -5,12 +5,13 @@ use crate::conversion::Conversion;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::kernel::{Counts, Loss, Storage};
-use crate::measure::accuracy::{Number, difference, integer_of};
-use crate::operator::cast::Attributes;
-use crate::read::{Piece, Stored};
+use crate::measure::accuracy::integer_of;
+use crate::measure::number::{Number, difference};
+use crate::operator::cast::CastAttributes;
+use crate::read::{Piece, SourceTensor};
 
 /// How the elements of a side are stored; `None` of opaque bytes.
-pub(super) fn storage(side: &Stored) -> Option<Storage> {
+pub(super) fn storage(side: &SourceTensor) -> Option<Storage> {
     match side.elements {
         Elements::Typed(Form::Numbers(storage)) => Some(storage),
         _ => None,
@@ -20,7 +21,7 @@ pub(super) fn storage(side: &Stored) -> Option<Storage> {
 /// Converts `count` elements of a side, of which `start` is the first.
 pub(super) fn convert(
     how: &Conversion,
-    side: &Stored,
+    side: &SourceTensor,
     start: u64,
     input: &[u8],
     count: usize,
@@ -30,20 +31,20 @@ pub(super) fn convert(
 }
 
 /// What makes numbers of both sides' elements.
-pub(super) struct Values {
-    sides: [Widening; 2],
+pub(super) struct ValuePairs {
+    sides: [SideConversion; 2],
     /// Numbers of an element: 2 where one of the types is complex.
     pub(super) per_element: usize,
 }
 
 /// A block of both sides as float64.
-pub(super) struct Floats {
+pub(super) struct Float64Block {
     pub(super) values: [Vec<f64>; 2],
     /// Whether none was rounded.
     are_exact: bool,
 }
 
-struct Widening {
+struct SideConversion {
     float: Conversion,
     /// To 64 bits, for integers that have as many; and whether they are signed.
     integer: Option<(Conversion, bool)>,
@@ -51,18 +52,18 @@ struct Widening {
     parts: usize,
 }
 
-impl Values {
+impl ValuePairs {
     /// `None` of opaque bytes.
-    pub(super) fn new(sides: &[Stored; 2]) -> Option<Self> {
+    pub(super) fn new(sides: &[SourceTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
-        let sides = [Widening::new(a?)?, Widening::new(b?)?];
+        let sides = [SideConversion::new(a?)?, SideConversion::new(b?)?];
         let per_element = sides[0].parts.max(sides[1].parts);
         Some(Self { sides, per_element })
     }
 
     /// Both as float64, and the place of the first number.
-    pub(super) fn floats(&self, sides: &[Stored; 2], block: &Piece<2>) -> Result<(u64, Floats)> {
-        let mut floats = Floats { values: [Vec::new(), Vec::new()], are_exact: true };
+    pub(super) fn floats(&self, sides: &[SourceTensor; 2], block: &Piece<2>) -> Result<(u64, Float64Block)> {
+        let mut floats = Float64Block { values: [Vec::new(), Vec::new()], are_exact: true };
         for (at, widening) in self.sides.iter().enumerate() {
             let mut wide = Vec::new();
             let count = block.count * widening.parts;
@@ -77,7 +78,12 @@ impl Values {
 
     /// What has to be added to the numbers of A to come to those of B: 0 where they are equal and nowhere else, and no
     /// number where one of them is none.
-    pub(super) fn differences(&self, sides: &[Stored; 2], block: &Piece<2>, floats: &Floats) -> Result<Vec<f64>> {
+    pub(super) fn differences(
+        &self,
+        sides: &[SourceTensor; 2],
+        block: &Piece<2>,
+        floats: &Float64Block,
+    ) -> Result<Vec<f64>> {
         let [a, b] = &floats.values;
         if floats.are_exact {
             return Ok(a.iter().zip(b).map(|(&a, &b)| difference(a, b)).collect());
@@ -87,7 +93,7 @@ impl Values {
         Ok(a.into_iter().zip(b).map(|(a, b)| a.to(b)).collect())
     }
 
-    fn exact(&self, at: usize, side: &Stored, block: &Piece<2>, floats: &[f64]) -> Result<Vec<Number>> {
+    fn exact(&self, at: usize, side: &SourceTensor, block: &Piece<2>, floats: &[f64]) -> Result<Vec<Number>> {
         let widening = &self.sides[at];
         let Some((conversion, is_signed)) = &widening.integer else {
             return Ok(floats.iter().copied().map(Number::Float).collect());
@@ -100,7 +106,7 @@ impl Values {
     }
 
     /// Real numbers beside complex ones have an imaginary part too.
-    fn spread<T: Copy>(&self, widening: &Widening, numbers: Vec<T>, zero: T) -> Vec<T> {
+    fn spread<T: Copy>(&self, widening: &SideConversion, numbers: Vec<T>, zero: T) -> Vec<T> {
         if widening.parts == self.per_element {
             return numbers;
         }
@@ -108,11 +114,11 @@ impl Values {
     }
 }
 
-impl Widening {
+impl SideConversion {
     fn new(storage: Storage) -> Option<Self> {
         let dtype = storage.dtype.part();
         let from = Form::Numbers(Storage { dtype, ..storage });
-        let widen = |to| Conversion::cast(from, Form::Numbers(Storage::packed(to)), Attributes::default().rules());
+        let widen = |to| Conversion::cast(from, Form::Numbers(Storage::packed(to)), CastAttributes::default().rules());
         let integer = match dtype.class() {
             Class::Int { signed } if dtype.bits() == 64 => {
                 Some((widen(if signed { Dtype::Int64 } else { Dtype::Uint64 })?, signed))

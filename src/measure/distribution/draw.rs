@@ -25,7 +25,7 @@ const LINE: usize = 5;
 #[must_use]
 pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     let rows = rows(histogram);
-    let reaches = FORMATS.map(|(dtype, _)| Reach::of(dtype));
+    let reaches = FORMATS.map(|(dtype, _)| FormatRange::of(dtype));
     let total = histogram.total();
     let label_width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0);
     let most = rows.iter().map(|row| row.count).max().unwrap_or(0);
@@ -40,7 +40,7 @@ pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     for (_, name) in FORMATS {
         let _ = write!(text, "{name:>LINE$}");
     }
-    for Row { label, low, high, count } in &rows {
+    for HistogramRow { label, low, high, count } in &rows {
         let bar = bar(*count, most, bar_width);
         let (count, share) = if *count > 0 { (count.to_string(), share(*count, total)) } else { Default::default() };
         let _ = write!(text, "\n{label:>label_width$} {bar:bar_width$} {count:>count_width$} {share:>SHARE$} ");
@@ -68,14 +68,14 @@ pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
 }
 
 /// Exponents that share a bar, both ends included.
-struct Row {
+struct HistogramRow {
     label: String,
     low: i32,
     high: i32,
     count: u64,
 }
 
-impl Row {
+impl HistogramRow {
     fn new(histogram: &Histogram, label: String, low: i32, high: i32) -> Self {
         let count = histogram.iter().filter(|(exponent, _)| (low..=high).contains(exponent)).map(|(_, count)| count);
         Self { label, low, high, count: count.sum() }
@@ -83,40 +83,40 @@ impl Row {
 }
 
 /// From the largest exponent to the smallest.
-fn rows(histogram: &Histogram) -> Vec<Row> {
+fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     let Some(((low, _), (high, _))) = histogram.iter().next().zip(histogram.iter().next_back()) else {
         return Vec::new();
     };
     if high - low < ROWS {
-        return (low..=high).rev().map(|both| Row::new(histogram, power(both), both, both)).collect();
+        return (low..=high).rev().map(|both| HistogramRow::new(histogram, power(both), both, both)).collect();
     }
     // Below all formats every number becomes zero, above them none is held: there is nothing to tell apart.
-    let reaches = || FORMATS.iter().map(|(dtype, _)| Reach::of(*dtype));
+    let reaches = || FORMATS.iter().map(|(dtype, _)| FormatRange::of(*dtype));
     let bottom = reaches().map(|reach| reach.smallest - 1).min().unwrap_or(low);
     let top = reaches().map(|reach| reach.highest).max().unwrap_or(high);
     let (first, last) = (low.max(bottom), high.min(top));
     let step = if last - first < ROWS { 1 } else { 2 };
     let mut rows = Vec::new();
     if low < bottom {
-        rows.push(Row::new(histogram, format!("< {}", power(bottom)), low, bottom - 1));
+        rows.push(HistogramRow::new(histogram, format!("< {}", power(bottom)), low, bottom - 1));
     }
     let mut from = first;
     while from <= last {
         // By twos they begin with an even exponent.
         let to = last.min(from + step - 1 - from.rem_euclid(step));
         let label = if from == to { power(from) } else { format!("{}..{to}", power(from)) };
-        rows.push(Row::new(histogram, label, from, to));
+        rows.push(HistogramRow::new(histogram, label, from, to));
         from = to + 1;
     }
     if high > top {
-        rows.push(Row::new(histogram, format!(">= {}", power(top + 1)), top + 1, high));
+        rows.push(HistogramRow::new(histogram, format!(">= {}", power(top + 1)), top + 1, high));
     }
     rows.reverse();
     rows
 }
 
 /// What a format holds.
-struct Reach {
+struct FormatRange {
     /// The exponent of its smallest number: what is less than half of that becomes zero.
     smallest: i32,
     /// The exponent of its smallest number with all digits.
@@ -126,7 +126,7 @@ struct Reach {
     largest: f64,
 }
 
-impl Reach {
+impl FormatRange {
     fn of(dtype: Dtype) -> Self {
         let Class::Float(format) = dtype.class() else { unreachable!("all that are drawn are floats") };
         let FloatFormat { mantissa_bits, bias, .. } = format;

@@ -22,13 +22,13 @@
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
 use super::Distribution;
-use super::tally::{Beside, Fields, Repeat, Tally, power_of_two};
+use super::tally::{Beside, FloatFields, Repeat, Tally, power_of_two};
 use crate::kernel::{Isa, Loop};
 
 /// Numbers side by side: a row is some vectors, and a column is gone down by one place of a vector.
 const ROW: usize = 128;
 const ROWS: usize = 8;
-type Block = [[[u8; 4]; ROW]; ROWS];
+type FloatBlock = [[[u8; 4]; ROW]; ROWS];
 
 /// The exponent fields of each two rows of a block, a pair for each column.
 type Pairs = [[[u8; 2]; ROW]; ROWS / 2];
@@ -45,10 +45,10 @@ const MANTISSA: u32 = 23;
 const SPECIAL: u8 = 255;
 /// The exponent of the smallest float32.
 const LOWEST: i32 = -149;
-const FIELDS: Fields = Fields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
+const FIELDS: FloatFields = FloatFields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
 
 /// Of float32s.
-pub(super) struct Float32s {
+pub(super) struct Float32Tally {
     /// Numbers by exponent field, but for those in pairs.
     counts: [u64; 256],
     /// How often two numbers with these exponent fields met, the second's in the upper 8 bits; no counters as long as
@@ -62,7 +62,7 @@ pub(super) struct Float32s {
     beside: Beside,
 }
 
-impl Default for Float32s {
+impl Default for Float32Tally {
     fn default() -> Self {
         Self {
             counts: [0; 256],
@@ -76,11 +76,11 @@ impl Default for Float32s {
     }
 }
 
-impl Float32s {
+impl Float32Tally {
     fn add_on(&mut self, isa: Isa, lane: &[u8]) {
         let numbers = lane.as_chunks().0;
         let blocks = numbers.as_chunks().0.as_chunks().0;
-        isa.run(Blocks { floats: self, blocks });
+        isa.run(DistributionLoop { floats: self, blocks });
         for number in &numbers[blocks.len() * ROWS * ROW..] {
             self.add_times(*number, 1);
         }
@@ -88,7 +88,7 @@ impl Float32s {
 
     /// Takes a block, unless a number of it needs a look of its own.
     #[inline(always)]
-    fn add_block(&mut self, block: &Block, pairs: &mut Pairs) -> bool {
+    fn add_block(&mut self, block: &FloatBlock, pairs: &mut Pairs) -> bool {
         pair_fields(block, pairs);
         let (least, low, high) = reach(pairs.as_flattened().as_flattened());
         if high == SPECIAL || least == 0 && has_subnormal(block) {
@@ -138,7 +138,7 @@ impl Float32s {
     }
 }
 
-impl Tally for Float32s {
+impl Tally for Float32Tally {
     fn add(&mut self, lane: &[u8]) {
         self.add_on(Isa::chosen(), lane);
     }
@@ -159,7 +159,7 @@ impl Tally for Float32s {
     }
 }
 
-impl Repeat<4> for Float32s {
+impl Repeat<4> for Float32Tally {
     fn add_times(&mut self, number: [u8; 4], times: u64) {
         let number = f32::from_le_bytes(number);
         let bits = number.to_bits();
@@ -175,12 +175,12 @@ impl Repeat<4> for Float32s {
 }
 
 /// Blocks that are looked at with one instruction set.
-struct Blocks<'a> {
-    floats: &'a mut Float32s,
-    blocks: &'a [Block],
+struct DistributionLoop<'a> {
+    floats: &'a mut Float32Tally,
+    blocks: &'a [FloatBlock],
 }
 
-impl Loop for Blocks<'_> {
+impl Loop for DistributionLoop<'_> {
     type Result = ();
 
     #[inline(always)]
@@ -197,7 +197,7 @@ impl Loop for Blocks<'_> {
 }
 
 #[inline(always)]
-fn pair_fields(block: &Block, pairs: &mut Pairs) {
+fn pair_fields(block: &FloatBlock, pairs: &mut Pairs) {
     for (pairs, [first, second]) in pairs.iter_mut().zip(block.as_chunks().0) {
         for ((pair, first), second) in pairs.iter_mut().zip(first).zip(second) {
             let [first, second] = [first, second].map(|number| u32::from_le_bytes(*number));
@@ -219,14 +219,14 @@ fn reach(fields: &[u8]) -> (u8, u8, u8) {
 }
 
 #[inline(always)]
-fn has_subnormal(block: &Block) -> bool {
+fn has_subnormal(block: &FloatBlock) -> bool {
     let is_subnormal = |number: &[u8; 4]| f32::from_le_bytes(*number).is_subnormal();
     block.as_flattened().iter().fold(false, |any, number| any | is_subnormal(number))
 }
 
 /// Sums of numbers that have been through `keep`.
 #[inline(always)]
-fn sums(block: &Block, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
+fn sums(block: &FloatBlock, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
     let mut columns = [0.0; ROW];
     for (at, column) in columns.iter_mut().enumerate() {
         for row in block {
@@ -244,7 +244,7 @@ fn sums(block: &Block, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
 
 /// Of numbers that are all finite.
 #[inline(always)]
-fn find_extremes(block: &Block, min: &mut [f32; ROW], max: &mut [f32; ROW]) {
+fn find_extremes(block: &FloatBlock, min: &mut [f32; ROW], max: &mut [f32; ROW]) {
     for (at, (min, max)) in min.iter_mut().zip(max).enumerate() {
         for row in block {
             let number = f32::from_le_bytes(row[at]);
@@ -323,11 +323,11 @@ mod tests {
     /// Compares whole blocks, on every instruction set, with the same numbers one after the other.
     fn check(numbers: &[u32]) {
         let lane: Vec<u8> = numbers.iter().flat_map(|bits| bits.to_le_bytes()).collect();
-        let mut each = Float32s::default();
+        let mut each = Float32Tally::default();
         lane.as_chunks().0.iter().for_each(|number| each.add_times(*number, 1));
         let each = each.stats();
         for isa in Isa::available() {
-            let mut blocks = Float32s::default();
+            let mut blocks = Float32Tally::default();
             blocks.add_on(isa, &lane);
             let blocks = blocks.stats();
             assert_eq!(blocks, each, "{isa:?}");

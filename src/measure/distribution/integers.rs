@@ -1,10 +1,11 @@
 //! The loop of integers, widened to 64 bits: into counts and exact sums.
 
+use super::Distribution;
 use super::tally::{Repeat, Tally};
-use super::{Distribution, Number};
+use crate::measure::number::Number;
 
 /// Of integers of 64 bits.
-pub(super) struct Integers<const SIGNED: bool> {
+pub(super) struct IntegerTally<const SIGNED: bool> {
     /// Zeros, then for every exponent the numbers that have it.
     counts: [u64; 65],
     sum: i128,
@@ -12,13 +13,13 @@ pub(super) struct Integers<const SIGNED: bool> {
     max: i128,
 }
 
-impl<const SIGNED: bool> Default for Integers<SIGNED> {
+impl<const SIGNED: bool> Default for IntegerTally<SIGNED> {
     fn default() -> Self {
         Self { counts: [0; 65], sum: 0, min: i128::MAX, max: i128::MIN }
     }
 }
 
-impl<const SIGNED: bool> Tally for Integers<SIGNED> {
+impl<const SIGNED: bool> Tally for IntegerTally<SIGNED> {
     fn add(&mut self, lane: &[u8]) {
         for number in lane.as_chunks().0 {
             self.add_times(*number, 1);
@@ -58,7 +59,7 @@ impl<const SIGNED: bool> Tally for Integers<SIGNED> {
     }
 }
 
-impl<const SIGNED: bool> Repeat<8> for Integers<SIGNED> {
+impl<const SIGNED: bool> Repeat<8> for IntegerTally<SIGNED> {
     fn add_times(&mut self, number: [u8; 8], times: u64) {
         let number = if SIGNED { i64::from_le_bytes(number).into() } else { i128::from(u64::from_le_bytes(number)) };
         let magnitude = number.unsigned_abs() as u64;

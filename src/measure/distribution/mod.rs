@@ -19,39 +19,22 @@ use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::io::map::MappedFile;
 use crate::kernel::{Kernel, Storage};
-use crate::operator::cast::Attributes;
+use crate::measure::number::Number;
+use crate::operator::cast::CastAttributes;
 use crate::progress::{Progress, Silent};
-use crate::read::{Piece, Stored, Zip};
-use float32::Float32s;
-use integers::Integers;
+use crate::read::{Piece, SourceTensor, Zip};
+use float32::Float32Tally;
+use integers::IntegerTally;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tally::{BLOCK, FEW, FewFloats, Floats, Repeat, Tally};
-use words::{Words, elements_per_word};
+use tally::{BLOCK, FEW, FewFloats, Float64Tally, Repeat, Tally};
+use words::{WordCounts, elements_per_word};
 
 /// Bytes of input that a thread takes at a time, whole [`BLOCK`]s of every type.
 const PIECE: u64 = 1 << 20;
 
-/// A number of a tensor, exactly.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
-    /// Of an integer type or bool.
-    Integer(i128),
-    /// Of a float type, all of which float64 holds.
-    Float(f64),
-}
-
-impl Number {
-    fn abs(self) -> Self {
-        match self {
-            Self::Integer(number) => Self::Integer(number.abs()),
-            Self::Float(number) => Self::Float(number.abs()),
-        }
-    }
-}
-
-/// Accuracy of one tensor. A complex number counts as two numbers, its real and its imaginary part.
+/// How the values of one tensor are distributed. A complex number counts as two numbers, its real and its imaginary part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
     /// How many numbers there are, NaN and Inf included.
@@ -135,14 +118,14 @@ pub fn of(
     let dtype = stored.dtype.part();
     let parts = if dtype == stored.dtype { 1 } else { 2 };
     let from = Storage { dtype, ..stored };
-    let source = Stored { files, tensor, elements: Elements::Typed(Form::Numbers(from)), is_transposed: false };
+    let source = SourceTensor { files, tensor, elements: Elements::Typed(Form::Numbers(from)), is_transposed: false };
     let work = Work { source, from, count: tensor.count * parts, threads, progress };
     let mut stats = match dtype.class() {
-        Class::Int { signed: true } => work.run_narrow::<8, Integers<true>>(Dtype::Int64),
-        Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, Integers<false>>(Dtype::Uint64),
-        _ if dtype != Dtype::Float64 => work.run_narrow::<4, Float32s>(Dtype::Float32),
+        Class::Int { signed: true } => work.run_narrow::<8, IntegerTally<true>>(Dtype::Int64),
+        Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, IntegerTally<false>>(Dtype::Uint64),
+        _ if dtype != Dtype::Float64 => work.run_narrow::<4, Float32Tally>(Dtype::Float32),
         _ if work.count <= FEW => work.run::<FewFloats>(dtype),
-        _ => work.run::<Floats>(dtype),
+        _ => work.run::<Float64Tally>(dtype),
     }?;
     if let Class::Float(format) = dtype.class() {
         stats.subnormals = stats.exponents.within(i32::MIN..format.min_normal_exponent());
@@ -160,7 +143,7 @@ pub fn of(
 
 /// A tensor that is to be read, as real numbers.
 struct Work<'a> {
-    source: Stored<'a>,
+    source: SourceTensor<'a>,
     from: Storage,
     count: u64,
     threads: usize,
@@ -174,14 +157,14 @@ impl Work<'_> {
             return self.run::<T>(lane);
         };
         let conversion = self.conversion(lane);
-        let done = self.read(|(words, rest): &mut (Words, Lane<T>), piece: &Piece<1>| {
+        let done = self.read(|(words, rest): &mut (WordCounts, BufferedTally<T>), piece: &Piece<1>| {
             let whole = piece.count / per_word;
             let (bytes, last) = piece.bytes[0].split_at(2 * whole);
             words.add(bytes);
             let (start, count) = (piece.start + (whole * per_word) as u64, piece.count % per_word);
             self.widen(&conversion, rest, &Piece { start, count, bytes: [last] })
         })?;
-        let (mut words, mut tally) = (Words::default(), T::default());
+        let (mut words, mut tally) = (WordCounts::default(), T::default());
         for (other, rest) in done {
             words.merge(&other);
             tally.merge(rest.tally);
@@ -195,7 +178,7 @@ impl Work<'_> {
     fn run<T: Tally>(&self, lane: Dtype) -> Result<Distribution> {
         let conversion = self.conversion(lane);
         let mut tally = T::default();
-        for lane in self.read(|lane: &mut Lane<T>, piece: &Piece<1>| self.widen(&conversion, lane, piece))? {
+        for lane in self.read(|lane: &mut BufferedTally<T>, piece: &Piece<1>| self.widen(&conversion, lane, piece))? {
             tally.merge(lane.tally);
         }
         Ok(tally.stats())
@@ -227,11 +210,11 @@ impl Work<'_> {
 
     fn conversion(&self, lane: Dtype) -> Conversion {
         let (from, to) = (Form::Numbers(self.from), Form::Numbers(Storage::packed(lane)));
-        Conversion::cast(from, to, Attributes::default().rules()).expect("every real number can be widened")
+        Conversion::cast(from, to, CastAttributes::default().rules()).expect("every real number can be widened")
     }
 
     /// Takes the elements of a piece.
-    fn widen<T: Tally>(&self, conversion: &Conversion, lane: &mut Lane<T>, piece: &Piece<1>) -> Result<()> {
+    fn widen<T: Tally>(&self, conversion: &Conversion, lane: &mut BufferedTally<T>, piece: &Piece<1>) -> Result<()> {
         if conversion.kernel().is_some_and(Kernel::is_plain_copy) {
             lane.tally.add(piece.bytes[0]);
             return Ok(());
@@ -244,7 +227,7 @@ impl Work<'_> {
     }
 
     fn convert(&self, conversion: &Conversion, block: &Piece<1>, output: &mut Vec<u8>) -> Result<()> {
-        let elements = conversion::Elements { count: self.count, ..self.source.named() };
+        let elements = conversion::NamedElements { count: self.count, ..self.source.named() };
         let converted = conversion.convert(elements, block.start, block.bytes[0], block.count, output);
         converted.map(drop).map_err(|error| self.source.error(error))
     }
@@ -259,7 +242,7 @@ impl Work<'_> {
 
 /// A tally, and room for what it takes.
 #[derive(Default)]
-struct Lane<T> {
+struct BufferedTally<T> {
     tally: T,
     bytes: Vec<u8>,
 }

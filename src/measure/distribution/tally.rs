@@ -1,6 +1,7 @@
 //! The loops of numbers of 64 bits, into counts and exact sums.
 
-use super::{Distribution, Number};
+use super::Distribution;
+use crate::measure::number::Number;
 use std::collections::BTreeMap;
 
 /// What some numbers of a tensor add up to.
@@ -21,7 +22,7 @@ pub(super) trait Repeat<const WIDTH: usize>: Tally {
 }
 
 /// Where the fields of a float type's numbers are.
-pub(super) struct Fields {
+pub(super) struct FloatFields {
     /// The exponent of its smallest number.
     pub(super) lowest: i32,
     /// Bits of its mantissa.
@@ -30,7 +31,7 @@ pub(super) struct Fields {
     pub(super) special: usize,
 }
 
-const FLOAT64: Fields = Fields { lowest: -1074, mantissa: MANTISSA, special: SPECIAL };
+const FLOAT64: FloatFields = FloatFields { lowest: -1074, mantissa: MANTISSA, special: SPECIAL };
 
 /// Bits of a float64's mantissa.
 const MANTISSA: u32 = 52;
@@ -43,12 +44,12 @@ const SPECIAL: usize = NEGATIVE - 1;
 
 /// Numbers of one sign and exponent: how many, and the sum of their mantissas, without the hidden bit.
 #[derive(Clone, Copy, Default)]
-struct Bin {
+struct ExponentBin {
     count: u64,
     sum: u128,
 }
 
-impl Bin {
+impl ExponentBin {
     fn add(&mut self, other: Self) {
         self.count += other.count;
         self.sum += other.sum;
@@ -75,23 +76,23 @@ const WAYS: usize = 4;
 const LANES: usize = 8;
 
 /// Of float64s.
-pub(super) struct Floats {
+pub(super) struct Float64Tally {
     small_bins: Vec<[SmallBin; WAYS]>,
     /// Numbers in the small bins.
     in_small_bins: usize,
     /// All others, as of the last time that the small bins were emptied.
-    bins: Vec<Bin>,
+    bins: Vec<ExponentBin>,
     min: [f64; LANES],
     max: [f64; LANES],
     beside: Beside,
 }
 
-impl Default for Floats {
+impl Default for Float64Tally {
     fn default() -> Self {
         Self {
             small_bins: vec![[[0; 2]; WAYS]; BINS],
             in_small_bins: 0,
-            bins: vec![Bin::default(); BINS],
+            bins: vec![ExponentBin::default(); BINS],
             min: [f64::INFINITY; LANES],
             max: [f64::NEG_INFINITY; LANES],
             beside: Beside::default(),
@@ -99,7 +100,7 @@ impl Default for Floats {
     }
 }
 
-impl Floats {
+impl Float64Tally {
     fn count(&mut self, block: &[u8]) {
         let bins: &mut [[SmallBin; WAYS]; BINS] =
             self.small_bins.as_mut_slice().try_into().expect("a bin of each sort");
@@ -156,13 +157,13 @@ impl Floats {
         for (bin, ways) in self.bins.iter_mut().zip(&mut self.small_bins) {
             for [high, low] in std::mem::take(ways) {
                 let sum = u128::from(high & ((1 << COUNT) - 1)) << HALF;
-                bin.add(Bin { count: high >> COUNT, sum: sum + u128::from(low) });
+                bin.add(ExponentBin { count: high >> COUNT, sum: sum + u128::from(low) });
             }
         }
     }
 }
 
-impl Tally for Floats {
+impl Tally for Float64Tally {
     fn add(&mut self, lane: &[u8]) {
         for block in lane.chunks(8 * BLOCK) {
             if self.in_small_bins + BLOCK > ROOM {
@@ -197,12 +198,12 @@ impl Tally for Floats {
     }
 }
 
-/// Of no more than [`FEW`] float64s, with only the bins that have any: those of [`Floats`] are too many to be cleared
+/// Of no more than [`FEW`] float64s, with only the bins that have any: those of [`Float64Tally`] are too many to be cleared
 /// and looked through for a bias or a scale, of which a model has thousands.
 #[derive(Default)]
 pub(super) struct FewFloats {
     /// By exponent; of numbers with either sign.
-    bins: BTreeMap<usize, [Bin; 2]>,
+    bins: BTreeMap<usize, [ExponentBin; 2]>,
     beside: Beside,
 }
 
@@ -213,7 +214,7 @@ impl Tally for FewFloats {
     fn add(&mut self, lane: &[u8]) {
         for number in lane.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)) {
             let place = (number >> MANTISSA) as usize;
-            let one = Bin { count: 1, sum: u128::from(number & ((1 << MANTISSA) - 1)) };
+            let one = ExponentBin { count: 1, sum: u128::from(number & ((1 << MANTISSA) - 1)) };
             self.bins.entry(place % NEGATIVE).or_default()[place / NEGATIVE].add(one);
         }
         self.beside.sort_out(lane);
@@ -234,10 +235,10 @@ impl Tally for FewFloats {
 }
 
 /// The figures of float64s: the numbers with either sign of each exponent field that has any, ascending.
-fn stats(beside: Beside, bins: Vec<(usize, [Bin; 2])>) -> Distribution {
+fn stats(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distribution {
     let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
     let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
-        let hidden = |bin: Bin| if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
+        let hidden = |bin: ExponentBin| if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
         let [plus, minus] = bins.map(|bin| bin.sum as i128 + hidden(bin));
         (FLOAT64.lowest + field.max(1) as i32 - 1, plus - minus)
     });
@@ -302,7 +303,7 @@ impl Beside {
     }
 
     /// The figures, with the numbers of each exponent field and the terms of their sum, either ascending.
-    pub(super) fn stats(self, fields: &Fields, counts: &[(usize, u64)], terms: &[(i32, i128)]) -> Distribution {
+    pub(super) fn stats(self, fields: &FloatFields, counts: &[(usize, u64)], terms: &[(i32, i128)]) -> Distribution {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
         let of = |wanted| counts.iter().filter(|(field, _)| *field == wanted).map(|(_, count)| count).sum::<u64>();

@@ -4,22 +4,22 @@
 //! number of 16 bits costs 0.5 ns on any instruction set, one of 8 bits half of that, and no figure costs anything.
 
 use super::tally::Repeat;
-use crate::kernel::{Kernel, Layout, Storage};
+use crate::kernel::{Kernel, Storage, SubByteLayout};
 use std::ops::RangeInclusive;
 
 /// Elements for which this is faster than to widen them; no more, as counters of 64 bits take a third longer.
 const MANY: RangeInclusive<u64> = 1 << 18..=u32::MAX as u64;
 
 /// How often each word has been met.
-pub(super) struct Words(Vec<u32>);
+pub(super) struct WordCounts(Vec<u32>);
 
-impl Default for Words {
+impl Default for WordCounts {
     fn default() -> Self {
         Self(vec![0; 1 << 16])
     }
 }
 
-impl Words {
+impl WordCounts {
     pub(super) fn add(&mut self, words: &[u8]) {
         let counts: &mut [u32; 1 << 16] = self.0.as_mut_slice().try_into().expect("a counter for each word");
         let (groups, rest) = words.as_chunks::<8>();
@@ -65,8 +65,8 @@ impl Words {
 pub(super) fn elements_per_word(storage: Storage, count: u64) -> Option<usize> {
     let bits = storage.dtype.bits() as usize;
     let is_whole = match storage.layout {
-        Layout::Packed => matches!(bits, 1 | 2 | 4 | 8 | 16),
-        Layout::PerByte => matches!(bits, 8 | 16),
+        SubByteLayout::Packed => matches!(bits, 1 | 2 | 4 | 8 | 16),
+        SubByteLayout::PerByte => matches!(bits, 8 | 16),
     };
     (is_whole && MANY.contains(&count)).then(|| 16 / bits)
 }

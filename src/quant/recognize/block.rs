@@ -27,9 +27,9 @@ impl Claim {
 }
 
 /// An object of a config.
-pub(super) struct Block<'a>(pub(super) &'a Map<String, Value>);
+pub(super) struct ConfigObject<'a>(pub(super) &'a Map<String, Value>);
 
-impl<'a> Block<'a> {
+impl<'a> ConfigObject<'a> {
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.0.get(key)
     }
@@ -66,7 +66,7 @@ impl<'a> Block<'a> {
         self.get(key).and_then(Value::as_object).into_iter().flatten()
     }
 
-    pub(super) fn inner(&self, key: &str) -> Option<Block<'a>> {
-        self.get(key)?.as_object().map(Block)
+    pub(super) fn inner(&self, key: &str) -> Option<ConfigObject<'a>> {
+        self.get(key)?.as_object().map(ConfigObject)
     }
 }

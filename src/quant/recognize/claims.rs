@@ -1,9 +1,9 @@
 //! What the config of a checkpoint says of its weights.
 
-use super::block::{Block, Claim};
-use super::found::Source;
-use super::groups::{self, Rule};
-use super::modules::{Listed, ModuleList, Style, pattern};
+use super::block::{Claim, ConfigObject};
+use super::found::CheckpointInfo;
+use super::groups::{self, ClaimRule};
+use super::modules::{Listed, MatchStyle, ModuleList, pattern};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters, Role};
@@ -60,7 +60,7 @@ const REFUSED: &[(&str, &str)] = &[
 const MOST: usize = 16 << 20;
 
 impl Claims {
-    pub(super) fn read(source: &Source) -> Result<Self> {
+    pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
         let Some((file, text)) = quantization(source)? else { return Ok(Self::default()) };
         let in_file = |error: Error| error.in_file(file.as_ref());
         if text.len() > MOST {
@@ -69,7 +69,7 @@ impl Claims {
         let Ok(Value::Object(block)) = serde_json::from_str::<Value>(&text) else {
             return Err(in_file(Error::new("its quantization_config is no object")));
         };
-        let claims = Self::of(&Block(&block), file).map_err(in_file)?;
+        let claims = Self::of(&ConfigObject(&block), file).map_err(in_file)?;
         if file == CONFIG
             && let Some(other) = source.hf_quant_config.and_then(modelopt_algorithm)
             && let Some(own) = block.get("quant_algo").and_then(Value::as_str)
@@ -85,7 +85,7 @@ impl Claims {
         Ok(claims)
     }
 
-    fn of(block: &Block, file: &str) -> Result<Self> {
+    fn of(block: &ConfigObject, file: &str) -> Result<Self> {
         let method = match block.text("quant_method") {
             Some(method) => method.to_lowercase(),
             None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt".to_owned(),
@@ -96,7 +96,7 @@ impl Claims {
         };
         let mut claims = Self { method: Some(method.clone()), ..Self::default() };
         let ignored = |keys: &[&str], style| ModuleList::new(&block.texts(keys), style);
-        let skipped = || ignored(&["modules_to_not_convert", "ignored_layers"], Style::Transformers);
+        let skipped = || ignored(&["modules_to_not_convert", "ignored_layers"], MatchStyle::Transformers);
         match &*method {
             "fp8" | "mxfp8" => {
                 claims.ignored = skipped();
@@ -106,7 +106,7 @@ impl Claims {
                 }
             }
             "compressed-tensors" | "compressed_tensors" => {
-                claims.ignored = ignored(&["ignore"], Style::Prefixed);
+                claims.ignored = ignored(&["ignore"], MatchStyle::Prefixed);
                 claims.rules(groups::compressed_tensors(block)?);
             }
             "mxfp4" => {
@@ -122,7 +122,7 @@ impl Claims {
             }
             "auto-round" | "intel/auto-round" => claims.rules(auto_round(block)?),
             "bitsandbytes" => {
-                claims.ignored = ignored(&["llm_int8_skip_modules"], Style::Transformers);
+                claims.ignored = ignored(&["llm_int8_skip_modules"], MatchStyle::Transformers);
                 let layout = if block.is_true("load_in_8bit") { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
                 claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
@@ -132,7 +132,7 @@ impl Claims {
                 claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'"));
             }
             modelopt if modelopt.starts_with("modelopt") => {
-                claims.ignored = ignored(&["ignore", "exclude_modules"], Style::Globs);
+                claims.ignored = ignored(&["ignore", "exclude_modules"], MatchStyle::Globs);
                 claims.rules(groups::modelopt(block)?);
             }
             other => return Err(unknown(other)),
@@ -145,7 +145,7 @@ impl Claims {
         self.all.push(claim);
     }
 
-    fn rules(&mut self, rules: Vec<Rule>) {
+    fn rules(&mut self, rules: Vec<ClaimRule>) {
         for rule in rules {
             let place = rule.claim.map(|claim| {
                 self.all.push(claim);
@@ -186,7 +186,7 @@ const CONFIG: &str = "config.json";
 const QUANTIZE_CONFIG: &str = "quantize_config.json";
 
 /// What says how weights are quantized, and the file that it is in.
-fn quantization(source: &Source) -> Result<Option<(&'static str, String)>> {
+fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)>> {
     let object = |file: &'static str, text: &str| {
         let json = as_json(text);
         let found = members(&json).map(|members| {
@@ -232,7 +232,7 @@ fn unknown(method: &str) -> Error {
 }
 
 /// `fp8` and `mxfp8` of transformers.
-fn fine_grained(block: &Block, method: &str) -> Result<Claim> {
+fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
     let group = match block.get("weight_block_size") {
         None => None,
         Some(Value::Null) => Some(Group::Tensor),
@@ -253,7 +253,7 @@ fn fine_grained(block: &Block, method: &str) -> Result<Claim> {
 }
 
 /// The width and the groups of int32 words.
-fn integers(block: &Block, layout: &'static str, said: &str) -> Result<Claim> {
+fn integers(block: &ConfigObject, layout: &'static str, said: &str) -> Result<Claim> {
     let Some(bits) = block.number(&["bits", "w_bit"]) else {
         return Err(Error::new(format!("{said}, and not how many bits")));
     };
@@ -266,7 +266,7 @@ fn integers(block: &Block, layout: &'static str, said: &str) -> Result<Claim> {
     Ok(Claim { parameters, ..Claim::new(&[layout], &format!("{said}, bits {bits}")) })
 }
 
-fn gptq(block: &Block) -> Result<Claim> {
+fn gptq(block: &ConfigObject) -> Result<Claim> {
     let said = "the config says quant_method 'gptq'";
     let form = block.text("checkpoint_format").or(block.text("format")).unwrap_or("gptq");
     if !matches!(form, "gptq" | "gptq_v2") || block.is_true("is_marlin_format") {
@@ -283,7 +283,7 @@ fn gptq(block: &Block) -> Result<Claim> {
     Ok(claim)
 }
 
-fn awq(block: &Block) -> Result<Claim> {
+fn awq(block: &ConfigObject) -> Result<Claim> {
     let version = ["version", "checkpoint_format", "format"].iter().find_map(|key| block.text(key)).unwrap_or("gemm");
     if !version.eq_ignore_ascii_case("gemm") {
         let message = format!(
@@ -296,7 +296,7 @@ fn awq(block: &Block) -> Result<Claim> {
 }
 
 /// The claim on all modules, and those of `GPTQModel`'s `dynamic` on some.
-fn packed(block: &Block, layout: &'static str, claim: Claim) -> Result<Vec<Rule>> {
+fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Vec<ClaimRule>> {
     let mut rules = Vec::new();
     for (entry, own) in block.object("dynamic") {
         let (is_out, text) = match (entry.strip_prefix("-:"), entry.strip_prefix("+:")) {
@@ -307,9 +307,9 @@ fn packed(block: &Block, layout: &'static str, claim: Claim) -> Result<Vec<Rule>
             return Err(Error::new(format!("its dynamic has a pattern that tcast cannot read: '{}'", shorten(entry))));
         };
         let claim = if is_out { None } else { Some(overridden(&claim, own, layout, entry)) };
-        rules.push(Rule { patterns: vec![found], claim, ..Rule::default() });
+        rules.push(ClaimRule { patterns: vec![found], claim, ..ClaimRule::default() });
     }
-    rules.push(Rule { is_for_others: true, claim: Some(claim), ..Rule::default() });
+    rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
     Ok(rules)
 }
 
@@ -317,7 +317,7 @@ fn packed(block: &Block, layout: &'static str, claim: Claim) -> Result<Vec<Rule>
 fn overridden(claim: &Claim, own: &Value, layout: &'static str, entry: &str) -> Claim {
     let mut changed = claim.clone();
     let empty = serde_json::Map::new();
-    let own = Block(own.as_object().unwrap_or(&empty));
+    let own = ConfigObject(own.as_object().unwrap_or(&empty));
     if let Some(bits) = own.number(&["bits"]) {
         changed.parameters.bits = u32::try_from(bits).ok();
     }
@@ -331,7 +331,7 @@ fn overridden(claim: &Claim, own: &Value, layout: &'static str, entry: &str) -> 
 }
 
 /// `auto-round`, which stores as others do.
-fn auto_round(block: &Block) -> Result<Vec<Rule>> {
+fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     let packing = block.text("packing_format").unwrap_or("auto_round:auto_gptq");
     let (layout, mut claim) = match packing.rsplit(':').next().unwrap_or_default() {
         "auto_gptq" => ("gptq", integers(block, "gptq", &format!("the config says packing_format '{packing}'"))?),
@@ -346,8 +346,8 @@ fn auto_round(block: &Block) -> Result<Vec<Rule>> {
     for (module, own) in block.object("extra_config") {
         let is_out = own.get("bits").and_then(Value::as_u64).is_some_and(|bits| bits >= 16);
         let own = if is_out { None } else { Some(overridden(&claim, own, layout, module)) };
-        rules.push(Rule { names: vec![module.clone()], claim: own, ..Rule::default() });
+        rules.push(ClaimRule { names: vec![module.clone()], claim: own, ..ClaimRule::default() });
     }
-    rules.push(Rule { is_for_others: true, claim: Some(claim), ..Rule::default() });
+    rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
     Ok(rules)
 }

@@ -2,7 +2,7 @@
 
 use super::block::Claim;
 use super::descriptions;
-use super::found::Source;
+use super::found::CheckpointInfo;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -24,17 +24,18 @@ struct Description {
 }
 
 impl Layers {
-    pub(super) fn read(source: &Source) -> Result<Self> {
+    pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
         let mut found = Self::default();
         for text in source.metadata {
             let layers = serde_json::from_str::<Value>(text).ok();
             let Some(Value::Object(layers)) = layers.and_then(|mut all| Some(all.get_mut("layers")?.take())) else {
-                let message = format!("the metadata '{}' does not hold a JSON object of layers", Source::METADATA);
+                let message =
+                    format!("the metadata '{}' does not hold a JSON object of layers", CheckpointInfo::METADATA);
                 return Err(Error::new(message));
             };
             for (name, layer) in layers {
                 let Value::Object(object) = layer else {
-                    let message = format!("the metadata '{}' does not describe", Source::METADATA);
+                    let message = format!("the metadata '{}' does not describe", CheckpointInfo::METADATA);
                     return Err(Error::new(format!("{message} '{}' with a JSON object", shorten(&name))));
                 };
                 found.described.insert(name, Description { object: Some(object), tensor: None });
@@ -60,10 +61,10 @@ impl Layers {
     }
 
     /// What is said of a layer.
-    pub(super) fn on(&self, source: &Source, layer: &str) -> Result<Option<Claim>> {
+    pub(super) fn on(&self, source: &CheckpointInfo, layer: &str) -> Result<Option<Claim>> {
         let Some(description) = self.described.get(layer) else { return Ok(None) };
         let of_tensor = description.tensor.map(|index| descriptions::comfy_tensor(source, index)).transpose()?;
-        let who = format!("the metadata '{}'", Source::METADATA);
+        let who = format!("the metadata '{}'", CheckpointInfo::METADATA);
         let of_file = description.object.as_ref().map(|object| descriptions::comfy(object, &who)).transpose()?;
         if let (Some(one), Some(other)) = (&of_tensor, &of_file)
             && (&one.layouts, one.codes, one.parameters.rotation)
@@ -75,7 +76,7 @@ impl Layers {
     }
 
     /// The dtype of codes that the marker of a file says, for the layers whose names begin as its own does.
-    pub(super) fn marked(&self, source: &Source, name: &str) -> Option<Dtype> {
+    pub(super) fn marked(&self, source: &CheckpointInfo, name: &str) -> Option<Dtype> {
         let marker = self.markers.iter().find(|index| {
             let prefix = source.tensors[**index].name.strip_suffix("scaled_fp8");
             prefix.is_some_and(|prefix| name.starts_with(prefix))

@@ -1,7 +1,7 @@
 //! Tensors of a few bytes that describe others.
 
-use super::block::{Block, Claim};
-use super::found::Source;
+use super::block::{Claim, ConfigObject};
+use super::found::CheckpointInfo;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters};
@@ -12,7 +12,7 @@ use serde_json::Value;
 const MOST: u64 = 64 << 10;
 
 /// The content of a small tensor.
-fn bytes(source: &Source, index: usize) -> Result<Vec<u8>> {
+fn bytes(source: &CheckpointInfo, index: usize) -> Result<Vec<u8>> {
     let tensor = &source.tensors[index];
     let count = tensor.shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
     let length = count.zip(tensor.dtype).and_then(|(count, dtype)| dtype.packed_bytes(count));
@@ -23,7 +23,7 @@ fn bytes(source: &Source, index: usize) -> Result<Vec<u8>> {
 }
 
 /// JSON in the bytes of a tensor.
-fn object(source: &Source, index: usize) -> Result<serde_json::Map<String, Value>> {
+fn object(source: &CheckpointInfo, index: usize) -> Result<serde_json::Map<String, Value>> {
     let name = shorten(source.tensors[index].name);
     if source.tensors[index].dtype != Some(Dtype::Uint8) {
         return Err(Error::new(format!("'{name}' is not of uint8, and so no JSON text")));
@@ -35,7 +35,7 @@ fn object(source: &Source, index: usize) -> Result<serde_json::Map<String, Value
 }
 
 /// `weight_shape` of compressed-tensors.
-pub(super) fn shape(source: &Source, index: usize) -> Result<Vec<u64>> {
+pub(super) fn shape(source: &CheckpointInfo, index: usize) -> Result<Vec<u64>> {
     let tensor = &source.tensors[index];
     let numbers = match tensor.dtype {
         Some(Dtype::Int64) => {
@@ -53,10 +53,10 @@ pub(super) fn shape(source: &Source, index: usize) -> Result<Vec<u64>> {
 }
 
 /// bitsandbytes' `quant_state`.
-pub(super) fn quant_state(source: &Source, index: usize) -> Result<Parameters> {
+pub(super) fn quant_state(source: &CheckpointInfo, index: usize) -> Result<Parameters> {
     let name = shorten(source.tensors[index].name);
     let object = object(source, index)?;
-    let state = Block(&object);
+    let state = ConfigObject(&object);
     let wrong = |what: &str| Error::new(format!("'{name}' {what}"));
     let kind = state.text("quant_type").unwrap_or_default();
     if !source.tensors[index].name.ends_with(&format!("__{kind}")) || kind.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn quant_state(source: &Source, index: usize) -> Result<Parameters> {
 }
 
 /// bitsandbytes' `weight_format`: 0 where rows are rows, other numbers for the orders of old GPU kernels.
-pub(super) fn check_rows(source: &Source, index: usize) -> Result<()> {
+pub(super) fn check_rows(source: &CheckpointInfo, index: usize) -> Result<()> {
     if bytes(source, index)?.iter().all(|byte| *byte == 0) {
         return Ok(());
     }
@@ -90,13 +90,13 @@ pub(super) fn check_rows(source: &Source, index: usize) -> Result<()> {
 }
 
 /// `ComfyUI`'s `comfy_quant` tensor.
-pub(super) fn comfy_tensor(source: &Source, index: usize) -> Result<Claim> {
+pub(super) fn comfy_tensor(source: &CheckpointInfo, index: usize) -> Result<Claim> {
     comfy(&object(source, index)?, &format!("'{}'", shorten(source.tensors[index].name)))
 }
 
 /// What `ComfyUI` says of a layer.
 pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Result<Claim> {
-    let layer = Block(object);
+    let layer = ConfigObject(object);
     let Some(format) = layer.text("format") else { return Err(Error::new(format!("{who} names no format"))) };
     let layout = match format {
         "float8_e4m3fn" | "float8_e5m2" => "comfy-fp8",

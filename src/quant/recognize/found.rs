@@ -16,7 +16,7 @@ pub struct StoredTensor<'a> {
 }
 
 /// What is known of a checkpoint before it is decoded.
-pub struct Source<'a> {
+pub struct CheckpointInfo<'a> {
     /// The tensors of all its shards. Results refer to them by their places here.
     pub tensors: &'a [StoredTensor<'a>],
     /// The text of `config.json`.
@@ -25,13 +25,13 @@ pub struct Source<'a> {
     pub hf_quant_config: Option<&'a str>,
     /// The text of GPTQ's `quantize_config.json`.
     pub quantize_config: Option<&'a str>,
-    /// What the headers of the files have under [`Source::METADATA`] in their metadata: `ComfyUI`'s descriptions.
+    /// What the headers of the files have under [`CheckpointInfo::METADATA`] in their metadata: `ComfyUI`'s descriptions.
     pub metadata: &'a [&'a str],
     /// Reads all bytes of the tensor at this place. Only small tensors that describe others are read.
     pub read: &'a dyn Fn(usize) -> Result<Vec<u8>>,
 }
 
-impl Source<'_> {
+impl CheckpointInfo<'_> {
     /// The key of `ComfyUI`'s descriptions in the metadata of a file.
     pub const METADATA: &'static str = "_quantization_metadata";
 }
@@ -50,7 +50,7 @@ pub struct FoundWeight {
     /// The shape of the decoded tensor.
     pub shape: Vec<u64>,
     /// All tensors that belong to it, also those that no value depends on: what they are, and their places among the
-    /// tensors of the [`Source`].
+    /// tensors of the [`CheckpointInfo`].
     pub parts: Vec<(Role, usize)>,
 }
 

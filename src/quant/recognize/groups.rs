@@ -1,6 +1,6 @@
 //! Configs that say different things of different modules: those of compressed-tensors and `ModelOpt`.
 
-use super::block::{Block, Claim};
+use super::block::{Claim, ConfigObject};
 use super::modules::pattern;
 use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters, Role};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// A claim on some modules.
 #[derive(Debug, Default)]
-pub(super) struct Rule {
+pub(super) struct ClaimRule {
     pub(super) names: Vec<String>,
     pub(super) patterns: Vec<Regex>,
     /// All that no other rule names.
@@ -35,7 +35,7 @@ const FORMATS: &[(&str, &str, &str, u64)] = &[
     ("mxfp8-quantized", "ct-mxfp8", "float", 8),
 ];
 
-pub(super) fn compressed_tensors(block: &Block) -> Result<Vec<Rule>> {
+pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     if let Some(sparsity) = block.inner("sparsity_config").and_then(|config| config.text("format"))
         && sparsity != "dense"
     {
@@ -49,7 +49,7 @@ pub(super) fn compressed_tensors(block: &Block) -> Result<Vec<Rule>> {
     let mut rules = Vec::new();
     let mut patterns = 0;
     for (name, group) in block.object("config_groups") {
-        let Some(group) = group.as_object().map(Block) else {
+        let Some(group) = group.as_object().map(ConfigObject) else {
             return Err(Error::new(format!("its config group '{}' is no object", shorten(name))));
         };
         // Only activations are quantized.
@@ -58,7 +58,7 @@ pub(super) fn compressed_tensors(block: &Block) -> Result<Vec<Rule>> {
         if format == Some("dense") {
             continue;
         }
-        let mut rule = Rule { claim: Some(group_claim(name, format, &weights)?), ..Rule::default() };
+        let mut rule = ClaimRule { claim: Some(group_claim(name, format, &weights)?), ..ClaimRule::default() };
         for target in group.texts(&["targets"]) {
             match target.strip_prefix("re:") {
                 Some(text) => {
@@ -80,7 +80,7 @@ pub(super) fn compressed_tensors(block: &Block) -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
-fn group_claim(name: &str, format: Option<&str>, weights: &Block) -> Result<Claim> {
+fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<Claim> {
     let name = shorten(name);
     let (kind, bits) = (weights.text("type").unwrap_or("int"), weights.number(&["num_bits"]).unwrap_or(8));
     let fits = |row: &&(&str, &str, &'static str, u64)| row.2 == kind && (row.3 == bits || row.3 == 0);
@@ -141,14 +141,14 @@ fn structure(value: Option<&Value>) -> Option<Group> {
     }
 }
 
-pub(super) fn modelopt(block: &Block) -> Result<Vec<Rule>> {
+pub(super) fn modelopt(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     let layers = block.object("quantized_layers").map(|(name, layer)| {
         let empty = serde_json::Map::new();
-        let layer = Block(layer.as_object().unwrap_or(&empty));
+        let layer = ConfigObject(layer.as_object().unwrap_or(&empty));
         let claim = algorithm(layer.text("quant_algo"), layer.number(&["group_size"]))?;
-        Ok(Rule { names: vec![name.clone()], claim, ..Rule::default() })
+        Ok(ClaimRule { names: vec![name.clone()], claim, ..ClaimRule::default() })
     });
-    let mut rules = layers.collect::<Result<Vec<Rule>>>()?;
+    let mut rules = layers.collect::<Result<Vec<ClaimRule>>>()?;
     let algo = block.text("quant_algo");
     if rules.is_empty() || algo != Some("MIXED_PRECISION") {
         let claim = match algo {
@@ -157,7 +157,7 @@ pub(super) fn modelopt(block: &Block) -> Result<Vec<Rule>> {
             }
             algo => algorithm(algo, block.number(&["group_size"]))?,
         };
-        rules.push(Rule { is_for_others: true, claim, ..Rule::default() });
+        rules.push(ClaimRule { is_for_others: true, claim, ..ClaimRule::default() });
     }
     Ok(rules)
 }

@@ -2,7 +2,7 @@
 //!
 //! [`recognize`] looks at names, dtypes and shapes of all tensors, and at what config and descriptions say. All of them
 //! have to agree: a contradiction is an error that names both sides. It is a pure function but for the few tensors whose
-//! content it has to know, which it reads through [`Source::read`].
+//! content it has to know, which it reads through [`CheckpointInfo::read`].
 
 mod block;
 mod claims;
@@ -15,7 +15,7 @@ mod modules;
 mod names;
 mod weigh;
 
-pub use found::{FoundWeight, Problem, Recognized, Source, StoredTensor};
+pub use found::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
 use crate::error::{Error, Result};
 use crate::text::{counted, shorten};
@@ -27,7 +27,7 @@ use weigh::Finder;
 
 /// Finds the quantized weights of a checkpoint, and everything that is wrong with them: for commands that show.
 #[must_use]
-pub fn survey(source: &Source) -> Recognized {
+pub fn probe(source: &CheckpointInfo) -> Recognized {
     let mut found = Recognized::default();
     let read = Claims::read(source).and_then(|claims| Ok((claims, Layers::read(source)?)));
     let (claims, layers) = match read {
@@ -91,8 +91,8 @@ fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
 ///
 /// # Errors
 /// The first of the [`Recognized::problems`]; it counts the others.
-pub fn recognize(source: &Source) -> Result<Recognized> {
-    let mut found = survey(source);
+pub fn recognize(source: &CheckpointInfo) -> Result<Recognized> {
+    let mut found = probe(source);
     match found.problems.len() {
         0 => Ok(found),
         count => {

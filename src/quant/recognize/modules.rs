@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 /// How the entries of a list match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum MatchStyle {
     /// compressed-tensors: the whole name, or `re:` and a regular expression that matches from the start.
     Prefixed,
     /// transformers: a name, that of a module around it, its end, or a regular expression that matches from the start.
@@ -30,7 +30,7 @@ pub(super) struct ModuleList {
     patterns: RegexSet,
     /// The entries that `patterns` were made of.
     texts: Vec<String>,
-    style: Option<Style>,
+    style: Option<MatchStyle>,
 }
 
 /// The size of compiled patterns. What is larger, or not known to this engine (such as look-around), matches nothing.
@@ -46,15 +46,15 @@ fn anchored(text: &str) -> String {
 }
 
 impl ModuleList {
-    pub(super) fn new(entries: &[&str], style: Style) -> Self {
+    pub(super) fn new(entries: &[&str], style: MatchStyle) -> Self {
         let is_plain = |text: &str| text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
         let mut list = Self { style: Some(style), ..Self::default() };
         let mut patterns = Vec::new();
         for entry in entries {
             let text = match (style, entry.strip_prefix("re:")) {
-                (Style::Prefixed, Some(text)) => anchored(text),
-                (Style::Transformers, _) if !is_plain(entry) => anchored(entry),
-                (Style::Globs, _) if !is_plain(entry) => glob(entry),
+                (MatchStyle::Prefixed, Some(text)) => anchored(text),
+                (MatchStyle::Transformers, _) if !is_plain(entry) => anchored(entry),
+                (MatchStyle::Globs, _) if !is_plain(entry) => glob(entry),
                 _ => {
                     list.names.insert((*entry).to_owned());
                     continue;
@@ -85,14 +85,14 @@ impl ModuleList {
         if let Some(at) = self.patterns.matches(module).iter().next() {
             return Some(Listed::Firmly(self.texts.get(at)?.clone()));
         }
-        if self.style? == Style::Prefixed || self.names.is_empty() {
+        if self.style? == MatchStyle::Prefixed || self.names.is_empty() {
             return None;
         }
         let dots = || module.match_indices('.').map(|(at, _)| at);
         let around = dots().find_map(|at| self.names.get(&module[..at]));
         let end = || dots().find_map(|at| self.names.get(&module[at + 1..]));
         match (self.style?, around) {
-            (Style::Transformers, Some(around)) => Some(Listed::Firmly(around.clone())),
+            (MatchStyle::Transformers, Some(around)) => Some(Listed::Firmly(around.clone())),
             (_, around) => around.or_else(end).cloned().map(Listed::Loosely),
         }
     }
@@ -140,7 +140,7 @@ mod tests {
             ("model.x", firmly("re:model")), // re.match
             ("a.model.x", None),
         ] {
-            assert_eq!(found(Style::Prefixed, &prefixed, module), wanted, "{module}");
+            assert_eq!(found(MatchStyle::Prefixed, &prefixed, module), wanted, "{module}");
         }
         let transformers = ["lm_head", "model.layers.1", "model.layers.*.self_attn", "mlp.gate"];
         for (module, wanted) in [
@@ -150,7 +150,7 @@ mod tests {
             ("model.layers.10.self_attn.q", firmly("model.layers.*.self_attn")),
             ("x.0.mlp.gate", loosely("mlp.gate")),
         ] {
-            assert_eq!(found(Style::Transformers, &transformers, module), wanted, "{module}");
+            assert_eq!(found(MatchStyle::Transformers, &transformers, module), wanted, "{module}");
         }
         let globs = ["lm_head", "*vision*", "model.layers.[0-3].x", "a.?", "[!ab]b"];
         for (module, wanted) in [
@@ -162,7 +162,7 @@ mod tests {
             ("cb", firmly("[!ab]b")),
             ("lm_head.x", loosely("lm_head")),
         ] {
-            assert_eq!(found(Style::Globs, &globs, module), wanted, "{module}");
+            assert_eq!(found(MatchStyle::Globs, &globs, module), wanted, "{module}");
         }
     }
 }

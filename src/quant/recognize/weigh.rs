@@ -4,7 +4,7 @@ use super::block::Claim;
 use super::claims::Claims;
 use super::comfy::Layers;
 use super::descriptions;
-use super::found::{FoundWeight, Source};
+use super::found::{CheckpointInfo, FoundWeight};
 use super::modules::Listed;
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 /// What all weights of a checkpoint are found with.
 pub(super) struct Finder<'a> {
-    pub(super) source: &'a Source<'a>,
+    pub(super) source: &'a CheckpointInfo<'a>,
     pub(super) places: HashMap<&'a str, usize>,
     pub(super) claims: Claims,
     pub(super) layers: Layers,
@@ -24,7 +24,7 @@ pub(super) struct Finder<'a> {
 
 /// A layout that a weight may have, and who says so.
 #[derive(Clone, Copy)]
-struct Candidate<'a> {
+struct LayoutCandidate<'a> {
     layout: &'static Layout,
     names: Names,
     claim: Option<&'a Claim>,
@@ -64,7 +64,12 @@ impl Finder<'_> {
     }
 
     /// The layout that all agree on.
-    fn candidate<'b>(&'b self, codes: usize, pair: &Pair, module: &str) -> Result<(Candidate<'b>, Option<Claim>)> {
+    fn candidate<'b>(
+        &'b self,
+        codes: usize,
+        pair: &Pair,
+        module: &str,
+    ) -> Result<(LayoutCandidate<'b>, Option<Claim>)> {
         let said = self.claims.on(module);
         if let Some(Listed::Firmly(entry)) = said.ignored {
             let scale = self.show(pair.scale);
@@ -86,17 +91,17 @@ impl Finder<'_> {
             (None, None) => None,
         };
         let rows = pair.family.rows.iter();
-        let candidates: Vec<Candidate> = if told.is_some() {
+        let candidates: Vec<LayoutCandidate> = if told.is_some() {
             let of = |&(layout, names): &(&'static Layout, Names)| {
                 let says = |claim: &&Claim| claim.layouts.contains(&layout.name);
                 let given = claims.iter().copied().find(says);
                 let is_said = described.as_ref().map_or(given.is_some(), |claim| says(&claim));
-                is_said.then_some(Candidate { layout, names, claim: given })
+                is_said.then_some(LayoutCandidate { layout, names, claim: given })
             };
             rows.filter_map(of).collect()
         } else {
             let by_tensors = |row: &&(&'static Layout, Names)| is_told_by_tensors(row.0, pair);
-            rows.filter(by_tensors).map(|&(layout, names)| Candidate { layout, names, claim: None }).collect()
+            rows.filter(by_tensors).map(|&(layout, names)| LayoutCandidate { layout, names, claim: None }).collect()
         };
         let fitting = self.fitting(codes, pair, candidates, told.as_deref())?;
         let candidate = match fitting[..] {
@@ -114,9 +119,9 @@ impl Finder<'_> {
         &self,
         codes: usize,
         pair: &Pair,
-        mut candidates: Vec<Candidate<'b>>,
+        mut candidates: Vec<LayoutCandidate<'b>>,
         told: Option<&str>,
-    ) -> Result<Vec<Candidate<'b>>> {
+    ) -> Result<Vec<LayoutCandidate<'b>>> {
         let [codes_name, scale_name] = [codes, pair.scale].map(|index| self.show(index));
         let told = told.unwrap_or("there is no config");
         if candidates.is_empty() {
@@ -130,7 +135,7 @@ impl Finder<'_> {
             let Some(dtype) = self.dtype(index) else {
                 return Err(Error::new(format!("unsupported dtype of '{name}'")));
             };
-            let known = |candidate: &Candidate| {
+            let known = |candidate: &LayoutCandidate| {
                 if index == codes { candidate.layout.codes.dtypes } else { candidate.layout.scale_dtypes }
             };
             let mut wanted: Vec<&str> = candidates.iter().flat_map(known).map(|dtype| dtype.name()).collect();
@@ -147,7 +152,7 @@ impl Finder<'_> {
     }
 
     /// One of several candidates, which the shapes tell from the others.
-    fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[Candidate<'b>]) -> Result<Candidate<'b>> {
+    fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[LayoutCandidate<'b>]) -> Result<LayoutCandidate<'b>> {
         let find = |name: &str| candidates.iter().copied().find(|candidate| candidate.layout.name == name);
         let scale = self.source.tensors[pair.scale].shape;
         // The same values in other steps. ModelOpt's scales have no dimensions of 1.
@@ -158,7 +163,7 @@ impl Finder<'_> {
         if let Some(first) = find("ct-mxfp8") {
             return Ok(first); // as those of ModelOpt
         }
-        let fits = |candidate: &&Candidate| {
+        let fits = |candidate: &&LayoutCandidate| {
             let parts = self.parts(pair.stem, candidate.names);
             let parameters = self.parameters(candidate, None, &parts, pair.stem);
             parameters.is_ok_and(|parameters| self.check(candidate, None, &parameters, &parts).is_ok())
@@ -200,7 +205,7 @@ impl Finder<'_> {
     /// What config, description and small parts say of it.
     fn parameters(
         &self,
-        candidate: &Candidate,
+        candidate: &LayoutCandidate,
         described: Option<&Claim>,
         parts: &[(Role, usize)],
         stem: &str,
@@ -236,7 +241,7 @@ impl Finder<'_> {
     /// Holds the parts against each other and against what is said; gives the shape of the weight.
     fn check(
         &self,
-        candidate: &Candidate,
+        candidate: &LayoutCandidate,
         described: Option<&Claim>,
         parameters: &Parameters,
         parts: &[(Role, usize)],

@@ -24,7 +24,7 @@ pub struct ExponentSpread {
 }
 
 /// Exponents that share a bar, both ends included.
-struct Bin {
+struct SpreadBar {
     low: i32,
     high: i32,
     before: u64,
@@ -48,7 +48,7 @@ zeros, infinities and NaN have none. For floats, the line below the bars says ho
         let to = report.tensors().find(|tensor| tensor.name == spread.name).map(|tensor| tensor.to);
         let _ = write!(text, "<figure id=\"spread-{at}\">\n<figcaption>{}", title(spread, to));
         text.push_str("</figcaption>\n");
-        let reach = to.and_then(Reach::of);
+        let reach = to.and_then(DtypeRange::of);
         match bins(spread, reach.as_ref()) {
             bins if bins.is_empty() => text.push_str("<p>There are no finite numbers but zero.</p>\n"),
             bins => draw(&mut text, &bins, reach.as_ref()),
@@ -68,7 +68,7 @@ fn title(spread: &ExponentSpread, to: Option<Dtype>) -> String {
 
 /// From the smallest exponents to the largest, of equal width. Where they are too many for a bar each, the first and the
 /// last bar take the thin tails: one number in a thousand at the most, so that an outlier does not squeeze the others.
-fn bins(spread: &ExponentSpread, reach: Option<&Reach>) -> Vec<Bin> {
+fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     let both: Histogram = spread.before.iter().chain(spread.after.iter()).collect();
     let Some(((lowest, _), (highest, _))) = both.iter().next().zip(both.iter().next_back()) else { return Vec::new() };
     let few = if highest - lowest < BINS { 0 } else { FEW.max(both.total() / 1000).min(both.total() / 8) };
@@ -90,13 +90,13 @@ fn bins(spread: &ExponentSpread, reach: Option<&Reach>) -> Vec<Bin> {
     bounds.push(highest + 1);
     let bin = |bounds: &[i32]| {
         let within = |histogram: &Histogram| histogram.within(bounds[0]..bounds[1]);
-        Bin { low: bounds[0], high: bounds[1] - 1, before: within(&spread.before), after: within(&spread.after) }
+        SpreadBar { low: bounds[0], high: bounds[1] - 1, before: within(&spread.before), after: within(&spread.after) }
     };
     bounds.windows(2).map(bin).collect()
 }
 
 /// How a float type holds numbers, by their exponents.
-struct Reach {
+struct DtypeRange {
     dtype: Dtype,
     /// Of the smallest number, of the smallest with all digits, and of the largest.
     smallest: i32,
@@ -104,7 +104,7 @@ struct Reach {
     largest: i32,
 }
 
-impl Reach {
+impl DtypeRange {
     fn of(dtype: Dtype) -> Option<Self> {
         let Class::Float(format) = dtype.class() else { return None };
         Some(Self {
@@ -121,7 +121,7 @@ impl Reach {
     }
 
     /// One word, and what it means.
-    fn kind(&self, bin: &Bin) -> (&'static str, String) {
+    fn kind(&self, bin: &SpreadBar) -> (&'static str, String) {
         let Self { dtype, smallest, normal, largest } = self;
         match bin {
             _ if bin.high < smallest - 1 => {
@@ -134,12 +134,12 @@ impl Reach {
     }
 }
 
-fn draw(text: &mut String, bins: &[Bin], reach: Option<&Reach>) {
+fn draw(text: &mut String, bins: &[SpreadBar], reach: Option<&DtypeRange>) {
     let most = bins.iter().map(|bin| bin.before.max(bin.after)).max().unwrap_or(1) as f64;
     let height = |count: u64| count as f64 / most * 100.0;
     text.push_str("<div class=\"bars\" aria-hidden=\"true\">");
     for bin in bins {
-        let Bin { before, after, .. } = *bin;
+        let SpreadBar { before, after, .. } = *bin;
         let (range, shown) = (bin.range(), [before, after].map(counted));
         let _ = write!(text, r#"<div title="{range}: {} before, {} after">"#, shown[0], shown[1]);
         for (tag, count) in [("i", before), ("b", after)] {
@@ -163,8 +163,8 @@ fn draw(text: &mut String, bins: &[Bin], reach: Option<&Reach>) {
 }
 
 /// Below the bars, how the type holds such numbers: a line with the bars' labels, and its parts in words.
-fn draw_reach(text: &mut String, bins: &[Bin], reach: &Reach) {
-    let kind = |bin: &Bin| reach.kind(bin);
+fn draw_reach(text: &mut String, bins: &[SpreadBar], reach: &DtypeRange) {
+    let kind = |bin: &SpreadBar| reach.kind(bin);
     let (mut line, mut kinds) = (String::new(), String::new());
     for group in bins.chunk_by(|a, b| kind(a).0 == kind(b).0) {
         let ((class, what), wide) = (kind(&group[0]), group.len());
@@ -176,9 +176,9 @@ fn draw_reach(text: &mut String, bins: &[Bin], reach: &Reach) {
     let _ = writeln!(text, "<ul class=\"kinds\">{kinds}</ul>");
 }
 
-fn draw_labels(text: &mut String, bins: &[Bin]) {
+fn draw_labels(text: &mut String, bins: &[SpreadBar]) {
     text.push_str("<div class=\"labels\" aria-hidden=\"true\">");
-    let wide = |bin: &Bin| bin.high - bin.low;
+    let wide = |bin: &SpreadBar| bin.high - bin.low;
     let middle = &bins[bins.len() / 2];
     let last = bins.len() - 1;
     let is_tail = |at: usize| wide(&bins[at]) > wide(middle) && at != bins.len() / 2;
@@ -198,7 +198,7 @@ fn draw_labels(text: &mut String, bins: &[Bin]) {
     text.push_str("</div>\n");
 }
 
-impl Bin {
+impl SpreadBar {
     fn range(&self) -> String {
         if self.low == self.high { power(self.low) } else { format!("{} to {}", power(self.low), power(self.high)) }
     }

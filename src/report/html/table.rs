@@ -5,7 +5,7 @@ use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::report::{FileReport, TensorReport};
-use crate::select::Kept;
+use crate::select::KeptReason;
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -284,7 +284,7 @@ fn types(tensor: &TensorReport) -> Cell {
     let from = escape(&tensor.type_name());
     Cell::text(match tensor.kept {
         _ if tensor.is_converted => format!("{from} → {}", tensor.to),
-        Some(Kept::Already) => format!("already {from}"),
+        Some(KeptReason::Already) => format!("already {from}"),
         _ => format!("{from}, copied"),
     })
 }
