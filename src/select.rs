@@ -16,11 +16,11 @@ use std::sync::LazyLock;
 
 /// What `--protect` leaves as it is, besides every tensor of fewer than two dimensions, and what is never quantized: what
 /// narrow types cost most for the least room.
-pub(crate) const GROUPS: &[(Kept, &[&str])] = &[
-    (Kept::Norm, &["*norm*", "*ln_*", "*.ln?.*"]),
+pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
+    (KeptReason::Norm, &["*norm*", "*ln_*", "*.ln?.*"]),
     // Of tokens, places, time and labels; `shared` is that of T5 and BART.
     (
-        Kept::Embedding,
+        KeptReason::Embedding,
         &[
             "*embed",
             "*embed.*",
@@ -36,7 +36,7 @@ pub(crate) const GROUPS: &[(Kept, &[&str])] = &[
         ],
     ),
     (
-        Kept::Head,
+        KeptReason::Head,
         &[
             "*lm_head*",
             "head.*",
@@ -50,8 +50,8 @@ pub(crate) const GROUPS: &[(Kept, &[&str])] = &[
             "cls.*",
         ],
     ),
-    (Kept::Router, &["*router*", "*mlp.gate.*", "*moe.gate.*", "*ffn.gate.*", "*shared_expert_gate.*"]),
-    (Kept::Bias, &["*bias*"]),
+    (KeptReason::Router, &["*router*", "*mlp.gate.*", "*moe.gate.*", "*ffn.gate.*", "*shared_expert_gate.*"]),
+    (KeptReason::Bias, &["*bias*"]),
 ];
 
 /// The patterns of [`GROUPS`].
@@ -248,7 +248,7 @@ pub(crate) enum KeptReason {
     Fused,
 }
 
-impl Kept {
+impl KeptReason {
     /// What tensors are that a quantization keeps.
     #[allow(dead_code, reason = "for the subcommand that quantizes")]
     #[must_use]

@@ -3,17 +3,17 @@
 //!
 //! Names alone decide what a tensor is; vLLM, `SGLang`, transformers and TensorRT-LLM look at nothing else.
 
-use super::{GROUPS, Kept, matches_one};
+use super::{GROUPS, KeptReason, matches_one};
 use globset::GlobSet;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// What engines build without quantization, besides [`GROUPS`].
-const KEPT: &[(Kept, &[&str])] = &[
+const KEPT: &[(KeptReason, &[&str])] = &[
     // The heads that predict several tokens: vLLM loads them as a model of their own.
-    (Kept::Draft, &["*mtp*", "*eh_proj*", "*nextn*", "*eagle*", "*medusa*"]),
+    (KeptReason::Draft, &["*mtp*", "*eh_proj*", "*nextn*", "*eagle*", "*medusa*"]),
     (
-        Kept::Tower,
+        KeptReason::Tower,
         &[
             "*visual*",
             "*vision_tower*",
@@ -28,9 +28,9 @@ const KEPT: &[(Kept, &[&str])] = &[
             "*speech*",
         ],
     ),
-    (Kept::Router, &["*router*", "*feed_forward.gate.*", "*gate.wg.*"]),
+    (KeptReason::Router, &["*router*", "*feed_forward.gate.*", "*gate.wg.*"]),
     (
-        Kept::LinearAttention,
+        KeptReason::LinearAttention,
         &[
             "*linear_attn.in_proj_[ab].*",
             "*linear_attn.in_proj_ba.*",
@@ -39,14 +39,14 @@ const KEPT: &[(Kept, &[&str])] = &[
             "*mixer.dt_proj.*",
         ],
     ),
-    (Kept::Indexer, &["*indexer.weights_proj.*"]),
+    (KeptReason::Indexer, &["*indexer.weights_proj.*"]),
 ];
 
 /// What `ComfyUI` and the tools around it keep in the diffusion models that it loads: what enters and leaves them, and what
 /// modulates them. Their text encoders and autoencoders are kept too.
-const KEPT_IN_DIFFUSION: &[(Kept, &[&str])] = &[
+const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (
-        Kept::Edge,
+        KeptReason::Edge,
         &[
             "*img_in.*",
             "*txt_in.*",
@@ -68,7 +68,7 @@ const KEPT_IN_DIFFUSION: &[(Kept, &[&str])] = &[
             "*_mod.*",
         ],
     ),
-    (Kept::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
+    (KeptReason::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
 ];
 
 /// Modules beside each other that vLLM and `SGLang` fuse: they are quantized in the same way or not at all, and share scales
@@ -86,18 +86,18 @@ const FUSED: &[&[&str]] = &[
 /// Patterns of the modules that are kept, with the reason of each.
 struct Keepers {
     set: GlobSet,
-    reasons: Vec<Kept>,
+    reasons: Vec<KeptReason>,
 }
 
 impl Keepers {
-    fn new(lists: &[&[(Kept, &[&str])]]) -> Self {
+    fn new(lists: &[&[(KeptReason, &[&str])]]) -> Self {
         let pairs = || lists.iter().copied().flatten();
         let reasons = pairs().flat_map(|(kept, patterns)| patterns.iter().map(|_| *kept)).collect();
         Self { set: matches_one(pairs().flat_map(|(_, patterns)| patterns.iter())), reasons }
     }
 
     /// The first reason in the order of the lists.
-    fn reason(&self, name: &str) -> Option<Kept> {
+    fn reason(&self, name: &str) -> Option<KeptReason> {
         self.set.matches(name).into_iter().min().map(|at| self.reasons[at])
     }
 }
@@ -116,7 +116,7 @@ pub(crate) struct Policy {
 
 impl Policy {
     /// Why a weight of a model is kept by its name alone; `has_four_bits` says that codes are that narrow.
-    pub(crate) fn reason(&self, name: &str, has_four_bits: bool) -> Option<Kept> {
+    pub(crate) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
         let keepers = if self.is_diffusion { &DIFFUSION } else { &KEEPERS };
         if let Some(reason) = keepers.reason(name) {
             return Some(reason);
@@ -124,10 +124,11 @@ impl Policy {
         if let (Some(layers), Some(layer)) = (self.layers, layer_of(name))
             && layer >= layers
         {
-            return Some(Kept::Draft);
+            return Some(KeptReason::Draft);
         }
         // `SGLang` absorbs it into others from its values, and reads no packed ones.
-        (has_four_bits && module_of(name).is_some_and(|module| module.ends_with("kv_b_proj"))).then_some(Kept::Absorbed)
+        (has_four_bits && module_of(name).is_some_and(|module| module.ends_with("kv_b_proj")))
+            .then_some(KeptReason::Absorbed)
     }
 
     /// The set of modules that a module is fused with, by a name that all of them have; `None` where it is fused with none.
@@ -175,27 +176,27 @@ mod tests {
     #[test]
     fn what_engines_build_without_quantization_is_kept_and_says_why() {
         for (name, reason) in [
-            ("lm_head.weight", Kept::Head),
-            ("model.embed_tokens.weight", Kept::Embedding),
-            ("model.layers.0.input_layernorm.weight", Kept::Norm),
-            ("model.layers.3.mlp.gate.weight", Kept::Router),
-            ("model.layers.3.block_sparse_moe.gate.weight", Kept::Router),
-            ("model.layers.3.mlp.shared_expert_gate.weight", Kept::Router),
-            ("model.layers.3.feed_forward.router.weight", Kept::Router),
-            ("model.layers.3.mlp.router.proj.weight", Kept::Router),
-            ("model.mtp.layers.0.mlp.up_proj.weight", Kept::Draft),
-            ("mtp.fc.weight", Kept::Draft),
-            ("model.layers.61.eh_proj.weight", Kept::Draft),
-            ("model.layers.61.mlp.experts.3.up_proj.weight", Kept::Draft),
-            ("model.visual.blocks.0.attn.qkv.weight", Kept::Tower),
-            ("vision_tower.encoder.layers.0.self_attn.q_proj.weight", Kept::Tower),
-            ("model.vision_model.layers.0.fc1.weight", Kept::Tower),
-            ("multi_modal_projector.linear_1.weight", Kept::Tower),
-            ("model.audio_tower.layers.0.fc1.weight", Kept::Tower),
-            ("model.layers.0.linear_attn.in_proj_a.weight", Kept::LinearAttention),
-            ("model.layers.0.linear_attn.in_proj_ba.weight", Kept::LinearAttention),
-            ("model.layers.0.linear_attn.conv1d.weight", Kept::LinearAttention),
-            ("model.layers.0.self_attn.indexer.weights_proj.weight", Kept::Indexer),
+            ("lm_head.weight", KeptReason::Head),
+            ("model.embed_tokens.weight", KeptReason::Embedding),
+            ("model.layers.0.input_layernorm.weight", KeptReason::Norm),
+            ("model.layers.3.mlp.gate.weight", KeptReason::Router),
+            ("model.layers.3.block_sparse_moe.gate.weight", KeptReason::Router),
+            ("model.layers.3.mlp.shared_expert_gate.weight", KeptReason::Router),
+            ("model.layers.3.feed_forward.router.weight", KeptReason::Router),
+            ("model.layers.3.mlp.router.proj.weight", KeptReason::Router),
+            ("model.mtp.layers.0.mlp.up_proj.weight", KeptReason::Draft),
+            ("mtp.fc.weight", KeptReason::Draft),
+            ("model.layers.61.eh_proj.weight", KeptReason::Draft),
+            ("model.layers.61.mlp.experts.3.up_proj.weight", KeptReason::Draft),
+            ("model.visual.blocks.0.attn.qkv.weight", KeptReason::Tower),
+            ("vision_tower.encoder.layers.0.self_attn.q_proj.weight", KeptReason::Tower),
+            ("model.vision_model.layers.0.fc1.weight", KeptReason::Tower),
+            ("multi_modal_projector.linear_1.weight", KeptReason::Tower),
+            ("model.audio_tower.layers.0.fc1.weight", KeptReason::Tower),
+            ("model.layers.0.linear_attn.in_proj_a.weight", KeptReason::LinearAttention),
+            ("model.layers.0.linear_attn.in_proj_ba.weight", KeptReason::LinearAttention),
+            ("model.layers.0.linear_attn.conv1d.weight", KeptReason::LinearAttention),
+            ("model.layers.0.self_attn.indexer.weights_proj.weight", KeptReason::Indexer),
         ] {
             assert_eq!(POLICY.reason(name, false), Some(reason), "{name}");
         }
@@ -216,7 +217,7 @@ mod tests {
     #[test]
     fn kv_b_proj_is_kept_for_codes_of_four_bits_only() {
         let name = "model.layers.0.self_attn.kv_b_proj.weight";
-        assert_eq!(POLICY.reason(name, true), Some(Kept::Absorbed));
+        assert_eq!(POLICY.reason(name, true), Some(KeptReason::Absorbed));
         assert_eq!(POLICY.reason(name, false), None);
     }
 
@@ -224,12 +225,12 @@ mod tests {
     fn diffusion_models_keep_their_edges_and_their_encoders() {
         let policy = Policy { is_diffusion: true, ..Policy::default() };
         for (name, reason) in [
-            ("model.diffusion_model.img_in.weight", Kept::Edge),
-            ("model.diffusion_model.final_layer.linear.weight", Kept::Edge),
-            ("model.diffusion_model.double_blocks.0.img_mod.lin.weight", Kept::Edge),
-            ("model.diffusion_model.time_embed.0.weight", Kept::Edge),
-            ("first_stage_model.decoder.mid.attn_1.q.weight", Kept::Encoder),
-            ("conditioner.embedders.0.transformer.text_model.encoder.layers.0.mlp.fc1.weight", Kept::Encoder),
+            ("model.diffusion_model.img_in.weight", KeptReason::Edge),
+            ("model.diffusion_model.final_layer.linear.weight", KeptReason::Edge),
+            ("model.diffusion_model.double_blocks.0.img_mod.lin.weight", KeptReason::Edge),
+            ("model.diffusion_model.time_embed.0.weight", KeptReason::Edge),
+            ("first_stage_model.decoder.mid.attn_1.q.weight", KeptReason::Encoder),
+            ("conditioner.embedders.0.transformer.text_model.encoder.layers.0.mlp.fc1.weight", KeptReason::Encoder),
         ] {
             assert_eq!(policy.reason(name, false), Some(reason), "{name}");
         }
