@@ -1,4 +1,8 @@
-//! The one error type: where, which tensor, what is wrong, and the command that fixes it.
+//! The one error type: which file, which tensor, and what is wrong.
+
+mod kind;
+
+pub use kind::{Kind, Wanted};
 
 use crate::text::{path_text, shorten, visible};
 use std::fmt;
@@ -10,22 +14,20 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why something was refused or failed.
 ///
-/// Shown as `PATH: tensor 'NAME': what is wrong`; the remedy, where there is one, is a line of its own.
+/// Shown as `PATH: tensor 'NAME': what is wrong`. What helps depends on the caller: the [`Kind`] says what is wrong, and
+/// the remedy is advice for every caller.
 #[derive(Debug)]
 pub struct Error {
     path: Option<PathBuf>,
     tensor: Option<Box<str>>,
     message: Box<str>,
+    /// Boxed, for an error is part of every result.
+    kind: Option<Box<Kind>>,
     /// More of what is wrong, a line each.
     details: Box<[String]>,
     remedy: Option<Box<str>>,
-    exit_code: u8,
-    is_io: bool,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
-
-/// The exit code where the output exists.
-const EXISTS: u8 = 4;
 
 impl Error {
     /// `message` in lower case, without full stop.
@@ -34,48 +36,35 @@ impl Error {
             path: None,
             tensor: None,
             message: message.into().into(),
+            kind: None,
             details: Box::default(),
             remedy: None,
-            exit_code: 1,
-            is_io: false,
             source: None,
         }
     }
 
-    /// The arguments contradict each other or the input: exit code 2.
+    /// The arguments contradict each other or the input.
     #[must_use]
     pub fn usage(message: impl Into<String>) -> Self {
-        Self::new(message).into_usage()
+        Self::new(message).of(Kind::Usage)
     }
 
-    /// The same error, as one of wrong usage.
+    /// The same error, of another kind.
     #[must_use]
-    pub fn into_usage(self) -> Self {
-        Self { exit_code: 2, ..self }
+    pub fn of(self, kind: Kind) -> Self {
+        Self { kind: Some(Box::new(kind)), ..self }
     }
 
-    /// A loss happened that the arguments forbid: exit code 3.
+    /// What is wrong, as far as a remedy depends on it.
     #[must_use]
-    pub fn into_loss(self) -> Self {
-        Self { exit_code: 3, ..self }
+    pub fn kind(&self) -> &Kind {
+        self.kind.as_deref().unwrap_or(&Kind::Refused)
     }
 
-    /// The output exists: exit code 4.
-    #[must_use]
-    pub fn into_existing(self) -> Self {
-        Self { exit_code: EXISTS, ..self }
-    }
-
-    /// The same error with the exit code of another one.
-    #[must_use]
-    pub(crate) fn with_exit_code(self, exit_code: u8) -> Self {
-        Self { exit_code, ..self }
-    }
-
-    /// Whether it says that the output exists.
+    /// Whether the output exists.
     #[must_use]
     pub fn is_existing(&self) -> bool {
-        self.exit_code == EXISTS
+        matches!(self.kind(), Kind::Exists(_))
     }
 
     /// An operating system error while doing `what`.
@@ -86,7 +75,7 @@ impl Error {
             Some(code) => io::Error::from_raw_os_error(code),
             None => io::Error::new(error.kind(), error.to_string()),
         };
-        Self { is_io: true, ..Self::new(format!("{what}: {}", describe(error))) }.with_source(source)
+        Self::new(format!("{what}: {}", describe(error))).of(Kind::System).with_source(source)
     }
 
     /// The error that caused this one, which [`std::error::Error::source`] gives.
@@ -95,16 +84,10 @@ impl Error {
         Self { source: Some(Box::new(source)), ..self }
     }
 
-    /// The same error, as one of the system.
-    #[must_use]
-    pub fn into_io(self) -> Self {
-        Self { is_io: true, ..self }
-    }
-
     /// Whether the system refused something, which it may not do the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
-        self.is_io
+        matches!(self.kind(), Kind::System | Kind::NoRoom)
     }
 
     /// Names the file, unless one is named already; an empty path (a file without a name) says nothing.
@@ -137,7 +120,19 @@ impl Error {
         &self.details
     }
 
-    /// What to do about it, as a command where one exists.
+    /// The file, if one is named.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// The tensor, if one is named.
+    #[must_use]
+    pub fn tensor(&self) -> Option<&str> {
+        self.tensor.as_deref()
+    }
+
+    /// What helps, whoever calls; what depends on the caller is a matter of the [`Kind`].
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into().into());
@@ -148,12 +143,6 @@ impl Error {
     #[must_use]
     pub fn remedy_text(&self) -> Option<&str> {
         self.remedy.as_deref()
-    }
-
-    /// 2 for wrong usage, 3 for a loss that is forbidden, 4 for an output that exists, 1 for everything else.
-    #[must_use]
-    pub fn exit_code(&self) -> u8 {
-        self.exit_code
     }
 }
 

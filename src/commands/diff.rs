@@ -23,9 +23,9 @@ const SCHEMA: u32 = 1;
 /// The exit code: 0 when all is equal, 1 when not.
 ///
 /// # Errors
-/// All with exit code 2, for 1 says that both could be read and are not equal.
+/// When one cannot be read, or the arguments contradict it.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
-    diff(args).map(|is_equal| ExitCode::from(u8::from(!is_equal))).map_err(Error::into_usage)
+    diff(args).map(|is_equal| ExitCode::from(u8::from(!is_equal)))
 }
 
 fn diff(args: &DiffArgs) -> Result<bool> {

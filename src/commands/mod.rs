@@ -12,10 +12,13 @@ mod finish;
 mod inspect;
 mod observer;
 mod promote;
+mod remedies;
 mod report_file;
 mod results;
 
 pub use complete::{VARIABLE as COMPLETE, complete};
+#[doc(hidden)] // for tests
+pub use remedies::{exit_code, remedy};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
@@ -49,7 +52,8 @@ pub fn run(cli: &Cli) -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let _run = Run::begin();
     // 1 of `diff` says that both could be read and are not equal.
-    CUT_SHORT.store(if matches!(cli.command, Command::Diff(_)) { 2 } else { 1 }, Ordering::Relaxed);
+    let is_diff = matches!(cli.command, Command::Diff(_));
+    CUT_SHORT.store(if is_diff { 2 } else { 1 }, Ordering::Relaxed);
     let result = choose_isa().and_then(|()| match &cli.command {
         Command::Cast(args) => cast::run(args).map(done),
         Command::Dequantize(args) => dequantize::run(args).map(done),
@@ -58,7 +62,10 @@ pub fn run(cli: &Cli) -> ExitCode {
         Command::Inspect(args) => inspect::run(args).map(done),
         Command::Diff(args) => diff::run(args),
     });
-    result.unwrap_or_else(|error| fail(&error))
+    result.unwrap_or_else(|error| {
+        let code = fail(&error);
+        if is_diff { ExitCode::from(2) } else { code }
+    })
 }
 
 /// Ends the process by itself: from here on an interrupt would come too late, and is ignored.
@@ -70,14 +77,14 @@ pub fn end_interrupts() {
 #[must_use]
 pub fn fail(error: &Error) -> ExitCode {
     tell_error(error);
-    ExitCode::from(error.exit_code())
+    ExitCode::from(exit_code(error))
 }
 
 fn tell_error(error: &Error) {
     tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
     error.details().iter().for_each(|detail| tell(&format!("  {}", visible(detail))));
-    if let Some(remedy) = error.remedy_text() {
-        tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(remedy)));
+    if let Some(remedy) = remedy(error) {
+        tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
     }
 }
 

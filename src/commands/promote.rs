@@ -35,7 +35,7 @@ struct Operand<'a> {
 
 pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let start = Instant::now();
-    promote::check_u64_target(args.u64_target).map_err(Error::into_usage)?;
+    promote::check_u64_target(args.u64_target)?;
     let inputs = job::open(&args.inputs, Publish::Together, &Console { is_quiet: args.quiet }, |error, _| error)?;
     plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
     let operands = operands(args, &inputs)?;

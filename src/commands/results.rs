@@ -255,6 +255,6 @@ impl Several {
         if failed == 0 {
             return Ok(());
         }
-        Err(job::summed_up(format!("{failed} of {} inputs failed", task.inputs.len()), &self.failures))
+        Err(job::summed_up(format!("{failed} of {} inputs failed", task.inputs.len()), self.failures))
     }
 }

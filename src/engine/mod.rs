@@ -63,7 +63,7 @@ pub fn run(
     if !output.is_seekable() && plan.steps.iter().flat_map(|step| &step.results).any(|result| result.seal.is_some()) {
         return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
             .in_file(output.path())
-            .remedy("name a file with -o, or an output that ends in .safetensors"));
+            .remedy("name a file, or an output that ends in .safetensors"));
     }
     output.reserve(plan.len)?;
     let work_len = plan.len + plan.source_bytes();

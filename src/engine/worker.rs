@@ -4,7 +4,7 @@ use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::{StepFindings, comparer, counts_of, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
@@ -176,7 +176,7 @@ impl<'a> Worker<'a> {
             _ => self.runs.push((target.start, len)),
         }
         if let Some(more) = (filled + len).checked_sub(self.buffer.len()) {
-            self.buffer.try_reserve(more).map_err(|_| Error::new("out of memory").into_io())?;
+            self.buffer.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::System))?;
             self.buffer.resize(filled + len, 0);
         }
         Ok(filled..filled + len)

@@ -7,7 +7,7 @@
 //!   asks the open file and not its name.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::text::size;
 use memmap2::Mmap;
 use std::fs::{File, Metadata};
@@ -246,7 +246,7 @@ pub(super) fn is_fault(error: &std::io::Error) -> bool {
 /// Bytes that were there when the file was opened cannot be had.
 #[must_use]
 pub fn cut_short() -> Error {
-    Error::new("the file was cut short, or could not be read, during the work").into_io()
+    Error::new("the file was cut short, or could not be read, during the work").of(Kind::System)
 }
 
 /// The address whose access the system answered with a SIGBUS.

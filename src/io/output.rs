@@ -9,7 +9,7 @@ use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
 use super::path::{follow_links, steps};
 use super::temporaries::{self, Named};
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::text::{quoted, size};
 use std::fs::{self, File};
 use std::io;
@@ -59,9 +59,9 @@ impl Destination {
     /// # Errors
     /// As [`Destination::new`], and when another output is the same file.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
-        let refuse = |message: &str| Err(Error::new(message).in_file(path));
+        let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return refuse("the output is named as a directory; name a file in it with -o");
+            return refuse("the output is named as a directory", "name a file in it");
         }
         match descriptor(path) {
             Some(1) => {
@@ -70,7 +70,7 @@ impl Destination {
             }
             Some(_) if fs::metadata(path).is_ok_and(|existing| existing.is_file()) => {
                 let error = Error::new("is a file that is open already, and has no name to take").in_file(path);
-                return Err(error.remedy("write to standard output with -o -, and redirect that"));
+                return Err(error.of(error::Kind::Taken(error::Wanted::Stream)));
             }
             _ => {}
         }
@@ -81,7 +81,7 @@ impl Destination {
             Err(error) => return Err(Error::io("cannot write", &error).in_file(path)),
         };
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return refuse("the output is a directory; name a file in it with -o");
+            return refuse("the output is a directory", "name a file in it");
         }
         files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
         if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
@@ -164,8 +164,7 @@ impl Destination {
 }
 
 fn exists(path: &Path) -> Error {
-    let error = Error::new("the output exists already").into_existing().in_file(path);
-    error.remedy("add --force to replace it, or name another file with -o")
+    Error::new("the output exists already").of(error::Kind::Exists(error::Wanted::File)).in_file(path)
 }
 
 /// Refuses `len` bytes that the disk of a folder has no room for.
@@ -177,7 +176,7 @@ pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
         Some(available) if available < len => {
             let (needed, available) = (size(len), size(available));
             let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
-            Err(error.into_io().remedy("free some space, or name an output on another disk with -o"))
+            Err(error.of(error::Kind::NoRoom))
         }
         _ => Ok(()), // a file system that does not say is found out by writing
     }
@@ -315,7 +314,7 @@ impl Output {
     fn failed(&self, error: &io::Error) -> Error {
         let failure = Error::io("cannot write", error).in_file(self.path());
         if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-            failure.remedy("free some space, or name a file on another disk with -o")
+            failure.of(error::Kind::NoRoom)
         } else {
             failure
         }
@@ -425,7 +424,6 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         let error = output.publish(false, None).unwrap_err();
         assert!(error.is_existing() && error.to_string().ends_with("out: the output exists already"), "{error}");
-        assert!(error.remedy_text().is_some_and(|remedy| remedy.starts_with("add --force")), "{error:?}");
         assert_eq!(fs::read(&path).unwrap(), b"mine");
     }
 }

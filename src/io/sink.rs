@@ -3,7 +3,7 @@
 
 use super::map::MappedFile;
 use super::output::Output;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crc32fast::Hasher;
 use std::io::{self, Write};
 use std::path::Path;
@@ -126,6 +126,8 @@ impl Sink for ExistingFile<'_> {
                 return Ok(());
             }
         }
-        Err(Error::new("holds other bytes than this command writes").into_existing().in_file(self.path()))
+        Err(Error::new("holds other bytes than this command writes")
+            .of(Kind::Exists(Wanted::Folder))
+            .in_file(self.path()))
     }
 }

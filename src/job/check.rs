@@ -7,7 +7,7 @@ use super::place::Route;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};
 use crate::container::{self, Container, Form, FormatInfo, Metadata};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{self, Plan, Request, Spread, Step};
 use crate::scaled::{ScaledCodes, can_be_codes};
@@ -83,8 +83,8 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
         more => format!(" and {more} more"),
     };
     let copied = if names.is_empty() { String::new() } else { format!("; copied: {}{more}", names.join(", ")) };
-    let error = Error::usage(format!("no tensor becomes {}, so the output has no name of its own{copied}", to.name()));
-    Err(error.remedy("name the output with -o"))
+    let error = Error::new(format!("no tensor becomes {}, so the output has no name of its own{copied}", to.name()));
+    Err(error.of(Kind::Unnamed(Wanted::Any)))
 }
 
 /// Refuses a name for a tensor in a format that has no place for it.

@@ -8,7 +8,7 @@ use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
 use crate::engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output};
 use crate::measure::hash;
@@ -164,7 +164,7 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
     }
     let has_folder = output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists());
     if job.dry_run && !has_folder && !is_named {
-        files.write(output).map_err(|error| error.remedy("name another folder with -o"))?;
+        files.write(output).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
         return Ok(None);
     }
     let destination = Destination::among(files, output, job.existing == IfExists::Replace)?;

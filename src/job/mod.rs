@@ -23,7 +23,7 @@ pub use share::Partition;
 
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
@@ -360,22 +360,14 @@ fn all_of<'a, T, U>(
             }
         }
     }
-    match &refused[..] {
-        [] => Ok(done),
-        _ => Err(summed_up(
-            format!("{} of {} inputs are refused, nothing was written", refused.len(), inputs.len()),
-            &refused,
-        )),
+    if refused.is_empty() {
+        return Ok(done);
     }
+    let what = format!("{} of {} inputs are refused, nothing was written", refused.len(), inputs.len());
+    Err(summed_up(what, refused))
 }
 
-/// One error for several: with their exit code where they have one, else 1.
-pub(crate) fn summed_up(message: String, errors: &[Error]) -> Error {
-    let error = Error::new(message);
-    match errors {
-        [first, rest @ ..] if rest.iter().all(|other| other.exit_code() == first.exit_code()) => {
-            error.with_exit_code(first.exit_code())
-        }
-        _ => error,
-    }
+/// One error for several.
+pub(crate) fn summed_up(message: String, errors: Vec<Error>) -> Error {
+    Error::new(message).of(Kind::Several(errors.into()))
 }

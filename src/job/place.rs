@@ -3,10 +3,10 @@
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, is_standard_output};
-use crate::text::{quoted, shorten};
+use crate::text::shorten;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,15 +35,13 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         return Ok(is_folder.then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
-        let error = Error::usage("is no folder, and the outputs of several inputs go into one").in_file(output);
-        return Err(error.remedy("name a folder with -o"));
+        let error = Error::new("is no folder, and the outputs of several inputs go into one").in_file(output);
+        return Err(error.of(Kind::Unnamed(Wanted::Folder)));
     }
     let is_known = !is_named_as_folder(output) && container::by_extension(output).is_some();
     if is_known || is_named_as_file(output) {
-        let error = Error::usage("is named as a file, and the outputs of several inputs go into a folder");
-        return Err(error
-            .in_file(output)
-            .remedy(format!("for a folder of that name: -o {}", quoted(&output.join("")))));
+        let error = Error::new("is named as a file, and the outputs of several inputs go into a folder");
+        return Err(error.in_file(output).of(Kind::Unnamed(Wanted::At(output.join("")))));
     }
     Ok(Some(output))
 }
@@ -59,8 +57,8 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
             }
         }
         _ if is_stream => {
-            let error = Error::usage("several outputs cannot go to standard output").in_file(output);
-            return Err(error.remedy("name a folder with -o"));
+            let error = Error::new("several outputs cannot go to standard output").in_file(output);
+            return Err(error.of(Kind::Unnamed(Wanted::Folder)));
         }
         _ => {}
     }
@@ -88,7 +86,8 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<
         return Ok(output.to_owned());
     }
     let Some(to) = job.to else {
-        return Err(Error::usage("without --to the output has no name of its own: name it with -o"));
+        let error = Error::new("without a type the output has no name of its own");
+        return Err(error.of(Kind::Unnamed(Wanted::Any)));
     };
     match &source.folder {
         Some(folder) => folder_with_type(folder, to.name()),
@@ -112,8 +111,8 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
         return Err(unknown_format(output));
     }
     if is_file {
-        let error = Error::usage("--max-shard-size writes a folder of shards").in_file(output);
-        return Err(error.remedy("name a folder with -o"));
+        let error = Error::new("is one file, and shards of a limited size go into a folder").in_file(output);
+        return Err(error.of(Kind::Unnamed(Wanted::Folder)));
     }
     Ok(true)
 }
@@ -138,13 +137,9 @@ pub(super) fn container(route: &Route) -> Result<&'static dyn Container> {
 /// # Errors
 /// When it is a file of the input, or another output.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
-    let elsewhere = if job.output.is_some() {
-        "name another folder with -o, or leave -o out: then the type is in the names of the outputs"
-    } else {
-        "name the output, or a folder for several outputs, with -o"
-    };
-    files.check_unread(output).map_err(|error| error.remedy(elsewhere))?;
-    let apart = "convert one of these inputs in a run of its own, with another -o";
+    let elsewhere = if job.output.is_some() { Wanted::FolderOrBeside } else { Wanted::FileOrFolder };
+    files.check_unread(output).map_err(|error| error.of(Kind::Taken(elsewhere)))?;
+    let apart = "convert one of these inputs in a run of its own, to another place";
     files.check_unwritten(output).map_err(|error| error.remedy(apart))
 }
 
@@ -176,8 +171,8 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     let whole = fs::canonicalize(folder).unwrap_or_default();
     let is_of_system = SYSTEM.iter().any(|system| whole.starts_with(system)) && !whole.starts_with("/dev/shm");
     if is_of_system || descriptor(input).is_some() {
-        let error = Error::usage("the folder of the input is no place for the output").in_file(input);
-        return Err(error.remedy("name the output: -o FILE, or -o - for standard output"));
+        let error = Error::new("the folder of the input is no place for the output").in_file(input);
+        return Err(error.of(Kind::Unnamed(Wanted::Stream)));
     }
     check_joins_none(folder, &output).map_err(|error| error.in_file(input))?;
     Ok(output)
@@ -194,7 +189,7 @@ fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     };
     let message =
         format!("{} describes the folder, and a second .safetensors file would make it ambiguous", shorten(&other));
-    Err(Error::new(message).remedy(format!("name an output elsewhere: -o {}", quoted(&elsewhere))))
+    Err(Error::new(message).of(Kind::Taken(Wanted::At(elsewhere))))
 }
 
 /// An input's own name in the folder of outputs.
@@ -234,7 +229,8 @@ fn named(folder: &Path) -> Result<PathBuf> {
 fn folder_with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
     let named = named(folder)?;
     let Some(name) = named.file_name() else {
-        return Err(Error::usage("the folder has no name for the output: name one with -o").in_file(folder));
+        let error = Error::new("the folder has no name for the output").in_file(folder);
+        return Err(error.of(Kind::Unnamed(Wanted::Any)));
     };
     let mut name = name.to_owned();
     name.push("-");

@@ -1,7 +1,7 @@
 //! ONNX Cast: its versions, which pairs of types each takes, and what its attributes mean for the kernels.
 
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kernel::{OutOfRange, RoundMode, Rules};
 use std::str::FromStr;
 
@@ -126,7 +126,7 @@ impl CastAttributes {
         let given = [self.saturate.is_some(), self.round_mode.is_some()]; // in the order of ATTRIBUTES
         for ((name, since), is_given) in ATTRIBUTES.iter().zip(given) {
             if is_given {
-                opset.require(&format!("attribute {name}"), Some(*since)).map_err(Error::into_usage)?;
+                opset.require(&format!("attribute {name}"), Some(*since)).map_err(|error| error.of(Kind::Usage))?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What `--fail-on` refuses: every tensor concerned, with what was counted, and how to keep it from happening.
 
 use super::{Report, TensorReport};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::kernel::{Condition, First, Loss};
 use crate::select::rule_to_keep;
 use crate::text::{counted, shorten};
@@ -28,7 +28,7 @@ impl Report<'_> {
                 .in_file(self.input)
                 .with_details(details)
                 .remedy(self.remedy(&found, conditions))
-                .into_loss(),
+                .of(Kind::Loss),
         )
     }
 

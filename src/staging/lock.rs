@@ -1,6 +1,6 @@
 //! Who may work in a folder, and how the work folder goes when the work is done.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
 use crate::text::quoted;
 use std::fs::{self, File, TryLockError};
@@ -49,7 +49,7 @@ pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
         Ok(()) | Err(TryLockError::WouldBlock) => {
             let folder = work.parent().unwrap_or(work);
             let error = Error::new("another tcast is at work in it").in_file(folder);
-            Err(error.remedy("wait until it is done, or name another folder with -o"))
+            Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::Folder)))
         }
         Err(TryLockError::Error(_)) => Ok(None),
     }

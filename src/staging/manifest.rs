@@ -3,7 +3,7 @@
 use super::Start;
 use super::files::sum_at;
 use crate::container::checkpoint::{StoredPath, is_index, is_inside, is_plain, is_shard_name};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::is_own;
 use crate::text::{hex_digits, shorten};
@@ -125,22 +125,19 @@ impl Manifest {
         let names = before.keys().chain(now.keys());
         let mut differing = names.filter(|name| get(before, name) != get(now, name));
         differing.next().map(|name| {
-            let is_list = before.get(name).is_some_and(Value::is_array);
-            let flag = name.replace('_', "-");
-            let flag = flag.strip_suffix('s').filter(|_| is_list).unwrap_or(&flag); // rules: each was a --rule
-            format!("--{flag} was {}, and is {} now", shorten(&get(before, name)), shorten(&get(now, name)))
+            format!("option '{name}' was {}, and is {} now", shorten(&get(before, name)), shorten(&get(now, name)))
         })
     }
 
     /// Refuses to go on with what was begun otherwise.
     pub(super) fn check_same(&self, now: &Self, start: Start) -> Result<()> {
         let Some(difference) = self.difference(now) else { return Ok(()) };
-        let remedy = if start == Start::Part {
-            "give all parts the same input and options, or begin anew in another folder"
+        let error = Error::new(format!("the conversion in it was begun otherwise: {difference}"));
+        Err(if start == Start::Part {
+            error.remedy("give all parts the same input and options, or begin anew in another folder")
         } else {
-            "give the same input and options, or start anew with --force"
-        };
-        Err(Error::new(format!("the conversion in it was begun otherwise: {difference}")).remedy(remedy))
+            error.remedy("give the same input and options").of(Kind::Stale)
+        })
     }
 
     /// Refuses names that lead out of the folder: the manifest is a file as any other.

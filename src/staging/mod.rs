@@ -22,7 +22,7 @@ pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
 
 use crate::container::{checkpoint, sum_of};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
 use crate::io::open::Links;
 use crate::io::output::{
@@ -122,7 +122,7 @@ fn find(folder: &Path) -> Result<FolderState> {
     };
     if !found.is_dir() {
         let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
-        return Err(error.remedy("name another output with -o"));
+        return Err(error.of(Kind::Taken(Wanted::Any)));
     }
     let work = folder.join(WORK);
     check_folders(&work)?;
@@ -144,23 +144,17 @@ fn find(folder: &Path) -> Result<FolderState> {
 /// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
-    let (message, remedy) = match (found, start) {
-        (FolderState::Unfinished, Start::Anew) if manifest.can_resume() => {
-            ("an unfinished conversion is in it", "add --resume to go on with it, or --force to start anew")
-        }
+    let (message, kind) = match (found, start) {
         (FolderState::Unfinished, Start::Anew) => {
-            ("an unfinished conversion is in it", "add --force to replace it, or name another folder with -o")
+            ("an unfinished conversion is in it", Kind::Unfinished { can_resume: manifest.can_resume() })
         }
-        (FolderState::Other, Start::Anew) => {
-            ("the output exists already", "add --force to replace it, or name another folder with -o")
-        }
+        (FolderState::Other, Start::Anew) => ("the output exists already", Kind::Exists(Wanted::Folder)),
         _ => {
             check_places(folder, manifest)?;
             return Ok(found == FolderState::Other && start != Start::Replace);
         }
     };
-    let error = Error::new(message).in_file(folder).remedy(remedy);
-    Err(if found == FolderState::Other { error.into_existing() } else { error })
+    Err(Error::new(message).of(kind).in_file(folder))
 }
 
 /// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.
@@ -170,7 +164,7 @@ fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
         let is_taken = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
         if let Some(stray) = stray_above(folder, &path).or(is_taken.then_some(&path)) {
             let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
-            return Err(error.remedy("remove it, or name another folder with -o"));
+            return Err(error.remedy("remove it").of(Kind::Taken(Wanted::Folder)));
         }
     }
     Ok(())
@@ -190,7 +184,9 @@ impl Staging {
         source: Option<&Path>,
     ) -> Result<Self> {
         let free = |is_other: bool| {
-            let error = Error::new("another tcast has finished its work in it").in_file(folder).into_existing();
+            let error = Error::new("another tcast has finished its work in it")
+                .in_file(folder)
+                .of(Kind::Exists(Wanted::Folder));
             if is_other { Err(error) } else { Ok(()) }
         };
         check(folder, start, &manifest).and_then(free)?;

@@ -354,7 +354,7 @@ fn a_full_disk_is_told() {
         1,
         "",
         "tcast: error: /dev/full: cannot write: no space left on device\n  \
-         free some space, or name a file on another disk with -o\n",
+         free some space, or name an output on another disk with -o\n",
     );
 }
 
@@ -371,7 +371,7 @@ fn wrong_usage_exits_with_2() {
         ("cast x.npy --to f16 --saturate=maybe", "invalid value 'maybe' for '--saturate[=<BOOL>]'"),
         ("cast x.npy --to f16 --round-mode UP", "invalid value 'UP' for '--round-mode <MODE>'"),
         ("cast x.npy --to f16 --rule w", "a rule is GLOB=DTYPE or GLOB=keep"),
-        ("cast x.npy --rule *=f16", "without --to the output has no name of its own: name it with -o"),
+        ("cast x.npy --rule *=f16", "without a type the output has no name of its own\n  name the output with -o"),
         ("cast x.npy --too f16", "unexpected argument '--too'"),
         ("casts x.npy", "unrecognized subcommand 'casts'"),
         ("cast x.npy --to f16 -j 0", "0 is not in 1..=1024"),

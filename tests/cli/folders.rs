@@ -293,7 +293,7 @@ fn parts_in_any_order_make_what_one_run_makes() {
     assert!(outcome.code == Some(1) && outcome.stderr.contains("shards are not there yet, "), "{outcome:?}");
     let outcome = bench.run("cast llama --to e4m3 --max-shard-size 200KB -o parts --part 1/3");
     let message =
-        "parts: the conversion in it was begun otherwise: --to was \"float8e5m2\", and is \"float8e4m3fn\" now";
+        "parts: the conversion in it was begun otherwise: option 'to' was \"float8e5m2\", and is \"float8e4m3fn\" now";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
     // A part that is run again does nothing anew, and another division of the work does what is missing.
     bench.run(&format!("{cast} --part 3/3 -q")).expect(0, "", "");
@@ -360,9 +360,9 @@ fn a_resume_that_is_not_the_same_is_refused_with_the_difference() {
         outcome.expect(1, "", &message);
     };
     let resume = format!("{line} --resume");
-    refused(&format!("{resume} --exclude w3"), "--exclude was [], and is [\"w3\"] now");
-    refused(&resume.replace("range error", "range wrap"), "--out-of-range was \"error\", and is \"wrap\" now");
-    refused(&format!("{resume} --rule w3=f32"), "--rule was [], and is [\"w3=float32\"] now");
+    refused(&format!("{resume} --exclude w3"), "option 'exclude' was [], and is [\"w3\"] now");
+    refused(&resume.replace("range error", "range wrap"), "option 'out_of_range' was \"error\", and is \"wrap\" now");
+    refused(&format!("{resume} --rule w3=f32"), "option 'rules' was [], and is [\"w3=float32\"] now");
     let s10 = bench.read("in/s10.safetensors");
     bench.write("in/s10.safetensors", &shard(&[("w10", 100.0, 4)]));
     let lengths = (s10.len(), bench.read("in/s10.safetensors").len());

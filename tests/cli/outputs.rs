@@ -155,7 +155,7 @@ fn what_cannot_go_to_standard_output_is_refused() {
         (
             "$tcast cast a.npy --to f16 -o - --max-shard-size 1KB > y",
             2,
-            "-: --max-shard-size writes a folder of shards",
+            "-: is one file, and shards of a limited size go into a folder",
         ),
         ("$tcast promote a.npy b.npy -o - > y", 2, "-: several outputs cannot go to standard output"),
         ("$tcast cast a.npy --to f16 -o - >> a.npy", 1, "-: is a file of the input (a.npy), and would be replaced"),

@@ -259,7 +259,7 @@ fn what_is_no_plain_file_is_written_in_place_or_refused() {
     for device in ["null.npy", "/dev/null"] {
         assert_eq!(cast(device).code, Some(0), "{device}");
     }
-    let remedy = "free some space, or name a file on another disk with -o";
+    let remedy = "free some space, or name an output on another disk with -o";
     let full = format!("tcast: error: full.npy: cannot write: no space left on device\n  {remedy}\n");
     cast("full.npy").expect(1, "", &full);
     cast("socket.npy").expect(1, "", "tcast: error: socket.npy: cannot write: no such device or address\n");

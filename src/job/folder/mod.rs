@@ -14,7 +14,7 @@ use crate::container::checkpoint::{
     CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
     weight_map, with_dtype,
 };
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
@@ -98,7 +98,7 @@ impl<'a> FolderOutput<'a> {
             replaced,
         };
         let is_there = staging::check(path, start, &manifest)?;
-        check_files(path, &manifest, files).map_err(|error| error.remedy("name another folder with -o"))?;
+        check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
         }
@@ -123,7 +123,7 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
         return Ok(());
     }
     let what = if is_within(input, output) { "is the folder of the input" } else { "lies in the folder of the input" };
-    Err(Error::new(format!("the output {what}")).in_file(output).remedy("name a folder elsewhere with -o"))
+    Err(Error::new(format!("the output {what}")).in_file(output).of(Kind::Taken(Wanted::Folder)))
 }
 
 /// The text of the index.
@@ -182,16 +182,17 @@ fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
     let mut named = Vec::new();
     for index in &replaced {
         let map = weight_map(&folder.join(index));
-        let remedy = format!("rm {}, or name another folder with -o", quoted(&folder.join(index)));
-        named.extend(map.map_err(|error| error.remedy(remedy))?.into_values().map(|shard| shard.to_string()));
+        let remedy = format!("rm {}", quoted(&folder.join(index)));
+        let in_the_way = |error: Error| error.remedy(remedy).of(Kind::Taken(Wanted::Folder));
+        named.extend(map.map_err(in_the_way)?.into_values().map(|shard| shard.to_string()));
     }
     for name in there.into_iter().filter(|name| is_shard_name(name)) {
         if !named.contains(&name) && !shards.iter().any(|shard| shard.file == name) {
             let path = folder.join(&name);
-            let remedy = format!("rm {}, or name another folder with -o", quoted(&path));
+            let remedy = format!("rm {}", quoted(&path));
             let error =
                 Error::new("is no shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
-            return Err(error.remedy(remedy));
+            return Err(error.remedy(remedy).of(Kind::Taken(Wanted::Folder)));
         }
         replaced.push(name);
     }

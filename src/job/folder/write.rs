@@ -4,7 +4,7 @@ use super::FolderOutput;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
 use crate::io::sink::{ExistingFile, Summed};
@@ -65,7 +65,7 @@ impl<'a> FolderOutput<'a> {
         let (finished, all) = (work.staging.finished(), work.plans.len());
         if files.iter().any(|file| file.meets(&job.fail_on)) {
             // The caller, which has the whole report, shows what was found.
-            let _ = work.staging.fail(&Error::new("a loss").into_loss());
+            let _ = work.staging.fail(&Error::new("a loss").of(Kind::Loss));
         } else if job.partition.is_none() {
             work.staging.finish()?;
         }
@@ -87,7 +87,7 @@ impl<'a> FolderOutput<'a> {
         };
         if let Some(other) = other {
             let what = format!("the output exists already, and is not what this command writes: {other}");
-            return Err(explain(Error::new(what).into_existing()));
+            return Err(Error::new(what).of(Kind::Exists(Wanted::Folder)).in_file(&self.path));
         }
         let progress = observer.checkpoint(chosen.iter().map(|&at| self.plans[at].source_bytes()).sum());
         let mut files = Vec::new();
@@ -155,7 +155,7 @@ impl<'a> ShardWork<'a, '_> {
             let verified = if recorded.is_some() { self.staging.verify(shard, self.job.threads) } else { Ok(()) };
             match verified {
                 Ok(()) => done.push(recorded),
-                Err(error) if is_ended => return Err(error.remedy("start anew with --force")),
+                Err(error) if is_ended => return Err(error.of(Kind::Stale)),
                 Err(error) => {
                     self.observer.notice(Notice::DoneAgain(&error));
                     done.push(None);

@@ -1,0 +1,56 @@
+//! Kinds of errors: what a program that calls needs to know to say what helps.
+
+use std::path::PathBuf;
+
+/// What is wrong, with what a remedy depends on. The program turns each kind into an exit code, and into the flags that
+/// help; other callers can match on it.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A file is malformed, or a rule forbids the conversion.
+    #[default]
+    Refused,
+    /// The system refused something, which it may not do the next time.
+    System,
+    /// The disk has no room for the output.
+    NoRoom,
+    /// The arguments contradict each other or the input.
+    Usage,
+    /// A loss happened that the caller forbids.
+    Loss,
+    /// The output exists already.
+    Exists(Wanted),
+    /// An unfinished conversion is in the folder of the output.
+    Unfinished {
+        /// Whether the same command can go on with it.
+        can_resume: bool,
+    },
+    /// What was begun in the folder of the output cannot be continued.
+    Stale,
+    /// Something else is where the output would be.
+    Taken(Wanted),
+    /// The output has no name, or the name of something that it cannot be.
+    Unnamed(Wanted),
+    /// Several inputs failed, each with an error of its own.
+    Several(Box<[super::Error]>),
+}
+
+/// What the output should be instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wanted {
+    /// A file, or a folder.
+    Any,
+    /// A file.
+    File,
+    /// A folder.
+    Folder,
+    /// A file, or a folder for several outputs.
+    FileOrFolder,
+    /// A folder, or no name: outputs beside their inputs have the type in their names.
+    FolderOrBeside,
+    /// Standard output, or a file.
+    Stream,
+    /// This file or folder.
+    At(PathBuf),
+}
