@@ -35,7 +35,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         resume: args.shards.resume,
         force_codes: args.force_codes,
         fail_on: fail_on(args),
-        measures: Measures { figures: args.stats || args.report.is_some(), hash: args.hash },
+        measures: Measures { accuracy: args.stats || args.report.is_some(), hash: args.hash },
         ..job(Operator::Cast(attributes), args.to, &args.file, options)
     };
     convert(&Task {

@@ -55,7 +55,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         partition: args.part,
         resume: args.resume,
         fail_on: args.fail_on.clone(),
-        measures: Measures { figures: false, hash: args.hash },
+        measures: Measures { accuracy: false, hash: args.hash },
         ..job(Operator::Dequantize, Some(target), &args.file, options(Some(target), &args.file, &chosen, more))
     };
     let task = Task {

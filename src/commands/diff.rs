@@ -180,7 +180,7 @@ impl<'a> DiffResult<'a> {
             "dtype_b": dtype(b),
             "differing": outcome_or_none.map(|outcome| outcome.differing),
             "first_difference": first,
-            "figures": outcome_or_none.and_then(figures_json),
+            "figures": outcome_or_none.and_then(accuracy_json),
         });
         if let Some((input, tensor)) = b
             && input.name_of(tensor) != line.name
@@ -265,7 +265,7 @@ impl<'a> DiffResult<'a> {
         let differ = all - equal - only_in.iter().sum::<usize>() - unreadable;
         let errors = self.lines.iter().zip(&self.outcomes).filter_map(|(line, outcome)| {
             let outcome = outcome.as_ref().ok().filter(|outcome| outcome.status == Status::ValuesDiffer)?;
-            Some((outcome.figures.as_ref()?.max_abs_error, line.name))
+            Some((outcome.accuracy.as_ref()?.max_abs_error, line.name))
         });
         let largest = errors.reduce(|largest, next| if next.0 > largest.0 { next } else { largest });
         let largest = largest.filter(|(error, _)| *error > 0.0).map_or(String::new(), |(error, name)| {
@@ -281,12 +281,12 @@ impl<'a> DiffResult<'a> {
 }
 
 /// The figures, where every position has its indices beside it.
-fn figures_json(outcome: &Comparison) -> Option<Value> {
-    let mut figures = json!(outcome.figures.as_ref()?);
+fn accuracy_json(outcome: &Comparison) -> Option<Value> {
+    let mut accuracy = json!(outcome.accuracy.as_ref()?);
     let [absolute, relative] = &outcome.largest_at;
-    figures["max_abs_error_index"] = json!(absolute);
-    figures["max_rel_error_index"] = json!(relative);
-    Some(figures)
+    accuracy["max_abs_error_index"] = json!(absolute);
+    accuracy["max_rel_error_index"] = json!(relative);
+    Some(accuracy)
 }
 
 /// How much differs, where it begins, and how far it goes.
@@ -301,12 +301,12 @@ fn told(outcome: &Comparison, line: &DiffRow, with_bits: bool) -> String {
         });
         let _ = write!(text, ", first at {index:?}: {}", shown.join(", "));
     }
-    if let (Some(figures), [Some(at), _]) = (&outcome.figures, &outcome.largest_at)
-        && figures.max_abs_error > 0.0
+    if let (Some(accuracy), [Some(at), _]) = (&outcome.accuracy, &outcome.largest_at)
+        && accuracy.max_abs_error > 0.0
     {
-        let (absolute, relative) = (brief(figures.max_abs_error), brief(figures.max_rel_error));
+        let (absolute, relative) = (brief(accuracy.max_abs_error), brief(accuracy.max_rel_error));
         let _ = write!(text, "; largest absolute error {absolute} at {at:?}, relative {relative}");
-        if let Some(sqnr) = figures.sqnr_db.filter(|sqnr| sqnr.is_finite()) {
+        if let Some(sqnr) = accuracy.sqnr_db.filter(|sqnr| sqnr.is_finite()) {
             let _ = write!(text, ", SQNR {sqnr:.2} dB");
         }
     }

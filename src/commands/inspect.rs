@@ -189,11 +189,11 @@ impl<'a> Listing<'a> {
                 let _ = writeln!(text, "  {}: {}", shorten(key), shorten(value));
             }
         }
-        text + &self.figures(&entries)
+        text + &self.distributions(&entries)
     }
 
     /// The figures of each tensor, and where the values of all lie among the powers of two.
-    fn figures(&self, entries: &[InspectedTensor]) -> String {
+    fn distributions(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
             let _ = writeln!(text, "{}", shorten(entry.input.name_of(entry.tensor)));

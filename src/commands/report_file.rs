@@ -87,7 +87,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     }
     let Ok(output) = checkpoint::probe(report.output) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| {
-        tensor.figures.as_ref().and_then(|figures| figures.sqnr_db).filter(|noise| noise.is_finite())
+        tensor.accuracy.as_ref().and_then(|accuracy| accuracy.sqnr_db).filter(|noise| noise.is_finite())
     };
     let mut worst: Vec<&TensorReport> = report.tensors().filter(|tensor| noise(tensor).is_some()).collect();
     worst.sort_by(|left, right| noise(left).partial_cmp(&noise(right)).unwrap_or(std::cmp::Ordering::Equal));

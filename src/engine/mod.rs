@@ -41,11 +41,11 @@ pub struct Outcome {
     /// The first of its elements that were NaN or infinite before, or met what the plan watches.
     pub firsts: Firsts,
     /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
-    pub figures: Option<Box<Accuracy>>,
+    pub accuracy: Option<Box<Accuracy>>,
 }
 
 /// Converts everything and writes it to `output`; returns, in the order of the plan's steps, what became of each tensor.
-/// With `figures`, every result is compared with its source while both are at hand.
+/// With `with_accuracy`, every result is compared with its source while both are at hand.
 ///
 /// # Errors
 /// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value breaks a rule of the
@@ -57,7 +57,7 @@ pub fn run(
     plan: &Plan,
     output: &dyn Sink,
     threads: usize,
-    figures: bool,
+    with_accuracy: bool,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
     if !output.is_seekable() && plan.steps.iter().flat_map(|step| &step.results).any(|result| result.seal.is_some()) {
@@ -69,7 +69,7 @@ pub fn run(
     let work_len = plan.len + plan.source_bytes();
     // Only a file takes its pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
-    let worker = || Worker::new(plan, output, figures, progress);
+    let worker = || Worker::new(plan, output, with_accuracy, progress);
     let work = |worker: &mut Worker, piece: Vec<PiecePart>| match piece[..] {
         [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
         _ => worker.assemble(&piece),
@@ -86,8 +86,8 @@ pub fn run(
     }
     plan.check_unchanged()?;
     let outcomes = plan.steps.iter().zip(found).map(|(step, StepFindings { counts, firsts, tally, .. })| {
-        let figures = comparer(step, figures).map(|_| Box::new(tally.unwrap_or_default().figures()));
-        Outcome { counts: counts.unwrap_or_default(), firsts, figures }
+        let accuracy = comparer(step, with_accuracy).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
+        Outcome { counts: counts.unwrap_or_default(), firsts, accuracy }
     });
     Ok(outcomes.collect())
 }

@@ -21,7 +21,7 @@ pub(super) struct Worker<'a> {
     output: &'a dyn Sink,
     progress: &'a dyn Progress,
     /// Whether results are compared with their sources.
-    figures: bool,
+    with_accuracy: bool,
     buffer: Vec<u8>,
     /// What is in the buffer: where each run of bytes goes, and how long it is.
     runs: Vec<(u64, usize)>,
@@ -32,9 +32,14 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(plan: &'a Plan<'a>, output: &'a dyn Sink, figures: bool, progress: &'a dyn Progress) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan<'a>,
+        output: &'a dyn Sink,
+        with_accuracy: bool,
+        progress: &'a dyn Progress,
+    ) -> Self {
         let known = (0, Firsts::default());
-        Self { plan, output, progress, figures, buffer: Vec::new(), runs: Vec::new(), ahead: None, known }
+        Self { plan, output, progress, with_accuracy, buffer: Vec::new(), runs: Vec::new(), ahead: None, known }
     }
 
     /// Converts the parts of a piece and writes what lies side by side with one call.
@@ -101,7 +106,7 @@ impl<'a> Worker<'a> {
             found.counts = Some(Box::new(counts));
         }
         let result = if is_plain { source } else { &self.buffer[room] };
-        if let Some(mut comparer) = comparer(step, self.figures) {
+        if let Some(mut comparer) = comparer(step, self.with_accuracy) {
             found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
         }
         if has_checksum(step) {
@@ -189,7 +194,7 @@ impl<'a> Worker<'a> {
         let mut offset = step.target().start;
         let mut hasher = Hasher::new();
         let mut share = Share::new(source.stored_len(), source.tensor.count);
-        let (mut comparer, mut done) = (comparer(step, self.figures), 0);
+        let (mut comparer, mut done) = (comparer(step, self.with_accuracy), 0);
         let mut tally = comparer.as_ref().map(|_| Box::<accuracy::AccuracyTally>::default());
         let is_sealed = step.results[0].seal.is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {

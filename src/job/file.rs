@@ -80,7 +80,7 @@ impl<'a> FileOutput<'a> {
         // An archive that is to be deflated is first written as it was laid out.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
-        let outcomes = engine::run(&self.plan, target, job.threads, job.measures.figures, progress)?;
+        let outcomes = engine::run(&self.plan, target, job.threads, job.measures.accuracy, progress)?;
         self.plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, Some(outcomes));
         let is_refused = report.meets(&job.fail_on);

@@ -88,7 +88,7 @@ pub(crate) enum Publish {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measures {
     /// How far results are from their sources.
-    pub(crate) figures: bool,
+    pub(crate) accuracy: bool,
     /// SHA-256 of both.
     pub(crate) hash: bool,
 }
@@ -214,7 +214,7 @@ impl<'a> Ready<'a> {
 
     /// Does what is planned; `None` where the output exists.
     fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
-        let is_measured = job.measures.figures || !job.fail_on.is_empty();
+        let is_measured = job.measures.accuracy || !job.fail_on.is_empty();
         let written = match self {
             Self::Skip => return Ok(None),
             Self::File(file) if job.dry_run && !is_measured => Ok(Written::file(file.dry_run(output), 0)),

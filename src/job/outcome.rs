@@ -64,8 +64,8 @@ pub struct TensorReport<'a> {
     #[serde(rename = "first_at", skip_serializing_if = "Firsts::is_empty", default)]
     pub firsts: Firsts,
     /// How far its values are from those before, where that was asked for.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub figures: Option<Box<Accuracy>>,
+    #[serde(rename = "figures", skip_serializing_if = "Option::is_none", default)]
+    pub accuracy: Option<Box<Accuracy>>,
     /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
@@ -116,8 +116,8 @@ impl<'a> FileReport<'a> {
 
 impl<'a> TensorReport<'a> {
     fn new(step: &Step<'a>, outcome: Option<Outcome>) -> Self {
-        let (counts, mut firsts, figures) = match outcome {
-            Some(Outcome { counts, firsts, figures }) => (Some(counts), firsts, figures),
+        let (counts, mut firsts, accuracy) = match outcome {
+            Some(Outcome { counts, firsts, accuracy }) => (Some(counts), firsts, accuracy),
             None => (None, Firsts::default(), None),
         };
         let (source, result) = (step.source(), &step.results[0]);
@@ -145,13 +145,14 @@ impl<'a> TensorReport<'a> {
             bytes_out: step.bytes_out(),
             counts,
             firsts,
-            figures: figures.map(|mut figures| {
+            accuracy: accuracy.map(|mut accuracy| {
                 if result.fortran_order {
-                    for index in [&mut figures.max_abs_error_at, &mut figures.max_rel_error_at].into_iter().flatten() {
+                    for index in [&mut accuracy.max_abs_error_at, &mut accuracy.max_rel_error_at].into_iter().flatten()
+                    {
                         *index = row_major(*index, &source.shape);
                     }
                 }
-                figures
+                accuracy
             }),
             sha256_in: None,
             sha256_out: None,
@@ -168,7 +169,7 @@ impl<'a> TensorReport<'a> {
     #[must_use]
     pub fn is_measured(&self) -> bool {
         let can_be = self.is_converted && !self.is_text();
-        self.figures.is_some() || !can_be
+        self.accuracy.is_some() || !can_be
     }
 
     /// Whether one of its values met one of some conditions.
@@ -193,9 +194,9 @@ impl<'a> TensorReport<'a> {
         if !self.firsts.is_empty() {
             value["first_index"] = firsts.map(|(condition, at)| (condition.name().to_owned(), indices(at))).collect();
         }
-        if let Some(figures) = &self.figures {
-            value["figures"]["max_abs_error_index"] = figures.max_abs_error_at.map_or(Value::Null, indices);
-            value["figures"]["max_rel_error_index"] = figures.max_rel_error_at.map_or(Value::Null, indices);
+        if let Some(accuracy) = &self.accuracy {
+            value["figures"]["max_abs_error_index"] = accuracy.max_abs_error_at.map_or(Value::Null, indices);
+            value["figures"]["max_rel_error_index"] = accuracy.max_rel_error_at.map_or(Value::Null, indices);
         }
         value
     }

@@ -243,7 +243,7 @@ impl AccuracyTally {
 
     /// The figures of all that was taken.
     #[must_use]
-    pub(crate) fn figures(&self) -> Accuracy {
+    pub(crate) fn accuracy(&self) -> Accuracy {
         let Self { squared_source: signal, squared_error: noise, .. } = *self;
         let lengths = [signal, self.squared_result].map(Scaled::sqrt);
         let has_length = lengths.iter().all(|length| length.value > 0.0);
@@ -511,25 +511,25 @@ mod tests {
         let results = [1.5, -2.0, 0.25, 1.0, 3.0, f64::INFINITY];
         let mut tally = AccuracyTally::default();
         tally.add(10, &sources, &results, None);
-        let figures = tally.figures();
-        assert_eq!((figures.compared, figures.max_abs_error, figures.max_abs_error_at), (4, 1.0, Some(14)));
-        assert_eq!((figures.max_rel_error, figures.max_rel_error_at), (0.5, Some(10)));
-        assert_eq!(figures.mean_error, Some(-0.0625));
+        let accuracy = tally.accuracy();
+        assert_eq!((accuracy.compared, accuracy.max_abs_error, accuracy.max_abs_error_at), (4, 1.0, Some(14)));
+        assert_eq!((accuracy.max_rel_error, accuracy.max_rel_error_at), (0.5, Some(10)));
+        assert_eq!(accuracy.mean_error, Some(-0.0625));
         let (signal, noise) = (1.0 + 4.0 + 16.0, 0.25 + 0.0625 + 1.0);
-        assert_eq!(figures.sqnr_db, Some(10.0 * f64::log10(signal / noise)));
+        assert_eq!(accuracy.sqnr_db, Some(10.0 * f64::log10(signal / noise)));
         let (product, length) = (1.5 + 4.0 + 12.0, signal * (2.25 + 4.0 + 0.0625 + 9.0));
-        assert!((figures.cosine.unwrap() - product / f64::sqrt(length)).abs() < 1e-15);
+        assert!((accuracy.cosine.unwrap() - product / f64::sqrt(length)).abs() < 1e-15);
     }
 
     #[test]
     fn nothing_lost_has_no_noise() {
         let mut tally = AccuracyTally::default();
         tally.add(0, &[0.0, 3.0], &[0.0, 3.0], None);
-        let figures = tally.figures();
-        assert_eq!((figures.max_abs_error, figures.max_abs_error_at), (0.0, Some(0)));
-        assert_eq!((figures.sqnr_db, figures.is_exact), (Some(f64::INFINITY), true));
-        assert_eq!(figures.cosine, Some(1.0));
-        assert_eq!(AccuracyTally::default().figures().max_abs_error_at, None);
+        let accuracy = tally.accuracy();
+        assert_eq!((accuracy.max_abs_error, accuracy.max_abs_error_at), (0.0, Some(0)));
+        assert_eq!((accuracy.sqnr_db, accuracy.is_exact), (Some(f64::INFINITY), true));
+        assert_eq!(accuracy.cosine, Some(1.0));
+        assert_eq!(AccuracyTally::default().accuracy().max_abs_error_at, None);
     }
 
     #[test]
@@ -545,14 +545,14 @@ mod tests {
             part.add(start as u64, &sources[start..end], &results[start..end], None);
             parts.append(&part);
         }
-        assert_eq!((whole.figures().max_abs_error_at, parts.figures().max_abs_error_at), (Some(700), Some(700)));
-        assert_eq!(whole.figures().compared, 5000);
+        assert_eq!((whole.accuracy().max_abs_error_at, parts.accuracy().max_abs_error_at), (Some(700), Some(700)));
+        assert_eq!(whole.accuracy().compared, 5000);
     }
 
-    fn figures_of(sources: &[f64], results: &[f64]) -> Accuracy {
+    fn accuracy_of(sources: &[f64], results: &[f64]) -> Accuracy {
         let mut tally = AccuracyTally::default();
         tally.add(0, sources, results, None);
-        tally.figures()
+        tally.accuracy()
     }
 
     fn assert_near(found: Option<f64>, wanted: f64) {
@@ -562,49 +562,49 @@ mod tests {
 
     #[test]
     fn squares_beyond_float64_leave_the_figures_right() {
-        let figures = figures_of(&[1e160, 1e160], &[1.0, 1.0]);
-        assert_near(figures.cosine, 1.0);
-        assert_near(Some(figures.sqnr_db.unwrap() + 1.0), 1.0);
-        assert_near(figures_of(&[1e-200, 3e-200], &[1.0, 1.0]).cosine, 4.0 / 20_f64.sqrt());
+        let accuracy = accuracy_of(&[1e160, 1e160], &[1.0, 1.0]);
+        assert_near(accuracy.cosine, 1.0);
+        assert_near(Some(accuracy.sqnr_db.unwrap() + 1.0), 1.0);
+        assert_near(accuracy_of(&[1e-200, 3e-200], &[1.0, 1.0]).cosine, 4.0 / 20_f64.sqrt());
         // Results are right whatever the power of two, down to subnormal numbers, which are exact here.
         let (sources, results) = ([3.0, -5.0, 7.0, 1.0], [3.5, -5.0, 6.0, 1.0]);
-        let plain = figures_of(&sources, &results);
+        let plain = accuracy_of(&sources, &results);
         for exponent in (-1070..=1020).step_by(10) {
             let scaled = [sources, results].map(|values| values.map(|value| times_power_of_two(value, exponent)));
-            let figures = figures_of(&scaled[0], &scaled[1]);
-            assert_eq!(figures.cosine, plain.cosine, "2^{exponent}");
-            assert_near(figures.sqnr_db, plain.sqnr_db.unwrap());
-            assert_eq!(figures.mean_error, plain.mean_error.map(|mean| times_power_of_two(mean, exponent)));
+            let accuracy = accuracy_of(&scaled[0], &scaled[1]);
+            assert_eq!(accuracy.cosine, plain.cosine, "2^{exponent}");
+            assert_near(accuracy.sqnr_db, plain.sqnr_db.unwrap());
+            assert_eq!(accuracy.mean_error, plain.mean_error.map(|mean| times_power_of_two(mean, exponent)));
         }
         // Blocks of any size are added up: the small one does not count, and does no harm.
         let mut sources = vec![1e-300; BLOCK];
         sources.extend(vec![1e300; BLOCK]);
         let results = vec![1e300; 2 * BLOCK];
-        assert_near(figures_of(&sources, &results).cosine, 0.5_f64.sqrt());
-        assert_near(figures_of(&[-1e308, 1e308], &[-1.5e308, 1e308]).mean_error, -0.25e308);
+        assert_near(accuracy_of(&sources, &results).cosine, 0.5_f64.sqrt());
+        assert_near(accuracy_of(&[-1e308, 1e308], &[-1.5e308, 1e308]).mean_error, -0.25e308);
     }
 
     #[test]
     fn errors_beyond_float64_are_infinite_and_read_back() {
-        let figures = figures_of(&[1e-320, 1.0], &[1.0, 1.0]);
-        assert_eq!((figures.max_rel_error, figures.max_rel_error_at), (f64::INFINITY, Some(0)));
-        let text = serde_json::to_string(&figures).unwrap();
+        let accuracy = accuracy_of(&[1e-320, 1.0], &[1.0, 1.0]);
+        assert_eq!((accuracy.max_rel_error, accuracy.max_rel_error_at), (f64::INFINITY, Some(0)));
+        let text = serde_json::to_string(&accuracy).unwrap();
         assert!(text.contains(r#""max_rel_error":"Infinity""#), "{text}");
-        assert_eq!(serde_json::from_str::<Accuracy>(&text).unwrap(), figures);
-        let exact = serde_json::to_string(&figures_of(&[1.0], &[1.0])).unwrap();
+        assert_eq!(serde_json::from_str::<Accuracy>(&text).unwrap(), accuracy);
+        let exact = serde_json::to_string(&accuracy_of(&[1.0], &[1.0])).unwrap();
         assert!(exact.contains(r#""is_exact":true"#) && exact.contains(r#""sqnr_db":"Infinity""#), "{exact}");
-        let without_signal = figures_of(&[0.0], &[1.0]);
+        let without_signal = accuracy_of(&[0.0], &[1.0]);
         assert_eq!((without_signal.sqnr_db, without_signal.is_exact), (None, false));
-        assert_eq!(figures_of(&[f64::NAN], &[f64::NAN]).sqnr_db, None);
+        assert_eq!(accuracy_of(&[f64::NAN], &[f64::NAN]).sqnr_db, None);
     }
 
     #[test]
     fn only_what_did_not_change_is_exact() {
         let infinity = f64::INFINITY;
-        assert!(figures_of(&[1.0, infinity, f64::NAN, 0.0], &[1.0, infinity, -f64::NAN, -0.0]).is_exact);
+        assert!(accuracy_of(&[1.0, infinity, f64::NAN, 0.0], &[1.0, infinity, -f64::NAN, -0.0]).is_exact);
         for changed in [[1.0, 448.0], [f64::NAN, infinity]] {
-            let figures = figures_of(&[1.0, infinity], &changed);
-            assert!(!figures.is_exact && figures.max_abs_error == 0.0, "{changed:?}");
+            let accuracy = accuracy_of(&[1.0, infinity], &changed);
+            assert!(!accuracy.is_exact && accuracy.max_abs_error == 0.0, "{changed:?}");
         }
     }
 
@@ -615,11 +615,11 @@ mod tests {
         let integers = [two_to_53 + 1, 3, -two_to_53 - 1].map(i64::to_le_bytes).concat();
         let floats = [two_to_53 as f64, 3.0, -two_to_53 as f64].map(f64::to_le_bytes).concat();
         let mut comparer = Comparer::new(form(Dtype::Int64), form(Dtype::Float64)).unwrap();
-        let figures = comparer.tally(0, &integers, &floats, 3).figures();
-        assert_eq!((figures.is_exact, figures.max_abs_error, figures.max_abs_error_at), (false, 1.0, Some(0)));
-        assert_eq!(figures.mean_error, Some(0.0));
+        let accuracy = comparer.tally(0, &integers, &floats, 3).accuracy();
+        assert_eq!((accuracy.is_exact, accuracy.max_abs_error, accuracy.max_abs_error_at), (false, 1.0, Some(0)));
+        assert_eq!(accuracy.mean_error, Some(0.0));
         let mut comparer = Comparer::new(form(Dtype::Int64), form(Dtype::Uint64)).unwrap();
-        assert!(!comparer.tally(0, &integers, &integers, 3).figures().is_exact); // -2^53 - 1 wrapped
-        assert!(comparer.tally(0, &integers, &integers, 2).figures().is_exact);
+        assert!(!comparer.tally(0, &integers, &integers, 3).accuracy().is_exact); // -2^53 - 1 wrapped
+        assert!(comparer.tally(0, &integers, &integers, 2).accuracy().is_exact);
     }
 }

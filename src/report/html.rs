@@ -107,7 +107,7 @@ fn head(report: &Report) -> String {
 
 /// The tensor that has the most noise.
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
-    let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_ref()?.sqnr_db?)));
+    let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_ref()?.sqnr_db?)));
     known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 

@@ -232,8 +232,8 @@ impl Report<'_> {
     /// What happened to the values, a line each, each after a line feed.
     fn values(&self) -> String {
         let mut text = String::new();
-        if self.tensors().any(|tensor| tensor.figures.is_some()) {
-            let _ = write!(text, "\n{}", self.figures());
+        if self.tensors().any(|tensor| tensor.accuracy.is_some()) {
+            let _ = write!(text, "\n{}", self.accuracy_table());
         }
         let total = self.total();
         let values: u64 = self.converted().map(TensorReport::elements).sum();
@@ -346,13 +346,13 @@ impl Report<'_> {
     }
 
     /// How far values are from those before, the noisiest tensors first.
-    fn figures(&self) -> String {
+    fn accuracy_table(&self) -> String {
         let mut found: Vec<(&TensorReport, &Accuracy)> =
-            self.tensors().filter_map(|tensor| Some((tensor, tensor.figures.as_deref()?))).collect();
+            self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
         // What has no figure comes before what has no noise.
-        let sqnr = |figures: &Accuracy| figures.sqnr_db.unwrap_or(f64::MAX);
+        let sqnr = |accuracy: &Accuracy| accuracy.sqnr_db.unwrap_or(f64::MAX);
         found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
-        let row = |(tensor, figures): &(&TensorReport, &Accuracy)| {
+        let row = |(tensor, accuracy): &(&TensorReport, &Accuracy)| {
             let error = |error: f64, at: Option<u64>| match at.filter(|_| error > 0.0).and_then(|at| tensor.place(at)) {
                 Some(place) => format!("{} at {place}", brief(error)),
                 None => brief(error),
@@ -360,16 +360,16 @@ impl Report<'_> {
             let number = |number: Option<f64>| number.map_or("-".to_owned(), brief);
             [
                 shorten(&tensor.name),
-                match figures.sqnr_db {
-                    _ if figures.is_exact => "exact".to_owned(),
+                match accuracy.sqnr_db {
+                    _ if accuracy.is_exact => "exact".to_owned(),
                     Some(sqnr) if sqnr.is_finite() => format!("{sqnr:.2} dB"),
                     Some(_) => "no noise".to_owned(), // but Inf or NaN became something else
                     None => "-".to_owned(),
                 },
-                error(figures.max_abs_error, figures.max_abs_error_at),
-                error(figures.max_rel_error, figures.max_rel_error_at),
-                number(figures.mean_error),
-                number(figures.cosine),
+                error(accuracy.max_abs_error, accuracy.max_abs_error_at),
+                error(accuracy.max_rel_error, accuracy.max_rel_error_at),
+                number(accuracy.mean_error),
+                number(accuracy.cosine),
             ]
         };
         let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);

@@ -36,7 +36,7 @@ impl<'a> FolderOutput<'a> {
             let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
             let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
             let nowhere = Destination::nowhere().create()?;
-            let outcomes = engine::run(plan, &nowhere, job.threads, job.measures.figures, &*progress)?;
+            let outcomes = engine::run(plan, &nowhere, job.threads, job.measures.accuracy, &*progress)?;
             Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
         };
         chosen.into_iter().map(measure).collect()
@@ -96,7 +96,7 @@ impl<'a> FolderOutput<'a> {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Job { threads, measures, .. } = *job;
-            let outcomes = engine::run(plan, &ExistingFile(&file), threads, measures.figures, &*progress)
+            let outcomes = engine::run(plan, &ExistingFile(&file), threads, measures.accuracy, &*progress)
                 .map_err(|error| if error.is_existing() { explain(error) } else { error })?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
@@ -143,10 +143,10 @@ impl<'a> ShardWork<'a, '_> {
     /// The shards that were asked for, and how many of them were whole before.
     fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport<'a>>, usize)> {
         // What was done without the measures that are asked for now is done again.
-        let Measures { figures, hash } = self.job.measures;
+        let Measures { accuracy, hash } = self.job.measures;
         let is_measured = |report: &FileReport| {
             let mut tensors = report.tensors.iter();
-            tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!figures || tensor.is_measured()))
+            tensors.all(|tensor| (!hash || tensor.sha256_out.is_some()) && (!accuracy || tensor.is_measured()))
         };
         let mut done: Vec<Option<FileReport>> = Vec::new();
         for shard in chosen.iter().map(|&at| &self.shards[at]) {
@@ -187,7 +187,7 @@ impl<'a> ShardWork<'a, '_> {
         let progress = progress.shard(what, plan.source_bytes());
         let Job { threads, measures, ref fail_on, .. } = *self.job;
         let summed = Summed::new(&output);
-        let outcomes = engine::run(plan, &summed, threads, measures.figures, &*progress)?;
+        let outcomes = engine::run(plan, &summed, threads, measures.accuracy, &*progress)?;
         let sum = summed.sum();
         plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let mut report = FileReport::new(name.clone(), plan, Some(outcomes));

@@ -107,7 +107,7 @@ pub(crate) struct Comparison {
     /// The first of them.
     pub first: Option<Difference>,
     /// How far B is from A, where numbers differ. Sums of squares of 64-bit integers are those of the nearest float64.
-    pub figures: Option<Accuracy>,
+    pub accuracy: Option<Accuracy>,
     /// The indices of the elements with the largest absolute and the largest relative error.
     pub largest_at: [Option<Vec<u64>>; 2],
 }
@@ -116,7 +116,7 @@ impl Comparison {
     /// Without more to say than that.
     #[must_use]
     pub(crate) fn of(status: Status) -> Self {
-        Self { status, differing: 0, first: None, figures: None, largest_at: [None, None] }
+        Self { status, differing: 0, first: None, accuracy: None, largest_at: [None, None] }
     }
 }
 

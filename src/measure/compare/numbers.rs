@@ -252,13 +252,13 @@ impl Look<'_> {
         };
         let first =
             spots.first.map(|(element, elements)| Difference { index: self.sides[0].indices(element), elements });
-        let mut figures = tally.figures();
+        let mut accuracy = tally.accuracy();
         let values = self.values.as_ref().filter(|_| unequal.count > 0);
         let per_element = values.map_or(1, |values| values.per_element as u64);
-        figures.max_abs_error_at = figures.max_abs_error_at.map(|at| at / per_element);
-        figures.max_rel_error_at = figures.max_rel_error_at.map(|at| at / per_element);
-        let largest_at = [figures.max_abs_error_at, figures.max_rel_error_at];
+        accuracy.max_abs_error_at = accuracy.max_abs_error_at.map(|at| at / per_element);
+        accuracy.max_rel_error_at = accuracy.max_rel_error_at.map(|at| at / per_element);
+        let largest_at = [accuracy.max_abs_error_at, accuracy.max_rel_error_at];
         let largest_at = largest_at.map(|at| at.filter(|_| values.is_some()).map(|at| self.sides[0].indices(at)));
-        Comparison { status, differing: spots.count, first, figures: values.map(|_| figures), largest_at }
+        Comparison { status, differing: spots.count, first, accuracy: values.map(|_| accuracy), largest_at }
     }
 }

@@ -152,10 +152,10 @@ impl Tally for Float32Tally {
         self.beside.merge(&other.beside);
     }
 
-    fn stats(mut self) -> Distribution {
+    fn distribution(mut self) -> Distribution {
         self.settle();
         let counts: Vec<_> = self.counts.into_iter().enumerate().collect();
-        self.beside.stats(&FIELDS, &counts, &self.sum.terms())
+        self.beside.distribution(&FIELDS, &counts, &self.sum.terms())
     }
 }
 
@@ -325,11 +325,11 @@ mod tests {
         let lane: Vec<u8> = numbers.iter().flat_map(|bits| bits.to_le_bytes()).collect();
         let mut each = Float32Tally::default();
         lane.as_chunks().0.iter().for_each(|number| each.add_times(*number, 1));
-        let each = each.stats();
+        let each = each.distribution();
         for isa in Isa::available() {
             let mut blocks = Float32Tally::default();
             blocks.add_on(isa, &lane);
-            let blocks = blocks.stats();
+            let blocks = blocks.distribution();
             assert_eq!(blocks, each, "{isa:?}");
             assert_eq!(blocks.mean.map(f64::to_bits), each.mean.map(f64::to_bits), "{isa:?}");
         }

@@ -35,7 +35,7 @@ impl<const SIGNED: bool> Tally for IntegerTally<SIGNED> {
         self.max = self.max.max(other.max);
     }
 
-    fn stats(self) -> Distribution {
+    fn distribution(self) -> Distribution {
         let count = self.counts.iter().sum();
         let some = |number: i128| (count > 0).then_some(Number::Integer(number));
         let (min, max) = (some(self.min), some(self.max));

@@ -171,7 +171,7 @@ impl Work<'_> {
         }
         let kernel = conversion.kernel().expect("numbers to numbers");
         words.tell(kernel, per_word, &mut tally);
-        Ok(tally.stats())
+        Ok(tally.distribution())
     }
 
     /// Reads everything, widened to the type that `T` takes.
@@ -181,7 +181,7 @@ impl Work<'_> {
         for lane in self.read(|lane: &mut BufferedTally<T>, piece: &Piece<1>| self.widen(&conversion, lane, piece))? {
             tally.merge(lane.tally);
         }
-        Ok(tally.stats())
+        Ok(tally.distribution())
     }
 
     /// The first NaN and the first Inf, as far as they are wanted. Few tensors have any, so they are read once more: no

@@ -13,7 +13,7 @@ pub(super) trait Tally: Default + Send {
     fn merge(&mut self, other: Self);
 
     /// The figures; subnormals are for those to count who know the type.
-    fn stats(self) -> Distribution;
+    fn distribution(self) -> Distribution;
 }
 
 /// A tally that takes a number as often as it is there.
@@ -188,13 +188,13 @@ impl Tally for Float64Tally {
         self.beside.merge(&other.beside);
     }
 
-    fn stats(mut self) -> Distribution {
+    fn distribution(mut self) -> Distribution {
         self.settle();
         for (min, max) in self.min.into_iter().zip(self.max) {
             self.beside.widen(min, max);
         }
         let bins = (0..NEGATIVE).map(|field| (field, [self.bins[field], self.bins[NEGATIVE + field]]));
-        stats(self.beside, bins.filter(|(_, [plus, minus])| plus.count + minus.count > 0).collect())
+        distribution(self.beside, bins.filter(|(_, [plus, minus])| plus.count + minus.count > 0).collect())
     }
 }
 
@@ -229,20 +229,20 @@ impl Tally for FewFloats {
         self.beside.merge(&other.beside);
     }
 
-    fn stats(self) -> Distribution {
-        stats(self.beside, self.bins.into_iter().collect())
+    fn distribution(self) -> Distribution {
+        distribution(self.beside, self.bins.into_iter().collect())
     }
 }
 
 /// The figures of float64s: the numbers with either sign of each exponent field that has any, ascending.
-fn stats(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distribution {
+fn distribution(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distribution {
     let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
     let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
         let hidden = |bin: ExponentBin| if field > 0 { i128::from(bin.count) << MANTISSA } else { 0 };
         let [plus, minus] = bins.map(|bin| bin.sum as i128 + hidden(bin));
         (FLOAT64.lowest + field.max(1) as i32 - 1, plus - minus)
     });
-    beside.stats(&FLOAT64, &counts, &terms.collect::<Vec<_>>())
+    beside.distribution(&FLOAT64, &counts, &terms.collect::<Vec<_>>())
 }
 
 /// What counts of exponents and sums do not tell of floats.
@@ -303,7 +303,12 @@ impl Beside {
     }
 
     /// The figures, with the numbers of each exponent field and the terms of their sum, either ascending.
-    pub(super) fn stats(self, fields: &FloatFields, counts: &[(usize, u64)], terms: &[(i32, i128)]) -> Distribution {
+    pub(super) fn distribution(
+        self,
+        fields: &FloatFields,
+        counts: &[(usize, u64)],
+        terms: &[(i32, i128)],
+    ) -> Distribution {
         let subnormals: u64 = self.subnormals.iter().sum();
         let infinite = self.plus_infinite + self.minus_infinite;
         let of = |wanted| counts.iter().filter(|(field, _)| *field == wanted).map(|(_, count)| count).sum::<u64>();

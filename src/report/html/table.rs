@@ -182,8 +182,8 @@ const SQNR: usize = 2;
 
 /// From the left what matters most.
 fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<'a>> {
-    let figures = report.tensors().filter_map(|tensor| tensor.figures.as_ref());
-    let clearest = figures.filter_map(|figures| figures.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
+    let accuracy = report.tensors().filter_map(|tensor| tensor.accuracy.as_ref());
+    let clearest = accuracy.filter_map(|accuracy| accuracy.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
     let of_clearest = if clearest > 0.0 { format!("dB; full bar: {clearest:.2}") } else { "dB".to_owned() };
     let worst = report.tensors().filter_map(lost).max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
     let worst = worst.filter(|(lost, _)| *lost > 0);
@@ -194,7 +194,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     let mut columns = vec![
         text("tensor", Box::new(move |_, tensor| name(tensor, drawn.get(&*tensor.name)))),
         text("became", Box::new(|_, tensor| types(tensor))),
-        column("SQNR", &of_clearest, Order::Smallest, of_figures(move |figures| sqnr(figures, clearest))),
+        column("SQNR", &of_clearest, Order::Smallest, of_accuracy(move |accuracy| sqnr(accuracy, clearest))),
         column(
             "lost",
             &of_worst,
@@ -218,25 +218,30 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     columns.extend(of_condition(report, "input NaN", Condition::InputNan));
     columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
     columns.extend([
-        column("max error", "|y − x|", Order::Largest, of_figures(|figures| error(figures.max_abs_error))),
+        column("max error", "|y − x|", Order::Largest, of_accuracy(|accuracy| error(accuracy.max_abs_error))),
         column(
             "at",
             "position",
             Order::Smallest,
             Box::new(|_, tensor| {
-                place(tensor, |figures| figures.max_abs_error_at.filter(|_| figures.max_abs_error > 0.0))
+                place(tensor, |accuracy| accuracy.max_abs_error_at.filter(|_| accuracy.max_abs_error > 0.0))
             }),
         ),
-        column("max rel. error", "|y − x| / |x|", Order::Largest, of_figures(|figures| error(figures.max_rel_error))),
+        column(
+            "max rel. error",
+            "|y − x| / |x|",
+            Order::Largest,
+            of_accuracy(|accuracy| error(accuracy.max_rel_error)),
+        ),
         column(
             "at",
             "position",
             Order::Smallest,
             Box::new(|_, tensor| {
-                place(tensor, |figures| figures.max_rel_error_at.filter(|_| figures.max_rel_error > 0.0))
+                place(tensor, |accuracy| accuracy.max_rel_error_at.filter(|_| accuracy.max_rel_error > 0.0))
             }),
         ),
-        column("cosine", "", Order::Smallest, of_figures(cosine)),
+        column("cosine", "", Order::Smallest, of_accuracy(cosine)),
         column("inexact", "of values", Order::Largest, of_counts(|counts| counts[Loss::Inexact])),
         text("shape", Box::new(|_, tensor| Cell::text(shorten(&format!("{:?}", tensor.shape))))),
         column(
@@ -255,10 +260,10 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
 }
 
 /// A cell that shows a figure, if there are figures of anything.
-fn of_figures<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
+fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
-        let figures = tensor.figures.as_deref().filter(|figures| figures.compared > 0);
-        figures.map(&cell).unwrap_or_default()
+        let accuracy = tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0);
+        accuracy.map(&cell).unwrap_or_default()
     })
 }
 
@@ -289,9 +294,9 @@ fn types(tensor: &TensorReport) -> Cell {
     })
 }
 
-fn sqnr(figures: &Accuracy, clearest: f64) -> Cell {
-    match figures.sqnr_db {
-        _ if figures.is_exact => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
+fn sqnr(accuracy: &Accuracy, clearest: f64) -> Cell {
+    match accuracy.sqnr_db {
+        _ if accuracy.is_exact => Cell::number("exact".to_owned(), f64::INFINITY).with_bar(1.0),
         Some(f64::INFINITY) => Cell::number("no noise".to_owned(), f64::MAX).with_bar(1.0),
         Some(db) if db.is_nan() => Cell::default(),
         Some(db) => Cell::number(if db.is_finite() { format!("{db:.2}") } else { significant(db, 4) }, db)
@@ -302,7 +307,7 @@ fn sqnr(figures: &Accuracy, clearest: f64) -> Cell {
 
 /// The ratio of signal to noise; infinite where there is no noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
-    sqnr(tensor.figures.as_deref().filter(|figures| figures.compared > 0)?, 1.0).key
+    sqnr(tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)?, 1.0).key
 }
 
 /// How many values were lost, and of how many; `None` where it is not known, or there are none.
@@ -321,7 +326,7 @@ fn error(error: f64) -> Cell {
 
 /// Where an element is, if there is one.
 fn place(tensor: &TensorReport, element: impl Fn(&Accuracy) -> Option<u64>) -> Cell {
-    at(tensor, tensor.figures.as_deref().and_then(element))
+    at(tensor, tensor.accuracy.as_deref().and_then(element))
 }
 
 /// The indices of an element, if there is one.
@@ -349,9 +354,9 @@ fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) 
     columns
 }
 
-fn cosine(figures: &Accuracy) -> Cell {
+fn cosine(accuracy: &Accuracy) -> Cell {
     let shown = |cosine| Cell::number(format!("{cosine:.6}"), cosine);
-    figures.cosine.filter(|cosine| !cosine.is_nan()).map(shown).unwrap_or_default()
+    accuracy.cosine.filter(|cosine| !cosine.is_nan()).map(shown).unwrap_or_default()
 }
 
 fn bytes(count: u64) -> Cell {
