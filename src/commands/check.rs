@@ -10,7 +10,7 @@ use crate::measure::hash::of_tensor;
 use crate::plan::source_form;
 use crate::progress;
 use crate::report::TensorReport;
-use crate::text::{counted, shorten};
+use crate::text::{columns, counted, shorten};
 use crate::threads::each;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -55,15 +55,14 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
         });
         print_json(&document)?;
     } else if !args.quiet {
-        let width = wrong.iter().map(|(name, _)| shorten(name).chars().count()).max().unwrap_or(0);
-        let rows = wrong.iter().map(|(name, wrong)| format!("  {:width$}  {wrong}\n", shorten(name)));
+        let rows: Vec<[String; 2]> = wrong.iter().map(|(name, wrong)| [shorten(name), wrong.to_string()]).collect();
         let all = lines.len();
         let tensors = counted(all as u64, "tensor");
         let summary = match wrong.len() {
             0 => format!("{tensors} {} as the report says", if all == 1 { "is" } else { "are" }),
             count => format!("{tensors}: {} as the report says, {count} not", all - count),
         };
-        print(&(rows.collect::<String>() + &summary))?;
+        print(&(columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &summary))?;
     }
     Ok(wrong.is_empty())
 }

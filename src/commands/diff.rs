@@ -11,7 +11,7 @@ use crate::measure::compare::{self, CompareOptions, Comparison, Difference, File
 use crate::plan;
 use crate::progress;
 use crate::select::Selection;
-use crate::text::{brief, counted, shorten};
+use crate::text::{brief, columns, counted, shorten};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -217,9 +217,7 @@ impl<'a> DiffResult<'a> {
             Some([shorten(line.name), word, more])
         });
         let rows: Vec<[String; 3]> = rows.collect();
-        let [names, words] = [0, 1].map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0));
-        let shown = rows.iter().map(|[name, word, more]| format!("  {name:names$}  {word:words$}  {more}\n"));
-        shown.collect::<String>() + &self.summary()
+        columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &self.summary()
     }
 
     /// What differs in a word or two, and the rest of it.

@@ -11,7 +11,7 @@ use crate::plan;
 use crate::progress;
 use crate::report::serialize_with;
 use crate::select::Selection;
-use crate::text::{brief, counted, path_text, shorten, size, visible};
+use crate::text::{brief, columns, counted, path_text, shorten, size, visible};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -326,20 +326,7 @@ fn line_of(stats: &Distribution, shape: &[u64]) -> String {
     if firsts.is_empty() { text } else { text + "\n  " + &firsts.join("  ") }
 }
 
-/// Rows in columns, two spaces from the margin and apart; the fourth is a size.
+/// Rows in columns; the fourth is a size.
 fn table(rows: &[[String; 5]]) -> String {
-    let widths: Vec<usize> =
-        (0..5).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
-    let line = |row: &[String; 5]| {
-        let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
-        let cells: Vec<String> = cells
-            .map(
-                |(column, (cell, &width))| {
-                    if column == 3 { format!("{cell:>width$}") } else { format!("{cell:width$}") }
-                },
-            )
-            .collect();
-        format!("  {}", cells.join("  ")).trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    columns(rows, &[3]).map(|line| line + "\n").collect()
 }

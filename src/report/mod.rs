@@ -12,7 +12,7 @@ use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
 use crate::operator::Operator;
 use crate::select::KeptReason;
-use crate::text::{brief, counted, path_text, shorten, size};
+use crate::text::{brief, columns, counted, path_text, share, shorten, size, width};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -211,7 +211,9 @@ impl Report<'_> {
             };
             if all > 1 {
                 let rows = self.rows();
-                let _ = write!(text, "\n{}", lines(&rows[..rows.len().min(FEW_ROWS)], "  "));
+                for line in lines(&rows[..rows.len().min(FEW_ROWS)]) {
+                    let _ = write!(text, "\n{line}");
+                }
                 if rows.len() > FEW_ROWS {
                     let more = counted((rows.len() - FEW_ROWS) as u64, "more row");
                     let _ = write!(text, "\n  ... and {more}, which --dry-run shows");
@@ -239,8 +241,7 @@ impl Report<'_> {
         let values: u64 = self.converted().map(TensorReport::elements).sum();
         // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
         for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
-            let share = total[loss] as f64 / values as f64 * 100.0;
-            let share = if share < 0.01 { "under 0.01%".to_owned() } else { format!("{share:.2}%") };
+            let share = share(total[loss], values);
             let _ = write!(text, "\n  {} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
         }
         let bools = self.converted().filter(|tensor| (tensor.from, tensor.to) == (Dtype::Bool, Dtype::Bool));
@@ -307,7 +308,7 @@ impl Report<'_> {
     /// A table of what would become what.
     #[must_use]
     pub fn table(&self) -> String {
-        lines(&self.rows(), "")
+        lines(&self.rows()).iter().map(|line| &line[2..]).collect::<Vec<_>>().join("\n")
     }
 
     /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
@@ -374,16 +375,10 @@ impl Report<'_> {
         };
         let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);
         let rows: Vec<[String; 6]> = std::iter::once(head).chain(found.iter().take(FEW_ROWS).map(row)).collect();
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let widths = [0, 1, 2, 3, 4, 5].map(width);
-        let line = |row: &[String; 6]| {
-            let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-            format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
-        };
         let more = found.len().saturating_sub(FEW_ROWS);
         let more =
             if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
-        rows.iter().map(line).collect::<Vec<_>>().join("\n") + &more
+        columns(&rows, &[]).collect::<Vec<_>>().join("\n") + &more
     }
 }
 
@@ -455,18 +450,14 @@ fn pattern(name: &str) -> String {
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Rows in columns two spaces apart; the last two are sizes, before and after.
-fn lines(rows: &[[String; 6]], margin: &str) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [0, 1, 2, 3, 4, 5].map(width);
-    let line = |row: &[String; 6]| {
-        let cells = row[..4].iter().zip(widths).filter(|(_, width)| *width > 0);
-        let cells: Vec<String> = cells.map(|(cell, width)| format!("{cell:width$}  ")).collect();
-        let [.., before, after] = row;
-        let [.., wide_before, wide_after] = widths;
-        format!("{margin}{}{before:>wide_before$} -> {after:>wide_after$}", cells.concat())
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+/// Rows in columns; the last two are sizes, before and after.
+fn lines(rows: &[[String; 6]]) -> Vec<String> {
+    let [wide_before, wide_after] = [4, 5].map(|column| width(rows.iter().map(|row| &*row[column])));
+    let rows = rows.iter().map(|[name, count, shape, types, before, after]| {
+        let sizes = format!("{before:>wide_before$} -> {after:>wide_after$}");
+        [name, count, shape, types, &sizes].map(String::clone)
+    });
+    columns(&rows.collect::<Vec<_>>(), &[]).collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::Histogram;
 use crate::dtype::{Class, Dtype, FloatFormat};
+use crate::text::share;
 use anstyle::{AnsiColor, Style};
 use std::fmt::Write as _;
 
@@ -167,15 +168,6 @@ impl FormatRange {
 
 /// Columns of a share.
 const SHARE: usize = 7;
-
-fn share(count: u64, total: u64) -> String {
-    let percent = count as f64 / total as f64 * 100.0;
-    match count {
-        0 => "0%".to_owned(),
-        _ if percent < 0.01 => "< 0.01%".to_owned(),
-        _ => format!("{percent:.2}%"),
-    }
-}
 
 fn power(exponent: i32) -> String {
     format!("2^{exponent}")
