@@ -19,7 +19,12 @@ A tensor is equal where type, shape and bits are. Values of different types are 
 equal what is not. NaN equals NaN, and 0 equals -0: such tensors have equal values and other bits, which is a difference, \
 unless there is a --tolerance or --rtol. Where values differ, the errors are those of B against A: the largest absolute and \
 relative error, and the ratio of signal to noise (SQNR). The first difference is the first as the elements lie in the \
-files, or in rows, where one of them is column-major.",
+files, or in rows, where one of them is column-major.
+
+A weight that is stored as codes and scales is one tensor, and its values are compared. Beside a tensor of bfloat16, \
+float16 or float32, they are the values of that type that its own library computes, as tcast dequantize writes them; beside \
+anything else, two quantized weights of different layouts for instance, the exact products rounded once to float32. Scales \
+of activations are compared if both sides have them.",
     override_usage = "tcast diff [OPTIONS] <A> <B>
        tcast diff [OPTIONS] --report <FILE> <OUT>",
     after_help = "Example: tcast diff before.npy after.npy --tolerance 1e-3
@@ -33,6 +38,8 @@ files, or in rows, where one of them is column-major.",
       two folders of shards, and what counts as equal
   tcast diff codes.npy codes.npy --from float8e4m3fn
       says what opaque bytes mean
+  tcast diff llama llama-fp8
+      how far a quantized checkpoint is from its source
 
 Reports:
   tcast cast model.safetensors --to f16 --hash --report r.json
@@ -44,7 +51,9 @@ Reports:
 JSON:
   schema 1, tcast (its version), a, b, tolerance, rtol (null if none), is_equal,
   counts (how many tensors have each status), and tensors, each with name (in_b: its
-  name there, if that is another), status, shape_a, shape_b, dtype_a, dtype_b,
+  name there, if that is another), status, shape_a, shape_b, dtype_a, dtype_b
+  (of a quantized weight what it is decoded to; layout_a and layout_b say how it is
+  stored),
   differing (elements that differ by more than the tolerance; where none does,
   those whose bits differ), first_difference (null, or index, a, b, bits_a,
   bits_b) and figures (null, or those of cast --stats, with B as the result;

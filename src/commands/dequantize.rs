@@ -7,9 +7,10 @@ use super::{check_matched, finish, warn};
 use crate::cli::{DequantizeArgs, RoundingArg};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, Job, JobInput, Measures, Quantized};
+use crate::job::{self, Decoding, Job, JobInput, Measures};
 use crate::operator::Operator;
 use crate::quant::Arithmetic;
+use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{counted, shorten};
 use clap::ValueEnum;
@@ -27,17 +28,17 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let console = Console { is_quiet: args.file.quiet };
     let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
     let source = opened.first().expect("clap requires a model");
-    let quantized = Quantized::find(source)?;
-    let target = args.to.unwrap_or_else(|| quantized.default_target());
+    let model = LogicalCheckpoint::open(source)?;
+    let target = args.to.unwrap_or_else(|| model.default_target());
     let wanted = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
-    let names: Vec<&str> = quantized.names().collect();
+    let names: Vec<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
     check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;
     let arithmetic = match args.arithmetic {
         RoundingArg::Library => Arithmetic::Library,
         RoundingArg::Exact => Arithmetic::Exact,
     };
-    let decoding = quantized.decode(&wanted, target, arithmetic, args.keep_activation_scales)?;
+    let decoding = Decoding::new(&model, &wanted, target, arithmetic, args.keep_activation_scales)?;
     if !args.file.quiet && !decoding.left_out.is_empty() {
         let (count, first) = (decoding.left_out.len() as u64, shorten(&decoding.left_out[0]));
         let scales = counted(count, "scale");

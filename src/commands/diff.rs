@@ -1,17 +1,18 @@
 //! `tcast diff`: how two files or folders of shards differ.
 
 use super::check::check;
-use super::{check_matched, print, print_json, threads};
+use super::{check_matched, print, print_json, threads, warn};
 use crate::cli::DiffArgs;
-use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Form, Tensor};
+use crate::container::checkpoint;
+use crate::container::{Elements, Form};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::measure::compare::{self, CompareOptions, Comparison, Difference, FileTensor, Status};
+use crate::measure::compare::{self, CompareOptions, Comparison, Difference, Status};
 use crate::plan;
 use crate::progress;
+use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
 use crate::select::Selection;
-use crate::text::{brief, columns, counted, shorten};
+use crate::text::{brief, columns, counted, path_text, shorten};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -35,7 +36,11 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     let Some(b) = &args.b else { return Err(Error::usage("name what to compare with")) };
     let (a, b) = (checkpoint::open(&args.a)?, checkpoint::open(b)?);
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
-    let lines = matched(&a, &b, args)?;
+    let models = [&a, &b].map(LogicalCheckpoint::probe);
+    if !args.quiet {
+        models.iter().for_each(tell_problems);
+    }
+    let lines = matched(&models, args)?;
     let comparison = DiffResult::new(args, lines);
     a.check_unchanged()?;
     b.check_unchanged()?;
@@ -61,28 +66,63 @@ fn tolerance(args: &DiffArgs) -> Option<compare::Tolerance> {
 /// A tensor of A, of B, or of both.
 struct DiffRow<'a> {
     name: &'a str,
-    sides: [Option<FileTensor<'a>>; 2],
+    sides: [Option<ModelTensor<'a>>; 2],
+}
+
+/// Warns where it is not known which tensors are quantized weights.
+fn tell_problems(model: &LogicalCheckpoint) {
+    let Some(problem) = model.found.problems.first() else { return };
+    let more = match model.found.problems.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {} more like this)", counted(more as u64, "problem")),
+    };
+    let path = path_text(&model.source.path);
+    warn(&format!("{path}: {}{more}: such tensors are compared as they are stored", problem.error));
+}
+
+/// The tensors of a side that are compared, and whether the other side may lack them: scales of activations are no values of
+/// the model.
+fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<(ModelTensor<'a>, bool)> {
+    let tensor = |(at, membership)| {
+        let stored = || {
+            let (input, tensor) = model.file_tensor(at);
+            ModelTensor::Stored(input, tensor)
+        };
+        match membership {
+            Membership::Plain => Some((stored(), false)),
+            Membership::Codes(number) => Some((ModelTensor::Weight(model, &model.found.weights[number]), false)),
+            Membership::ActivationScale { .. } => Some((stored(), true)),
+            Membership::Part | Membership::Marker => None,
+        }
+    };
+    model.memberships().into_iter().enumerate().filter_map(tensor).collect()
 }
 
 /// The tensors that are chosen, in the order of A; then those that only B has.
-fn matched<'a>(a: &'a Checkpoint, b: &'a Checkpoint, args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
-    let (in_a, in_b): (Vec<FileTensor>, Vec<FileTensor>) = (a.tensors().collect(), b.tensors().collect());
-    let name = |(input, tensor): FileTensor<'a>| input.name_of(tensor);
-    let lines = if let ([a], [b]) = (&in_a[..], &in_b[..]) {
-        vec![DiffRow { name: name(*a), sides: [Some(*a), Some(*b)] }]
+fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
+    let [in_a, in_b] = models.each_ref().map(tensors_of);
+    let only = |tensors: &[(ModelTensor<'a>, bool)]| {
+        let mut needed = tensors.iter().filter(|(_, is_optional)| !is_optional).map(|(tensor, _)| *tensor);
+        needed.next().filter(|_| needed.next().is_none())
+    };
+    let lines = if let (Some(a), Some(b)) = (only(&in_a), only(&in_b)) {
+        vec![DiffRow { name: a.name(), sides: [Some(a), Some(b)] }]
     } else {
         let mut others: HashMap<&str, VecDeque<usize>> = HashMap::new();
-        for (at, found) in in_b.iter().enumerate() {
-            others.entry(name(*found)).or_default().push_back(at);
+        for (at, (tensor, _)) in in_b.iter().enumerate() {
+            others.entry(tensor.name()).or_default().push_back(at);
         }
-        let mut only_in_b: Vec<Option<FileTensor>> = in_b.iter().copied().map(Some).collect();
+        let mut only_in_b: Vec<_> = in_b.into_iter().map(Some).collect();
         let mut lines = Vec::new();
-        for found in in_a {
-            let other = others.get_mut(name(found)).and_then(VecDeque::pop_front).and_then(|at| only_in_b[at].take());
-            lines.push(DiffRow { name: name(found), sides: [Some(found), other] });
+        for (tensor, is_optional) in in_a {
+            let name = tensor.name();
+            let other = others.get_mut(name).and_then(VecDeque::pop_front).and_then(|at| only_in_b[at].take());
+            if other.is_some() || !is_optional {
+                lines.push(DiffRow { name, sides: [Some(tensor), other.map(|(other, _)| other)] });
+            }
         }
-        let rest = only_in_b.into_iter().flatten();
-        lines.extend(rest.map(|found| DiffRow { name: name(found), sides: [None, Some(found)] }));
+        let rest = only_in_b.into_iter().flatten().filter(|(_, is_optional)| !is_optional);
+        lines.extend(rest.map(|(tensor, _)| DiffRow { name: tensor.name(), sides: [None, Some(tensor)] }));
         lines
     };
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
@@ -108,7 +148,7 @@ impl<'a> DiffResult<'a> {
     /// Reads all values.
     fn new(args: &'a DiffArgs, lines: Vec<DiffRow<'a>>) -> Self {
         let bytes = lines.iter().filter_map(|line| match line.sides {
-            [Some((_, a)), Some((_, b))] if a.shape == b.shape => Some(a.data.stored_len() + b.data.stored_len()),
+            [Some(a), Some(b)] if a.shape() == b.shape() => Some(a.stored_len() + b.stored_len()),
             _ => None,
         });
         let progress = progress::shown("comparing", bytes.sum(), args.quiet);
@@ -165,7 +205,7 @@ impl<'a> DiffResult<'a> {
 
     fn tensor_json(&self, line: &DiffRow, outcome: &Result<Comparison>) -> Value {
         let [a, b] = line.sides;
-        let dtype = |side: Option<FileTensor>| side.and_then(|(_, tensor)| self.dtype(tensor)).map(Dtype::name);
+        let dtype = |side: Option<ModelTensor>| side.and_then(|tensor| self.dtype(line, tensor)).map(Dtype::name);
         let outcome_or_none = outcome.as_ref().ok();
         let first = outcome_or_none.and_then(|outcome| outcome.first.as_ref()).map(|Difference { index, elements }| {
             let [a, b] = elements;
@@ -174,18 +214,21 @@ impl<'a> DiffResult<'a> {
         let mut value = json!({
             "name": line.name,
             "status": outcome_or_none.map_or("unreadable", |outcome| outcome.status.name()),
-            "shape_a": a.map(|(_, tensor)| &tensor.shape),
-            "shape_b": b.map(|(_, tensor)| &tensor.shape),
+            "shape_a": a.map(ModelTensor::shape),
+            "shape_b": b.map(ModelTensor::shape),
             "dtype_a": dtype(a),
             "dtype_b": dtype(b),
             "differing": outcome_or_none.map(|outcome| outcome.differing),
             "first_difference": first,
             "figures": outcome_or_none.and_then(accuracy_json),
         });
-        if let Some((input, tensor)) = b
-            && input.name_of(tensor) != line.name
-        {
-            value["in_b"] = json!(input.name_of(tensor));
+        if let Some(tensor) = b.filter(|tensor| tensor.name() != line.name) {
+            value["in_b"] = json!(tensor.name());
+        }
+        for (key, side) in [("layout_a", a), ("layout_b", b)] {
+            if let Some(ModelTensor::Weight(_, weight)) = side {
+                value[key] = json!(weight.layout.name);
+            }
         }
         if let Err(error) = outcome {
             value["error"] = json!(error.to_string());
@@ -193,16 +236,25 @@ impl<'a> DiffResult<'a> {
         value
     }
 
-    /// The type of a tensor, `--from` heeded; `None` where that is not known.
-    fn dtype(&self, tensor: &Tensor) -> Option<Dtype> {
-        plan::source_form(tensor, self.args.from).ok().map(Form::dtype)
+    /// The type of a tensor, `--from` heeded, or the one that a weight is decoded to; `None` where that is not known.
+    fn dtype(&self, line: &DiffRow, tensor: ModelTensor) -> Option<Dtype> {
+        match tensor {
+            ModelTensor::Stored(_, tensor) => plan::source_form(tensor, self.args.from).ok().map(Form::dtype),
+            ModelTensor::Weight(..) => {
+                let [a, b] = line.sides.map(|side| side.unwrap_or(tensor));
+                Some(compare::decoding([a, b], self.args.from).0)
+            }
+        }
     }
 
-    /// As [`Self::dtype`], in words.
-    fn type_name(&self, tensor: &Tensor) -> String {
-        match (self.dtype(tensor), tensor.elements) {
-            (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
-            (dtype, _) => dtype.map_or("unknown", Dtype::name).to_owned(),
+    /// The type of a tensor in words, or how a weight is quantized.
+    fn type_name(&self, tensor: ModelTensor) -> String {
+        match tensor {
+            ModelTensor::Weight(_, weight) => weight.layout.name.to_owned(),
+            ModelTensor::Stored(_, stored) => match (plan::source_form(stored, self.args.from), stored.elements) {
+                (Err(_), Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
+                (form, _) => form.map_or("unknown", |form| form.dtype().name()).to_owned(),
+            },
         }
     }
 
@@ -222,13 +274,13 @@ impl<'a> DiffResult<'a> {
 
     /// What differs in a word or two, and the rest of it.
     fn row(&self, line: &DiffRow, outcome: &Comparison) -> [String; 2] {
-        let [a, b] = line.sides.map(|side| side.map(|(_, tensor)| tensor));
-        let described = |tensor: Option<&Tensor>| {
-            tensor.map_or(String::new(), |tensor| format!("{} {:?}", self.type_name(tensor), tensor.shape))
+        let [a, b] = line.sides;
+        let described = |tensor: Option<ModelTensor>| {
+            tensor.map_or(String::new(), |tensor| format!("{} {:?}", self.type_name(tensor), tensor.shape()))
         };
         let types = [a, b].map(|side| side.map_or(String::new(), |tensor| self.type_name(tensor)));
         let both = types.join(", ");
-        let is_text = [a, b].into_iter().flatten().any(|tensor| self.dtype(tensor) == Some(Dtype::String));
+        let is_text = [a, b].into_iter().flatten().any(|tensor| self.dtype(line, tensor) == Some(Dtype::String));
         let (what, more) = match outcome.status {
             Status::BitsDiffer => ("bits differ", told(outcome, line, true)),
             Status::ValuesDiffer if types[0] == types[1] => ("values differ", told(outcome, line, false)),
@@ -289,7 +341,7 @@ fn accuracy_json(outcome: &Comparison) -> Option<Value> {
 
 /// How much differs, where it begins, and how far it goes.
 fn told(outcome: &Comparison, line: &DiffRow, with_bits: bool) -> String {
-    let count = line.sides[0].map_or(0, |(_, tensor)| tensor.count);
+    let count = line.sides[0].map_or(0, |tensor| tensor.shape().iter().product());
     let mut text = format!("{} of {count}", outcome.differing);
     if let Some(Difference { index, elements }) = &outcome.first {
         let shown = elements.each_ref().map(|element| match &element.bits {

@@ -11,7 +11,7 @@ use crate::measure::accuracy;
 use crate::plan::{Direct, Plan, Step};
 use crate::progress::Progress;
 use crate::quant::Decoder;
-use crate::read::{MappedBytes, Share};
+use crate::read::{MappedBytes, Share, decode_rows};
 use crc32fast::Hasher;
 use std::ops::Range;
 
@@ -129,14 +129,9 @@ impl<'a> Worker<'a> {
         target: &Range<u64>,
     ) -> Result<(StepFindings, u64)> {
         let room = self.room(target)?;
-        let mut parts = Vec::with_capacity(step.sources.len());
-        for (source, range) in step.sources.iter().zip(decoder.part_ranges(part.start..part.end)) {
-            let mapped = source.mapped().expect("the plan takes parts that are mapped");
-            mapped.read(range.start as usize..range.end as usize).map_err(|error| source.error(error))?;
-            parts.push(&mapped.file[mapped.range]);
-        }
         let result = &mut self.buffer[room];
-        let tally = decoder.decode(part.start..part.end, &parts, result).map_err(|error| step.error(error))?;
+        let tally = decode_rows(decoder, &step.sources, part.start..part.end, result);
+        let tally = tally.map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
         let mut found = StepFindings { counts: Some(Box::new(counts)), ..StepFindings::default() };
         let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];

@@ -15,7 +15,7 @@ mod outcome;
 mod place;
 mod share;
 
-pub(crate) use decoding::{Decoding, Quantized};
+pub(crate) use decoding::Decoding;
 pub(crate) use folder::{Finished, finish};
 pub(crate) use observer::{Notice, Observer, ShardProgress};
 pub use outcome::{FileReport, TensorReport};

@@ -158,7 +158,7 @@ fn choose_weight<'a>(
     weight: &QuantizedWeight,
     name: Cow<'a, str>,
 ) -> Result<Chosen<'a>> {
-    if let Some(part) = sources.iter().find(|part| part.mapped().is_none_or(|mapped| mapped.checksum.is_some())) {
+    if let Some(part) = sources.iter().find(|part| !part.is_plain()) {
         return Err(part.error(Error::new("parts of quantized weights are read from .safetensors files only")));
     }
     let dtype = weight.decoder.target();

@@ -48,7 +48,7 @@ pub use layout::{
     ScaleOrder, Zeros,
 };
 pub use parts::{Parameters, Part};
-pub use recognize::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, probe, recognize};
+pub use recognize::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize};
 pub use steps::Arithmetic;
 pub use table::{LAYOUTS, find};
 pub use tally::DecodeTally;

@@ -19,7 +19,7 @@ pub struct Part<'a> {
 }
 
 /// What the shapes of the parts do not tell: it is in config.json, in the names of the layout, or in tensors of a few bytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     /// The shape of the weight where that of the codes leaves it open: `weight_shape` of compressed-tensors, `shape` of
     /// bitsandbytes' `quant_state`, what the model says of a padded `ComfyUI` weight.

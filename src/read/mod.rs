@@ -1,13 +1,19 @@
-//! The reader that every command shares: stored tensors, in pieces, by several threads, in order.
+//! The reader that every command shares: tensors in pieces, by several threads, in order.
 //!
-//! A [`SourceTensor`] is a tensor with the file that holds it. [`Zip`] reads some of them side by side; statistics and
-//! comparisons are its consumers. The engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`], and
-//! hashes come from [`SourceTensor::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
+//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`LogicalCheckpoint`] knows which stored tensors of a checkpoint
+//! make quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the values of a weight, which
+//! are decoded row by row. [`Zip`] reads some of them side by side; statistics and comparisons are its consumers. The
+//! engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and [`decode_rows`], and hashes come
+//! from [`SourceTensor::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
 //!
 //! [`in_order`]: crate::threads::in_order
 
+mod checkpoint;
+mod logical;
 mod zip;
 
+pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
+pub(crate) use logical::{LogicalTensor, WeightSource, decode_rows};
 pub(crate) use zip::{Piece, Zip};
 
 use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices};
@@ -65,6 +71,11 @@ impl<'a> SourceTensor<'a> {
         let Data::Mapped { file, range, checksum } = &self.tensor.data else { return None };
         let (file, checksum) = (&self.files[*file], checksum.as_deref());
         (!self.is_transposed).then(|| MappedBytes { file, range: range.clone(), checksum })
+    }
+
+    /// Whether its bytes can be read in any order, and none has to be checked: as parts of weights are read.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
     }
 
     /// Reads it from the first element on.

@@ -1,6 +1,6 @@
 //! Tensors of one number of elements, read side by side.
 
-use super::{MappedBytes, Share, SourceTensor};
+use super::{LogicalTensor, MappedBytes, Share, WeightSource};
 use crate::container::sum_of;
 use crate::error::Result;
 use crate::progress::Progress;
@@ -8,9 +8,9 @@ use crate::threads::in_order;
 use crc32fast::Hasher;
 use std::ops::{ControlFlow, Range};
 
-/// Tensors that are read side by side: by several threads where all are mapped, else one piece after the other.
+/// Tensors that are read side by side: by several threads where all are mapped or decoded, else one piece after the other.
 pub(crate) struct Zip<'a, const N: usize> {
-    pub sources: [SourceTensor<'a>; N],
+    pub sources: [LogicalTensor<'a>; N],
     /// Elements of each.
     pub count: u64,
     threads: u64,
@@ -31,7 +31,7 @@ impl<'a, const N: usize> Piece<'a, N> {
     /// The piece in parts of at most so many elements, a number of which the bytes are whole.
     pub(crate) fn blocks<'z>(
         &self,
-        zip: &'z [SourceTensor<'a>; N],
+        zip: &'z [LogicalTensor<'a>; N],
         most: usize,
     ) -> impl Iterator<Item = Piece<'a, N>> + use<'a, 'z, N> {
         let Self { start: first, count: all, bytes } = *self;
@@ -47,8 +47,8 @@ impl<'a, const N: usize> Piece<'a, N> {
 }
 
 impl<'a, const N: usize> Zip<'a, N> {
-    /// `count` is the number of elements of each, as [`SourceTensor::elements`] has them.
-    pub(crate) fn new(sources: [SourceTensor<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
+    /// `count` is the number of elements of each, as [`LogicalTensor::elements`] has them.
+    pub(crate) fn new(sources: [LogicalTensor<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
         let shares = sources.each_ref().map(|source| Share::new(source.stored_len(), count));
         Self { sources, count, threads: threads as u64, progress, shares }
     }
@@ -58,8 +58,8 @@ impl<'a, const N: usize> Zip<'a, N> {
         self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
     }
 
-    /// Hands pieces of so many elements to `look`, with a state of the thread's own, and what that returns to `merge`, in
-    /// the order of the elements, until it wants no more. Returns the states.
+    /// Hands pieces of so many elements, or about so many of quantized weights, to `look`, with a state of the thread's own,
+    /// and what that returns to `merge`, in the order of the elements, until it wants no more. Returns the states.
     ///
     /// # Errors
     /// When `look` fails or a tensor is damaged; of several errors the first, whatever the number of threads.
@@ -70,13 +70,13 @@ impl<'a, const N: usize> Zip<'a, N> {
         look: impl Fn(&mut S, &Piece<N>) -> Result<T> + Sync,
         merge: impl FnMut(T) -> ControlFlow<()> + Send,
     ) -> Result<Vec<S>> {
-        let count = self.count;
+        let (count, piece) = (self.count, self.whole_rows(piece));
         let ranges = (0..count).step_by(piece as usize).map(|start| start..count.min(start + piece));
-        let mapped = self.sources.each_ref().map(SourceTensor::mapped);
-        if mapped.iter().all(Option::is_some) {
-            let mapped = mapped.map(|mapped| mapped.expect("all are"));
+        let parallel = self.sources.each_ref().map(ParallelSource::new);
+        if parallel.iter().all(Option::is_some) {
+            let parallel = parallel.map(|source| source.expect("all are"));
             let threads = self.threads.min(count.div_ceil(piece));
-            self.read_mapped(&mapped, threads, ranges, state, look, merge)
+            self.read_in_parallel(&parallel, threads, ranges, state, look, merge)
         } else {
             let mut state = state();
             self.read_in_turn(ranges, |piece| look(&mut state, piece), merge)?;
@@ -84,9 +84,22 @@ impl<'a, const N: usize> Zip<'a, N> {
         }
     }
 
-    fn read_mapped<S: Send, T: Send>(
+    /// So many elements as whole rows, where there is a weight that is decoded row by row: no row is decoded twice.
+    fn whole_rows(&self, piece: u64) -> u64 {
+        let weights = self.sources.iter().filter_map(LogicalTensor::weight);
+        let decoders = weights.map(|weight| &weight.decoder).filter(|decoder| decoder.columns() > 0);
+        decoders.fold(piece, |piece, decoder| {
+            // Packed elements beside them start on whole bytes.
+            let packed = if decoder.columns().is_multiple_of(8) { 1 } else { 8 };
+            let alignment = decoder.row_alignment().max(packed);
+            let rows = piece / decoder.columns() / alignment * alignment;
+            rows.max(alignment).saturating_mul(decoder.columns())
+        })
+    }
+
+    fn read_in_parallel<S: Send, T: Send>(
         &mut self,
-        mapped: &[MappedBytes; N],
+        parallel: &[ParallelSource<'a>; N],
         threads: u64,
         ranges: impl Iterator<Item = Range<u64>> + Send,
         state: impl Fn() -> S + Sync,
@@ -94,13 +107,20 @@ impl<'a, const N: usize> Zip<'a, N> {
         mut merge: impl FnMut(T) -> ControlFlow<()> + Send,
     ) -> Result<Vec<S>> {
         let sources = self.sources;
-        let read = |state: &mut S, Range { start, end }: Range<u64>| {
+        let state = || (state(), [const { Vec::new() }; N]);
+        let read = |(state, buffers): &mut (S, [Vec<u8>; N]), Range { start, end }: Range<u64>| {
             let mut bytes: [&[u8]; N] = [&[]; N];
             let mut sums = [const { None }; N];
-            for (at, (source, mapped)) in sources.iter().zip(mapped).enumerate() {
-                let range = source.bytes(start)..source.bytes(end);
-                bytes[at] = mapped.read(range).map_err(|error| source.error(error))?;
-                sums[at] = mapped.checksum.map(|_| sum_of(bytes[at]));
+            for (at, ((tensor, source), buffer)) in sources.iter().zip(parallel).zip(buffers).enumerate() {
+                bytes[at] = match source {
+                    ParallelSource::Decoded(weight) => weight.decode(start..end, buffer)?,
+                    ParallelSource::Mapped(mapped) => {
+                        let range = tensor.bytes(start)..tensor.bytes(end);
+                        let bytes = mapped.read(range).map_err(|error| tensor.error(error))?;
+                        sums[at] = mapped.checksum.map(|_| sum_of(bytes));
+                        bytes
+                    }
+                };
             }
             let found = look(state, &Piece { start, count: (end - start) as usize, bytes })?;
             Ok((end, sums, found))
@@ -119,12 +139,12 @@ impl<'a, const N: usize> Zip<'a, N> {
             flow
         })?;
         if !is_over {
-            for ((source, mapped), sum) in sources.iter().zip(mapped).zip(&whole) {
-                let checked = mapped.checksum.map_or(Ok(()), |checksum| checksum.check(sum));
-                checked.map_err(|error| source.error(error))?;
+            for ((tensor, source), sum) in sources.iter().zip(parallel).zip(&whole) {
+                let ParallelSource::Mapped(MappedBytes { checksum: Some(checksum), .. }) = source else { continue };
+                checksum.check(sum).map_err(|error| tensor.error(error))?;
             }
         }
-        Ok(states)
+        Ok(states.into_iter().map(|(state, _)| state).collect())
     }
 
     fn read_in_turn<T>(
@@ -136,22 +156,48 @@ impl<'a, const N: usize> Zip<'a, N> {
         let sources = self.sources;
         let mut readers = Vec::with_capacity(N);
         for source in &sources {
-            readers.push(source.open()?);
+            readers.push(match source {
+                LogicalTensor::Stored(stored) => Some(stored.open()?),
+                LogicalTensor::Weight(_) => None,
+            });
         }
         let mut buffers = [const { Vec::new() }; N];
         for Range { start, end } in ranges {
-            for ((source, reader), buffer) in sources.iter().zip(&mut readers).zip(&mut buffers) {
-                buffer.resize(source.bytes(end - start), 0);
-                reader.fill(buffer).map_err(|error| source.error(error))?;
+            let mut bytes: [&[u8]; N] = [&[]; N];
+            for (at, ((source, reader), buffer)) in sources.iter().zip(&mut readers).zip(&mut buffers).enumerate() {
+                bytes[at] = match (source, reader) {
+                    (LogicalTensor::Stored(stored), Some(reader)) => {
+                        buffer.resize(stored.bytes(end - start), 0);
+                        reader.fill(buffer).map_err(|error| stored.error(error))?;
+                        buffer
+                    }
+                    (LogicalTensor::Weight(weight), _) => weight.decode(start..end, buffer)?,
+                    (LogicalTensor::Stored(_), None) => unreachable!("it was opened"),
+                };
             }
-            let bytes = buffers.each_ref().map(Vec::as_slice);
             let found = look(&Piece { start, count: (end - start) as usize, bytes })?;
             self.advance(end);
             if merge(found).is_break() {
                 return Ok(());
             }
         }
-        let mut ends = sources.iter().zip(readers);
+        let mut ends = sources.iter().zip(readers).filter_map(|(source, reader)| Some((source, reader?)));
         ends.try_for_each(|(source, reader)| reader.finish().map_err(|error| source.error(error)))
+    }
+}
+
+/// What any part of a tensor can be read from, by itself.
+enum ParallelSource<'a> {
+    Mapped(MappedBytes<'a>),
+    Decoded(&'a WeightSource<'a>),
+}
+
+impl<'a> ParallelSource<'a> {
+    /// `None` where elements come one after the other.
+    fn new(source: &LogicalTensor<'a>) -> Option<Self> {
+        match source {
+            LogicalTensor::Stored(stored) => stored.mapped().map(Self::Mapped),
+            LogicalTensor::Weight(weight) => Some(Self::Decoded(weight)),
+        }
     }
 }

@@ -8,11 +8,11 @@ use std::fs;
 /// What a library has stored, and the values that it reads: 130 x 136 codes in blocks of 128 x 128.
 const GOLDEN: &str = "fixtures/quantized/hf-fp8-block.codes.130x136.partial-edges-f32-scales.safetensors";
 
-const CONFIG: &str = "{\"dtype\": \"bfloat16\", \"quantization_config\": {\"quant_method\": \"fp8\", \
+pub(crate) const CONFIG: &str = "{\"dtype\": \"bfloat16\", \"quantization_config\": {\"quant_method\": \"fp8\", \
                       \"weight_block_size\": [128, 128], \"activation_scheme\": \"dynamic\"}, \"x\": 1}\n";
 
 /// A checkpoint `q` of two shards: the codes of `m.weight` and a norm in the first, the scales in the second.
-fn quantized() -> Bench {
+pub(crate) fn quantized() -> Bench {
     let bench = Bench::new();
     fs::create_dir(bench.path("q")).unwrap();
     let golden = fs::read(GOLDEN).unwrap();
@@ -28,7 +28,7 @@ fn quantized() -> Bench {
 }
 
 /// A shard of tensors: names, dtypes, shapes and bytes.
-fn shard(tensors: &[(&str, &str, &[u64], &[u8])]) -> Vec<u8> {
+pub(crate) fn shard(tensors: &[(&str, &str, &[u64], &[u8])]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (name, dtype, shape, bytes) in tensors {
         let start = data.len();
@@ -40,7 +40,7 @@ fn shard(tensors: &[(&str, &str, &[u64], &[u8])]) -> Vec<u8> {
 }
 
 /// The bytes of a tensor.
-fn bytes_of<'a>(file: &'a [u8], name: &str) -> &'a [u8] {
+pub(crate) fn bytes_of<'a>(file: &'a [u8], name: &str) -> &'a [u8] {
     SafeTensors::deserialize(file).unwrap().tensor(name).unwrap().data()
 }
 

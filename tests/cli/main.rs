@@ -19,6 +19,7 @@ mod inspect;
 mod opset;
 mod outputs;
 mod promote;
+mod quantized;
 mod scripts;
 mod several;
 mod staging;

@@ -10,7 +10,9 @@ mod unfinished;
 
 use index::WeightMap;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
-pub use side_files::{CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype};
+pub use side_files::{
+    CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype,
+};
 pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
 
 use super::{Input, SHARDS, Tensor, probe as probe_file};

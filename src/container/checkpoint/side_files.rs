@@ -15,6 +15,10 @@ use std::path::{Component, Path, PathBuf};
 
 /// The file that says what a model is.
 pub const CONFIG: &str = "config.json";
+/// `ModelOpt`'s description of a quantized checkpoint, beside its config.
+pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
+/// GPTQ's.
+pub const QUANTIZE_CONFIG: &str = "quantize_config.json";
 /// What to do about a file that cannot be read.
 const READABLE: &str = "make it a file that can be read, or download it again";
 /// Names that end so are those of weights in some format: of the model as it was, which the result no longer is.

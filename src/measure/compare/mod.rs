@@ -14,11 +14,12 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::measure::accuracy::Accuracy;
 use crate::plan;
-use crate::progress::Progress;
-use crate::read::{SourceTensor, Zip};
+use crate::progress::{Progress, Silent};
+use crate::quant::{Arithmetic, FoundWeight};
+use crate::read::{LogicalCheckpoint, LogicalTensor, ModelTensor, SourceTensor, Zip};
 
 /// A tensor, and the file that it is in.
-pub(crate) type FileTensor<'a> = (&'a Input, &'a Tensor);
+type FileTensor<'a> = (&'a Input, &'a Tensor);
 
 /// How tensors are compared.
 pub(crate) struct CompareOptions<'a> {
@@ -138,7 +139,8 @@ pub(crate) struct Shown {
     pub bits: Option<String>,
 }
 
-/// Compares two tensors.
+/// Compares two tensors. Quantized weights are decoded: beside a tensor of floats of up to 32 bits to its type as their
+/// libraries do, otherwise to float32 without a rounding on the way.
 ///
 /// # Errors
 /// When one cannot be read or is damaged, or nobody has said what its elements are; where a damaged one differs from the
@@ -146,11 +148,91 @@ pub(crate) struct Shown {
 ///
 /// # Panics
 /// When a thread of it has panicked.
-pub(crate) fn of(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<Comparison> {
-    let [a, b] = tensors.map(|(_, tensor)| tensor);
-    if a.shape != b.shape {
+pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<Comparison> {
+    if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(Status::ShapesDiffer));
     }
+    let (decoded_to, arithmetic) = decoding(tensors, options.from);
+    match tensors {
+        [ModelTensor::Stored(input_a, a), ModelTensor::Stored(input_b, b)] => {
+            of_stored([(input_a, a), (input_b, b)], options)
+        }
+        [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)]
+            if are_same_parts([(model_a, a), (model_b, b)], options)? =>
+        {
+            tensors.iter().for_each(|tensor| options.progress.advance(tensor.stored_len()));
+            Ok(Comparison::of(Status::Equal))
+        }
+        _ => {
+            let weight = |tensor| match tensor {
+                ModelTensor::Weight(model, weight) => model.weight(weight, decoded_to, arithmetic).map(Some),
+                ModelTensor::Stored(..) => Ok(None),
+            };
+            let weights = [weight(tensors[0])?, weight(tensors[1])?];
+            let mut logical = Vec::with_capacity(2);
+            for (tensor, weight) in tensors.into_iter().zip(&weights) {
+                logical.push(match (tensor, weight) {
+                    (ModelTensor::Stored(input, tensor), _) => {
+                        let form = plan::source_form(tensor, options.from);
+                        let form = form.map_err(|error| error.in_tensor(&tensor.name).in_file(input.path()))?;
+                        let (files, elements) = (&input.files[..], Elements::Typed(form));
+                        let is_transposed = tensor.fortran_order;
+                        LogicalTensor::Stored(SourceTensor { files, tensor, elements, is_transposed })
+                    }
+                    (_, Some(weight)) => LogicalTensor::Weight(weight),
+                    (_, None) => unreachable!("weights are made readable above"),
+                });
+            }
+            let sides = [logical[0], logical[1]];
+            if sides.iter().any(|side| matches!(side.elements(), Elements::Typed(Form::Texts(_)))) {
+                return Ok(Comparison::of(Status::TypesDiffer));
+            }
+            let zip = Zip::new(sides, sides[0].named().count, options.threads, options.progress);
+            numbers::compare(zip, options.tolerance)
+        }
+    }
+}
+
+/// What quantized weights are decoded to, and how.
+pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype, Arithmetic) {
+    let stored = tensors.into_iter().find_map(|tensor| match tensor {
+        ModelTensor::Stored(_, tensor) => plan::source_form(tensor, from).ok().map(Form::dtype),
+        ModelTensor::Weight(..) => None,
+    });
+    match stored {
+        Some(dtype @ (Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32)) => (dtype, Arithmetic::Library),
+        _ => (Dtype::Float32, Arithmetic::Exact),
+    }
+}
+
+/// Whether two weights are stored alike, to the last byte: then nothing has to be decoded.
+fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &CompareOptions) -> Result<bool> {
+    let [(_, a), (_, b)] = weights;
+    if a.layout != b.layout || a.parameters != b.parameters {
+        return Ok(false);
+    }
+    let parts = weights.map(|(_, weight)| LogicalCheckpoint::value_parts(weight));
+    if parts[0].len() != parts[1].len() {
+        return Ok(false);
+    }
+    for ((role_a, a), (role_b, b)) in parts[0].iter().zip(&parts[1]) {
+        let sources = [weights[0].0.stored(*a), weights[1].0.stored(*b)];
+        let [tensor_a, tensor_b] = sources.map(|source| source.tensor);
+        let are_alike = tensor_a.elements == tensor_b.elements && tensor_a.shape == tensor_b.shape;
+        if role_a != role_b || !are_alike {
+            return Ok(false);
+        }
+        let zip = Zip::new(sources.map(LogicalTensor::Stored), tensor_a.count, options.threads, &Silent);
+        if !numbers::are_equal(zip)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Compares two tensors of one shape as they are stored.
+fn of_stored(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<Comparison> {
+    let [a, b] = tensors.map(|(_, tensor)| tensor);
     // Opaque bytes can be compared with their like.
     let are_opaque = a.elements == b.elements && matches!(a.elements, Elements::Untyped(_));
     let side = |(input, tensor): FileTensor<'_>| -> Result<Elements> {
@@ -168,9 +250,9 @@ pub(crate) fn of(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<C
         elements: elements[at],
         is_transposed: tensors[at].1.fortran_order && !tensors[1 - at].1.fortran_order,
     });
-    let zip = || Zip::new(sources, a.count, options.threads, options.progress);
+    let zip = || Zip::new(sources.map(LogicalTensor::Stored), a.count, options.threads, options.progress);
     match is_text {
-        [true, true] => texts::compare(zip()),
+        [true, true] => texts::compare(zip(), sources),
         [false, false] => numbers::compare(zip(), options.tolerance),
         _ => Ok(Comparison::of(Status::TypesDiffer)),
     }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, Storage};
 use crate::measure::accuracy::{AccuracyTally, BLOCK};
 use crate::measure::bits::{codes, hex, meaning};
-use crate::read::{Piece, SourceTensor, Zip};
+use crate::read::{LogicalTensor, Piece, Zip};
 use crate::text::hex_digits;
 use std::ops::ControlFlow;
 
@@ -20,22 +20,13 @@ const VALUES: u64 = 1 << 17;
 pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Comparison> {
     let sides = zip.sources;
     let bits = BitComparison::new(&sides);
-    // Packed elements start on whole bytes, as 8 of them end on one.
-    let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
-    let piece = (PIECE / width.max(1)).max(1);
-    if let Some(bits) = &bits {
-        let mut are_equal = true;
-        let until_unequal = |piece_is_equal| {
-            are_equal &= piece_is_equal;
-            if are_equal { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        };
-        zip.read(piece, || (), |(), piece| bits.are_equal(&sides, piece), until_unequal)?;
-        if are_equal {
-            return Ok(Comparison::of(Status::Equal));
-        }
+    if let Some(bits) = &bits
+        && bits.are_all_equal(&mut zip)?
+    {
+        return Ok(Comparison::of(Status::Equal));
     }
     let values = ValuePairs::new(&sides);
-    let piece = if values.is_some() { VALUES } else { piece };
+    let piece = if values.is_some() { VALUES } else { piece_of_bits(&sides) };
     let look = Look { sides, bits, values, tolerance };
     let mut seen = Seen::default();
     let append = |next| {
@@ -55,6 +46,18 @@ pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<C
     Ok(look.outcome(seen))
 }
 
+/// Whether all bits of two tensors are equal, and their types.
+pub(super) fn are_equal(mut zip: Zip<2>) -> Result<bool> {
+    BitComparison::new(&zip.sources).map_or(Ok(false), |bits| bits.are_all_equal(&mut zip))
+}
+
+/// Elements of a piece of which the bits are compared.
+fn piece_of_bits(sides: &[LogicalTensor; 2]) -> u64 {
+    // Packed elements start on whole bytes, as 8 of them end on one.
+    let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
+    (PIECE / width.max(1)).max(1)
+}
+
 /// How bits are compared: as they lie in the files where they lie alike, otherwise little endian and one element in a byte
 /// at the least.
 struct BitComparison {
@@ -67,7 +70,7 @@ struct BitComparison {
 
 impl BitComparison {
     /// `None` of different types.
-    fn new(sides: &[SourceTensor; 2]) -> Option<Self> {
+    fn new(sides: &[LogicalTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let (Some(a), Some(b)) = (a, b) else {
             return Some(Self { are_alike: true, ordered: None, width: sides[0].bytes(1) });
@@ -85,7 +88,19 @@ impl BitComparison {
         Some(Self { are_alike, ordered: Some([order(a)?, order(b)?]), width })
     }
 
-    fn are_equal(&self, sides: &[SourceTensor; 2], piece: &Piece<2>) -> Result<bool> {
+    /// Reads both until a piece differs.
+    fn are_all_equal(&self, zip: &mut Zip<2>) -> Result<bool> {
+        let sides = zip.sources;
+        let mut are_equal = true;
+        let until_unequal = |piece_is_equal| {
+            are_equal &= piece_is_equal;
+            if are_equal { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        zip.read(piece_of_bits(&sides), || (), |(), piece| self.are_equal(&sides, piece), until_unequal)?;
+        Ok(are_equal)
+    }
+
+    fn are_equal(&self, sides: &[LogicalTensor; 2], piece: &Piece<2>) -> Result<bool> {
         if self.are_alike {
             return Ok(piece.bytes[0] == piece.bytes[1]);
         }
@@ -101,7 +116,7 @@ impl BitComparison {
 
     fn order<'a>(
         &self,
-        sides: &[SourceTensor; 2],
+        sides: &[LogicalTensor; 2],
         block: &Piece<'a, 2>,
         room: &'a mut [Vec<u8>; 2],
     ) -> Result<[&'a [u8]; 2]> {
@@ -113,7 +128,7 @@ impl BitComparison {
     }
 
     /// Calls `differs` with each element whose bits differ, counted from the start of a block.
-    fn differences(&self, sides: &[SourceTensor; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
+    fn differences(&self, sides: &[LogicalTensor; 2], block: &Piece<2>, mut differs: impl FnMut(usize)) -> Result<()> {
         let mut room = [Vec::new(), Vec::new()];
         let [a, b] = self.order(sides, block, &mut room)?;
         let pairs = a.chunks_exact(self.width).zip(b.chunks_exact(self.width));
@@ -138,7 +153,7 @@ struct Spots {
 }
 
 impl Spots {
-    fn add(&mut self, sides: &[SourceTensor; 2], block: &Piece<2>, at: usize) {
+    fn add(&mut self, sides: &[LogicalTensor; 2], block: &Piece<2>, at: usize) {
         self.count += 1;
         self.first.get_or_insert_with(|| {
             (block.start + at as u64, [0, 1].map(|side| shown(&sides[side], block.bytes[side], at)))
@@ -152,7 +167,7 @@ impl Spots {
 }
 
 /// An element as text.
-fn shown(side: &SourceTensor, bytes: &[u8], at: usize) -> Shown {
+fn shown(side: &LogicalTensor, bytes: &[u8], at: usize) -> Shown {
     let Some(storage) = storage(side) else {
         let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];
         let digits = hex_digits(&opaque[..opaque.len().min(32)]);
@@ -192,7 +207,7 @@ impl Seen {
 
 /// What is looked for.
 struct Look<'a> {
-    sides: [SourceTensor<'a>; 2],
+    sides: [LogicalTensor<'a>; 2],
     /// `None` of different types.
     bits: Option<BitComparison>,
     /// `None` of opaque bytes.

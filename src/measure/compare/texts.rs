@@ -9,8 +9,7 @@ use crate::read::{SourceTensor, Zip};
 /// Texts after which the progress is told.
 const BATCH: u64 = 1024;
 
-pub(super) fn compare(mut zip: Zip<2>) -> Result<Comparison> {
-    let sources = zip.sources;
+pub(super) fn compare(mut zip: Zip<2>, sources: [SourceTensor; 2]) -> Result<Comparison> {
     let mut readers = [sources[0].open()?, sources[1].open()?];
     let mut next = [Next::default(), Next::default()];
     let (mut differing, mut first) = (0, None);

@@ -8,11 +8,11 @@ use crate::kernel::{Counts, Loss, Storage};
 use crate::measure::accuracy::integer_of;
 use crate::measure::number::{Number, difference};
 use crate::operator::cast::CastAttributes;
-use crate::read::{Piece, SourceTensor};
+use crate::read::{LogicalTensor, Piece};
 
 /// How the elements of a side are stored; `None` of opaque bytes.
-pub(super) fn storage(side: &SourceTensor) -> Option<Storage> {
-    match side.elements {
+pub(super) fn storage(side: &LogicalTensor) -> Option<Storage> {
+    match side.elements() {
         Elements::Typed(Form::Numbers(storage)) => Some(storage),
         _ => None,
     }
@@ -21,7 +21,7 @@ pub(super) fn storage(side: &SourceTensor) -> Option<Storage> {
 /// Converts `count` elements of a side, of which `start` is the first.
 pub(super) fn convert(
     how: &Conversion,
-    side: &SourceTensor,
+    side: &LogicalTensor,
     start: u64,
     input: &[u8],
     count: usize,
@@ -54,7 +54,7 @@ struct SideConversion {
 
 impl ValuePairs {
     /// `None` of opaque bytes.
-    pub(super) fn new(sides: &[SourceTensor; 2]) -> Option<Self> {
+    pub(super) fn new(sides: &[LogicalTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let sides = [SideConversion::new(a?)?, SideConversion::new(b?)?];
         let per_element = sides[0].parts.max(sides[1].parts);
@@ -62,7 +62,7 @@ impl ValuePairs {
     }
 
     /// Both as float64, and the place of the first number.
-    pub(super) fn floats(&self, sides: &[SourceTensor; 2], block: &Piece<2>) -> Result<(u64, Float64Block)> {
+    pub(super) fn floats(&self, sides: &[LogicalTensor; 2], block: &Piece<2>) -> Result<(u64, Float64Block)> {
         let mut floats = Float64Block { values: [Vec::new(), Vec::new()], are_exact: true };
         for (at, widening) in self.sides.iter().enumerate() {
             let mut wide = Vec::new();
@@ -80,7 +80,7 @@ impl ValuePairs {
     /// number where one of them is none.
     pub(super) fn differences(
         &self,
-        sides: &[SourceTensor; 2],
+        sides: &[LogicalTensor; 2],
         block: &Piece<2>,
         floats: &Float64Block,
     ) -> Result<Vec<f64>> {
@@ -93,7 +93,7 @@ impl ValuePairs {
         Ok(a.into_iter().zip(b).map(|(a, b)| a.to(b)).collect())
     }
 
-    fn exact(&self, at: usize, side: &SourceTensor, block: &Piece<2>, floats: &[f64]) -> Result<Vec<Number>> {
+    fn exact(&self, at: usize, side: &LogicalTensor, block: &Piece<2>, floats: &[f64]) -> Result<Vec<Number>> {
         let widening = &self.sides[at];
         let Some((conversion, is_signed)) = &widening.integer else {
             return Ok(floats.iter().copied().map(Number::Float).collect());

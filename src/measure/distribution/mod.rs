@@ -14,7 +14,7 @@ mod words;
 pub use draw::draw;
 
 use crate::container::{Elements, Form, Tensor, row_major};
-use crate::conversion::{self, Conversion};
+use crate::conversion::{Conversion, NamedElements};
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 use crate::io::map::MappedFile;
@@ -22,7 +22,7 @@ use crate::kernel::{Kernel, Storage};
 use crate::measure::number::Number;
 use crate::operator::cast::CastAttributes;
 use crate::progress::{Progress, Silent};
-use crate::read::{Piece, SourceTensor, Zip};
+use crate::read::{LogicalTensor, Piece, SourceTensor, WeightSource, Zip};
 use float32::Float32Tally;
 use integers::IntegerTally;
 use std::collections::BTreeMap;
@@ -119,7 +119,32 @@ pub fn of(
     let parts = if dtype == stored.dtype { 1 } else { 2 };
     let from = Storage { dtype, ..stored };
     let source = SourceTensor { files, tensor, elements: Elements::Typed(Form::Numbers(from)), is_transposed: false };
-    let work = Work { source, from, count: tensor.count * parts, threads, progress };
+    measure(LogicalTensor::Stored(source), from, parts, threads, progress).map(Some)
+}
+
+/// The figures of the values of a quantized weight.
+///
+/// # Errors
+/// When a part cannot be read.
+///
+/// # Panics
+/// When a thread of it has panicked.
+#[allow(dead_code, reason = "for inspect --stats")]
+pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Progress) -> Result<Distribution> {
+    let from = Storage::packed(weight.decoder.target());
+    measure(LogicalTensor::Weight(weight), from, 1, threads, progress)
+}
+
+/// The figures of a tensor that is read as so many real numbers for each element.
+fn measure(
+    source: LogicalTensor,
+    from: Storage,
+    parts: u64,
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Distribution> {
+    let (dtype, NamedElements { count, shape, fortran_order }) = (from.dtype, source.named());
+    let work = Work { source, from, count: count * parts, threads, progress };
     let mut stats = match dtype.class() {
         Class::Int { signed: true } => work.run_narrow::<8, IntegerTally<true>>(Dtype::Int64),
         Class::Int { signed: false } | Class::Bool => work.run_narrow::<8, IntegerTally<false>>(Dtype::Uint64),
@@ -135,15 +160,15 @@ pub fn of(
         let firsts = Work { progress: &Silent, ..work }.first_specials(wanted)?;
         [stats.first_nan, stats.first_infinite] = firsts.map(|first| {
             let element = first? / parts;
-            Some(if tensor.fortran_order { row_major(element, &tensor.shape) } else { element })
+            Some(if fortran_order { row_major(element, shape) } else { element })
         });
     }
-    Ok(Some(stats))
+    Ok(stats)
 }
 
 /// A tensor that is to be read, as real numbers.
 struct Work<'a> {
-    source: SourceTensor<'a>,
+    source: LogicalTensor<'a>,
     from: Storage,
     count: u64,
     threads: usize,
@@ -227,7 +252,7 @@ impl Work<'_> {
     }
 
     fn convert(&self, conversion: &Conversion, block: &Piece<1>, output: &mut Vec<u8>) -> Result<()> {
-        let elements = conversion::NamedElements { count: self.count, ..self.source.named() };
+        let elements = NamedElements { count: self.count, ..self.source.named() };
         let converted = conversion.convert(elements, block.start, block.bytes[0], block.count, output);
         converted.map(drop).map_err(|error| self.source.error(error))
     }

@@ -4,6 +4,7 @@ use super::block::{Claim, ConfigObject};
 use super::found::CheckpointInfo;
 use super::groups::{self, ClaimRule};
 use super::modules::{Listed, MatchStyle, ModuleList, pattern};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters, Role};
@@ -182,9 +183,6 @@ impl Claims {
     }
 }
 
-const CONFIG: &str = "config.json";
-const QUANTIZE_CONFIG: &str = "quantize_config.json";
-
 /// What says how weights are quantized, and the file that it is in.
 fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)>> {
     let object = |file: &'static str, text: &str| {
@@ -214,8 +212,6 @@ fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)
     }
     Ok(source.quantize_config.map(|text| (QUANTIZE_CONFIG, as_json(text).into_owned())))
 }
-
-const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
 
 /// The algorithm that `hf_quant_config.json` names.
 fn modelopt_algorithm(text: &str) -> Option<String> {

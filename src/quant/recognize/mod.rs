@@ -17,6 +17,7 @@ mod weigh;
 
 pub use found::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};
 
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::{counted, shorten};
 use claims::Claims;
@@ -87,18 +88,33 @@ fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
     !is_plain_name || dtypes.clone().any(|dtype| tensor.dtype == Some(*dtype))
 }
 
+/// Whether a tensor of this dtype can be a part of a quantized weight that values are not: codes, or words of codes.
+#[must_use]
+pub fn can_be_part(dtype: Option<Dtype>) -> bool {
+    dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || dtype == Dtype::Int32)
+}
+
+impl Recognized {
+    /// Refuses what does not fit.
+    ///
+    /// # Errors
+    /// The first of the [`Recognized::problems`]; it counts the others.
+    pub fn check(mut self) -> Result<Self> {
+        match self.problems.len() {
+            0 => Ok(self),
+            count => {
+                let first = self.problems.swap_remove(0).error;
+                let more = (count > 1).then(|| format!("{} more like this", counted(count as u64 - 1, "problem")));
+                Err(Error::with_details(first, more.into_iter().collect()))
+            }
+        }
+    }
+}
+
 /// Finds the quantized weights of a checkpoint: for commands that convert.
 ///
 /// # Errors
-/// The first of the [`Recognized::problems`]; it counts the others.
+/// As [`Recognized::check`].
 pub fn recognize(source: &CheckpointInfo) -> Result<Recognized> {
-    let mut found = probe(source);
-    match found.problems.len() {
-        0 => Ok(found),
-        count => {
-            let first = found.problems.swap_remove(0).error;
-            let more = (count > 1).then(|| format!("{} more like this", counted(count as u64 - 1, "problem")));
-            Err(Error::with_details(first, more.into_iter().collect()))
-        }
-    }
+    probe(source).check()
 }

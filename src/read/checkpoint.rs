@@ -1,0 +1,223 @@
+//! The tensors of a checkpoint as its model knows them: which of those that are stored make quantized weights.
+
+use super::{SourceTensor, WeightSource};
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
+use crate::container::{Elements, Input, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::output::directory_of;
+use crate::quant::{
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Problem, Recognized, Role, StoredTensor, can_be_part,
+};
+
+/// A checkpoint whose quantized weights are known.
+pub(crate) struct LogicalCheckpoint<'a> {
+    /// Where the tensors are stored.
+    pub source: &'a Checkpoint,
+    /// All stored tensors; results of recognition refer to them by their places here.
+    pub tensors: Vec<StoredTensor<'a>>,
+    /// The shard of each of them, and its number there.
+    pub places: Vec<(usize, usize)>,
+    /// The text of `config.json`, and those of the files that `ModelOpt` and GPTQ write beside it. They are read only where
+    /// a tensor can be a part of a weight.
+    pub config: Option<String>,
+    pub hf_quant_config: Option<String>,
+    pub quantize_config: Option<String>,
+    pub found: Recognized,
+}
+
+/// What a stored tensor is to its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Membership {
+    /// Values, or what cannot be told.
+    Plain,
+    /// The codes of the weight of this number, which stand for the weight.
+    Codes(usize),
+    /// Another part of a weight, which its values depend on or which describes it.
+    Part,
+    /// A scale of activations; whether it is listed among the parts of a weight.
+    ActivationScale { is_part: bool },
+    /// A tensor that only says how others are stored.
+    Marker,
+}
+
+/// What a model has under one name.
+#[derive(Clone, Copy)]
+pub(crate) enum ModelTensor<'a> {
+    /// A tensor as it is stored, in its file.
+    Stored(&'a Input, &'a Tensor),
+    /// A quantized weight.
+    Weight(&'a LogicalCheckpoint<'a>, &'a FoundWeight),
+}
+
+impl<'a> ModelTensor<'a> {
+    /// What the model calls it.
+    pub(crate) fn name(self) -> &'a str {
+        match self {
+            Self::Stored(input, tensor) => input.name_of(tensor),
+            Self::Weight(_, weight) => &weight.name,
+        }
+    }
+
+    /// Lengths of its dimensions.
+    pub(crate) fn shape(self) -> &'a [u64] {
+        match self {
+            Self::Stored(_, tensor) => &tensor.shape,
+            Self::Weight(_, weight) => &weight.shape,
+        }
+    }
+
+    /// Bytes that it takes in its files.
+    pub(crate) fn stored_len(self) -> u64 {
+        match self {
+            Self::Stored(_, tensor) => tensor.data.stored_len(),
+            Self::Weight(model, weight) => weight.parts.iter().map(|(_, at)| model.stored(*at).stored_len()).sum(),
+        }
+    }
+}
+
+impl<'a> LogicalCheckpoint<'a> {
+    /// Finds the quantized weights of a checkpoint, and what is wrong with them, for commands that show.
+    pub(crate) fn probe(source: &'a Checkpoint) -> Self {
+        let (mut tensors, mut places) = (Vec::new(), Vec::new());
+        for (at, shard) in source.shards.iter().enumerate() {
+            for (number, tensor) in shard.contents.tensors.iter().enumerate() {
+                let dtype = if let Elements::Typed(form) = tensor.elements { Some(form.dtype()) } else { None };
+                tensors.push(StoredTensor { name: shard.name_of(tensor), dtype, shape: &tensor.shape });
+                places.push((at, number));
+            }
+        }
+        let (config, hf_quant_config, quantize_config, found) = (None, None, None, Recognized::default());
+        let mut model = Self { source, tensors, places, config, hf_quant_config, quantize_config, found };
+        if !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
+            model.found.plain = (0..model.tensors.len()).collect();
+            return model;
+        }
+        model.found = match model.read_side_files() {
+            Ok(()) => model.recognize(),
+            Err(error) => Recognized {
+                problems: vec![Problem { tensors: Vec::new(), error }],
+                plain: (0..model.tensors.len()).collect(),
+                ..Recognized::default()
+            },
+        };
+        model
+    }
+
+    /// Finds the quantized weights of a checkpoint.
+    ///
+    /// # Errors
+    /// When a config cannot be read, or what it, names, types and shapes say contradicts.
+    pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
+        let mut model = Self::probe(source);
+        let found = std::mem::take(&mut model.found).check();
+        model.found = found.map_err(|error| error.in_file(&source.path))?;
+        Ok(model)
+    }
+
+    fn read_side_files(&mut self) -> Result<()> {
+        let folder = self.source.folder.as_deref().unwrap_or_else(|| directory_of(&self.source.path));
+        self.config = read_side_file(folder, CONFIG)?;
+        self.hf_quant_config = read_side_file(folder, HF_QUANT_CONFIG)?;
+        self.quantize_config = read_side_file(folder, QUANTIZE_CONFIG)?;
+        Ok(())
+    }
+
+    fn recognize(&self) -> Recognized {
+        let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
+        let metadata: Vec<&str> =
+            pairs.filter(|(key, _)| key == CheckpointInfo::METADATA).map(|(_, value)| value.as_str()).collect();
+        quant::probe(&CheckpointInfo {
+            tensors: &self.tensors,
+            config: self.config.as_deref(),
+            hf_quant_config: self.hf_quant_config.as_deref(),
+            quantize_config: self.quantize_config.as_deref(),
+            metadata: &metadata,
+            read: &|tensor| self.read_small(tensor),
+        })
+    }
+
+    /// All bytes of a tensor that describes others.
+    fn read_small(&self, at: usize) -> Result<Vec<u8>> {
+        /// Descriptions are JSON of a few hundred bytes, or two numbers.
+        const MOST: u64 = 1 << 20;
+        let stored = self.stored(at);
+        let bytes = stored.elements.bytes(stored.tensor.count).filter(|bytes| *bytes <= MOST);
+        let bytes = bytes.ok_or_else(|| stored.error(Error::new("is too large for what describes a weight")))?;
+        let mut read = vec![0; bytes as usize];
+        stored.open()?.fill(&mut read).map_err(|error| stored.error(error))?;
+        Ok(read)
+    }
+
+    /// A tensor as it is stored, with its file.
+    pub(crate) fn file_tensor(&self, at: usize) -> (&'a Input, &'a Tensor) {
+        let (shard, number) = self.places[at];
+        let shard = &self.source.shards[shard];
+        (shard, &shard.contents.tensors[number])
+    }
+
+    /// A tensor as it is stored, to be read.
+    pub(crate) fn stored(&self, at: usize) -> SourceTensor<'a> {
+        let (input, tensor) = self.file_tensor(at);
+        SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
+    }
+
+    /// The type that weights are decoded to where nothing else is asked for.
+    pub(crate) fn default_target(&self) -> Dtype {
+        quant::default_target(self.config.as_deref())
+    }
+
+    /// What each stored tensor is to the model. A weight whose parts cannot be read in any order is plain tensors.
+    pub(crate) fn memberships(&self) -> Vec<Membership> {
+        let mut all = vec![Membership::Plain; self.tensors.len()];
+        self.found.markers.iter().for_each(|at| all[*at] = Membership::Marker);
+        let activations = self.found.activation_scales.iter();
+        activations.for_each(|at| all[*at] = Membership::ActivationScale { is_part: false });
+        for (number, weight) in self.found.weights.iter().enumerate() {
+            if weight.parts.iter().any(|(_, at)| !self.stored(*at).is_plain()) {
+                continue;
+            }
+            for &(role, at) in &weight.parts {
+                all[at] = match role {
+                    Role::Codes => Membership::Codes(number),
+                    Role::Activation => Membership::ActivationScale { is_part: true },
+                    _ => Membership::Part,
+                };
+            }
+        }
+        all
+    }
+
+    /// The parts that the values of a weight depend on, the codes first.
+    pub(crate) fn value_parts(weight: &FoundWeight) -> Vec<(Role, usize)> {
+        let is_needed = |role: Role| !matches!(role, Role::Shape | Role::Description | Role::Activation);
+        let mut parts: Vec<_> = weight.parts.iter().copied().filter(|(role, _)| is_needed(*role)).collect();
+        parts.sort_by_key(|(role, _)| *role != Role::Codes);
+        parts
+    }
+
+    /// What makes values of the parts of a weight.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub(crate) fn decoder(&self, weight: &FoundWeight, target: Dtype, arithmetic: Arithmetic) -> Result<Decoder> {
+        let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
+        let decoder = Decoder::new(weight.layout, &weight.parameters, &parts, target, arithmetic);
+        decoder.map_err(|error| error.in_file(&self.source.path))
+    }
+
+    /// A weight, to be read. Its parts must be mapped.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub(crate) fn weight(
+        &self,
+        weight: &FoundWeight,
+        target: Dtype,
+        arithmetic: Arithmetic,
+    ) -> Result<WeightSource<'a>> {
+        let decoder = self.decoder(weight, target, arithmetic)?;
+        let parts = Self::value_parts(weight).into_iter().map(|(_, at)| self.stored(at)).collect();
+        Ok(WeightSource { name: weight.name.clone(), parts, decoder })
+    }
+}

@@ -1,0 +1,125 @@
+//! Tensors as a model knows them: stored as elements, or as the parts of a quantized weight.
+
+use super::SourceTensor;
+use crate::container::{Elements, Form, indices};
+use crate::conversion::NamedElements;
+use crate::error::{Error, Result};
+use crate::kernel::Storage;
+use crate::quant::{DecodeTally, Decoder};
+use std::ops::Range;
+
+/// A quantized weight, and what makes values of its parts.
+pub(crate) struct WeightSource<'a> {
+    /// The name of the decoded tensor.
+    pub name: String,
+    /// The parts in the order of the decoder, the codes first. They are mapped.
+    pub parts: Vec<SourceTensor<'a>>,
+    pub decoder: Decoder,
+}
+
+impl WeightSource<'_> {
+    /// An error of this weight.
+    pub(crate) fn error(&self, error: Error) -> Error {
+        self.parts[0].error(error.in_tensor(&self.name))
+    }
+
+    /// Some elements, of whose rows all are decoded into `room`.
+    pub(super) fn decode<'b>(&self, elements: Range<u64>, room: &'b mut Vec<u8>) -> Result<&'b [u8]> {
+        let (columns, row_bytes) = (self.decoder.columns(), self.decoder.row_bytes());
+        let rows = elements.start / columns..elements.end.div_ceil(columns);
+        room.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+        let place = |element: u64| ((element - rows.start * columns) * (row_bytes / columns)) as usize;
+        let place = place(elements.start)..place(elements.end);
+        decode_rows(&self.decoder, &self.parts, rows, room).map_err(|error| self.error(error))?;
+        Ok(&room[place])
+    }
+}
+
+/// Decodes some rows of the weight that these parts make. The parts must be mapped.
+///
+/// # Errors
+/// When a part cannot be read, or the group index names a group that does not exist.
+pub(crate) fn decode_rows(
+    decoder: &Decoder,
+    parts: &[SourceTensor],
+    rows: Range<u64>,
+    out: &mut [u8],
+) -> Result<DecodeTally> {
+    decoder.decode(rows.clone(), &read_rows(decoder, parts, rows)?, out)
+}
+
+/// All bytes of the parts of a weight, of which those that some rows need are read from the disk.
+///
+/// # Errors
+/// When a part cannot be read.
+pub(crate) fn read_rows<'a>(decoder: &Decoder, parts: &[SourceTensor<'a>], rows: Range<u64>) -> Result<Vec<&'a [u8]>> {
+    let bytes = |(part, range): (&SourceTensor<'a>, Range<u64>)| {
+        let mapped = part.mapped().expect("parts of weights are mapped");
+        mapped.read(range.start as usize..range.end as usize).map_err(|error| part.error(error))?;
+        Ok(&mapped.file[mapped.range])
+    };
+    parts.iter().zip(decoder.part_ranges(rows)).map(bytes).collect()
+}
+
+/// A tensor that can be read element by element.
+#[derive(Clone, Copy)]
+pub(crate) enum LogicalTensor<'a> {
+    /// As it is stored.
+    Stored(SourceTensor<'a>),
+    /// The values of a quantized weight, in row-major order.
+    Weight(&'a WeightSource<'a>),
+}
+
+impl<'a> LogicalTensor<'a> {
+    /// An error of this tensor.
+    pub(crate) fn error(&self, error: Error) -> Error {
+        match self {
+            Self::Stored(stored) => stored.error(error),
+            Self::Weight(weight) => weight.error(error),
+        }
+    }
+
+    /// What its elements are.
+    pub(crate) fn elements(&self) -> Elements {
+        match self {
+            Self::Stored(stored) => stored.elements,
+            Self::Weight(weight) => Elements::Typed(Form::Numbers(Storage::packed(weight.decoder.target()))),
+        }
+    }
+
+    /// Bytes of so many elements of a fixed width.
+    pub(crate) fn bytes(&self, count: u64) -> usize {
+        self.elements().bytes(count).expect("the headers were checked against the file") as usize
+    }
+
+    /// Bytes that it takes in its files.
+    pub(crate) fn stored_len(&self) -> u64 {
+        match self {
+            Self::Stored(stored) => stored.stored_len(),
+            Self::Weight(weight) => weight.parts.iter().map(SourceTensor::stored_len).sum(),
+        }
+    }
+
+    /// The indices of an element, counted in the order of reading.
+    pub(crate) fn indices(&self, element: u64) -> Vec<u64> {
+        let NamedElements { shape, fortran_order, .. } = self.named();
+        indices(element, shape, fortran_order)
+    }
+
+    /// The elements as messages name them.
+    pub(crate) fn named(&self) -> NamedElements<'a> {
+        match self {
+            Self::Stored(stored) => stored.named(),
+            Self::Weight(WeightSource { decoder, .. }) => NamedElements {
+                count: decoder.rows() * decoder.columns(),
+                shape: decoder.shape(),
+                fortran_order: false,
+            },
+        }
+    }
+
+    /// The quantized weight that it is.
+    pub(super) fn weight(&self) -> Option<&'a WeightSource<'a>> {
+        if let Self::Weight(weight) = self { Some(weight) } else { None }
+    }
+}
