@@ -7,19 +7,19 @@ use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// How tensors of codes and those of their scales are called behind a common stem.
-struct Scheme {
+struct NamePair {
     codes: &'static str,
     scales: &'static str,
     /// Whether the name of the codes alone tells what they are.
     is_telling: bool,
 }
 
-const fn scheme(codes: &'static str, scales: &'static str) -> Scheme {
-    Scheme { codes, scales, is_telling: false }
+const fn scheme(codes: &'static str, scales: &'static str) -> NamePair {
+    NamePair { codes, scales, is_telling: false }
 }
 
 /// By who writes them so.
-const SCHEMES: &[Scheme] = &[
+const SCHEMES: &[NamePair] = &[
     scheme("", "_scale_inv"),                   // DeepSeek's float8 in blocks
     scheme("", "_scale"),                       // compressed-tensors, ModelOpt, llama 4
     scheme(".weight_scale", ".weight_scale_2"), // NVFP4: its scales have a scale
@@ -30,9 +30,9 @@ const SCHEMES: &[Scheme] = &[
     scheme(".weight", ".SCB"),                  // bitsandbytes, 8 bits
     scheme("_blocks", "_scales"),               // MXFP4 of gpt-oss
     scheme("_scales", "_blocks"),               // its scales are codes too, of E8M0
-    Scheme { codes: ".weight_packed", scales: ".weight_scale", is_telling: true }, // compressed-tensors, 4 bits
-    Scheme { codes: ".qweight", scales: ".scales", is_telling: true }, // GPTQ, AWQ
-    Scheme { codes: ".qzeros", scales: ".scales", is_telling: true },
+    NamePair { codes: ".weight_packed", scales: ".weight_scale", is_telling: true }, // compressed-tensors, 4 bits
+    NamePair { codes: ".qweight", scales: ".scales", is_telling: true }, // GPTQ, AWQ
+    NamePair { codes: ".qzeros", scales: ".scales", is_telling: true },
 ];
 
 /// The tensors of codes in a checkpoint, with what tells that they are.

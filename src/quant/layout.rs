@@ -1,6 +1,7 @@
 //! What a row of the table of layouts says: how a library stores a quantized weight, and in which steps it computes the
 //! values.
 
+use super::rules::Encoding;
 use crate::dtype::Dtype;
 
 /// What a tensor is to a quantized weight.
@@ -250,6 +251,8 @@ pub struct Layout {
     pub scale_precision: Precision,
     /// What the product of code and scale is rounded to, before it becomes the target.
     pub product_precision: Precision,
+    /// How codes and scales are made of values; `None` where tcast only reads the layout.
+    pub encoding: Option<Encoding>,
 }
 
 impl std::fmt::Display for Group {

@@ -13,15 +13,17 @@
 //! (GPTQ, AWQ) or whose library returns it (gpt-oss) are transposed on the way.
 
 #![allow(
+    clippy::float_cmp,
     clippy::inline_always,
     clippy::needless_bitwise_bool,
-    reason = "a loop vectorises when all of it is inlined and without branches"
+    reason = "a loop vectorises when all of it is inlined and without branches; equality of floats is meant exactly"
 )]
 
 mod casts;
 mod codes;
 mod config;
 mod decode;
+mod encode;
 mod engine_config;
 mod explain;
 mod fused;
@@ -31,7 +33,9 @@ mod layout;
 mod parts;
 mod recognize;
 mod rotate;
+mod rules;
 mod scales;
+mod scheme;
 mod segment;
 mod steps;
 mod table;
@@ -41,6 +45,7 @@ mod zeros;
 
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 pub use decode::Decoder;
+pub use encode::{EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Unfit};
 pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
 pub use explain::{CodeKind, Explanation, Grid};
 pub use layout::{
@@ -49,6 +54,8 @@ pub use layout::{
 };
 pub use parts::{Parameters, Part};
 pub use recognize::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize};
+pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
+pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use steps::Arithmetic;
 pub use table::{LAYOUTS, find};
 pub use tally::DecodeTally;

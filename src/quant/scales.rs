@@ -120,7 +120,7 @@ impl Reading {
 }
 
 /// Where the first scale of a row lies in tiles of 128 x 4 that are row-major: see [`ScaleOrder::Swizzled`].
-fn swizzled_line(row: usize, columns: usize) -> usize {
+pub(super) fn swizzled_line(row: usize, columns: usize) -> usize {
     512 * (row / 128 * (columns / 4)) + 16 * (row % 32) + 4 * (row % 128 / 32)
 }
 

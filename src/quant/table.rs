@@ -1,5 +1,7 @@
 //! The table of layouts.
 //!
+//! Longer than 400 lines because it is one table.
+//!
 //! A new layout is a row. What a row cannot say in its fields is one small function that a variant of [`Packing`],
 //! [`ScaleOrder`], [`Exponents`] or [`Zeros`] names.
 //!
@@ -11,6 +13,7 @@ use super::layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
     ScaleOrder, Zeros,
 };
+use super::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::dtype::Dtype::{
     self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32,
     Int8, Int32, Uint8,
@@ -52,7 +55,18 @@ const BASE: Layout = Layout {
     zeros: Zeros::None,
     scale_precision: Precision::Float32,
     product_precision: Precision::Float32,
+    encoding: None,
 };
+
+/// Keeps the sign of zero, ties to even.
+const fn encoding(scale: ScaleRule, scale_shape: ScaleShape) -> Encoding {
+    Encoding { scale, sign: SignRule::Kept, ties: Ties::Even, scale_shape }
+}
+
+/// As [`encoding`], and -0 becomes 0.
+const fn unsigned_zero(scale: ScaleRule, scale_shape: ScaleShape) -> Encoding {
+    Encoding { sign: SignRule::Negative, ..encoding(scale, scale_shape) }
+}
 
 const COMPRESSED_TENSORS: &[(Role, &str)] = &[
     (Role::Codes, ".weight"),
@@ -104,6 +118,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Block]),
         scale_dtypes: &[Float32, Bfloat16, Float16, Float8E8M0, Uint8],
         exponents: Exponents::ByDtype,
+        encoding: Some(encoding(ScaleRule::Reciprocal, ScaleShape::Matrix)),
         ..BASE
     },
     Layout {
@@ -126,6 +141,7 @@ pub static LAYOUTS: &[Layout] = &[
         names: &[COMPRESSED_TENSORS],
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
+        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..BASE
     },
     Layout {
@@ -135,6 +151,7 @@ pub static LAYOUTS: &[Layout] = &[
         codes: bytes(&[Int8]),
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
+        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..BASE
     },
     // `compressors/pack_quantized/`
@@ -145,6 +162,7 @@ pub static LAYOUTS: &[Layout] = &[
         codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::Rows(4), dtypes: &[Int32], padding: 1 },
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
+        encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
         ..BASE
     },
     // `compressors/nvfp4/`: the product is bfloat16 whatever the target.
@@ -157,6 +175,7 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Divisor,
         product_precision: Precision::Bfloat16,
+        encoding: Some(unsigned_zero(ScaleRule::GlobalDivisor, ScaleShape::Matrix)),
         ..BASE
     },
     Layout {
@@ -167,6 +186,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
+        encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
         ..BASE
     },
     Layout {
@@ -182,6 +202,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
+        encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
         ..BASE
     },
     Layout {
@@ -191,6 +212,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
+        encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
         ..BASE
     },
     // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.
@@ -200,6 +222,7 @@ pub static LAYOUTS: &[Layout] = &[
         names: &[MODELOPT],
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
+        encoding: Some(encoding(ScaleRule::Bounded, ScaleShape::Squeezed)),
         ..BASE
     },
     // `nvfp4_tensor.py`
@@ -211,6 +234,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Multiplier,
+        encoding: Some(unsigned_zero(ScaleRule::GlobalMultiplier, ScaleShape::Squeezed)),
         ..BASE
     },
     // `mxfp4_tensor.py`, `mxfp8_tensor.py`
@@ -221,6 +245,11 @@ pub static LAYOUTS: &[Layout] = &[
         codes: NIBBLES,
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
+        encoding: Some(Encoding {
+            sign: SignRule::NotPositive,
+            ties: Ties::TowardZero,
+            ..encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)
+        }),
         ..BASE
     },
     Layout {
@@ -229,6 +258,7 @@ pub static LAYOUTS: &[Layout] = &[
         names: &[MODELOPT],
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
+        encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
         ..BASE
     },
     // comfy-kitchen `backends/eager/quantization.py`
@@ -240,6 +270,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Tensor),
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
+        encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
         ..BASE
     },
     Layout {
@@ -250,6 +281,7 @@ pub static LAYOUTS: &[Layout] = &[
         groups: Groups::Fixed(Group::Tensor),
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
+        encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
         ..BASE
     },
     // `dequantize_int8_simple` and, with a rotation, `dequantize_int8_convrot_weight`.
@@ -259,6 +291,7 @@ pub static LAYOUTS: &[Layout] = &[
         names: &[COMFY],
         codes: bytes(&[Int8]),
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
+        encoding: Some(encoding(ScaleRule::Plain, ScaleShape::Mixed)),
         ..BASE
     },
     Layout {
@@ -272,6 +305,7 @@ pub static LAYOUTS: &[Layout] = &[
         global: Combination::Multiplier,
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
+        encoding: Some(encoding(ScaleRule::GlobalPadded, ScaleShape::Mixed)),
         ..BASE
     },
     Layout {
@@ -283,6 +317,7 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: EXPONENTS,
         exponents: Exponents::Zero,
         scale_order: ScaleOrder::Swizzled,
+        encoding: Some(encoding(ScaleRule::CeilingOrZero, ScaleShape::Mixed)),
         ..BASE
     },
     // transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
@@ -303,6 +338,7 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: EXPONENTS,
         exponents: Exponents::Ldexp,
         scale_order: ScaleOrder::Transposed,
+        encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
         ..BASE
     },
     // AutoGPTQ `qlinear_cuda_old.py`, GPTQModel `dequantize_weight`: scale * (code - zero), in the scale's dtype.

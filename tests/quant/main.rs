@@ -1,6 +1,7 @@
 //! Quantized weights: bytes of the libraries, recognition, configs, errors.
 
 mod config;
+mod encode;
 mod engine_config;
 mod errors;
 mod goldens;

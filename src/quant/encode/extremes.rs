@@ -1,0 +1,80 @@
+//! The largest magnitudes of values, found before they are encoded.
+
+use super::rounding::{WeightType, from_float16};
+use crate::dtype::Dtype;
+
+/// The largest magnitude of a tensor, and its first element that is not finite: what a scale for the whole tensor needs.
+///
+/// Those of pieces of a tensor are [merged](Extremes::merge) in any order, as are those of tensors that share a scale.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Extremes {
+    /// The largest magnitude. Infinite or NaN where an element is.
+    pub largest: f32,
+    /// The first element that is infinite or NaN, counted in row-major order.
+    pub first_special: Option<u64>,
+}
+
+impl Extremes {
+    /// Those of stored values in float32, bfloat16 or float16, the first of which is element `start`.
+    ///
+    /// # Panics
+    /// When `source` is another dtype.
+    #[must_use]
+    pub fn of(source: Dtype, bytes: &[u8], start: u64) -> Self {
+        let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");
+        let largest = crate::kernel::Isa::chosen().run(Scan { weight, bytes });
+        let is_finite = largest < INFINITY;
+        let width = u64::from(source.bits() / 8);
+        let first_special =
+            (!is_finite).then(|| first_special(weight, bytes).map(|at| start + at as u64 / width)).flatten();
+        Self { largest: f32::from_bits(largest), first_special }
+    }
+
+    /// Takes those of another piece or tensor.
+    pub fn merge(&mut self, other: &Self) {
+        // The order of the bits is that of the magnitudes, NaN last.
+        self.largest = f32::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
+        self.first_special = self.first_special.into_iter().chain(other.first_special).min();
+    }
+}
+
+struct Scan<'a> {
+    weight: WeightType,
+    bytes: &'a [u8],
+}
+
+impl crate::kernel::Loop for Scan<'_> {
+    type Result = u32;
+
+    #[inline(always)]
+    fn run(self) -> u32 {
+        largest(self.weight, self.bytes)
+    }
+}
+
+/// The bits of infinity as float32: those of larger magnitudes are NaN.
+pub(super) const INFINITY: u32 = 0x7f80_0000;
+
+/// The largest magnitude as the bits of a float32.
+#[inline(always)]
+pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
+    let narrow = || {
+        let magnitudes = bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes) & 0x7fff);
+        magnitudes.fold(0, |largest, bits| if bits > largest { bits } else { largest })
+    };
+    match weight {
+        WeightType::Bfloat16 => u32::from(narrow()) << 16,
+        WeightType::Float16 => from_float16(narrow()).to_bits(),
+        WeightType::Float32 => {
+            let magnitudes = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes) & 0x7fff_ffff);
+            magnitudes.fold(0, |largest, bits| if bits > largest { bits } else { largest })
+        }
+    }
+}
+
+/// Where the first value that is not finite begins, in bytes.
+pub(super) fn first_special(weight: WeightType, bytes: &[u8]) -> Option<usize> {
+    let width = if weight == WeightType::Float32 { 4 } else { 2 };
+    let mut elements = bytes.chunks_exact(width);
+    elements.position(|bytes| largest(weight, bytes) >= INFINITY).map(|at| at * width)
+}

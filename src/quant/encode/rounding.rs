@@ -1,0 +1,250 @@
+//! Roundings of single numbers without branches on values, so that loops over them vectorise.
+
+use crate::dtype::{Dtype, FloatFormat};
+
+/// The dtype of a weight, which its library computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WeightType {
+    Float32,
+    Bfloat16,
+    Float16,
+}
+
+impl WeightType {
+    /// `None` for a dtype that weights to encode do not have.
+    pub(super) fn new(dtype: Dtype) -> Option<Self> {
+        match dtype {
+            Dtype::Float32 => Some(Self::Float32),
+            Dtype::Bfloat16 => Some(Self::Bfloat16),
+            Dtype::Float16 => Some(Self::Float16),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn round(self, value: f32) -> f32 {
+        match self {
+            Self::Float32 => value,
+            Self::Bfloat16 => to_bfloat16(value),
+            Self::Float16 => to_float16(value),
+        }
+    }
+
+    /// The distance from 1 to the next number: `finfo(T).eps`.
+    pub(super) fn epsilon(self) -> f32 {
+        power_of_two(match self {
+            Self::Float32 => -23,
+            Self::Bfloat16 => -7,
+            Self::Float16 => -10,
+        })
+    }
+
+    /// The smallest normal number: `finfo(T).tiny`.
+    pub(super) fn tiny(self) -> f32 {
+        power_of_two(if self == Self::Float16 { -14 } else { -126 })
+    }
+}
+
+/// 2^exponent, from 2^-126 to 2^127.
+#[inline(always)]
+pub(super) fn power_of_two(exponent: i32) -> f32 {
+    f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+/// A number in bfloat16, ties to even: half of the last kept bit is added, one less if that bit is even, and the rest is cut.
+#[inline(always)]
+pub(super) fn to_bfloat16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+/// A number in float16, ties to even. The power of two that is added leaves no bit below the last one of float16.
+#[inline(always)]
+pub(super) fn to_float16(value: f32) -> f32 {
+    let magnitude = value.abs();
+    let exponent = (magnitude.to_bits() & 0x7f80_0000).clamp(0x3880_0000, 0x4780_0000);
+    let raised = f32::from_bits(exponent + (13 << 23));
+    // NaN stays what it is.
+    let bounded = if magnitude > 65536.0 { 65536.0 } else { magnitude };
+    let rounded = bounded + raised - raised;
+    (if rounded > 65504.0 { f32::INFINITY } else { rounded }).copysign(value)
+}
+
+/// A float16 as float32.
+#[inline(always)]
+pub(super) fn from_float16(bits: u16) -> f32 {
+    let magnitude = u32::from(bits & 0x7fff);
+    // The multiplication moves the exponent, and normalises what is subnormal in float16.
+    let value = f32::from_bits(magnitude << 13) * power_of_two(112);
+    let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(value.to_bits() | special | u32::from(bits & 0x8000) << 16)
+}
+
+/// A float64 as float32, rounded to odd: rounding it again to at most 22 bits is rounding once. Results below the
+/// smallest float32 keep a mark.
+#[inline(always)]
+pub(super) fn to_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    let cut = nearest.to_bits().wrapping_sub(u32::from(back.abs() > value.abs()));
+    f32::from_bits(cut | u32::from(back != value))
+}
+
+/// A float of 8 bits or fewer, as the constants that rounding to it needs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Minifloat {
+    /// Mantissa bits of float32 that it lacks.
+    shift: u32,
+    /// The smallest normal number, as the bits of a float32.
+    min_normal: u32,
+    /// The largest number.
+    pub(super) largest: f32,
+    /// The sign bit.
+    pub(super) sign: u8,
+    /// From here on, values lie beyond the largest number by more than half a step.
+    pub(super) limit: f32,
+}
+
+impl Minifloat {
+    pub(super) fn new(format: &FloatFormat) -> Self {
+        let (mantissa_bits, max) = (format.mantissa_bits, format.max_finite() as u32);
+        // A normal number by its code.
+        let number = |code: u32| {
+            let exponent = (code >> mantissa_bits) + (127 - format.bias) as u32;
+            f32::from_bits(exponent << 23 | (code & ((1 << mantissa_bits) - 1)) << (23 - mantissa_bits))
+        };
+        let largest = number(max);
+        Self {
+            shift: 23 - mantissa_bits,
+            min_normal: ((1 - format.bias + 127) as u32) << 23,
+            largest,
+            sign: format.sign() as u8,
+            limit: largest + (largest - number(max - 1)) / 2.0,
+        }
+    }
+
+    /// The code without sign of a magnitude, and the number that it is: nearest, ties to even, saturating.
+    #[inline(always)]
+    pub(super) fn round(self, magnitude: f32) -> (u32, f32) {
+        let magnitude = magnitude.min(self.largest);
+        // The power of two whose last bit is worth the last bit of the result; of subnormals, always the same.
+        let exponent = (magnitude.to_bits() & 0x7f80_0000).max(self.min_normal);
+        let raised = f32::from_bits(exponent + (self.shift << 23));
+        let sum = magnitude + raised;
+        // The low bits of the sum are the mantissa with its hidden bit, which is the first exponent.
+        let code = sum.to_bits().wrapping_sub(raised.to_bits()) + ((exponent - self.min_normal) >> self.shift);
+        (code, sum - raised)
+    }
+
+    /// As [`Minifloat::round`], ties toward zero.
+    #[inline(always)]
+    pub(super) fn round_down(self, magnitude: f32) -> (u32, f32) {
+        let magnitude = magnitude.min(self.largest);
+        let (code, value) = self.round(magnitude);
+        let exponent = (magnitude.to_bits() & 0x7f80_0000).max(self.min_normal);
+        let half = f32::from_bits(exponent - ((24 - self.shift) << 23));
+        let is_up = value - magnitude == half;
+        (code - u32::from(is_up), if is_up { value - half - half } else { value })
+    }
+}
+
+/// `ceil(log2(value))` of a positive number as the libraries compute it: with a logarithm that is rounded to float32, so
+/// that numbers a few units in the last place above 2^k still give k.
+#[inline(always)]
+pub(super) fn ceil_log2(value: f32) -> i32 {
+    // The units above 2^k, by floor(log2|k|): ln 2 times half of the last bit of k as a float32.
+    const UNITS: [u32; 8] = [0, 0, 1, 2, 5, 11, 22, 44];
+    // As float64 nothing is subnormal.
+    let bits = f64::from(value).to_bits();
+    let exponent = (bits >> 52) as i32 - 1023;
+    let units = (bits >> 29) as u32 & 0x7f_ffff;
+    let magnitude = exponent.unsigned_abs();
+    let log = (magnitude | 1).ilog2();
+    // Below a negative power of two, floats are closer.
+    let is_closer = exponent < 0 && magnitude.is_power_of_two();
+    let near = if is_closer && log == 0 { 0 } else { UNITS[(log - u32::from(is_closer)) as usize & 7] };
+    exponent + i32::from(units > near)
+}
+
+/// `ceil(log2(value))` of a positive number, exactly.
+#[inline(always)]
+pub(super) fn exact_ceil_log2(value: f64) -> i32 {
+    let bits = value.to_bits();
+    (bits >> 52) as i32 - 1023 + i32::from(bits << 12 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Class;
+    use half::{bf16, f16};
+
+    fn samples() -> impl Iterator<Item = f32> {
+        let mut state = 0x9e37_79b9_u32;
+        let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
+        let random = std::iter::repeat_with(move || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            f32::from_bits(state)
+        });
+        specials.chain(random.take(1 << 20)).filter(|value| !value.is_nan())
+    }
+
+    #[test]
+    fn numbers_round_to_the_types_of_weights() {
+        for value in samples() {
+            assert_eq!(to_bfloat16(value).to_bits(), bf16::from_f32(value).to_f32().to_bits(), "{value}");
+            assert_eq!(to_float16(value).to_bits(), f16::from_f32(value).to_f32().to_bits(), "{value}");
+        }
+        for bits in (0..=u16::MAX).filter(|bits| bits & 0x7fff <= 0x7c00) {
+            assert_eq!(from_float16(bits).to_bits(), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
+        }
+    }
+
+    #[test]
+    fn magnitudes_round_to_the_nearest_code() {
+        for dtype in [Dtype::Float8E4M3FN, Dtype::Float8E5M2, Dtype::Float4E2M1, Dtype::Float6E2M3] {
+            let Class::Float(format) = dtype.class() else { panic!("{dtype}") };
+            let float = Minifloat::new(&format);
+            let number = |code: u32| {
+                let mantissa =
+                    f64::from(code & ((1 << format.mantissa_bits) - 1)) / f64::from(1 << format.mantissa_bits);
+                let exponent = (code >> format.mantissa_bits) as i32;
+                let hidden = f64::from(u8::from(exponent > 0));
+                (hidden + mantissa) * 2_f64.powi(exponent.max(1) - format.bias)
+            };
+            let numbers: Vec<f64> = (0..=format.max_finite() as u32).map(number).collect();
+            assert_eq!(f64::from(float.largest), *numbers.last().unwrap());
+            let last = numbers.len() - 1;
+            assert_eq!(f64::from(float.limit), numbers[last] + (numbers[last] - numbers[last - 1]) / 2.0);
+            let ties = numbers.windows(2).map(|pair| f64::midpoint(pair[0], pair[1]) as f32);
+            let near = ties.flat_map(|tie| [tie.next_down(), tie, tie.next_up()]);
+            for value in near.chain(samples().map(f32::abs)).chain(numbers.iter().map(|value| *value as f32)) {
+                let wide = f64::from(value);
+                let above = numbers.partition_point(|number| *number < wide).min(last);
+                let below = above.saturating_sub(1);
+                let [low, high] = [wide - numbers[below], numbers[above] - wide];
+                let is_tie = low == high && above != below;
+                let is_up = if is_tie { above % 2 == 0 } else { high < low };
+                let even = if is_up { above } else { below };
+                let down = if is_tie { below } else { even };
+                assert_eq!(float.round(value), (even as u32, numbers[even] as f32), "{dtype} {value}");
+                assert_eq!(float.round_down(value), (down as u32, numbers[down] as f32), "{dtype} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn logarithms_are_those_of_the_libraries() {
+        let near = (-149..128).flat_map(|power| {
+            let bits = (2_f64.powi(power) as f32).to_bits();
+            (bits.saturating_sub(60).max(1)..bits + 60).map(f32::from_bits)
+        });
+        for value in near.chain(samples().filter(|value| *value > 0.0 && value.is_finite())) {
+            assert_eq!(ceil_log2(value), (f64::from(value).log2() as f32).ceil() as i32, "{value:e}");
+            let exact = exact_ceil_log2(value.into());
+            assert!(2_f64.powi(exact) >= value.into() && 2_f64.powi(exact - 1) < value.into(), "{value:e}");
+        }
+    }
+}

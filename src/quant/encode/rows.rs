@@ -1,0 +1,309 @@
+//! The rows of one call: scales of the groups of a band, and then the codes of its rows, in segments that fit into the
+//! first-level cache.
+
+use super::super::layout::{Packing, Role};
+use super::super::scales::swizzled_line;
+use super::Encoder;
+use super::choose::GroupScale;
+use super::extremes::{INFINITY, first_special, largest};
+use super::lanes::{self, ErrorSums};
+use super::rounding::power_of_two;
+use super::tally::EncodeTally;
+use crate::dtype::Dtype;
+use crate::kernel::Loop;
+use std::ops::Range;
+
+/// Values that are encoded at a time.
+const SEGMENT: usize = 1024;
+
+/// Room for each lane of a segment, and for the groups of a tile.
+struct EncodeRoom {
+    values: Vec<f32>,
+    numbers: Vec<f32>,
+    multiples: Vec<f32>,
+    codes: Vec<u8>,
+    amax: Vec<u32>,
+    bounds: Vec<[f32; 2]>,
+    chosen: Vec<GroupScale>,
+    scales: Vec<f32>,
+}
+
+/// The rows of one call.
+pub(super) struct EncodeRows<'a, 'o> {
+    pub(super) encoder: &'a Encoder,
+    pub(super) rows: Range<u64>,
+    pub(super) source: &'a [u8],
+    pub(super) amax: f32,
+    pub(super) outputs: &'a mut [&'o mut [u8]],
+    pub(super) tally: &'a mut EncodeTally,
+}
+
+/// Some columns of rows that share scales.
+#[derive(Clone)]
+struct Tile {
+    matrix: usize,
+    /// The rows of the matrix.
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// The groups side by side.
+    groups: Range<usize>,
+}
+
+impl Loop for EncodeRows<'_, '_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        let encoder = self.encoder;
+        let shape = &encoder.shape;
+        let (height, width) = (shape.rows as usize, shape.columns as usize);
+        let [below, beside] = shape.block.map(|length| length as usize);
+        // Groups of a tile: of rows all there is, else as many as make a segment.
+        let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
+        let columns = SEGMENT.min(width);
+        let mut room = EncodeRoom {
+            values: vec![0.0; columns],
+            numbers: vec![0.0; columns],
+            multiples: vec![0.0; columns],
+            codes: vec![0; columns],
+            amax: vec![0; groups],
+            bounds: vec![[0.0; 2]; groups],
+            chosen: vec![GroupScale::NONE; groups],
+            scales: vec![0.0; groups],
+        };
+        let ranges = shape.part_ranges(&self.rows);
+        let starts: Vec<usize> = ranges.iter().map(|range| range.start as usize).collect();
+        self.outputs.iter_mut().for_each(|out| out.fill(0));
+        let global = encoder.chooser.global(self.amax);
+        self.write_fixed(global);
+        if shape.is_tensor {
+            let amax = [self.amax.to_bits()];
+            encoder.chooser.choose(&amax, &[], global, &mut room.chosen);
+            if self.rows.start == 0 {
+                self.store(&room.chosen[..1], |_| 0, |_| 0);
+                self.tally.underflowed_groups += u64::from(room.chosen[0].is_underflow);
+            }
+        }
+        let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
+        while row < end {
+            let (matrix, within) = (row / height, row % height);
+            let rows = (below - within % below).min(height - within).min(end - row);
+            for group in (0..width.div_ceil(beside)).step_by(groups) {
+                let tile = Tile {
+                    matrix,
+                    rows: within..within + rows,
+                    columns: group * beside..((group + groups) * beside).min(width),
+                    groups: group..(group + groups).min(width.div_ceil(beside)),
+                };
+                let count = tile.groups.len();
+                if !shape.is_tensor {
+                    self.choose(&tile, &mut room, global);
+                    self.store_of(&tile, &room.chosen[..count], &starts);
+                }
+                for row in tile.rows.clone() {
+                    self.encode(&tile, row, &mut room, starts[0]);
+                }
+            }
+            row += rows;
+        }
+    }
+}
+
+impl EncodeRows<'_, '_> {
+    /// The stored values of some columns of a row of a matrix.
+    #[inline(always)]
+    fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &[u8] {
+        let shape = &self.encoder.shape;
+        let width = self.encoder.width;
+        let row = matrix * shape.rows as usize + row - self.rows.start as usize;
+        let start = row * shape.columns as usize;
+        &self.source[(start + columns.start) * width..(start + columns.end) * width]
+    }
+
+    /// The scales of a tile.
+    #[inline(always)]
+    fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
+        let Encoder { chooser, shape, weight, width, .. } = self.encoder;
+        let (count, size) = (tile.groups.len(), shape.block[1] as usize);
+        let (amax, bounds) = (&mut room.amax[..count], &mut room.bounds[..count]);
+        amax.fill(0);
+        bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
+        for row in tile.rows.clone() {
+            let bytes = self.stored(tile.matrix, row, tile.columns.clone());
+            for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
+                *amax = largest(*weight, bytes).max(*amax);
+            }
+            if chooser.zero_bits.is_some() {
+                // Groups are as long as a row, or shorter than a segment.
+                for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
+                    for bytes in bytes.chunks(SEGMENT * width) {
+                        let values = &mut room.values[..bytes.len() / width];
+                        lanes::widen(*weight, bytes, values);
+                        let [low, high] = lanes::bounds(values);
+                        *bounds = [low.min(bounds[0]), high.max(bounds[1])];
+                    }
+                }
+            }
+        }
+        if amax.iter().any(|amax| *amax >= INFINITY) {
+            self.count_special(tile);
+        }
+        chooser.choose(amax, bounds, global, &mut room.chosen[..count]);
+        let underflowed: u32 = room.chosen[..count].iter().map(|chosen| u32::from(chosen.is_underflow)).sum();
+        self.tally.underflowed_groups += u64::from(underflowed);
+    }
+
+    #[inline(never)]
+    fn count_special(&mut self, tile: &Tile) {
+        let Encoder { shape, weight, width, .. } = self.encoder;
+        for row in tile.rows.clone() {
+            let bytes = self.stored(tile.matrix, row, tile.columns.clone());
+            let special = bytes.chunks_exact(*width).filter(|bytes| largest(*weight, bytes) >= INFINITY).count() as u64;
+            let first = first_special(*weight, bytes).map(|at| {
+                let row = (tile.matrix as u64) * shape.rows + row as u64;
+                row * shape.columns + (tile.columns.start + at / width) as u64
+            });
+            self.tally.special += special;
+            self.tally.first_special = self.tally.first_special.into_iter().chain(first).min();
+        }
+    }
+
+    /// What no value has a part in, and the global scale.
+    fn write_fixed(&mut self, global: f32) {
+        for (part, out) in self.encoder.shape.parts.iter().zip(&mut *self.outputs) {
+            match (&part.fixed, part.role) {
+                _ if out.is_empty() => {}
+                (Some(bytes), _) => out.copy_from_slice(bytes),
+                (None, Role::GlobalScale) => out.copy_from_slice(&global.to_le_bytes()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Stores the scales and zero points of a tile.
+    #[inline(always)]
+    fn store_of(&mut self, tile: &Tile, chosen: &[GroupScale], starts: &[usize]) {
+        let shape = &self.encoder.shape;
+        let [height, beside] = shape.grid.map(|count| count as usize);
+        let below = tile.rows.start / shape.block[0] as usize;
+        let line = (tile.matrix * height + below) * beside;
+        let first = tile.groups.start;
+        let width = shape.parts[1].dtype.bits() as usize / 8;
+        let zero = line + first;
+        match shape.swizzled {
+            Some([_, columns]) => {
+                let line = swizzled_line(below, columns as usize);
+                self.store(chosen, |at| line + 512 * ((first + at) / 4) + (first + at) % 4 - starts[1], |at| at);
+            }
+            None => self.store(
+                chosen,
+                |at| (line + first + at) * width - starts[1],
+                |at| zero + at - starts.get(2).copied().unwrap_or_default(),
+            ),
+        }
+        if let Some(words) = shape.zero_words {
+            let bit = tile.rows.start * shape.bits as usize;
+            let out = &mut self.outputs[2];
+            let half = (1_u32 << (shape.bits - 1)) as f32;
+            for (at, chosen) in chosen.iter().enumerate() {
+                let code = u64::from((chosen.zero + half) as u32) << (bit % 32);
+                for (word, code) in [code as u32, (code >> 32) as u32].into_iter().enumerate() {
+                    let word = tile.matrix * words as usize + bit / 32 + word;
+                    let place = 4 * (word * beside + first + at) - starts[2];
+                    if let Some(bytes) = out.get_mut(place..place + 4).filter(|_| code != 0) {
+                        bytes.iter_mut().zip(code.to_le_bytes()).for_each(|(byte, code)| *byte |= code);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stores scales and plain zero points at these places of their parts.
+    #[inline(always)]
+    fn store(&mut self, chosen: &[GroupScale], scale: impl Fn(usize) -> usize, zero: impl Fn(usize) -> usize) {
+        let shape = &self.encoder.shape;
+        let out = &mut self.outputs[1];
+        for (at, chosen) in chosen.iter().enumerate() {
+            let place = scale(at);
+            match shape.parts[1].dtype {
+                Dtype::Float32 => out[place..place + 4].copy_from_slice(&chosen.stored.to_le_bytes()),
+                Dtype::Bfloat16 => out[place..place + 2].copy_from_slice(&((chosen.stored >> 16) as u16).to_le_bytes()),
+                Dtype::Float16 => {
+                    let (code, _) = self.encoder.float16.round(f32::from_bits(chosen.stored));
+                    out[place..place + 2].copy_from_slice(&(code as u16).to_le_bytes());
+                }
+                _ => out[place] = chosen.stored as u8,
+            }
+        }
+        if self.encoder.chooser.zero_bits.is_some() && shape.zero_words.is_none() {
+            let out = &mut self.outputs[2];
+            chosen.iter().enumerate().for_each(|(at, chosen)| out[zero(at)] = chosen.zero as i8 as u8);
+        }
+    }
+
+    /// The codes of one row of a tile.
+    #[inline(always)]
+    fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom, code_start: usize) {
+        let Encoder { shape, weight, division, rounding, packing, .. } = self.encoder;
+        let size = shape.block[1] as usize;
+        let stride = shape.stride as usize;
+        let line = (tile.matrix * shape.rows as usize + row) * stride - code_start;
+        let step = if size > SEGMENT { SEGMENT } else { tile.columns.len() };
+        let (mut signal, mut noise) = (0.0, 0.0);
+        for column in tile.columns.clone().step_by(step) {
+            let columns = column..(column + step).min(tile.columns.end);
+            let count = columns.len();
+            let groups = &room.chosen[..count.div_ceil(size)];
+            let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
+            let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
+            lanes::widen(*weight, self.stored(tile.matrix, row, columns.clone()), values);
+            // 1. Codes.
+            lanes::divide(values, groups, size, *division, numbers);
+            let clipped = lanes::round(rounding, numbers, codes, multiples);
+            self.tally.clipped += u64::from(clipped);
+            if division.has_zeros {
+                for (multiples, group) in multiples.chunks_mut(size).zip(groups) {
+                    for multiple in multiples {
+                        *multiple -= group.zero;
+                    }
+                }
+            }
+            let bits = shape.bits;
+            let start = line + column * bits as usize / 8;
+            let end = if columns.end == shape.columns as usize {
+                line + stride
+            } else {
+                line + columns.end * bits as usize / 8
+            };
+            lanes::pack(codes, bits, *packing == Packing::RowsHighFirst, &mut self.outputs[0][start..end]);
+            // 2. Errors, over a power of two near the largest scale: squares of tiny numbers are no numbers any more.
+            let scales = &mut room.scales[..groups.len()];
+            let largest = groups.iter().fold(0.0_f32, |largest, group| largest.max(group.scale));
+            let exponent = ((largest.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
+            let (unit, over) = (power_of_two(exponent), power_of_two(-exponent));
+            scales.iter_mut().zip(groups).for_each(|(scale, group)| *scale = group.scale * over);
+            lanes::subtract(values, over, scales, size, multiples);
+            let sums = lanes::sum(values, over, multiples);
+            let unit = f64::from(unit);
+            self.take(&sums, unit, multiples, tile.matrix, row, column);
+            signal += sums.signal * unit * unit;
+            noise += sums.noise * unit * unit;
+        }
+        self.tally.values += tile.columns.len() as u64;
+        self.tally.signal.add(signal);
+        self.tally.noise.add(noise);
+    }
+
+    /// The largest error of a segment.
+    #[inline(always)]
+    fn take(&mut self, sums: &ErrorSums, unit: f64, errors: &[f32], matrix: usize, row: usize, column: usize) {
+        let largest = f64::from(sums.largest) * unit;
+        if sums.largest == 0.0 || largest < self.tally.max_error || !largest.is_finite() {
+            return;
+        }
+        let shape = &self.encoder.shape;
+        let first = (matrix as u64 * shape.rows + row as u64) * shape.columns + column as u64;
+        let at = errors.iter().position(|error| error.abs() == sums.largest);
+        self.tally.take_error(largest, at.map(|at| first + at as u64));
+    }
+}

@@ -1,0 +1,327 @@
+//! The shapes of a weight to encode and of the tensors that it becomes.
+
+use super::super::layout::{CodeValues, Group, Layout, Packing, Role, ScaleOrder};
+use super::super::rules::{ScaleRule, ScaleShape};
+use super::super::scheme::{CodeType, TargetGrid};
+use super::super::weight::round_up;
+use crate::dtype::Dtype;
+use std::fmt;
+use std::ops::Range;
+
+/// Why a grid cannot take a weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It is not float32, bfloat16 or float16.
+    Source(Dtype),
+    /// It is not a matrix, or not a bank of matrices where the layout has these.
+    Dimensions(Vec<u64>),
+    /// It has no elements.
+    Empty,
+    /// Its rows are not so long that groups fit.
+    Columns {
+        /// The values of a row.
+        columns: u64,
+        /// What they must be a multiple of.
+        multiple: u64,
+    },
+    /// It does not have as many rows as blocks need.
+    Rows {
+        /// The rows.
+        rows: u64,
+        /// What they must be a multiple of.
+        multiple: u64,
+    },
+    /// Codes and groups that the layout cannot store.
+    Grid,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source(dtype) => write!(f, "its dtype is {dtype}"),
+            Self::Dimensions(shape) => write!(f, "its shape {shape:?} is not that of a matrix"),
+            Self::Empty => f.write_str("it has no elements"),
+            Self::Columns { columns, multiple } => {
+                write!(f, "its rows of {columns} values are not a multiple of {multiple}")
+            }
+            Self::Rows { rows, multiple } => write!(f, "its {rows} rows are not a multiple of {multiple}"),
+            Self::Grid => f.write_str("the layout cannot store these codes and groups"),
+        }
+    }
+}
+
+/// A tensor that an encoder writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedPart {
+    /// What it is to the weight.
+    pub role: Role,
+    /// What its name has behind the name that all parts share.
+    pub suffix: &'static str,
+    /// The dtype of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Vec<u64>,
+    /// Its bytes, where no value of the weight has a part in them.
+    pub(super) fixed: Option<Vec<u8>>,
+}
+
+impl EncodedPart {
+    /// Its bytes, all of them.
+    #[must_use]
+    pub fn byte_len(&self) -> u64 {
+        self.dtype.packed_bytes(self.shape.iter().product()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Where everything is. Rows and columns are those of a matrix of the weight.
+#[derive(Clone, Debug)]
+pub(super) struct EncodeShape {
+    pub(super) shape: Vec<u64>,
+    pub(super) matrices: u64,
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    /// Width of a code.
+    pub(super) bits: u32,
+    /// Bytes of a stored row of codes.
+    pub(super) stride: u64,
+    /// Rows and columns of a group.
+    pub(super) block: [u64; 2],
+    /// Groups below each other, and side by side, in a matrix.
+    pub(super) grid: [u64; 2],
+    /// Whether all groups share one scale.
+    pub(super) is_tensor: bool,
+    /// Elements from one row of tiles of a swizzled scale to the next, and its rows.
+    pub(super) swizzled: Option<[u64; 2]>,
+    /// Rows of words of packed zero points.
+    pub(super) zero_words: Option<u64>,
+    pub(super) parts: Vec<EncodedPart>,
+}
+
+impl EncodeShape {
+    pub(super) fn new(layout: &'static Layout, grid: &TargetGrid, shape: &[u64], source: Dtype) -> Result<Self, Unfit> {
+        let encoding = layout.encoding.ok_or(Unfit::Grid)?;
+        let padding = layout.codes.padding;
+        let [leading @ .., rows, columns] = shape else { return Err(Unfit::Dimensions(shape.to_vec())) };
+        if padding > 1 && !leading.is_empty() {
+            return Err(Unfit::Dimensions(shape.to_vec()));
+        }
+        let (rows, columns) = (*rows, *columns);
+        let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
+        match count.filter(|count| *count < 1 << 56) {
+            None => return Err(Unfit::Dimensions(shape.to_vec())),
+            Some(0) => return Err(Unfit::Empty),
+            Some(_) => {}
+        }
+        let bits = grid.codes.bits();
+        // 1. Groups.
+        let block = match grid.group {
+            Group::Tensor => [rows, columns],
+            Group::Channel => [1, columns],
+            Group::Block(block) => block,
+            Group::Neighbours(count) => [1, count],
+        };
+        check_groups(layout, grid, block, [rows, columns])?;
+        // 2. Codes.
+        let [stored_rows, stored_columns] = [rows, columns].map(|length| round_up(length, padding));
+        let (codes_dtype, stride) = code_rows(layout, grid, stored_columns)?;
+        let code_shape = match layout.codes.packing {
+            Packing::TransposedBlocks => [leading, &[rows, columns / 32, 16]].concat(),
+            _ => [leading, &[stored_rows, stride * 8 / u64::from(codes_dtype.bits())]].concat(),
+        };
+        // 3. Scales.
+        let beside = stored_columns.div_ceil(block[1]);
+        let counts = [rows.div_ceil(block[0]), beside];
+        let swizzled =
+            (layout.scale_order == ScaleOrder::Swizzled).then(|| [round_up(stored_rows, 128), round_up(beside, 4)]);
+        let scale_dtype = grid.scale.unwrap_or(source);
+        if !layout.scale_dtypes.contains(&scale_dtype) {
+            return Err(Unfit::Grid);
+        }
+        let [below, _] = counts;
+        let is_squeezed = encoding.scale_shape == ScaleShape::Squeezed;
+        let scale_shape = match (grid.group, swizzled) {
+            (_, Some(tiles)) => tiles.to_vec(),
+            (Group::Tensor, None) if encoding.scale_shape == ScaleShape::Matrix => vec![1],
+            (Group::Tensor, None) => Vec::new(),
+            (Group::Channel, None) if is_squeezed => [leading, &[rows]].concat(),
+            (Group::Block(_), None) if is_squeezed => [leading, &[below, 1, beside, 1]].concat(),
+            _ => [leading, &[below, beside]].concat(),
+        };
+        let mut this = Self {
+            shape: shape.to_vec(),
+            matrices: leading.iter().product(),
+            rows,
+            columns,
+            bits,
+            stride,
+            block,
+            grid: counts,
+            is_tensor: grid.group == Group::Tensor,
+            swizzled,
+            zero_words: None,
+            parts: Vec::new(),
+        };
+        this.add(layout, Role::Codes, codes_dtype, code_shape, None)?;
+        this.add(layout, Role::Scale, scale_dtype, scale_shape, None)?;
+        this.add_others(layout, grid)?;
+        Ok(this)
+    }
+
+    /// Adds the parts besides codes and scales.
+    fn add_others(&mut self, layout: &'static Layout, grid: &TargetGrid) -> Result<(), Unfit> {
+        let encoding = layout.encoding.ok_or(Unfit::Grid)?;
+        let is_packed = layout.codes.values == CodeValues::Unsigned;
+        let [leading @ .., _, _] = &self.shape[..] else { return Err(Unfit::Grid) };
+        let leading = leading.to_vec();
+        if let CodeType::Int { symmetric: false, .. } = grid.codes {
+            if is_packed {
+                let words = (self.rows * u64::from(self.bits)).div_ceil(32);
+                self.zero_words = Some(words);
+                self.add(layout, Role::ZeroPoint, Dtype::Int32, [&leading[..], &[words, self.grid[1]]].concat(), None)?;
+            } else {
+                let shape = self.parts[1].shape.clone();
+                self.add(layout, Role::ZeroPoint, Dtype::Int8, shape, None)?;
+            }
+        }
+        if is_packed {
+            let shape: Vec<u8> = self.shape.iter().flat_map(|length| length.to_le_bytes()).collect();
+            self.add(layout, Role::Shape, Dtype::Int64, vec![shape.len() as u64 / 8], Some(shape))?;
+        }
+        if matches!(encoding.scale, ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded) {
+            let shape = if encoding.scale_shape == ScaleShape::Matrix { vec![1] } else { Vec::new() };
+            self.add(layout, Role::GlobalScale, Dtype::Float32, shape, None)?;
+        }
+        if let Some(text) = description(encoding.scale, self.parts[0].dtype).filter(|_| has(layout, Role::Description))
+        {
+            let bytes = format!("{{\"format\":\"{text}\"}}").into_bytes();
+            self.add(layout, Role::Description, Dtype::Uint8, vec![bytes.len() as u64], Some(bytes))?;
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        layout: &'static Layout,
+        role: Role,
+        dtype: Dtype,
+        shape: Vec<u64>,
+        fixed: Option<Vec<u8>>,
+    ) -> Result<(), Unfit> {
+        let mut names = layout.names[0].iter();
+        let (_, suffix) = names.find(|(known, _)| *known == role).ok_or(Unfit::Grid)?;
+        self.parts.push(EncodedPart { role, suffix, dtype, shape, fixed });
+        Ok(())
+    }
+
+    /// The rows of all matrices.
+    pub(super) fn all_rows(&self) -> u64 {
+        self.matrices * self.rows
+    }
+
+    /// What ranges of rows must start at a multiple of.
+    pub(super) fn row_alignment(&self) -> u64 {
+        let mut alignment = if self.is_tensor { 1 } else { self.block[0] };
+        if self.swizzled.is_some() {
+            alignment = 128;
+        }
+        if self.zero_words.is_some() {
+            // So many zero points fill whole words.
+            alignment = 32 >> self.bits.trailing_zeros();
+        }
+        // The rows of each matrix begin anew.
+        if self.matrices > 1 && !self.rows.is_multiple_of(alignment) { self.rows } else { alignment }
+    }
+
+    /// The bytes of each part that belong to a range of rows. What belongs to no row comes with the first.
+    pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {
+        // The first row of groups, or of words, from a row on.
+        let below = |row: u64, height: u64, count: u64| row / self.rows * count + (row % self.rows).div_ceil(height);
+        let [is_first, is_last] = [rows.start == 0, rows.end == self.all_rows()];
+        let range = |part: &EncodedPart| {
+            let all = part.byte_len();
+            let lines = |height: u64, count: u64, line: u64| {
+                let [start, end] = [rows.start, rows.end].map(|row| below(row, height, count) * line);
+                start..if is_last { all } else { end }
+            };
+            let width = u64::from(part.dtype.bits() / 8);
+            match (part.role, self.swizzled) {
+                _ if rows.is_empty() => 0..0,
+                (Role::Codes, _) => lines(1, self.rows, self.stride),
+                (Role::Scale, Some([_, columns])) => lines(128, self.rows.div_ceil(128), 128 * columns),
+                (Role::ZeroPoint, _) if self.zero_words.is_some() => {
+                    let words = self.zero_words.unwrap_or_default();
+                    let start = |row: u64| {
+                        let words = row / self.rows * words + (row % self.rows * u64::from(self.bits)).div_ceil(32);
+                        words * self.grid[1] * width
+                    };
+                    start(rows.start)..if is_last { all } else { start(rows.end) }
+                }
+                (Role::Scale | Role::ZeroPoint, _) if !self.is_tensor => {
+                    lines(self.block[0], self.grid[0], self.grid[1] * width)
+                }
+                _ if is_first => 0..all,
+                _ => 0..0,
+            }
+        };
+        self.parts.iter().map(range).collect()
+    }
+}
+
+/// Refuses groups that do not fit the weight, or the layout.
+fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, columns]: [u64; 2]) -> Result<(), Unfit> {
+    // Segments end where groups do, and with a byte.
+    let is_packed = layout.codes.values == CodeValues::Unsigned;
+    let is_odd = is_packed && grid.group != Group::Channel && !block[1].is_multiple_of(8);
+    let has_bounds = grid.group == Group::Tensor && matches!(grid.codes, CodeType::Int { symmetric: false, .. });
+    if block.contains(&0) || is_odd || has_bounds {
+        return Err(Unfit::Grid);
+    }
+    let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale == ScaleRule::Epsilon);
+    let has_whole_blocks = matches!(grid.group, Group::Block(_)) && !is_partial;
+    let has_whole_groups = matches!(grid.group, Group::Neighbours(_)) && layout.codes.padding == 1;
+    if (has_whole_groups || has_whole_blocks) && !columns.is_multiple_of(block[1]) {
+        return Err(Unfit::Columns { columns, multiple: block[1] });
+    }
+    if has_whole_blocks && !rows.is_multiple_of(block[0]) {
+        return Err(Unfit::Rows { rows, multiple: block[0] });
+    }
+    Ok(())
+}
+
+/// The dtype of stored codes, and the bytes of a row of them.
+fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype, u64), Unfit> {
+    let word = match layout.codes.packing {
+        Packing::Rows(word) => word,
+        Packing::RowsHighFirst | Packing::TransposedBlocks => 1,
+        _ => return Err(Unfit::Grid),
+    };
+    let dtype = match (grid.codes, layout.codes.values) {
+        (CodeType::Float(dtype), CodeValues::Stored) => dtype,
+        (CodeType::Int { bits: 8, .. }, CodeValues::Stored) => Dtype::Int8,
+        (CodeType::Float(dtype), CodeValues::Float(own) | CodeValues::FloatWithoutNegativeZero(own))
+            if dtype == own =>
+        {
+            Dtype::Uint8
+        }
+        (CodeType::Int { bits: 1..=8, .. }, CodeValues::Unsigned) => Dtype::Int32,
+        _ => return Err(Unfit::Grid),
+    };
+    let bits = columns.checked_mul(grid.codes.bits().into()).ok_or(Unfit::Grid)?;
+    if layout.codes.dtypes.contains(&dtype) { Ok((dtype, bits.div_ceil(8 * word) * word)) } else { Err(Unfit::Grid) }
+}
+
+fn has(layout: &Layout, role: Role) -> bool {
+    layout.names[0].iter().any(|(known, _)| *known == role)
+}
+
+/// `ComfyUI`'s name of a layout.
+fn description(scale: ScaleRule, codes: Dtype) -> Option<&'static str> {
+    Some(match (scale, codes) {
+        (ScaleRule::Inverse, Dtype::Float8E5M2) => "float8_e5m2",
+        (ScaleRule::Inverse, _) => "float8_e4m3fn",
+        (ScaleRule::Plain, _) => "int8_tensorwise",
+        (ScaleRule::GlobalPadded, _) => "nvfp4",
+        (ScaleRule::CeilingOrZero, _) => "mxfp8",
+        _ => return None,
+    })
+}

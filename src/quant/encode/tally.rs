@@ -1,0 +1,171 @@
+//! What encoding cost, counted where it happens.
+
+/// How far codes are from the values they stand for. Sums in any order are equal to the bit, so that threads and pieces add
+/// theirs up.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EncodeTally {
+    /// Values that were encoded.
+    pub values: u64,
+    /// Values beyond the codes of their group by more than half a step.
+    pub clipped: u64,
+    /// Groups whose values are not all 0, and whose scale is not what they need: it is too small for its dtype, or for the
+    /// arithmetic of the library.
+    pub underflowed_groups: u64,
+    /// Values that are infinite or NaN; what becomes of their groups has no meaning.
+    pub special: u64,
+    /// The first of them, counted in row-major order through the whole weight.
+    pub first_special: Option<u64>,
+    /// The largest |y - x|, x being the value and y its code times its scale.
+    pub max_error: f64,
+    /// The first value that has it.
+    pub max_error_at: Option<u64>,
+    /// The sum of x^2.
+    pub(super) signal: ExactSum,
+    /// The sum of (y - x)^2.
+    pub(super) noise: ExactSum,
+}
+
+impl EncodeTally {
+    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2): infinite where there is no noise,
+    /// `None` where nothing was encoded.
+    #[must_use]
+    pub fn sqnr_db(&self) -> Option<f64> {
+        let [signal, noise] = [&self.signal, &self.noise].map(ExactSum::log10);
+        match (self.values, noise) {
+            (0, _) => None,
+            (_, None) => Some(f64::INFINITY),
+            (_, Some(noise)) => Some(10.0 * (signal.unwrap_or(f64::NEG_INFINITY) - noise)),
+        }
+    }
+
+    /// Whether every value is its code times its scale, within the precision of float32.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.noise == ExactSum::default()
+    }
+
+    /// Takes an error, if it is the largest.
+    pub(super) fn take_error(&mut self, error: f64, at: Option<u64>) {
+        let is_first =
+            error == self.max_error && at.is_some_and(|at| self.max_error_at.is_none_or(|so_far| at < so_far));
+        if error > self.max_error || is_first {
+            (self.max_error, self.max_error_at) = (error, at);
+        }
+    }
+}
+
+impl std::ops::AddAssign<&Self> for EncodeTally {
+    fn add_assign(&mut self, other: &Self) {
+        self.values += other.values;
+        self.clipped += other.clipped;
+        self.underflowed_groups += other.underflowed_groups;
+        self.special += other.special;
+        self.first_special = self.first_special.into_iter().chain(other.first_special).min();
+        self.take_error(other.max_error, other.max_error_at);
+        self.signal.merge(&other.signal);
+        self.noise.merge(&other.noise);
+    }
+}
+
+/// The bits below 1, and 64-bit words.
+const FRACTION: i32 = 384;
+const WORDS: usize = 11;
+
+/// A sum of squares as a number with a fixed point, 320 bits before it and 384 behind: exact, so that the order of its terms
+/// does not matter. What is smaller is cut off from each term.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct ExactSum {
+    /// The lowest first.
+    words: [u64; WORDS],
+}
+
+impl ExactSum {
+    /// Adds a number that is not negative; one that is infinite or NaN adds nothing.
+    pub(super) fn add(&mut self, value: f64) {
+        let bits = value.to_bits();
+        let field = (bits >> 52) as i32;
+        if value.is_nan() || value <= 0.0 || field == 0x7ff {
+            return;
+        }
+        let mantissa = bits & ((1 << 52) - 1) | u64::from(field != 0) << 52;
+        // The number is mantissa * 2^(place - FRACTION).
+        let place = field.max(1) - 1075 + FRACTION;
+        let (mantissa, place) = if place < 0 { (mantissa >> (-place).min(63), 0) } else { (mantissa, place as usize) };
+        let wide = u128::from(mantissa) << (place % 64);
+        let mut carry = false;
+        for (at, word) in self.words.iter_mut().enumerate().skip(place / 64) {
+            let term = match at - place / 64 {
+                0 => wide as u64,
+                1 => (wide >> 64) as u64,
+                _ if carry => 0,
+                _ => break,
+            };
+            (*word, carry) = carrying_add(*word, term, carry);
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let mut carry = false;
+        for (word, term) in self.words.iter_mut().zip(other.words) {
+            (*word, carry) = carrying_add(*word, term, carry);
+        }
+    }
+
+    /// `None` of 0.
+    fn log10(&self) -> Option<f64> {
+        let top = self.words.iter().rposition(|word| *word != 0)?;
+        let low = if top == 0 { 0 } else { self.words[top - 1] };
+        let value = self.words[top] as f64 + low as f64 / 2_f64.powi(64);
+        let exponent = 64 * top as i32 - FRACTION;
+        Some(value.log10() + f64::from(exponent) * std::f64::consts::LOG10_2)
+    }
+}
+
+fn carrying_add(a: u64, b: u64, carry: bool) -> (u64, bool) {
+    let (sum, first) = a.overflowing_add(b);
+    let (sum, second) = sum.overflowing_add(carry.into());
+    (sum, first | second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_equal_in_any_order() {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state
+        };
+        let values: Vec<f64> =
+            (0..2000).map(|_| (next() >> 11) as f64 * 2_f64.powi((next() >> 33) as i32 % 200 - 150)).collect();
+        let sum = |values: &mut dyn Iterator<Item = &f64>| {
+            let mut sum = ExactSum::default();
+            values.for_each(|value| sum.add(*value));
+            sum
+        };
+        let forward = sum(&mut values.iter());
+        assert_eq!(sum(&mut values.iter().rev()), forward);
+        let (mut first, second) = (sum(&mut values[..777].iter()), sum(&mut values[777..].iter()));
+        first.merge(&second);
+        assert_eq!(first, forward);
+        let expected = values.iter().sum::<f64>().log10();
+        assert!((forward.log10().unwrap() - expected).abs() < 1e-12);
+    }
+
+    #[test]
+    fn sums_hold_small_and_large_squares() {
+        for power in [-320, -64, 0, 63, 64, 255] {
+            let mut sum = ExactSum::default();
+            (0..3).for_each(|_| sum.add(2_f64.powi(power)));
+            let expected = 3_f64.log10() + f64::from(power) * std::f64::consts::LOG10_2;
+            assert!((sum.log10().unwrap() - expected).abs() < 1e-12, "{power}");
+        }
+        let mut sum = ExactSum::default();
+        for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            sum.add(value);
+        }
+        assert_eq!(sum.log10(), None);
+    }
+}

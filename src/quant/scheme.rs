@@ -1,0 +1,254 @@
+//! Schemes: what users ask for, in the words of vLLM and llm-compressor, and the layouts that can store it.
+
+use super::layout::{Group, Layout};
+use super::table::find;
+use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
+
+/// What values a weight may have: its codes, and the groups that share a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetGrid {
+    /// What codes are.
+    pub codes: CodeType,
+    /// The elements that share a scale.
+    pub group: Group,
+    /// The dtype of stored scales; `None` for that of the weight.
+    pub scale: Option<Dtype>,
+}
+
+/// What codes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodeType {
+    /// A float of 8 bits or fewer.
+    Float(Dtype),
+    /// Integers of so many bits.
+    Int {
+        /// Their width.
+        bits: u32,
+        /// Without zero points.
+        symmetric: bool,
+    },
+}
+
+impl CodeType {
+    /// The width of a code.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Float(dtype) => dtype.bits(),
+            Self::Int { bits, .. } => bits,
+        }
+    }
+}
+
+/// A scheme that stores a grid in a layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchemeLayout {
+    /// What users call the layout: the library or engine that reads it.
+    pub name: &'static str,
+    /// The row of the table of layouts.
+    layout: &'static str,
+    /// The grid.
+    pub grid: TargetGrid,
+}
+
+impl SchemeLayout {
+    /// The row of the table of layouts.
+    ///
+    /// # Panics
+    /// Never: a test looks every name up.
+    #[must_use]
+    pub fn layout(&self) -> &'static Layout {
+        find(self.layout).expect("schemes name rows of the table")
+    }
+}
+
+/// What users ask for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Scheme {
+    /// Its name.
+    pub name: &'static str,
+    /// What vLLM and llm-compressor call it.
+    pub aliases: &'static [&'static str],
+    /// Its grid in words.
+    pub summary: &'static str,
+    /// The layouts that can store it, the default first.
+    pub layouts: &'static [SchemeLayout],
+    /// Whether `--group-size` may change the groups.
+    pub has_group_size: bool,
+}
+
+impl Scheme {
+    /// The scheme of a name or an alias, in upper or lower case.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        let is_named = |scheme: &&Self| {
+            let mut names = std::iter::once(&scheme.name).chain(scheme.aliases);
+            names.any(|known| known.eq_ignore_ascii_case(name))
+        };
+        SCHEMES.iter().find(is_named)
+    }
+
+    /// How a layout stores the scheme; `None` names the default. No result means that the layout lacks the scheme.
+    #[must_use]
+    pub fn in_layout(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
+        let mut layouts = self.layouts.iter();
+        layouts.find(|layout| name.is_none_or(|name| layout.name.eq_ignore_ascii_case(name)))
+    }
+}
+
+const fn float(codes: Dtype, group: Group, scale: Option<Dtype>) -> TargetGrid {
+    TargetGrid { codes: CodeType::Float(codes), group, scale }
+}
+
+const fn integer(bits: u32, symmetric: bool, group: Group, scale: Option<Dtype>) -> TargetGrid {
+    TargetGrid { codes: CodeType::Int { bits, symmetric }, group, scale }
+}
+
+const fn stored(name: &'static str, layout: &'static str, grid: TargetGrid) -> SchemeLayout {
+    SchemeLayout { name, layout, grid }
+}
+
+const COMPRESSED_TENSORS: &str = "compressed-tensors";
+const HUGGINGFACE: &str = "huggingface";
+const MODELOPT: &str = "modelopt";
+const COMFYUI: &str = "comfyui";
+const BLOCK: Group = Group::Block([128, 128]);
+
+/// All schemes.
+pub static SCHEMES: &[Scheme] = &[
+    Scheme {
+        name: "fp8",
+        aliases: &["FP8_DYNAMIC"],
+        summary: "float8e4m3fn, a scale for each row",
+        layouts: &[
+            stored(COMPRESSED_TENSORS, "ct-fp8", float(Float8E4M3FN, Group::Channel, None)),
+            stored(MODELOPT, "modelopt-fp8", float(Float8E4M3FN, Group::Channel, Some(Float32))),
+            stored(COMFYUI, "comfy-fp8", float(Float8E4M3FN, Group::Tensor, Some(Float32))),
+        ],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "fp8-tensor",
+        aliases: &[],
+        summary: "float8e4m3fn, one scale for the tensor",
+        layouts: &[
+            stored(COMPRESSED_TENSORS, "ct-fp8", float(Float8E4M3FN, Group::Tensor, None)),
+            stored(COMFYUI, "comfy-fp8", float(Float8E4M3FN, Group::Tensor, Some(Float32))),
+        ],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "fp8-block",
+        aliases: &["FP8_BLOCK"],
+        summary: "float8e4m3fn, a scale for each block of 128 x 128",
+        layouts: &[
+            stored(HUGGINGFACE, "hf-fp8", float(Float8E4M3FN, BLOCK, Some(Float32))),
+            stored(COMPRESSED_TENSORS, "ct-fp8", float(Float8E4M3FN, BLOCK, None)),
+            stored(MODELOPT, "modelopt-fp8", float(Float8E4M3FN, BLOCK, Some(Float32))),
+        ],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "fp8-block-ue8m0",
+        aliases: &[],
+        summary: "float8e4m3fn, a power of two for each block of 128 x 128",
+        layouts: &[stored(HUGGINGFACE, "hf-fp8", float(Float8E4M3FN, BLOCK, Some(Float8E8M0)))],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "int8",
+        aliases: &["W8A8"],
+        summary: "int8, a scale for each row",
+        layouts: &[
+            stored(COMPRESSED_TENSORS, "ct-int8", integer(8, true, Group::Channel, None)),
+            stored(COMFYUI, "comfy-int8", integer(8, true, Group::Tensor, Some(Float32))),
+        ],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "int8a16",
+        aliases: &["W8A16"],
+        summary: "int8 in words, a scale for each 128 values",
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", integer(8, true, Group::Neighbours(128), None))],
+        has_group_size: true,
+    },
+    Scheme {
+        name: "int4",
+        aliases: &["W4A16"],
+        summary: "int4 in words, a scale for each 128 values",
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", integer(4, true, Group::Neighbours(128), None))],
+        has_group_size: true,
+    },
+    Scheme {
+        name: "int4-asym",
+        aliases: &["W4A16_ASYM"],
+        summary: "int4 in words, a scale and a zero point for each 128 values",
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", integer(4, false, Group::Neighbours(128), None))],
+        has_group_size: true,
+    },
+    Scheme {
+        name: "nvfp4",
+        aliases: &["NVFP4A16"],
+        summary: "float4e2m1, a float8e4m3fn scale for each 16 values, one global scale",
+        layouts: &[
+            stored(COMPRESSED_TENSORS, "ct-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
+            stored(MODELOPT, "modelopt-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
+            stored(COMFYUI, "comfy-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
+        ],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "mxfp4",
+        aliases: &["MXFP4A16"],
+        summary: "float4e2m1, a power of two for each 32 values",
+        layouts: &[
+            stored(COMPRESSED_TENSORS, "ct-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
+            stored(MODELOPT, "modelopt-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
+            stored("gpt-oss", "gptoss-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
+        ],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "mxfp6",
+        aliases: &["MXFP6A16"],
+        summary: "float6e2m3, a power of two for each 32 values",
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-mxfp6", float(Float6E2M3, Group::Neighbours(32), Some(Uint8)))],
+        has_group_size: false,
+    },
+    Scheme {
+        name: "mxfp8",
+        aliases: &["MXFP8A16"],
+        summary: "float8e4m3fn, a power of two for each 32 values",
+        layouts: &[
+            stored(COMPRESSED_TENSORS, "ct-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
+            // What config.json calls quant_method: SGLang, TensorRT-LLM and transformers.
+            stored("mxfp8", "hf-fp8", float(Float8E4M3FN, Group::Block([1, 32]), Some(Uint8))),
+            stored(MODELOPT, "modelopt-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
+            stored(COMFYUI, "comfy-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Float8E8M0))),
+        ],
+        has_group_size: false,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_names_layouts_that_can_be_written() {
+        for scheme in SCHEMES {
+            for stored in scheme.layouts {
+                let layout = stored.layout();
+                assert!(layout.encoding.is_some(), "{} {}", scheme.name, stored.name);
+                assert!(stored.grid.scale.is_none_or(|dtype| layout.scale_dtypes.contains(&dtype)), "{}", scheme.name);
+                assert_eq!(scheme.in_layout(Some(stored.name)), Some(stored));
+            }
+            for name in scheme.aliases.iter().chain([&scheme.name]) {
+                assert_eq!(Scheme::find(&name.to_lowercase()), Some(scheme));
+            }
+            assert_eq!(scheme.in_layout(None), scheme.layouts.first());
+            assert_eq!(scheme.in_layout(Some("none")), None);
+        }
+        assert_eq!(Scheme::find("fp7"), None);
+    }
+}
