@@ -5,7 +5,7 @@
 
 use crate::container::{Form, Reader, TextError, TextExtent, TextForm, position};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kernel::{
     Condition, Counts, First, Firsts, Kernel, Malformed, NotANumber, Parser, Printer, Rules, Storage, Texts,
 };
@@ -86,8 +86,7 @@ impl NamedElements<'_> {
     }
 
     fn out_of_range(&self, index: u64, value: &str, to: Dtype) -> Error {
-        self.error(index, &format!("{value} is out of range for {to}"))
-            .remedy("choose --out-of-range saturate or --out-of-range wrap to convert such values")
+        self.error(index, &format!("{value} is out of range for {to}")).of(Kind::OutOfRange)
     }
 }
 

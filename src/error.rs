@@ -7,7 +7,7 @@ pub use kind::{Kind, Wanted};
 use crate::text::{path_text, shorten, visible};
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -18,8 +18,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// the remedy is advice for every caller.
 #[derive(Debug)]
 pub struct Error {
-    path: Option<PathBuf>,
+    path: Option<Box<Path>>,
     tensor: Option<Box<str>>,
+    option: Option<&'static str>,
     message: Box<str>,
     /// Boxed, for an error is part of every result.
     kind: Option<Box<Kind>>,
@@ -35,6 +36,7 @@ impl Error {
         Self {
             path: None,
             tensor: None,
+            option: None,
             message: message.into().into(),
             kind: None,
             details: Box::default(),
@@ -94,7 +96,7 @@ impl Error {
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         if !path.as_os_str().is_empty() {
-            self.path.get_or_insert_with(|| path.to_owned());
+            self.path.get_or_insert_with(|| path.into());
         }
         self
     }
@@ -106,6 +108,18 @@ impl Error {
             self.tensor.get_or_insert_with(|| name.into());
         }
         self
+    }
+
+    /// Names an option that is not needed, and keeps the work from being done; as `snake_case`.
+    #[must_use]
+    pub(crate) fn without(self, option: &'static str) -> Self {
+        Self { option: Some(option), ..self }
+    }
+
+    /// An option that could be left out.
+    #[must_use]
+    pub fn option(&self) -> Option<&'static str> {
+        self.option
     }
 
     /// More of what is wrong, a line each.
@@ -149,7 +163,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = &self.path {
-            write!(f, "{}: ", path_text(path))?;
+            write!(f, "{}: ", path_text(&**path))?;
         }
         if let Some(tensor) = &self.tensor {
             write!(f, "tensor '{}': ", shorten(tensor))?;

@@ -2,7 +2,8 @@
 //! that lies beside them, and to cast them alone would make noise of the model without a word.
 
 use crate::dtype::Dtype;
-use crate::text::{as_glob, flag_with, shorten};
+use crate::error::{Error, Kind};
+use crate::text::{as_glob, shorten};
 use std::cell::LazyCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -92,11 +93,9 @@ impl ScaledCodes {
         found
     }
 
-    /// What to say of a cast of a tensor of codes, and what to do instead; `None` where it holds values.
+    /// The error of a cast of a tensor of codes; `None` where it holds values.
     #[must_use]
-    pub(crate) fn refusal(&self, name: &str) -> Option<(String, String)> {
-        /// Bytes of patterns that somebody may want to paste.
-        const MOST: usize = 2048;
+    pub(crate) fn refusal(&self, name: &str) -> Option<Error> {
         let why = match self.codes.get(name)? {
             Sign::Scales(scales) => format!("holds codes whose scales are in '{}'", shorten(scales)),
             Sign::Name => "holds codes, as its name says".to_owned(),
@@ -104,13 +103,8 @@ impl ScaledCodes {
                 format!("holds codes: the config says that the model is quantized ({})", shorten(method))
             }
         };
-        let globs = self.globs().iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>();
-        let globs = Some(globs.join(" ")).filter(|globs| globs.len() <= MOST).unwrap_or("--exclude".to_owned());
-        let remedy = format!(
-            "decode them with tcast dequantize, leave all codes as they are with {globs}, or cast them as numbers with \
-             --force-codes"
-        );
-        Some((format!("{why}; a cast would take them for values"), remedy))
+        let globs = self.globs().into_iter().collect();
+        Some(Error::new(format!("{why}; a cast would take them for values")).of(Kind::Codes(globs)))
     }
 
     /// Whether a tensor holds the scales of others.
@@ -191,42 +185,36 @@ mod tests {
         assert_eq!(found(&[("l.q.weight", F32), ("l.k.weight", U8)], Some("fp8")), ["l.k.weight"]);
     }
 
-    #[test]
-    fn the_way_out_is_one_command_whatever_the_codes_are_called() {
-        let remedy = |names: &[&str]| {
-            let scales: Vec<String> = names.iter().map(|name| format!("{name}_scale")).collect();
-            let tensors = names.iter().map(|name| (*name, F8)).chain(scales.iter().map(|name| (name.as_str(), F32)));
-            ScaledCodes::find(&tensors.collect::<Vec<_>>(), &[], None).refusal(names[0]).unwrap().1
-        };
-        let quotes = remedy(&["it's; ls.w", "l.0.x*y.w"]);
-        assert!(quotes.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{quotes}");
-        let (comma, other) = ("l.0.a,b.weight", "l.0.c.weight");
-        let commas = remedy(&[comma, other]);
-        assert!(commas.contains("--exclude '*.a,b.weight' --exclude '*.c.weight',"), "{commas}");
-        let long = ["a", "b"].map(|name| name.repeat(1 << 16));
-        let long = remedy(&[&long[0], &long[1]]);
-        assert!(long.len() < 1024, "{long}");
-        let many: Vec<String> = (0..1000).map(|number| format!("name{number}")).collect();
-        let many = remedy(&many.iter().map(String::as_str).collect::<Vec<_>>());
-        let wanted = "decode them with tcast dequantize, leave all codes as they are with --exclude, or cast them as \
-                      numbers with --force-codes";
-        assert_eq!(many, wanted);
+    /// The patterns of an error that says that a tensor holds codes.
+    fn globs(error: &Error) -> Vec<&str> {
+        let Kind::Codes(globs) = error.kind() else { panic!("{error:?}") };
+        globs.iter().map(String::as_str).collect()
     }
 
     #[test]
-    fn the_way_out_names_all_codes() {
+    fn a_pattern_takes_every_character_of_a_name_as_it_is() {
+        for (names, expected) in [
+            (["it's; ls.w", "l.0.x*y.w"], ["*.x[*]y.w", "it's; ls.w"]),
+            (["l.0.a,b.weight", "l.0.c.weight"], ["*.a,b.weight", "*.c.weight"]),
+        ] {
+            let scales = names.map(|name| format!("{name}_scale"));
+            let tensors = names.iter().map(|name| (*name, F8)).chain(scales.iter().map(|name| (name.as_str(), F32)));
+            let codes = ScaledCodes::find(&tensors.collect::<Vec<_>>(), &[], None);
+            assert_eq!(globs(&codes.refusal(names[0]).unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn the_patterns_match_all_codes() {
         let names = ["l.0.q.weight", "l.1.q.weight", "l.0.k.weight", "m.3.weight", "head.weight"];
         let mut tensors: Vec<_> = names.iter().map(|name| (*name, F8)).collect();
         let scales = names.map(|name| format!("{name}_scale_inv"));
         tensors.extend(scales.iter().map(|name| (name.as_str(), F32)));
         let codes = ScaledCodes::find(&tensors, &[], None);
-        let (message, remedy) = codes.refusal("l.0.q.weight").unwrap();
+        let error = codes.refusal("l.0.q.weight").unwrap();
         let wanted = "holds codes whose scales are in 'l.0.q.weight_scale_inv'; a cast would take them for values";
-        assert_eq!(message, wanted);
-        assert!(
-            remedy.contains("--exclude '*.{k,q}.weight' --exclude 'head.weight' --exclude 'm.*.weight',"),
-            "{remedy}"
-        );
+        assert_eq!(error.to_string(), wanted);
+        assert_eq!(globs(&error), ["*.{k,q}.weight", "head.weight", "m.*.weight"]);
         assert!(scales.iter().all(|scale| codes.is_scale(scale)));
     }
 }

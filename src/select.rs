@@ -5,8 +5,6 @@ pub(crate) mod experts;
 #[allow(dead_code, reason = "for the subcommand that quantizes")]
 pub(crate) mod policy;
 #[cfg(feature = "cli")]
-mod unmatched;
-
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::text::{as_glob, flag_with};
@@ -90,11 +88,11 @@ impl std::fmt::Display for Pattern {
 }
 
 impl Pattern {
-    fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
 
-    fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         self.0.glob().glob()
     }
 }
@@ -102,7 +100,7 @@ impl Pattern {
 /// `GLOB=DTYPE`, or `GLOB=keep` with no dtype: another target for some tensors.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    pattern: Pattern,
+    pub(crate) pattern: Pattern,
     target: Option<Dtype>,
 }
 
@@ -119,7 +117,7 @@ impl Rule {
         self.target
     }
 
-    fn target_name(&self) -> &'static str {
+    pub(crate) fn target_name(&self) -> &'static str {
         self.target.map_or("keep", Dtype::name)
     }
 }

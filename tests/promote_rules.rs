@@ -7,7 +7,7 @@ use common::fixture;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use tcast::commands::exit_code;
+use tcast::commands::{exit_code, remedy};
 use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Kernel, Loss, Storage};
 use tcast::operator::cast;
@@ -38,7 +38,7 @@ fn decided(types: &[&str], attributes: PromoteAttributes) -> (Dtype, PromoteRule
 /// What is said, and what would do, on two lines.
 fn refusal(types: &[&str], attributes: PromoteAttributes) -> String {
     let error = promote(&inputs(types), &attributes).unwrap_err();
-    format!("{error}\n{}", error.remedy_text().unwrap_or_default())
+    format!("{error}\n{}", remedy(&error).unwrap_or_default())
 }
 
 /// The common type of dimensioned inputs.
@@ -332,7 +332,7 @@ fn the_cast_that_is_advised_mends_the_pair() {
     for (a, b) in numeric().into_iter().flat_map(|a| numeric().into_iter().map(move |b| (a, b))) {
         let pair = [(a, "A"), (b, "B")].map(|(dtype, name)| PromoteInput { name, dtype, is_scalar: false });
         let Err(error) = promote(&pair, &SAFE) else { continue };
-        let message = error.remedy_text().unwrap_or_default();
+        let message = remedy(&error).unwrap_or_default();
         let Some(float) = message.split("cast B to ").nth(1).and_then(|rest| rest.strip_suffix(" first")) else {
             continue;
         };
@@ -378,7 +378,7 @@ fn a_scalar_that_does_not_fit_is_refused() {
     assert_eq!(
         refusal(&["S(int64)", "uint8"], SAFE_SCALAR),
         "cannot promote the scalar A (int64) to uint8, the type of B: uint8 does not hold every int64\n\
-         use --unsafe to convert it anyway, or leave out --pytorch-scalar"
+         use --unsafe to convert it anyway, or leave --pytorch-scalar out"
     );
     assert_eq!(
         refusal(&["i8", "S(u8)"], SAFE_SCALAR),
@@ -406,7 +406,7 @@ fn text_is_refused_in_every_mode() {
             assert_eq!(
                 refusal(types, attributes),
                 "cannot promote string (A): only numeric and bool tensors have a common type\n\
-                 convert it first with `tcast cast`"
+                 cast it to numbers first"
             );
         }
     }
@@ -444,7 +444,10 @@ fn the_target_for_uint64_is_a_number_or_bool() {
     let foreign = Dtype::all().filter(|dtype| dtype.onnx_number().is_none()).map(Dtype::name);
     assert_eq!(refused, ["float8e8m0", "string"].into_iter().chain(foreign).collect::<Vec<_>>());
     let error = check_u64_target(Dtype::String).unwrap_err();
-    assert_eq!((error.to_string().as_str(), exit_code(&error)), ("--u64-target cannot be string", 2));
+    assert_eq!(
+        (error.to_string().as_str(), exit_code(&error)),
+        ("uint64 with a signed integer cannot become string", 2)
+    );
     assert!(error.remedy_text().unwrap().starts_with("use one of: bool, int2, int4, int8, "));
 }
 

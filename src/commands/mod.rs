@@ -15,6 +15,7 @@ mod promote;
 mod remedies;
 mod report_file;
 mod results;
+mod unmatched;
 
 pub use complete::{VARIABLE as COMPLETE, complete};
 #[doc(hidden)] // for tests
@@ -229,7 +230,7 @@ fn tell(message: &str) {
 
 /// Refuses patterns that match none of the tensors, or warns of them where they are allowed.
 fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet: bool) -> Result<(), Error> {
-    for error in selection.unmatched(names) {
+    for error in unmatched::unmatched(selection, names) {
         if !is_allowed {
             return Err(error);
         }

@@ -2,7 +2,7 @@
 //! wrong, by a [`Kind`].
 
 use crate::error::{Error, Kind, Wanted};
-use crate::text::quoted;
+use crate::text::{as_glob, flag_with, quoted};
 
 /// The exit code for an error.
 #[must_use]
@@ -33,11 +33,38 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Taken(wanted) => elsewhere(wanted),
         Kind::Unnamed(wanted) => named(wanted),
         Kind::NoRoom => "free some space, or name an output on another disk with -o".to_owned(),
+        Kind::Untyped(candidates) => format!("say it with --from DTYPE: {}", candidates.join(", ")),
+        Kind::Unconvertible => {
+            let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
+            format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))
+        }
+        Kind::Codes(globs) => format!(
+            "decode them with tcast dequantize, leave all codes as they are with {}, or cast them as numbers with \
+             --force-codes",
+            excluding(globs)
+        ),
+        Kind::OutOfRange => "choose --out-of-range saturate or --out-of-range wrap to convert such values".to_owned(),
+        Kind::Unsafe { conversion, has_u64_target } => {
+            let choose = if *has_u64_target { ", or --unsafe --u64-target TYPE to choose the type" } else { "" };
+            format!("use --unsafe to convert {conversion}{choose}")
+        }
         _ => String::new(),
     };
-    let remedies = [error.remedy_text().unwrap_or_default(), &flags];
-    let remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
+    let leave = error.option().map(|option| format!("leave --{} out", option.replace('_', "-"))).unwrap_or_default();
+    let remedies = [error.remedy_text().unwrap_or_default(), &flags, &leave];
+    let mut remedies: Vec<&str> = remedies.into_iter().filter(|remedy| !remedy.is_empty()).collect();
+    if matches!(error.kind(), Kind::Unsafe { .. }) {
+        remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
+    }
     (!remedies.is_empty()).then(|| remedies.join(", or "))
+}
+
+/// The flags that leave out what some patterns match, if somebody may want to paste them.
+fn excluding(globs: &[String]) -> String {
+    /// As long as these may be.
+    const MOST: usize = 2048;
+    let flags = globs.iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>().join(" ");
+    if flags.len() > MOST { "--exclude".to_owned() } else { flags }
 }
 
 /// How another output is named.
@@ -63,5 +90,37 @@ fn named(wanted: &Wanted) -> String {
         Wanted::Stream => "name the output: -o FILE, or -o - for standard output".to_owned(),
         Wanted::At(path) => format!("for a folder of that name: -o {}", quoted(path)),
         _ => "name the output with -o".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_codes(globs: &[String]) -> String {
+        remedy(&Error::new("holds codes").of(Kind::Codes(globs.into()))).unwrap()
+    }
+
+    #[test]
+    fn all_codes_are_left_out_by_flags_that_a_shell_takes() {
+        let remedy = of_codes(&["*.x[*]y.w".to_owned(), "it's; ls.w".to_owned()]);
+        assert!(remedy.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{remedy}");
+        let many: Vec<String> = (0..1000).map(|number| format!("name{number}")).collect();
+        let wanted = "decode them with tcast dequantize, leave all codes as they are with --exclude, or cast them as \
+                      numbers with --force-codes";
+        assert_eq!(of_codes(&many), wanted);
+    }
+
+    #[test]
+    fn several_errors_have_the_exit_code_that_they_have_in_common() {
+        let (usage, exists) = (|| Error::usage("x"), || Error::new("y").of(Kind::Exists(Wanted::File)));
+        for (errors, code) in [
+            (vec![usage(), usage()], 2),
+            (vec![exists(), exists()], 4),
+            (vec![usage(), exists()], 1),
+            (vec![Error::new("z")], 1),
+        ] {
+            assert_eq!(exit_code(&Error::new("several").of(Kind::Several(errors.into()))), code);
+        }
     }
 }

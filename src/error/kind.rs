@@ -31,6 +31,21 @@ pub enum Kind {
     Taken(Wanted),
     /// The output has no name, or the name of something that it cannot be.
     Unnamed(Wanted),
+    /// The file does not say what its elements are. These types would fit.
+    Untyped(Box<[&'static str]>),
+    /// The tensor cannot be converted, and could be copied.
+    Unconvertible,
+    /// The tensor holds the codes of a quantized weight, which are no values. These patterns match all codes of the input.
+    Codes(Box<[String]>),
+    /// A value is out of the range of an integer type, and the rule for such values is to fail.
+    OutOfRange,
+    /// Inputs have no common type that is safe.
+    Unsafe {
+        /// What would be converted to which type if it need not be.
+        conversion: Box<str>,
+        /// Whether another type can be chosen for uint64 with a signed integer.
+        has_u64_target: bool,
+    },
     /// Several inputs failed, each with an error of its own.
     Several(Box<[super::Error]>),
 }

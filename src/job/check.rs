@@ -92,10 +92,9 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     let FormatInfo { extension, has_names, .. } = target.format_info();
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
     let Some(name) = source.names().find(|name| !has_names && is_renamed(*name)) else { return Ok(()) };
-    let error = Error::usage(format!("--rename has no effect: a .{extension} file has no place for a name"));
-    Err(error
-        .in_tensor(name)
-        .remedy(format!("leave --rename out, or name an output that ends in {}", container::formats_with_names())))
+    let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
+    let remedy = format!("name an output that ends in {}", container::formats_with_names());
+    Err(error.in_tensor(name).remedy(remedy).without("rename"))
 }
 
 /// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.

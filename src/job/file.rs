@@ -151,9 +151,12 @@ impl<'a> WholeFile<'a> {
 
 /// Refuses what is only for folders of shards.
 fn check_alone(job: &Job, output: &Path) -> Result<()> {
-    let Some(flag) = job.partition.map(|_| "--part").or(job.resume.then_some("--resume")) else { return Ok(()) };
-    let error = Error::usage(format!("{flag} is for folders of shards, and the output is one file")).in_file(output);
-    Err(error.remedy("leave it out, or name a folder with -o"))
+    let (option, what) = match (job.partition, job.resume) {
+        (Some(_), _) => ("part", "only folders of shards are written in parts, and the output is one file"),
+        (None, true) => ("resume", "only folders of shards can be continued, and the output is one file"),
+        (None, false) => return Ok(()),
+    };
+    Err(Error::new(what).of(Kind::Unnamed(Wanted::Folder)).without(option).in_file(output))
 }
 
 /// The place of the output, if it can be one; `None` in a dry run, where its folder is not there yet.
@@ -170,12 +173,12 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
     let destination = Destination::among(files, output, job.existing == IfExists::Replace)?;
     if job.measures.hash && !destination.keeps() {
         let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
-        return Err(error.remedy("leave --hash out, or name a file with -o"));
+        return Err(error.remedy("name a file").without("hash"));
     }
     if !job.fail_on.is_empty() && !job.dry_run && !destination.keeps() {
-        let error =
-            Error::new("cannot be taken back, and --fail-on decides at the end: it is not a file").in_file(output);
-        return Err(error.remedy("leave --fail-on out, or name a file with -o"));
+        let what = "cannot be taken back, and values may be refused at the end: it is not a file";
+        let error = Error::new(what).in_file(output);
+        return Err(error.remedy("name a file").without("fail_on"));
     }
     Ok(Some(destination))
 }

@@ -62,10 +62,10 @@ impl Opset {
         let (version, first) = match first {
             Some(first) if first <= self.0 => return Ok(()),
             Some(first) => (self.version(), first),
-            None => return Err(Error::new(format!("no version of Cast has {what}")).remedy("leave --opset out")),
+            None => return Err(Error::new(format!("no version of Cast has {what}")).without("opset")),
         };
         let error = Error::new(format!("Cast-{version} has no {what}: Cast-{first} is the first with it"));
-        Err(error.remedy(format!("give --opset {first} or higher, or leave --opset out")))
+        Err(error.remedy(format!("choose opset {first} or higher")).without("opset"))
     }
 }
 
@@ -143,7 +143,7 @@ pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Resul
     }
     if source.class() == Class::Complex {
         let error = Error::new(format!("{source} cannot be cast: ONNX Cast has no complex types"));
-        return Err(error.remedy("leave the tensor as it is with --exclude NAME"));
+        return Err(error.of(Kind::Unconvertible));
     }
     for dtype in [source, target] {
         if let Some(opset) = attributes.opset {

@@ -12,7 +12,7 @@
 //! All inputs are looked at in one step, so their order decides nothing.
 
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 
 /// What the rules look at in a tensor.
@@ -121,7 +121,7 @@ pub fn promote(inputs: &[PromoteInput], attributes: &PromoteAttributes) -> Resul
     let Some(first) = inputs.first() else { return Err(Error::usage("promote needs at least one input")) };
     if let Some(text) = inputs.iter().find(|input| input.dtype == Dtype::String) {
         let what = format!("cannot promote {}: only numeric and bool tensors have a common type", typed(text));
-        return Err(Error::new(what).remedy("convert it first with `tcast cast`"));
+        return Err(Error::new(what).remedy("cast it to numbers first"));
     }
     if inputs.iter().all(|input| input.dtype == first.dtype) {
         return Ok(Decision { dtype: first.dtype, rule: PromoteRule::Equal });
@@ -146,7 +146,8 @@ pub fn check_u64_target(dtype: Dtype) -> Result<()> {
         return Ok(());
     }
     let names: Vec<&str> = Dtype::all().filter(|dtype| takes(*dtype)).map(Dtype::name).collect();
-    Err(Error::usage(format!("--u64-target cannot be {dtype}")).remedy(format!("use one of: {}", names.join(", "))))
+    Err(Error::usage(format!("uint64 with a signed integer cannot become {dtype}"))
+        .remedy(format!("use one of: {}", names.join(", "))))
 }
 
 /// The types that decide: those of the highest kind, and with complex ones the floats.
@@ -177,6 +178,11 @@ fn typed(input: &PromoteInput) -> String {
 
 fn refusal(one: &PromoteInput, other: &PromoteInput, why: &str) -> Error {
     Error::new(format!("cannot promote {} and {}: {why}", typed(one), typed(other)))
+}
+
+/// A conversion that safe mode does not do.
+fn lossy(conversion: String) -> Kind {
+    Kind::Unsafe { conversion: conversion.into(), has_u64_target: false }
 }
 
 /// Inputs of several types, all of them ONNX's and none of them text.
@@ -275,10 +281,8 @@ impl<'a> Promotion<'a> {
             Class::Float(format) => format!(" ({} bits of precision)", format.mantissa_bits + 1),
             _ => String::new(),
         };
-        refusal(one, other, "no integer type holds both").remedy(format!(
-            "use --unsafe to convert {} to {target}{precision}, or --unsafe --u64-target TYPE to choose the type",
-            self.both()
-        ))
+        let conversion = format!("{} to {target}{precision}", self.both()).into();
+        refusal(one, other, "no integer type holds both").of(Kind::Unsafe { conversion, has_u64_target: true })
     }
 
     /// The first two inputs whose common type is none of the inputs': where there is none, one input holds all.
@@ -290,7 +294,7 @@ impl<'a> Promotion<'a> {
         let mut widening = joins.filter(|(.., common)| !self.dtypes.contains(common));
         let (one, other, common) = widening.next().unwrap_or((&inputs[0], &inputs[0], dtype));
         let why = format!("the smallest type that holds both is {common}, wider than both");
-        refusal(one, other, &why).remedy(format!("use --unsafe to convert {} to {dtype}", self.both()))
+        refusal(one, other, &why).of(lossy(format!("{} to {dtype}", self.both())))
     }
 
     fn no_zero(&self, input: &PromoteInput, dtype: Dtype) -> Error {
@@ -315,7 +319,7 @@ impl<'a> Promotion<'a> {
             Some(fitting) => format!("cast {} to {fitting} first", shorten(float.name)),
             None => "cast one input first".to_owned(),
         };
-        refusal(input, float, &why).remedy(format!("use --unsafe to convert to {dtype} anyway, or {cast}"))
+        refusal(input, float, &why).of(lossy(format!("to {dtype} anyway"))).remedy(cast)
     }
 
     fn scalar(&self, scalar: &PromoteInput, dtype: Dtype) -> Error {
@@ -326,7 +330,7 @@ impl<'a> Promotion<'a> {
              {dtype} does not hold every {source}"
         );
         let plain = promote(self.inputs, &PromoteAttributes { pytorch_scalar: false, ..*self.attributes });
-        let otherwise = if plain.is_ok() { ", or leave out --pytorch-scalar" } else { "" };
-        Error::new(what).remedy(format!("use --unsafe to convert it anyway{otherwise}"))
+        let error = Error::new(what).of(lossy("it anyway".to_owned()));
+        if plain.is_ok() { error.without("pytorch_scalar") } else { error }
     }
 }

@@ -183,7 +183,7 @@ fn choose_plain<'a>(
     let files = &inputs[input].files[..];
     if tensor.elements == Elements::Opaque {
         let formats = [&inputs[input].container.format_info(), &container.format_info()];
-        let form = opaque_form(tensor, target.is_ok(), name, formats)?;
+        let form = opaque_form(tensor, target.is_ok(), formats)?;
         let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
         return Ok(Chosen {
             input,
@@ -211,8 +211,8 @@ fn choose_plain<'a>(
     if target.is_ok() {
         // A rule names the tensors that it means.
         let codes = codes.filter(|_| selection.rule(name).is_none());
-        if let Some((message, remedy)) = codes.and_then(|codes| codes.refusal(name)) {
-            return Err(Error::new(message).remedy(remedy));
+        if let Some(refusal) = codes.and_then(|codes| codes.refusal(name)) {
+            return Err(refusal);
         }
     }
     let dtype = target.unwrap_or(form.dtype());
@@ -302,9 +302,9 @@ fn new_names<'a>(
     let mut done = HashSet::new();
     for Rename { old, new } in renames {
         let place = places.get(old.as_str());
-        let &place = place.ok_or_else(|| Error::new(format!("--rename: there is no tensor '{}'", shorten(old))))?;
+        let &place = place.ok_or_else(|| Error::new(format!("there is no tensor '{}' to rename", shorten(old))))?;
         if !done.insert(place) {
-            return Err(Error::new("--rename names it twice").in_tensor(old));
+            return Err(Error::new("is renamed twice").in_tensor(old));
         }
         names[place] = Cow::Owned(new.clone());
     }

@@ -1,10 +1,9 @@
-//! How a tensor's bytes are to be read, `--from` heeded.
+//! How the bytes of a tensor are read.
 
 use crate::container::{Elements, Form, FormatInfo, Tensor};
 use crate::dtype::{Class, Dtype};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kernel::Storage;
-use crate::text::{as_glob, flag_with};
 
 /// The type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
@@ -16,15 +15,15 @@ pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype>
     }
 }
 
-/// Refuses a `--from` that says nothing about any of these tensors.
+/// Refuses a type of untyped elements that fits none of these tensors.
 ///
 /// # Errors
 /// When there is one and it fits none of them.
 pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
     match from {
         Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
-            let error = Error::new(format!("--from {from}: no tensor holds untyped elements of that width"));
-            Err(error.remedy("--from is for opaque bytes (numpy's V1, u1, safetensors' U8)"))
+            let error = Error::new(format!("no tensor holds untyped elements of the width of {from}"));
+            Err(error.remedy("only opaque bytes (numpy's V1, u1, safetensors' U8) take a type").without("from"))
         }
         _ => Ok(()),
     }
@@ -41,7 +40,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
         (None, Elements::Typed(form), _) => Ok(form),
         (None, Elements::Opaque, _) => Err(tensor.refusal()),
         (None, Elements::Untyped(bytes), Some(from)) => {
-            Err(Error::new(format!("--from {from} does not fit elements of {bytes} bytes")))
+            Err(Error::new(format!("{from} does not fit elements of {bytes} bytes")).without("from"))
         }
         (None, Elements::Untyped(bytes), None) => {
             let candidates: Vec<&str> = Dtype::all().filter(|dtype| fits(*dtype, bytes)).map(Dtype::name).collect();
@@ -49,7 +48,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
             if candidates.is_empty() {
                 return Err(error.remedy("tcast has no type of that width"));
             }
-            Err(error.remedy(format!("say it with --from DTYPE: {}", candidates.join(", "))))
+            Err(error.of(Kind::Untyped(candidates.into())))
         }
     }
 }
@@ -58,11 +57,10 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
 ///
 /// # Errors
 /// When it is to be converted, or to go into another format.
-pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, name: &str, formats: [&FormatInfo; 2]) -> Result<Form> {
+pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {
-        let exclude = format!("copy it as it is with {}", flag_with("--exclude", &as_glob(name)));
-        return Err(tensor.refusal().remedy(exclude));
+        return Err(tensor.refusal().of(Kind::Unconvertible));
     }
     if from != to {
         let what = format!("{}, which can be copied into a .{from} file only", tensor.refusal());

@@ -98,9 +98,9 @@ impl Manifest {
         side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
     }
 
-    /// Whether another run can go on with it: `promote` lacks the flags for that.
+    /// Whether another run can go on with it, which `bitcast` and `promote` cannot.
     pub(super) fn can_resume(&self) -> bool {
-        self.operator != "promote"
+        !["bitcast", "promote"].contains(&&*self.operator)
     }
 
     /// Where the work that was begun differs from what is to be done now, in words.

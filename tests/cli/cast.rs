@@ -184,7 +184,7 @@ fn opaque_bytes_need_from() {
     bench.run("cast x.npy --from e4m3 --to float32 -q").expect(0, "", "");
     let wide = bench.run("cast x.npy --from float32 --to float16");
     assert_eq!(wide.code, Some(1));
-    assert!(wide.stderr.contains("--from float32: no tensor holds untyped elements of that width"));
+    assert!(wide.stderr.contains("no tensor holds untyped elements of the width of float32"));
 }
 
 #[test]

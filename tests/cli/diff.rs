@@ -472,8 +472,8 @@ fn trouble_is_no_difference() {
     bench.run("diff x.npy x.npy --from f16").expect(
         2,
         "",
-        "tcast: error: --from float16: no tensor holds untyped elements of that width\n  \
-         --from is for opaque bytes (numpy's V1, u1, safetensors' U8)\n",
+        "tcast: error: no tensor holds untyped elements of the width of float16\n  \
+         only opaque bytes (numpy's V1, u1, safetensors' U8) take a type, or leave --from out\n",
     );
     bench.run("diff a.safetensors a.safetensors --include nothing").expect(
         2,

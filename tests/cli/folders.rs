@@ -131,7 +131,10 @@ fn shards_are_merged_split_and_spread_anew() {
     let names: Vec<String> = tree(&bench.path("whole")).into_keys().collect();
     assert_eq!(names, ["config.json", "generation_config.json", "model.safetensors"]);
     let outcome = bench.run("cast llama --to bf16 --max-shard-size 1GB -o x.safetensors");
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("writes a folder of shards"), "{outcome:?}");
+    assert!(
+        outcome.code == Some(2) && outcome.stderr.contains("shards of a limited size go into a folder"),
+        "{outcome:?}"
+    );
     for size in ["0", "1.5GB", "GB", "-1", "99999999TB"] {
         assert_eq!(bench.run(&format!("cast llama --to bf16 --max-shard-size={size}")).code, Some(2), "{size}");
     }
@@ -419,7 +422,7 @@ fn flags_for_folders_are_refused_where_a_file_is_written() {
     bench.write("x.npy", &npy_f32(&[1.0]));
     for flag in ["--part 1/2", "--resume"] {
         let outcome = bench.run(&format!("cast x.npy --to f16 {flag}"));
-        assert!(outcome.code == Some(2) && outcome.stderr.contains("is for folders of shards"), "{outcome:?}");
+        assert!(outcome.code == Some(2) && outcome.stderr.contains("only folders of shards"), "{outcome:?}");
     }
     assert_eq!(bench.run("cast x.npy --to f16 --resume --force").code, Some(2));
     assert_eq!(bench.run("cast x.npy --finish out").code, Some(2));

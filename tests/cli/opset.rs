@@ -79,7 +79,7 @@ fn every_type_is_taken_from_its_version_on_and_refused_before() {
             let (earlier, since) = (before.since, version.since);
             let message = format!(
                 "tcast: error: x.npy: Cast-{earlier} has no {dtype}: Cast-{since} is the first with it\n  \
-                 give --opset {since} or higher, or leave --opset out\n"
+                 choose opset {since} or higher, or leave --opset out\n"
             );
             assert_eq!(refusal(&format!("--to {dtype} --opset {}", since - 1)), (Some(1), message));
             let bench = Bench::new();
@@ -100,7 +100,7 @@ fn an_attribute_that_the_version_lacks_is_wrong_usage_where_it_was_given() {
     let message = |version, name, since| {
         let message = format!(
             "tcast: error: Cast-{version} has no attribute {name}: Cast-{since} is the first with it\n  \
-             give --opset {since} or higher, or leave --opset out\n"
+             choose opset {since} or higher, or leave --opset out\n"
         );
         (Some(2), message)
     };
@@ -143,7 +143,7 @@ fn tensors_that_are_copied_may_have_any_type() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'b': Cast-13 has no float8e4m3fn: Cast-19 is the first with it\n  \
-         give --opset 19 or higher, or leave --opset out\n",
+         choose opset 19 or higher, or leave --opset out\n",
     );
     bench.run("cast m.safetensors --to f16 --opset 13 --exclude b -o out.safetensors -q").expect(0, "", "");
 }
@@ -153,7 +153,7 @@ fn complex_types_are_in_no_version() {
     let bench = Bench::new();
     bench.write("c.npy", &npy("'<c8'", "(1,)", &[0; 8]));
     let message = "tcast: error: c.npy: complex64 cannot be cast: ONNX Cast has no complex types\n  \
-             leave the tensor as it is with --exclude NAME\n";
+             copy it as it is with --exclude NAME\n";
     bench.run("cast c.npy --to f16 --opset 1").expect(1, "", message);
 }
 

@@ -1,7 +1,7 @@
 //! Patterns that match no tensor, most likely by mistake, and what was meant.
 
-use super::{Pattern, Selection};
 use crate::error::Error;
+use crate::select::{Pattern, Selection};
 use crate::text::{flag_with, shorten};
 
 /// Names that a message proposes.
@@ -9,31 +9,28 @@ const FEW: usize = 3;
 /// Names that are compared with a pattern, of files with very many.
 const MOST: usize = 100_000;
 
-impl Selection {
-    /// An error for each `--include`, `--exclude` and `--rule` without effect on tensors of these names.
-    #[must_use]
-    pub(crate) fn unmatched(&self, names: &[&str]) -> Vec<Error> {
-        if names.is_empty() {
-            return Vec::new(); // no pattern could match
-        }
-        let include = self.include.iter().map(|pattern| ("--include", pattern, String::new()));
-        let exclude = self.exclude.iter().map(|pattern| ("--exclude", pattern, String::new()));
-        let rules = self.rules.iter().map(|rule| ("--rule", &rule.pattern, format!("={}", rule.target_name())));
-        let describe = |(flag, pattern, target): (&str, &Pattern, String)| {
-            let text = shorten(pattern.text());
-            let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
-            if matched.peek().is_none() {
-                let error = Error::usage(format!("{flag} '{text}' matches no tensor"));
-                Some(error.remedy(propose(flag, pattern, &target, names)))
-            } else if flag == "--rule" && !matched.any(|name| self.selects(name)) {
-                let what = format!("{flag} '{text}' matches only tensors that --include and --exclude leave out");
-                Some(Error::usage(what).remedy("leave the rule out, or choose its tensors too"))
-            } else {
-                None
-            }
-        };
-        include.chain(exclude).chain(rules).filter_map(describe).collect()
+/// An error for each `--include`, `--exclude` and `--rule` without effect on tensors of these names.
+pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
+    if names.is_empty() {
+        return Vec::new(); // no pattern could match
     }
+    let include = selection.include.iter().map(|pattern| ("--include", pattern, String::new()));
+    let exclude = selection.exclude.iter().map(|pattern| ("--exclude", pattern, String::new()));
+    let rules = selection.rules.iter().map(|rule| ("--rule", &rule.pattern, format!("={}", rule.target_name())));
+    let describe = |(flag, pattern, target): (&str, &Pattern, String)| {
+        let text = shorten(pattern.text());
+        let mut matched = names.iter().filter(|name| pattern.matches(name)).peekable();
+        if matched.peek().is_none() {
+            let error = Error::usage(format!("{flag} '{text}' matches no tensor"));
+            Some(error.remedy(propose(flag, pattern, &target, names)))
+        } else if flag == "--rule" && !matched.any(|name| selection.selects(name)) {
+            let what = format!("{flag} '{text}' matches only tensors that --include and --exclude leave out");
+            Some(Error::usage(what).remedy("leave the rule out, or choose its tensors too"))
+        } else {
+            None
+        }
+    };
+    include.chain(exclude).chain(rules).filter_map(describe).collect()
 }
 
 /// What to do about a pattern that matches nothing.
@@ -81,8 +78,7 @@ mod tests {
 
     #[track_caller]
     fn expect(selection: &Selection, expected: &[(&str, &str)]) {
-        let found: Vec<(String, String)> = selection
-            .unmatched(NAMES)
+        let found: Vec<(String, String)> = unmatched(selection, NAMES)
             .iter()
             .map(|error| (error.to_string(), error.remedy_text().unwrap_or_default().to_owned()))
             .collect();
