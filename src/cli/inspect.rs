@@ -13,6 +13,11 @@ use std::path::PathBuf;
     long_about = "List what is in a file or a folder of shards: names, types, shapes and sizes of the tensors, how they \
 are stored, totals of each type, and the metadata.
 
+A quantized weight, which is stored as codes and scales, is one row: the type of its codes and what shares a scale, \
+the shape of the weight, the bytes of all its parts, the layout, and bits per weight. Parts that are missing or belong to no \
+weight are listed. --stats decodes such weights to the type that config.json names, else to bfloat16, as their library and \
+tcast dequantize do.
+
 Only headers are read, unless --stats asks for figures of the values. The histogram shows where the values lie \
 among the powers of two, and which of them narrow formats would lose.",
     after_help = "Example: tcast inspect model.safetensors --stats
@@ -26,6 +31,8 @@ among the powers of two, and which of them narrow formats would lose.",
       the same as JSON
   tcast inspect .
       a folder of shards: the index, the shards, and all their tensors
+  tcast inspect llama-fp8 --parts
+      the quantized weights, with their codes and scales
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
@@ -38,6 +45,10 @@ pub struct InspectArgs {
     /// Show figures and a histogram of exponents
     #[arg(long)]
     pub stats: bool,
+
+    /// Show the tensors that make each quantized weight
+    #[arg(long)]
+    pub parts: bool,
 
     /// What opaque bytes (V1, u1, U8) mean, for --stats
     ///

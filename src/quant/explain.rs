@@ -2,7 +2,9 @@
 
 use super::codes::CodeWindow;
 use super::decode::Decoder;
-use super::layout::{CodeValues, Combination, Group, Packing, Zeros};
+use super::geometry::Geometry;
+use super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
+use super::recognize::{FoundWeight, StoredTensor};
 use super::scales::GroupRange;
 use super::segment::{SEGMENT, global_scale, widen};
 use crate::dtype::Dtype;
@@ -66,6 +68,39 @@ impl fmt::Display for Grid {
     }
 }
 
+impl Grid {
+    fn new(layout: &Layout, geometry: &Geometry) -> Self {
+        let codes = match layout.codes.values {
+            CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
+            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
+            CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
+            CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
+            CodeValues::Map => CodeKind::Map,
+        };
+        Self {
+            codes,
+            group: geometry.group,
+            is_indexed: geometry.group_index.is_some(),
+            scale: geometry.scale.dtype,
+            global_scale: geometry.global.map(|slot| slot.dtype),
+            has_zero_points: geometry.zero.is_some(),
+        }
+    }
+}
+
+impl FoundWeight {
+    /// Which values the weight can have.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    ///
+    /// # Panics
+    /// When the tensors are not those that the weight was found in.
+    pub fn grid(&self, tensors: &[StoredTensor]) -> Result<Grid> {
+        Ok(Grid::new(self.layout, &Geometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
+    }
+}
+
 /// A value of a quantized weight, and what it is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
@@ -84,27 +119,6 @@ pub struct Explanation {
 }
 
 impl Decoder {
-    /// Which values the weight can have.
-    #[must_use]
-    pub fn grid(&self) -> Grid {
-        let (layout, geometry) = (self.layout(), &self.steps.geometry);
-        let codes = match layout.codes.values {
-            CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
-            CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
-            CodeValues::Unsigned if geometry.zero.is_none() => CodeKind::Centered(geometry.bits),
-            CodeValues::Unsigned => CodeKind::Shifted(geometry.bits),
-            CodeValues::Map => CodeKind::Map,
-        };
-        Grid {
-            codes,
-            group: geometry.group,
-            is_indexed: geometry.group_index.is_some(),
-            scale: geometry.scale.dtype,
-            global_scale: geometry.global.map(|slot| slot.dtype),
-            has_zero_points: geometry.zero.is_some(),
-        }
-    }
-
     /// The bits of a code.
     #[must_use]
     pub fn code_bits(&self) -> u32 {

@@ -107,3 +107,97 @@ fn weights_that_are_incomplete_are_compared_as_they_are_stored_with_a_warning() 
     assert!(lines[0].ends_with("scales are missing: such tensors are compared as they are stored"), "{lines:?}");
     bench.run("diff a.safetensors b.safetensors -q").expect(0, "", "");
 }
+
+#[test]
+fn a_weight_is_one_row_with_layout_grid_and_bits() {
+    let bench = quantized();
+    let text = "q: 2 shards, index model.safetensors.index.json, 2 tensors (1 quantized), 17.52 KiB\n  \
+                model-00001-of-00002.safetensors  2 tensors  17.42 KiB\n  \
+                model-00002-of-00002.safetensors  1 tensor        99 B\n  \
+                m.weight     float8e4m3fn, 128 x 128  [130, 136]  17.28 KiB  hf-fp8, 8.01 bits per weight, \
+                model-00001-of-00002.safetensors, model-00002-of-00002.safetensors\n  \
+                norm.weight  bfloat16                 [2]               4 B  BF16\n\
+                totals\n  \
+                bfloat16                 1 tensor  2 elements            4 B\n  \
+                float8e4m3fn, 128 x 128  1 tensor  17680 elements  17.28 KiB  hf-fp8\n";
+    bench.run("inspect q").expect(0, text, "");
+    let outcome = bench.run("inspect q --parts --include m.weight");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    let rows: Vec<&str> = outcome.stdout.lines().skip(4).map(str::trim_end).collect();
+    let [codes, scales] = rows[..] else { panic!("{rows:?}") };
+    assert!(
+        codes.starts_with("    codes: m.weight ")
+            && codes.ends_with("float8e4m3fn             [130, 136]  17.27 KiB  F8_E4M3")
+    );
+    assert!(
+        scales.starts_with("    scales: m.weight_scale_inv  float32 ") && scales.ends_with("16 B  F32"),
+        "{scales}"
+    );
+}
+
+#[test]
+fn the_parts_of_a_weight_are_in_the_json_with_their_roles_and_the_totals_are_whole() {
+    let bench = quantized();
+    let json = json_of(&bench, "inspect q --json", 0);
+    let weight = &json["tensors"][0];
+    assert_eq!(json["tensors"].as_array().unwrap().len(), 2);
+    let grid = json!({ "codes": "float8e4m3fn", "group": [128, 128], "indexed": false, "scale": "float32",
+                       "global_scale": null, "zero_points": false });
+    assert_eq!(
+        (&weight["layout"], &weight["grid"], &weight["dtype"]),
+        (&json!("hf-fp8"), &grid, &json!("float8e4m3fn"))
+    );
+    assert_eq!((&weight["elements"], &weight["bytes"], &weight["file"]), (&json!(17680), &json!(17696), &json!(0)));
+    let parts = json!([
+        { "role": "codes", "name": "m.weight", "file": 0, "dtype": "float8e4m3fn", "shape": [130, 136], "bytes": 17680,
+          "stored": "F8_E4M3" },
+        { "role": "scales", "name": "m.weight_scale_inv", "file": 1, "dtype": "float32", "shape": [2, 2], "bytes": 16,
+          "stored": "F32" },
+    ]);
+    assert_eq!(weight["parts"], parts);
+    assert_eq!((&json["quant_method"], json.get("problems")), (&json!("fp8"), None));
+    let sum = |list: &str| json[list].as_array().unwrap().iter().map(|row| row["bytes"].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("tensors"), sum("totals")), (17700, 17700));
+}
+
+#[test]
+fn missing_and_orphaned_parts_are_named() {
+    let bench = quantized();
+    let text = |line: &str| {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{line}");
+        outcome.stdout
+    };
+    let shown = text("inspect q/model-00001-of-00002.safetensors");
+    let problems = "problems of quantized weights: the file is a shard, and missing parts may be in other shards\n  \
+                    tensor 'm.weight': holds codes, and their scales are missing";
+    assert!(shown.contains(problems), "{shown}");
+    assert!(shown.contains("  m.weight     float8e4m3fn  [130, 136]"), "{shown}");
+    bench.write(
+        "lone.safetensors",
+        &shard(&[("x.qweight", "I32", &[8, 8], &[0; 256]), ("y.scales", "F16", &[1], &[0; 2])]),
+    );
+    let shown = text("inspect lone.safetensors");
+    assert!(shown.contains("problems of quantized weights\n  tensor 'x.qweight': holds codes"), "{shown}");
+    let json = json_of(&bench, "inspect lone.safetensors --json", 0);
+    assert_eq!(json["problems"].as_array().unwrap().len(), 1, "{json}");
+    // A config that cannot be understood is a problem, and all tensors are shown.
+    bench.write("q/config.json", b"{\"quantization_config\": {\"quant_method\": \"novel\"}}");
+    let shown = text("inspect q");
+    assert!(shown.contains("3 tensors") && shown.contains("its quant_method is 'novel'"), "{shown}");
+}
+
+#[test]
+fn statistics_are_those_of_the_values_that_dequantize_writes() {
+    let bench = quantized();
+    bench.run("dequantize q -q -o b.safetensors").expect(0, "", "");
+    let stats = |line: &str| json_of(&bench, line, 0)["tensors"][0].clone();
+    let wanted = stats("inspect b.safetensors --stats --json")["stats"].clone();
+    for threads in [1, 3] {
+        let found = stats(&format!("inspect q --stats --json -j{threads}"));
+        assert_eq!((&found["stats"], &found["decoded_to"]), (&wanted, &json!("bfloat16")));
+    }
+    let outcome = bench.run("inspect q --stats");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    assert!(outcome.stdout.contains("\nm.weight decoded to bfloat16\n  min "), "{}", outcome.stdout);
+}

@@ -129,7 +129,6 @@ pub fn of(
 ///
 /// # Panics
 /// When a thread of it has panicked.
-#[allow(dead_code, reason = "for inspect --stats")]
 pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Progress) -> Result<Distribution> {
     let from = Storage::packed(weight.decoder.target());
     measure(LogicalTensor::Weight(weight), from, 1, threads, progress)

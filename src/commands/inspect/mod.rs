@@ -1,19 +1,23 @@
 //! `tcast inspect`: what is in a file, or in a folder of shards.
 
+mod row;
+mod stats;
+
 use super::{check_matched, print, print_json, threads, warn};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::container::{Elements, Form, Input, Tensor, indices, position};
 use crate::error::{Error, Result};
 use crate::measure::distribution::{self, Distribution, Histogram};
-use crate::measure::number::Number;
 use crate::plan;
 use crate::progress;
+use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
 use crate::report::serialize_with;
 use crate::select::Selection;
-use crate::text::{brief, columns, counted, path_text, shorten, size, visible};
+use crate::text::{columns, counted, path_text, shorten, size, visible};
+use row::InspectedTensor;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
+use stats::line_of;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -23,11 +27,12 @@ const SCHEMA: u32 = 1;
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let folder = checkpoint::probe(&args.input)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
-    let mut listing = Listing { args, folder: &folder, selection: &selection, stats: Vec::new() };
+    let model = LogicalCheckpoint::probe(&folder);
+    let mut listing = Listing { args, folder: &folder, model: &model, selection: &selection, stats: Vec::new() };
     if !args.quiet {
         folder.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
-    let names: Vec<&str> = folder.names().collect();
+    let names: Vec<&str> = folder.names().chain(model.found.weights.iter().map(|weight| &*weight.name)).collect();
     check_matched(&selection, &names, args.allow_unmatched, args.quiet).map_err(|error| error.in_file(&args.input))?;
     if args.stats {
         plan::check_from(folder.tensors().map(|(_, tensor)| tensor), args.from)
@@ -42,6 +47,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     }
     // All that could be read is shown first.
     let failed = listing.stats.into_iter().find_map(Result::err);
+    drop(model);
     folder.broken.into_iter().next().or(failed).map_or(Ok(()), Err)
 }
 
@@ -49,73 +55,51 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
 struct Listing<'a> {
     args: &'a InspectArgs,
     folder: &'a Checkpoint,
+    model: &'a LogicalCheckpoint<'a>,
     selection: &'a Selection,
     /// Of each entry; `None` where it has no numbers, or the file does not say what they are. Empty if not asked for.
     stats: Vec<Result<Option<Distribution>>>,
 }
 
-/// A tensor with the file that it is in.
-struct InspectedTensor<'a> {
-    shard: usize,
-    input: &'a Input,
-    tensor: &'a Tensor,
-    /// What its elements are, `--from` heeded; `None` where that is not known.
-    form: Option<Form>,
-}
-
-impl InspectedTensor<'_> {
-    fn dtype(&self) -> String {
-        match (self.form, self.tensor.elements) {
-            (Some(form), _) | (None, Elements::Typed(form)) => form.dtype().to_string(),
-            (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
-            (None, Elements::Opaque) => "unsupported".to_owned(),
-        }
-    }
-
-    fn count(&self) -> u64 {
-        self.tensor.shape.iter().product() // which was checked when the file was read
-    }
-
-    /// Bytes of the elements, as they are where nothing is compressed.
-    fn bytes(&self) -> u64 {
-        self.tensor.elements.bytes(self.tensor.count).unwrap_or(self.tensor.data.stored_len())
-    }
-}
-
 impl<'a> Listing<'a> {
     fn entries(&self) -> Vec<InspectedTensor<'a>> {
-        let (shards, from) = (self.folder.shards.iter().enumerate(), self.args.from);
-        let all = shards.flat_map(|(shard, input)| {
-            input.contents.tensors.iter().map(move |tensor| {
-                let form = plan::source_form(tensor, from).ok();
-                InspectedTensor { shard, input, tensor, form }
-            })
-        });
-        all.filter(|entry| self.selection.selects(entry.input.name_of(entry.tensor))).collect()
+        let (model, from) = (self.model, self.args.from);
+        let tensor = |(at, membership)| {
+            let tensor = match membership {
+                Membership::Codes(number) => ModelTensor::Weight(model, &model.found.weights[number]),
+                Membership::Part | Membership::ActivationScale { is_part: true } => return None,
+                Membership::Plain | Membership::Marker | Membership::ActivationScale { is_part: false } => {
+                    let (input, tensor) = model.file_tensor(at);
+                    ModelTensor::Stored(input, tensor)
+                }
+            };
+            self.selection.selects(tensor.name()).then(|| InspectedTensor::new(model, at, tensor, from))
+        };
+        model.memberships().into_iter().enumerate().filter_map(tensor).collect()
     }
 
     /// Reads all values.
     fn measure(&self) -> Vec<Result<Option<Distribution>>> {
         let entries = self.entries();
-        let bytes = entries.iter().map(|entry| entry.tensor.data.stored_len()).sum();
+        let bytes = entries.iter().map(|entry| entry.tensor.stored_len()).sum();
         let progress = progress::shown("reading the values", bytes, self.args.quiet);
-        let measure = |entry: &InspectedTensor| {
-            let Some(form) = entry.form else { return Ok(None) };
-            distribution::of(entry.tensor, form, &entry.input.files, threads(self.args.threads), &*progress)
-                .map_err(|error| error.in_file(entry.input.path()))
-        };
-        entries.iter().map(measure).collect()
+        entries.iter().map(|entry| entry.measure(threads(self.args.threads), &*progress)).collect()
+    }
+
+    /// What is wrong with quantized weights.
+    fn problems(&self) -> impl Iterator<Item = String> {
+        self.model.found.problems.iter().map(|problem| problem.error.to_string())
     }
 
     fn unreadable(&self) -> impl Iterator<Item = &'a Error> {
         self.folder.broken.iter().chain(self.folder.shards.iter().flat_map(|input| &input.contents.unreadable))
     }
 
-    /// Tensors, elements and bytes of each type.
-    fn totals(entries: &[InspectedTensor]) -> BTreeMap<String, [u64; 3]> {
-        let mut totals: BTreeMap<String, [u64; 3]> = BTreeMap::new();
+    /// Tensors, elements and bytes of each type, and of each grid of each layout.
+    fn totals(entries: &[InspectedTensor]) -> BTreeMap<(String, Option<&'static str>), [u64; 3]> {
+        let mut totals: BTreeMap<_, [u64; 3]> = BTreeMap::new();
         for entry in entries {
-            let total = totals.entry(entry.dtype()).or_default();
+            let total = totals.entry((entry.dtype(), entry.layout())).or_default();
             for (sum, more) in total.iter_mut().zip([1, entry.count(), entry.bytes()]) {
                 *sum += more;
             }
@@ -125,8 +109,12 @@ impl<'a> Listing<'a> {
 
     /// The JSON document, but for the tensors.
     fn json_head(&self, entries: &[InspectedTensor]) -> Value {
-        let totals = Self::totals(entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
-            json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes })
+        let totals = Self::totals(entries).into_iter().map(|((dtype, layout), [tensors, elements, bytes])| {
+            let mut total = json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes });
+            if let Some(layout) = layout {
+                total["layout"] = json!(layout);
+            }
+            total
         });
         let shards = self.folder.shards.iter().map(|input| {
             let metadata: Map<String, Value> =
@@ -139,7 +127,7 @@ impl<'a> Listing<'a> {
                 "ignored": input.contents.ignored,
             })
         });
-        json!({
+        let mut head = json!({
             "schema": SCHEMA,
             "tcast": env!("CARGO_PKG_VERSION"),
             "input": self.args.input.to_string_lossy(),
@@ -149,26 +137,31 @@ impl<'a> Listing<'a> {
             "totals": totals.collect::<Vec<_>>(),
             "unreadable": self.unreadable().map(ToString::to_string).collect::<Vec<_>>(),
             "disagreements": self.folder.disagreements.iter().map(|found| &found.text).collect::<Vec<_>>(),
-        })
+        });
+        let (problems, method) = (self.problems().collect::<Vec<_>>(), &self.model.found.method);
+        if !problems.is_empty() {
+            head["problems"] = json!(problems);
+        }
+        if let Some(method) = method {
+            head["quant_method"] = json!(method);
+        }
+        head
     }
 
     fn text(&self) -> String {
         let entries = self.entries();
-        let mut text = self.head(entries.len());
-        let rows = entries.iter().map(|entry| {
-            let shape = shorten(&format!("{:?}", entry.tensor.shape));
-            let order = if entry.tensor.fortran_order { " column-major" } else { "" };
-            let name = shorten(entry.input.name_of(entry.tensor));
-            [name, entry.dtype(), shape + order, size(entry.bytes()), shorten(&entry.tensor.stored)]
-        });
+        let mut text = self.head(&entries);
+        let parts = |entry: &InspectedTensor| if self.args.parts { entry.parts() } else { Vec::new() };
+        let rows = entries.iter().flat_map(|entry| std::iter::once(entry.cells()).chain(parts(entry)));
         text += &table(&rows.collect::<Vec<_>>());
         for error in self.unreadable() {
             let _ = writeln!(text, "  {error}");
         }
+        text += &self.problems_text();
         if entries.len() > 1 {
-            let rows = Self::totals(&entries).into_iter().map(|(dtype, [tensors, elements, bytes])| {
+            let rows = Self::totals(&entries).into_iter().map(|((dtype, layout), [tensors, elements, bytes])| {
                 let tensors = counted(tensors, "tensor");
-                [dtype, tensors, counted(elements, "element"), size(bytes), String::new()]
+                [dtype, tensors, counted(elements, "element"), size(bytes), layout.unwrap_or_default().to_owned()]
             });
             text += "totals\n";
             text += &table(&rows.collect::<Vec<_>>());
@@ -192,21 +185,38 @@ impl<'a> Listing<'a> {
         text + &self.distributions(&entries)
     }
 
+    /// What is wrong with quantized weights, a line each.
+    fn problems_text(&self) -> String {
+        /// Lines that somebody reads.
+        const FEW: usize = 20;
+        let all = self.model.found.problems.len();
+        if all == 0 {
+            return String::new();
+        }
+        let lines = self.problems().take(FEW).map(|problem| format!("  {problem}\n"));
+        let more = if all > FEW { format!("  ... and {} more\n", all - FEW) } else { String::new() };
+        // Where the folder cannot be read, there is nothing to say of it.
+        let is_shard = self.folder.folder.is_none()
+            && checkpoint::beside(&self.args.input).is_ok_and(|(tensors, _)| !tensors.is_empty());
+        let others = if is_shard { ": the file is a shard, and missing parts may be in other shards" } else { "" };
+        format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
+    }
+
     /// The figures of each tensor, and where the values of all lie among the powers of two.
     fn distributions(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
-            let _ = writeln!(text, "{}", shorten(entry.input.name_of(entry.tensor)));
+            let decoded = entry.layout().map(|_| format!(" decoded to {}", self.model.default_target()));
+            let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded.unwrap_or_default());
             let _ = match stats {
-                Ok(Some(stats)) => writeln!(text, "{}", line_of(stats, &entry.tensor.shape)),
+                Ok(Some(stats)) => writeln!(text, "{}", line_of(stats, entry.tensor.shape())),
                 Err(error) => writeln!(text, "  {error}"),
                 Ok(None) => writeln!(text, "  has no numbers that are known"),
             };
         }
         // Position ids and masks say nothing about where weights lie.
-        let is_float = |entry: &InspectedTensor| entry.form.is_some_and(|form| form.dtype().is_floating());
-        let has_floats = entries.iter().any(is_float);
-        let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || is_float(entry));
+        let has_floats = entries.iter().any(InspectedTensor::is_float);
+        let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || entry.is_float());
         let all: Histogram = chosen
             .filter_map(|(_, stats)| stats.as_ref().ok()?.as_ref())
             .flat_map(|stats| stats.exponents.iter())
@@ -220,9 +230,13 @@ impl<'a> Listing<'a> {
     }
 
     /// What the whole is, and its shards.
-    fn head(&self, count: usize) -> String {
+    fn head(&self, entries: &[InspectedTensor]) -> String {
         let path = path_text(&self.args.input);
-        let tensors = counted(count as u64, "tensor");
+        let quantized = match entries.iter().filter(|entry| entry.layout().is_some()).count() {
+            0 => String::new(),
+            count => format!(" ({count} quantized)"),
+        };
+        let tensors = counted(entries.len() as u64, "tensor") + &quantized;
         if self.folder.folder.is_none() {
             let input = &self.folder.shards[0];
             return format!("{path}: {}, {tensors}, {}\n", input.container.format_info().extension, size(input.len()));
@@ -246,84 +260,9 @@ impl<'a> Listing<'a> {
 impl Serialize for Listing<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let entries = self.entries();
-        let rows = (0..).zip(&entries).map(|(at, entry)| tensor_json(entry, self.stats.get(at)));
+        let rows = (0..).zip(&entries).map(|(at, entry)| entry.json(self.stats.get(at)));
         serialize_with(&self.json_head(&entries), "tensors", rows, serializer)
     }
-}
-
-fn tensor_json(entry: &InspectedTensor, stats: Option<&Result<Option<Distribution>>>) -> Value {
-    let mut value = json!({
-        "name": entry.input.name_of(entry.tensor),
-        "file": entry.shard,
-        "dtype": entry.form.map(|form| form.dtype().name()),
-        "shape": entry.tensor.shape,
-        "elements": entry.count(),
-        "bytes": entry.bytes(),
-        "stored": entry.tensor.stored,
-        "fortran_order": entry.tensor.fortran_order,
-    });
-    match stats {
-        Some(Ok(Some(stats))) => value["stats"] = stats_json(stats, &entry.tensor.shape),
-        Some(Err(error)) => value["error"] = json!(error.to_string()),
-        _ => {}
-    }
-    value
-}
-
-fn stats_json(stats: &Distribution, shape: &[u64]) -> Value {
-    let index = |at: Option<u64>| at.map(|at| indices(at, shape, false));
-    let number = |number: Option<Number>| match number {
-        Some(Number::Float(value)) => json!(value),
-        Some(Number::Integer(value)) => i64::try_from(value).map_or_else(|_| json!(value as u64), Value::from),
-        None => Value::Null,
-    };
-    let exponents = stats.exponents.iter().map(|(exponent, count)| json!([exponent, count]));
-    json!({
-        "min": number(stats.min),
-        "max": number(stats.max),
-        "abs_max": number(stats.abs_max),
-        "mean": stats.mean,
-        "zeros": stats.zeros,
-        "subnormals": stats.subnormals,
-        "nan": stats.nan,
-        "plus_infinite": stats.plus_infinite,
-        "minus_infinite": stats.minus_infinite,
-        "first_nan_at": stats.first_nan,
-        "first_nan_index": index(stats.first_nan),
-        "first_infinite_at": stats.first_infinite,
-        "first_infinite_index": index(stats.first_infinite),
-        "exponents": exponents.collect::<Vec<_>>(),
-    })
-}
-
-/// The figures in lines of 80 columns.
-fn line_of(stats: &Distribution, shape: &[u64]) -> String {
-    let number = |number: Option<Number>| match number {
-        Some(Number::Float(value)) => brief(value),
-        Some(Number::Integer(value)) => value.to_string(),
-        None => "-".to_owned(),
-    };
-    let mut text = format!(
-        "  min {}  max {}  absmax {}  mean {}\n  zeros {}",
-        number(stats.min),
-        number(stats.max),
-        number(stats.abs_max),
-        stats.mean.map_or("-".to_owned(), brief),
-        stats.zeros
-    );
-    let rest = [
-        ("subnormal", stats.subnormals),
-        ("NaN", stats.nan),
-        ("Inf", stats.plus_infinite),
-        ("-Inf", stats.minus_infinite),
-    ];
-    for (name, count) in rest.into_iter().filter(|(_, count)| *count > 0) {
-        let _ = write!(text, "  {name} {count}");
-    }
-    let firsts = [("NaN", stats.first_nan), ("Inf", stats.first_infinite)];
-    let firsts = firsts.map(|(name, at)| at.map(|at| format!("first {name} at {}", position(at, shape, false))));
-    let firsts: Vec<String> = firsts.into_iter().flatten().collect();
-    if firsts.is_empty() { text } else { text + "\n  " + &firsts.join("  ") }
 }
 
 /// Rows in columns; the fourth is a size.

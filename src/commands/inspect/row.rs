@@ -1,0 +1,211 @@
+//! A tensor of a listing: what is said of it in a row and in JSON.
+
+use super::stats::stats_json;
+use crate::container::{Elements, Form, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::measure::distribution::{self, Distribution};
+use crate::plan;
+use crate::progress::Progress;
+use crate::quant::{Arithmetic, FoundWeight, Grid, Group, Role};
+use crate::read::{LogicalCheckpoint, ModelTensor};
+use crate::text::{shorten, size, visible};
+use serde_json::{Value, json};
+
+/// A tensor with its place among those that are stored, of a quantized weight that of the codes.
+pub(super) struct InspectedTensor<'a> {
+    pub(super) model: &'a LogicalCheckpoint<'a>,
+    pub(super) at: usize,
+    pub(super) tensor: ModelTensor<'a>,
+    /// What its elements are, `--from` heeded; `None` where that is not known, and of quantized weights.
+    pub(super) form: Option<Form>,
+    /// Of a quantized weight.
+    pub(super) grid: Option<Grid>,
+}
+
+impl<'a> InspectedTensor<'a> {
+    pub(super) fn new(
+        model: &'a LogicalCheckpoint<'a>,
+        at: usize,
+        tensor: ModelTensor<'a>,
+        from: Option<Dtype>,
+    ) -> Self {
+        let (form, grid) = match tensor {
+            ModelTensor::Stored(_, tensor) => (plan::source_form(tensor, from).ok(), None),
+            ModelTensor::Weight(_, weight) => (None, weight.grid(&model.tensors).ok()),
+        };
+        Self { model, at, tensor, form, grid }
+    }
+
+    /// The type, or the grid.
+    pub(super) fn dtype(&self) -> String {
+        match (self.tensor, &self.grid) {
+            (_, Some(grid)) => grid.to_string(),
+            (ModelTensor::Stored(_, tensor), _) => dtype_of(tensor, self.form),
+            (ModelTensor::Weight(..), None) => "unsupported".to_owned(),
+        }
+    }
+
+    /// How a quantized weight is stored.
+    pub(super) fn layout(&self) -> Option<&'static str> {
+        if let ModelTensor::Weight(_, weight) = self.tensor { Some(weight.layout.name) } else { None }
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.tensor.shape().iter().product() // which was checked when the file was read
+    }
+
+    /// Bytes of the elements, as they are where nothing is compressed; of all parts.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.tensor {
+            ModelTensor::Stored(_, tensor) => bytes_of(tensor),
+            ModelTensor::Weight(_, weight) => {
+                weight.parts.iter().map(|(_, at)| bytes_of(self.model.file_tensor(*at).1)).sum()
+            }
+        }
+    }
+
+    /// Whether its values are floats.
+    pub(super) fn is_float(&self) -> bool {
+        self.layout().is_some() || self.form.is_some_and(|form| form.dtype().is_floating())
+    }
+
+    /// Its figures; `None` where it has no numbers, or the file does not say what they are.
+    pub(super) fn measure(&self, threads: usize, progress: &dyn Progress) -> Result<Option<Distribution>> {
+        match (self.tensor, self.form) {
+            (ModelTensor::Weight(model, weight), _) => {
+                let source = model.weight(weight, model.default_target(), Arithmetic::Library)?;
+                distribution::of_weight(&source, threads, progress).map(Some)
+            }
+            (ModelTensor::Stored(input, tensor), Some(form)) => {
+                distribution::of(tensor, form, &input.files, threads, progress)
+                    .map_err(|error| error.in_file(input.path()))
+            }
+            (ModelTensor::Stored(..), None) => Ok(None),
+        }
+    }
+
+    /// The row of the tensor.
+    pub(super) fn cells(&self) -> [String; 5] {
+        let shape = shorten(&format!("{:?}", self.tensor.shape()));
+        let (order, stored) = match self.tensor {
+            ModelTensor::Stored(_, tensor) => {
+                (if tensor.fortran_order { " column-major" } else { "" }, shorten(&tensor.stored))
+            }
+            ModelTensor::Weight(_, weight) => ("", self.how_stored(weight)),
+        };
+        [shorten(self.tensor.name()), self.dtype(), shape + order, size(self.bytes()), stored]
+    }
+
+    /// `hf-fp8, 8.03 bits per weight`, and in which files, where there are several.
+    fn how_stored(&self, weight: &FoundWeight) -> String {
+        let mut text = weight.layout.name.to_owned();
+        if let Some(bits) = self.bits_per_weight() {
+            text += &format!(", {bits:.2} bits per weight");
+        }
+        let mut shards: Vec<usize> = weight.parts.iter().map(|(_, at)| self.model.places[*at].0).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let shown = &self.model.source.shards;
+        for shard in shards.iter().filter(|_| shown.len() > 1) {
+            text += &format!(", {}", visible(&self.model.source.shard_name(&shown[*shard])));
+        }
+        text
+    }
+
+    fn bits_per_weight(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.bytes() as f64 * 8.0 / self.count() as f64)
+    }
+
+    /// The rows of the parts of a quantized weight.
+    pub(super) fn parts(&self) -> Vec<[String; 5]> {
+        let ModelTensor::Weight(_, weight) = self.tensor else { return Vec::new() };
+        let row = |&(role, at): &(Role, usize)| {
+            let (input, tensor) = self.model.file_tensor(at);
+            let name = format!("  {}: {}", role.describe(), shorten(input.name_of(tensor)));
+            let (dtype, shape) = (dtype_of(tensor, None), shorten(&format!("{:?}", tensor.shape)));
+            [name, dtype, shape, size(bytes_of(tensor)), shorten(&tensor.stored)]
+        };
+        weight.parts.iter().map(row).collect()
+    }
+
+    /// The entry of the JSON document.
+    pub(super) fn json(&self, stats: Option<&Result<Option<Distribution>, Error>>) -> Value {
+        let (_, stored) = self.model.file_tensor(self.at);
+        let dtype = match &self.grid {
+            Some(grid) => Some(grid.codes.to_string()),
+            None => self.form.map(|form| form.dtype().to_string()),
+        };
+        let mut value = json!({
+            "name": self.tensor.name(),
+            "file": self.model.places[self.at].0,
+            "dtype": dtype,
+            "shape": self.tensor.shape(),
+            "elements": self.count(),
+            "bytes": self.bytes(),
+            "stored": stored.stored,
+            "fortran_order": stored.fortran_order,
+        });
+        if let ModelTensor::Weight(model, weight) = self.tensor {
+            value["layout"] = json!(weight.layout.name);
+            value["library"] = json!(weight.layout.library);
+            value["grid"] = json!(self.grid.as_ref().map(grid_json));
+            value["bits_per_weight"] = json!(self.bits_per_weight());
+            value["parts"] = weight.parts.iter().map(|&(role, at)| part_json(model, role, at)).collect();
+        }
+        match stats {
+            Some(Ok(Some(stats))) => {
+                value["stats"] = stats_json(stats, self.tensor.shape());
+                if self.layout().is_some() {
+                    value["decoded_to"] = json!(self.model.default_target().name());
+                }
+            }
+            Some(Err(error)) => value["error"] = json!(error.to_string()),
+            _ => {}
+        }
+        value
+    }
+}
+
+fn part_json(model: &LogicalCheckpoint, role: Role, at: usize) -> Value {
+    let (input, tensor) = model.file_tensor(at);
+    json!({
+        "role": role.describe(),
+        "name": input.name_of(tensor),
+        "file": model.places[at].0,
+        "dtype": model.tensors[at].dtype.map(Dtype::name),
+        "shape": tensor.shape,
+        "bytes": bytes_of(tensor),
+        "stored": tensor.stored,
+    })
+}
+
+fn grid_json(grid: &Grid) -> Value {
+    let group = match grid.group {
+        Some(Group::Tensor) => json!("tensor"),
+        Some(Group::Channel) => json!("channel"),
+        Some(Group::Block(block)) => json!(block),
+        Some(Group::Neighbours(columns)) => json!([1, columns]),
+        None => Value::Null,
+    };
+    json!({
+        "codes": grid.codes.to_string(),
+        "group": group,
+        "indexed": grid.is_indexed,
+        "scale": grid.scale.name(),
+        "global_scale": grid.global_scale.map(Dtype::name),
+        "zero_points": grid.has_zero_points,
+    })
+}
+
+fn dtype_of(tensor: &Tensor, form: Option<Form>) -> String {
+    match (form, tensor.elements) {
+        (Some(form), _) | (None, Elements::Typed(form)) => form.dtype().to_string(),
+        (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
+        (None, Elements::Opaque) => "unsupported".to_owned(),
+    }
+}
+
+fn bytes_of(tensor: &Tensor) -> u64 {
+    tensor.elements.bytes(tensor.count).unwrap_or(tensor.data.stored_len())
+}
