@@ -53,7 +53,9 @@ impl Decoding {
                 }
             }
             let decoder = Arc::new(model.decoder(weight, target, arithmetic)?);
-            let parts = LogicalCheckpoint::value_parts(weight).into_iter().map(|(_, at)| model.places[at]).collect();
+            let parts = LogicalCheckpoint::value_parts(weight);
+            decoder.check_group_index(|part| model.bytes(parts[part].1)).map_err(in_file)?;
+            let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
             weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
         }
         if left.is_empty() {

@@ -45,7 +45,13 @@ pub fn default_target(config: Option<&str>) -> Dtype {
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Dtype) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(|| Error::new("is no JSON object"))?;
-    let has_dtype = ["dtype", "torch_dtype"].iter().any(|key| names.contains_key(*key));
+    let keys = ["dtype", "torch_dtype"];
+    let inner = names.get("text_config").and_then(|inner| members(inner.get()));
+    let has_dtype = [Some(&names), inner.as_ref()]
+        .into_iter()
+        .flatten()
+        .any(|names| keys.iter().any(|key| names.contains_key(*key)));
+    let computed_in = BTreeMap::from([(target.name(), 1)]);
     let added: &[(&str, String)] = if has_dtype { &[] } else { &[("torch_dtype", format!("\"{target}\""))] };
     let mut failed = None;
     let mut blocks = |key: &str, text: &str, json: &str| {
@@ -62,14 +68,15 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
         }
     };
     let changed = rewrite(config, &json, added, &mut |key, text, json| match key {
-        "text_config" => rewrite(text, json, &[], &mut blocks).map_or(Edit::Keep, Edit::Replace),
+        "text_config" => rewrite(text, json, &[], &mut blocks)
+            .map_or(Edit::Keep, |text| Edit::Replace(with_dtype(&text, &computed_in).unwrap_or(text))),
         _ => blocks(key, text, json),
     });
     if let Some(error) = failed {
         return Err(error);
     }
     let changed = changed.ok_or_else(|| Error::new("is no JSON object"))?;
-    Ok(with_dtype(&changed, &BTreeMap::from([(target.name(), 1)])).unwrap_or(changed))
+    Ok(with_dtype(&changed, &computed_in).unwrap_or(changed))
 }
 
 /// `hf_quant_config.json` of a model whose weights were decoded; `None` where no weight stays quantized, and it goes.

@@ -1,7 +1,7 @@
 //! The decoder of all layouts.
 
 use super::layout::{Layout, Packing, ScaleOrder, Zeros};
-use super::parts::{Parameters, Part};
+use super::parts::{Parameters, Part, Slot};
 use super::segment::{Room, RowDecoder};
 use super::steps::{Arithmetic, Steps};
 use super::tally::DecodeTally;
@@ -153,10 +153,23 @@ impl Decoder {
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map: map.unwrap_or_default(), room, range, out }))
     }
 
+    /// Refuses a group index that names groups which do not exist, as [`Decoder::decode`] does. `read` gives the bytes of the
+    /// part at this place; it is called for the group index only.
+    ///
+    /// # Errors
+    /// When there is such a group, or the part cannot be read.
+    pub fn check_group_index<B: AsRef<[u8]>>(&self, read: impl FnOnce(usize) -> Result<B>) -> Result<()> {
+        let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
+        self.groups_of_columns(slot, read(slot.index)?.as_ref()).map(drop)
+    }
+
     /// The group of each column. `None` where it is that of its neighbours.
     pub(super) fn group_index(&self, parts: &[&[u8]]) -> Result<Option<Vec<u32>>> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
-        let bytes = parts[slot.index];
+        self.groups_of_columns(slot, parts[slot.index])
+    }
+
+    fn groups_of_columns(&self, slot: Slot, bytes: &[u8]) -> Result<Option<Vec<u32>>> {
         let index: Vec<i64> = match slot.dtype {
             Dtype::Int64 => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
             _ => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),

@@ -278,7 +278,7 @@ impl Geometry {
         self.map = Some(numbers(Role::CodeMap, 16)?);
         if self.scale.dtype == Dtype::Uint8 {
             if self.nested_group == 0 {
-                return Err(parts.error("a scale for 0 scales".to_owned()));
+                return Err(parts.error("its nested_blocksize is 0".to_owned()));
             }
             let nested = self.scale.count.div_ceil(self.nested_group);
             self.nested = Some([numbers(Role::NestedScale, nested)?, numbers(Role::NestedMap, 256)?]);

@@ -3,6 +3,7 @@
 
 use super::rules::Encoding;
 use crate::dtype::Dtype;
+use crate::text::shorten;
 
 /// What a tensor is to a quantized weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -253,6 +254,24 @@ pub struct Layout {
     pub product_precision: Precision,
     /// How codes and scales are made of values; `None` where tcast only reads the layout.
     pub encoding: Option<Encoding>,
+}
+
+impl Layout {
+    /// What the part of a role is called, of the weight whose codes have this name.
+    pub(super) fn part_beside(&self, role: Role, codes: &str) -> Option<String> {
+        let suffix = |names: Names, role| names.iter().find(|(known, _)| *known == role).map(|(_, suffix)| *suffix);
+        let name = |names: &Names| {
+            Some(format!("{}{}", codes.strip_suffix(suffix(names, Role::Codes)?)?, suffix(names, role)?))
+        };
+        self.names.iter().find_map(name)
+    }
+
+    /// A part that is not there, with the name that it would have.
+    pub(super) fn describe_missing(&self, role: Role, codes: &str) -> String {
+        let name =
+            self.part_beside(role, codes).filter(|_| !codes.is_empty()).map(|name| format!(" '{}'", shorten(&name)));
+        format!("{}{}", role.describe(), name.unwrap_or_default())
+    }
 }
 
 impl std::fmt::Display for Group {

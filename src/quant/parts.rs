@@ -84,8 +84,11 @@ impl<'a> Parts<'a> {
 
     /// The part of a role that the layout cannot do without.
     pub(super) fn need(&self, role: Role) -> Result<(Slot, Part<'a>)> {
-        let missing =
-            || self.error(format!("it has no {}, which the layout {} needs", role.describe(), self.layout.name));
+        let codes = self.parts.iter().find(|part| part.role == Role::Codes).map_or("", |codes| codes.name);
+        let missing = || {
+            let what = self.layout.describe_missing(role, codes);
+            self.error(format!("it has no {what}, which the layout {} needs", self.layout.name))
+        };
         self.find(role)?.ok_or_else(missing)
     }
 
@@ -97,7 +100,7 @@ impl<'a> Parts<'a> {
         let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
         let (what, layout) = (part.role.describe(), self.layout.name);
         Err(self.error(format!(
-            "'{}' is {}, and the {what} of the layout {layout} are {}",
+            "'{}' is {}, and the layout {layout} stores its {what} as {}",
             part.show(),
             part.dtype,
             names.join(" or ")

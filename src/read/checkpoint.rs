@@ -9,6 +9,7 @@ use crate::io::output::directory_of;
 use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Problem, Recognized, Role, StoredTensor, can_be_part,
 };
+use std::path::Path;
 
 /// A checkpoint whose quantized weights are known.
 pub(crate) struct LogicalCheckpoint<'a> {
@@ -115,8 +116,13 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(model)
     }
 
+    /// The folder of the files that say how weights are quantized.
+    fn folder(&self) -> &'a Path {
+        self.source.folder.as_deref().unwrap_or_else(|| directory_of(&self.source.path))
+    }
+
     fn read_side_files(&mut self) -> Result<()> {
-        let folder = self.source.folder.as_deref().unwrap_or_else(|| directory_of(&self.source.path));
+        let folder = self.folder();
         self.config = read_side_file(folder, CONFIG)?;
         self.hf_quant_config = read_side_file(folder, HF_QUANT_CONFIG)?;
         self.quantize_config = read_side_file(folder, QUANTIZE_CONFIG)?;
@@ -129,6 +135,7 @@ impl<'a> LogicalCheckpoint<'a> {
             pairs.filter(|(key, _)| key == CheckpointInfo::METADATA).map(|(_, value)| value.as_str()).collect();
         quant::probe(&CheckpointInfo {
             tensors: &self.tensors,
+            folder: self.folder(),
             config: self.config.as_deref(),
             hf_quant_config: self.hf_quant_config.as_deref(),
             quantize_config: self.quantize_config.as_deref(),
@@ -147,6 +154,16 @@ impl<'a> LogicalCheckpoint<'a> {
         let mut read = vec![0; bytes as usize];
         stored.open()?.fill(&mut read).map_err(|error| stored.error(error))?;
         Ok(read)
+    }
+
+    /// All bytes of a part of a weight.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(crate) fn bytes(&self, at: usize) -> Result<&'a [u8]> {
+        let stored = self.stored(at);
+        let Some(mapped) = stored.mapped() else { return Err(stored.error(Error::new("is not stored as it is"))) };
+        mapped.read(0..mapped.range.len()).map_err(|error| stored.error(error))
     }
 
     /// A tensor as it is stored, with its file.

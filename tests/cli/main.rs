@@ -11,6 +11,8 @@ mod complete;
 mod containers;
 mod cost;
 mod dequantize;
+mod dequantize_cost;
+mod dequantize_malformed;
 mod diff;
 mod folders;
 mod foreign;

@@ -40,6 +40,10 @@ fn a_config_of_decoded_weights_says_nothing_of_quantization_and_keeps_the_rest()
             "{\"a\": {\"quantization_config\": 1}, \"torch_dtype\": \"bfloat16\"}",
         ),
         ("{}", "{\"torch_dtype\": \"bfloat16\"}"),
+        (
+            "{\"text_config\": {\"dtype\": \"float16\", \"quantization_config\": {}}, \"x\": 1}",
+            "{\"text_config\": {\"dtype\": \"bfloat16\"}, \"x\": 1}",
+        ),
     ] {
         assert_eq!(all(config), wanted);
     }

@@ -69,10 +69,10 @@ fn a_part_of_the_wrong_dtype_is_named() {
         "hf-fp8",
         &Parameters::default(),
         parts,
-        "'w' is float8e5m2, and the codes of the layout hf-fp8 are float8e4m3fn",
+        "'w' is float8e5m2, and the layout hf-fp8 stores its codes as float8e4m3fn",
     );
     let parts: &[Stored] = &[(CODES, Float8E4M3FN, &[8, 32]), (SCALE, Float32, &[8, 1])];
-    let message = "'w_scale' is float32, and the scales of the layout ct-mxfp8 are uint8 or float8e8m0";
+    let message = "'w_scale' is float32, and the layout ct-mxfp8 stores its scales as uint8 or float8e8m0";
     refused("ct-mxfp8", &Parameters::default(), parts, message);
 }
 

@@ -68,6 +68,7 @@ impl Checkpoint {
         let metadata: Vec<&str> = self.metadata.iter().map(String::as_str).collect();
         run(&CheckpointInfo {
             tensors: &tensors,
+            folder: std::path::Path::new(""),
             config: self.config.as_deref(),
             hf_quant_config: self.hf_quant_config.as_deref(),
             quantize_config: None,
@@ -257,7 +258,7 @@ fn what_is_missing_or_contradicts_is_named() {
         ),
         (
             Checkpoint::new(&[("q.weight", Bfloat16, &[192, 384]), ("q.weight_scale_inv", Float32, &[2, 3])]),
-            "tensor 'q.weight_scale_inv': belongs to 'q.weight', which is bfloat16 and no codes that it fits".to_owned(),
+            "tensor 'q.weight_scale_inv': belongs to 'q.weight', which is bfloat16 and not codes that it fits".to_owned(),
         ),
         (
             scale().config(r#"{"quant_method": "fp8", "weight_block_size": [96, 128]}"#).and(&[]),

@@ -1,7 +1,9 @@
 //! The `quantization_config` of a model as JSON, and what one entry of it says of a weight.
 
 use crate::dtype::Dtype;
+use crate::error::{Error, Result};
 use crate::quant::{Parameters, Role};
+use crate::text::shorten;
 use serde_json::{Map, Value};
 
 /// What is said of a weight.
@@ -56,14 +58,27 @@ impl<'a> ConfigObject<'a> {
     }
 
     /// The texts of the lists under these keys.
-    pub(super) fn texts(&self, keys: &[&str]) -> Vec<&'a str> {
-        let lists = keys.iter().filter_map(|key| self.get(key)?.as_array());
-        lists.flatten().filter_map(Value::as_str).collect()
+    pub(super) fn texts(&self, keys: &[&str]) -> Result<Vec<&'a str>> {
+        let mut texts = Vec::new();
+        for key in keys.iter().filter(|key| self.has(key)) {
+            let list = self.get(key).and_then(Value::as_array);
+            let list = list.and_then(|list| list.iter().map(Value::as_str).collect::<Option<Vec<&str>>>());
+            texts.extend(list.ok_or_else(|| Error::new(format!("its {key} is not a list of names")))?);
+        }
+        Ok(texts)
     }
 
-    /// The members of the object under a key.
-    pub(super) fn object(&self, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
-        self.get(key).and_then(Value::as_object).into_iter().flatten()
+    /// The objects in the object under a key.
+    pub(super) fn objects(&self, key: &str) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
+        let objects = match self.get(key) {
+            None | Some(Value::Null | Value::Bool(false)) => return Ok(Vec::new()),
+            Some(value) => value.as_object().ok_or_else(|| Error::new(format!("its {key} is not an object")))?,
+        };
+        let object = |(name, value): (&'a String, &'a Value)| {
+            let inner = value.as_object().map(|inner| (name, ConfigObject(inner)));
+            inner.ok_or_else(|| Error::new(format!("its {key} says of '{}' what is not an object", shorten(name))))
+        };
+        objects.iter().map(object).collect()
     }
 
     pub(super) fn inner(&self, key: &str) -> Option<ConfigObject<'a>> {

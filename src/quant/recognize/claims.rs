@@ -63,7 +63,7 @@ const MOST: usize = 16 << 20;
 impl Claims {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
         let Some((file, text)) = quantization(source)? else { return Ok(Self::default()) };
-        let in_file = |error: Error| error.in_file(file.as_ref());
+        let in_file = |error: Error| error.in_file(&source.folder.join(file));
         if text.len() > MOST {
             return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
         }
@@ -96,44 +96,44 @@ impl Claims {
             None => return Err(Error::new("its quantization_config does not name a quant_method")),
         };
         let mut claims = Self { method: Some(method.clone()), ..Self::default() };
-        let ignored = |keys: &[&str], style| ModuleList::new(&block.texts(keys), style);
+        let ignored = |keys: &[&str], style| Ok(ModuleList::new(&block.texts(keys)?, style));
         let skipped = || ignored(&["modules_to_not_convert", "ignored_layers"], MatchStyle::Transformers);
         match &*method {
             "fp8" | "mxfp8" => {
-                claims.ignored = skipped();
+                claims.ignored = skipped()?;
                 claims.add(fine_grained(block, &method)?);
                 if block.text("expert_dtype") == Some("fp4") {
                     claims.add(Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'"));
                 }
             }
             "compressed-tensors" | "compressed_tensors" => {
-                claims.ignored = ignored(&["ignore"], MatchStyle::Prefixed);
+                claims.ignored = ignored(&["ignore"], MatchStyle::Prefixed)?;
                 claims.rules(groups::compressed_tensors(block)?);
             }
             "mxfp4" => {
-                claims.ignored = skipped();
+                claims.ignored = skipped()?;
                 claims.add(Claim::new(&["gptoss-mxfp4"], "the config says quant_method 'mxfp4'"));
             }
             "gptq" => {
                 claims.rules(packed(block, "gptq", gptq(block)?)?);
             }
             "awq" => {
-                claims.ignored = skipped();
+                claims.ignored = skipped()?;
                 claims.rules(packed(block, "awq", awq(block)?)?);
             }
             "auto-round" | "intel/auto-round" => claims.rules(auto_round(block)?),
             "bitsandbytes" => {
-                claims.ignored = ignored(&["llm_int8_skip_modules"], MatchStyle::Transformers);
+                claims.ignored = ignored(&["llm_int8_skip_modules"], MatchStyle::Transformers)?;
                 let layout = if block.is_true("load_in_8bit") { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
                 claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
             }
             "quanto" => {
-                claims.ignored = skipped();
+                claims.ignored = skipped()?;
                 claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'"));
             }
             modelopt if modelopt.starts_with("modelopt") => {
-                claims.ignored = ignored(&["ignore", "exclude_modules"], MatchStyle::Globs);
+                claims.ignored = ignored(&["ignore", "exclude_modules"], MatchStyle::Globs)?;
                 claims.rules(groups::modelopt(block)?);
             }
             other => return Err(unknown(other)),
@@ -193,7 +193,7 @@ fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)
                 .map(|(key, value)| (key.into_owned(), value.get().to_owned()))
                 .collect::<HashMap<_, _>>()
         });
-        found.ok_or_else(|| Error::new("is no JSON object").in_file(file.as_ref()))
+        found.ok_or_else(|| Error::new("is no JSON object").in_file(&source.folder.join(file)))
     };
     let some = |text: Option<&String>| text.filter(|text| *text != "null").cloned();
     if let Some(text) = source.config {
@@ -294,7 +294,7 @@ fn awq(block: &ConfigObject) -> Result<Claim> {
 /// The claim on all modules, and those of `GPTQModel`'s `dynamic` on some.
 fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Vec<ClaimRule>> {
     let mut rules = Vec::new();
-    for (entry, own) in block.object("dynamic") {
+    for (entry, own) in block.objects("dynamic")? {
         let (is_out, text) = match (entry.strip_prefix("-:"), entry.strip_prefix("+:")) {
             (Some(text), _) => (true, text),
             (None, text) => (false, text.unwrap_or(entry)),
@@ -302,7 +302,7 @@ fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Ve
         let Some(found) = pattern(text).filter(|_| rules.len() < groups::MOST_PATTERNS) else {
             return Err(Error::new(format!("its dynamic has a pattern that tcast cannot read: '{}'", shorten(entry))));
         };
-        let claim = if is_out { None } else { Some(overridden(&claim, own, layout, entry)) };
+        let claim = if is_out { None } else { Some(overridden(&claim, &own, layout, entry)) };
         rules.push(ClaimRule { patterns: vec![found], claim, ..ClaimRule::default() });
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
@@ -310,10 +310,8 @@ fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Ve
 }
 
 /// A claim with some numbers of its own.
-fn overridden(claim: &Claim, own: &Value, layout: &'static str, entry: &str) -> Claim {
+fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &str) -> Claim {
     let mut changed = claim.clone();
-    let empty = serde_json::Map::new();
-    let own = ConfigObject(own.as_object().unwrap_or(&empty));
     if let Some(bits) = own.number(&["bits"]) {
         changed.parameters.bits = u32::try_from(bits).ok();
     }
@@ -339,9 +337,9 @@ fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     };
     claim.parameters.zeros_are_one_less = layout == "gptq";
     let mut rules = Vec::new();
-    for (module, own) in block.object("extra_config") {
-        let is_out = own.get("bits").and_then(Value::as_u64).is_some_and(|bits| bits >= 16);
-        let own = if is_out { None } else { Some(overridden(&claim, own, layout, module)) };
+    for (module, own) in block.objects("extra_config")? {
+        let is_out = own.number(&["bits"]).is_some_and(|bits| bits >= 16);
+        let own = if is_out { None } else { Some(overridden(&claim, &own, layout, module)) };
         rules.push(ClaimRule { names: vec![module.clone()], claim: own, ..ClaimRule::default() });
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });

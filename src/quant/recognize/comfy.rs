@@ -75,6 +75,11 @@ impl Layers {
         Ok(of_tensor.or(of_file))
     }
 
+    /// What a tensor `comfy_quant` says, if that can be read.
+    pub(super) fn claim(&self, source: &CheckpointInfo, name: &str) -> Option<Claim> {
+        self.on(source, name.strip_suffix(".comfy_quant")?).ok()?
+    }
+
     /// The dtype of codes that the marker of a file says, for the layers whose names begin as its own does.
     pub(super) fn marked(&self, source: &CheckpointInfo, name: &str) -> Option<Dtype> {
         let marker = self.markers.iter().find(|index| {

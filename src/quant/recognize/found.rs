@@ -3,6 +3,7 @@
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{Layout, Parameters, Part, Role};
+use std::path::Path;
 
 /// A tensor of a checkpoint as the header of its file describes it.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub struct StoredTensor<'a> {
 pub struct CheckpointInfo<'a> {
     /// The tensors of all its shards. Results refer to them by their places here.
     pub tensors: &'a [StoredTensor<'a>],
+    /// The folder that the configs below are in, for messages.
+    pub folder: &'a Path,
     /// The text of `config.json`.
     pub config: Option<&'a str>,
     /// The text of `ModelOpt`'s `hf_quant_config.json`.

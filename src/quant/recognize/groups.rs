@@ -48,10 +48,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
     }
     let mut rules = Vec::new();
     let mut patterns = 0;
-    for (name, group) in block.object("config_groups") {
-        let Some(group) = group.as_object().map(ConfigObject) else {
-            return Err(Error::new(format!("its config group '{}' is no object", shorten(name))));
-        };
+    for (name, group) in block.objects("config_groups")? {
         // Only activations are quantized.
         let Some(weights) = group.inner("weights") else { continue };
         let format = group.text("format").or(block.text("format").filter(|format| *format != "mixed-precision"));
@@ -59,7 +56,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
             continue;
         }
         let mut rule = ClaimRule { claim: Some(group_claim(name, format, &weights)?), ..ClaimRule::default() };
-        for target in group.texts(&["targets"]) {
+        for target in group.texts(&["targets"])? {
             match target.strip_prefix("re:") {
                 Some(text) => {
                     patterns += 1;
@@ -142,9 +139,7 @@ fn structure(value: Option<&Value>) -> Option<Group> {
 }
 
 pub(super) fn modelopt(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
-    let layers = block.object("quantized_layers").map(|(name, layer)| {
-        let empty = serde_json::Map::new();
-        let layer = ConfigObject(layer.as_object().unwrap_or(&empty));
+    let layers = block.objects("quantized_layers")?.into_iter().map(|(name, layer)| {
         let claim = algorithm(layer.text("quant_algo"), layer.number(&["group_size"]))?;
         Ok(ClaimRule { names: vec![name.clone()], claim, ..ClaimRule::default() })
     });

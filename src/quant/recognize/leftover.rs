@@ -1,12 +1,13 @@
 //! The tensors that belong to no weight: values, markers, scales of activations, and parts whose others are missing.
 
+use super::block::Claim;
 use super::found::{Problem, Recognized};
 use super::modules::Listed;
-use super::names::{Stray, decoded, is_activation_scale, kind, stray};
+use super::names::{FAMILIES, Stray, decoded, is_activation_scale, kind, stray};
 use super::weigh::Finder;
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::quant::{Role, find};
+use crate::quant::{Layout, Names, Role, find};
 use crate::text::shorten;
 use std::collections::HashSet;
 
@@ -43,7 +44,13 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
         } else if let Some(stray) = stray(name).or_else(|| stray_by_dtype(name, tensor.dtype)) {
             match stray {
                 Stray::Codes => missing_scale(name, None),
-                Stray::PartOf(codes) => orphan(finder, &codes).in_tensor(name),
+                Stray::PartOf(codes) => match finder.places.get(&*codes) {
+                    // What describes codes is right; what is missing is their scale.
+                    Some(&index) if name.ends_with(".comfy_quant") && tensors[index].dtype.is_some_and(is_code) => {
+                        missing_scale(tensors[index].name, finder.layers.claim(finder.source, name).as_ref())
+                    }
+                    _ => orphan(finder, &codes).in_tensor(name),
+                },
             }
         } else if let Some(stem) = name.strip_suffix(".pre_quant_scale") {
             let message = format!("multiplies the input of '{}', and would be lost", shorten(stem));
@@ -67,7 +74,7 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
                 found.plain.push(index);
                 continue;
             }
-            missing_scale(name, said.claims.first().map(|claim| &*claim.said))
+            missing_scale(name, said.claims.first().copied())
         } else {
             found.plain.push(index);
             continue;
@@ -103,16 +110,21 @@ fn stray_by_dtype(name: &str, dtype: Option<Dtype>) -> Option<Stray> {
     Some(Stray::PartOf(format!("{}{codes}", name.strip_suffix(end)?)))
 }
 
-fn missing_scale(name: &str, said: Option<&str>) -> Error {
-    let said = said.map(|said| format!(": {said}")).unwrap_or_default();
-    Error::new(format!("holds codes, and their scales are missing{said}")).in_tensor(name)
+fn missing_scale(name: &str, claim: Option<&Claim>) -> Error {
+    let said = claim.map(|claim| format!(": {}", claim.said)).unwrap_or_default();
+    let is_said = |(layout, _): &(&Layout, Names)| claim.is_none_or(|claim| claim.layouts.contains(&layout.name));
+    // The longest names come first.
+    let mut families = FAMILIES.iter().filter(|family| family.rows.iter().any(is_said));
+    let scale = families.find_map(|family| Some(format!("{}{}", name.strip_suffix(family.codes)?, family.scale)));
+    let expected = scale.map(|scale| format!(" ('{}')", shorten(&scale))).unwrap_or_default();
+    Error::new(format!("holds codes, and their scales{expected} are missing{said}")).in_tensor(name)
 }
 
 fn orphan(finder: &Finder, codes: &str) -> Error {
     let shown = shorten(codes);
     Error::new(match finder.places.get(codes).map(|index| finder.source.tensors[*index].dtype) {
         None => format!("belongs to codes '{shown}', which are missing"),
-        Some(Some(dtype)) => format!("belongs to '{shown}', which is {dtype} and no codes that it fits"),
+        Some(Some(dtype)) => format!("belongs to '{shown}', which is {dtype} and not codes that it fits"),
         Some(None) => format!("belongs to '{shown}', whose dtype tcast does not know"),
     })
 }

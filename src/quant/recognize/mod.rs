@@ -48,7 +48,8 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
         let pairs: Vec<Pair> = pairs(tensor.name, &finder.places);
         let mut pairs = pairs.into_iter().filter(|pair| can_be_codes(tensor, pair));
         let Some(pair) = pairs.next() else { continue };
-        let weight = match pairs.next() {
+        let other = pairs.next();
+        let weight = match &other {
             Some(other) => {
                 let [one, two] = [pair.scale, other.scale].map(|scale| shorten(source.tensors[scale].name));
                 Err(Error::new(format!("'{one}' and '{two}' are both its scales")).in_tensor(tensor.name))
@@ -70,6 +71,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
             Err(error) => {
                 let rows = pair.family.rows.iter();
                 let parts = rows.flat_map(|(_, names)| finder.parts(pair.stem, names)).map(|(_, index)| index);
+                let parts = parts.chain(other.map(|other| other.scale));
                 let tensors: Vec<usize> =
                     parts.filter(|index| !std::mem::replace(&mut is_used[*index], true)).collect();
                 found.orphans.extend(&tensors);

@@ -4,7 +4,7 @@ use super::block::Claim;
 use super::claims::Claims;
 use super::comfy::Layers;
 use super::descriptions;
-use super::found::{CheckpointInfo, FoundWeight};
+use super::found::{CheckpointInfo, FoundWeight, StoredTensor};
 use super::modules::Listed;
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
@@ -32,6 +32,9 @@ struct LayoutCandidate<'a> {
 
 /// Layouts that tensors alone do not tell: the widths of codes or whether there are zero points is in the config only.
 const TOLD_BY_CONFIG: &[&str] = &["ct-int8", "ct-pack", "gptq", "awq"];
+
+/// What helps where the tensors alone do not tell how a weight is stored.
+const NO_CONFIG: &str = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
 
 impl Finder<'_> {
     fn show(&self, index: usize) -> String {
@@ -127,9 +130,8 @@ impl Finder<'_> {
         if candidates.is_empty() {
             let mut known: Vec<&str> = pair.family.rows.iter().map(|(layout, _)| layout.library).collect();
             known.dedup();
-            let message =
-                format!("'{codes_name}' and '{scale_name}' are called as in {}, and {told}", known.join("; "));
-            return Err(Error::new(message));
+            let whose = if known.len() > 3 { format!("{} layouts", known.len()) } else { known.join("; ") };
+            return Err(Error::new(format!("'{codes_name}' and '{scale_name}' are called as in {whose}, and {told}")));
         }
         for (index, name) in [(codes, &codes_name), (pair.scale, &scale_name)] {
             let Some(dtype) = self.dtype(index) else {
@@ -176,15 +178,14 @@ impl Finder<'_> {
         let (codes, scale) = (self.show(codes), self.show(pair.scale));
         let message =
             format!("'{codes}' and '{scale}' may be of {}, and nothing says of which", names.join("; or of "));
-        Err(Error::new(message))
+        Err(Error::new(message).remedy(NO_CONFIG))
     }
 
     /// Refuses what no config tells and the tensors cannot.
     fn check_told(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
-        let remedy = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
         if TOLD_BY_CONFIG.contains(&layout.name) {
             let message = format!("it is stored as by {}, and there is no config to say the rest", layout.library);
-            return Err(Error::new(message).remedy(remedy));
+            return Err(Error::new(message).remedy(NO_CONFIG));
         }
         // Shapes of which the tiles of ComfyUI are whole.
         let [shape, scale] = [codes, pair.scale].map(|index| self.source.tensors[index].shape);
@@ -193,7 +194,7 @@ impl Finder<'_> {
         if is_tiled {
             let message =
                 format!("it may be of {}, or of ComfyUI, and there is no config to say which", layout.library);
-            return Err(Error::new(message).remedy(remedy));
+            return Err(Error::new(message).remedy(NO_CONFIG));
         }
         if !self.layers.is_empty() && pair.family.scale == ".weight_scale" {
             let scale = self.show(pair.scale);
@@ -252,7 +253,8 @@ impl Finder<'_> {
         for role in claim.iter().flat_map(|claim| &claim.needs) {
             if find(*role).is_none() {
                 let said = claim.map_or("", |claim| &claim.said);
-                return Err(Error::new(format!("it has no {}, which it needs: {said}", role.describe())));
+                let missing = missing(layout, *role, self.source.tensors, parts);
+                return Err(Error::new(format!("it has no {missing}, which it needs: {said}")));
             }
         }
         if layout.global == Combination::Nothing
@@ -269,8 +271,8 @@ impl Finder<'_> {
             _ => None,
         };
         if let Some(role) = needed.filter(|role| find(*role).is_none()) {
-            let message = format!("it has no {}, which the layout {} needs", role.describe(), layout.name);
-            return Err(Error::new(message));
+            let missing = missing(layout, role, self.source.tensors, parts);
+            return Err(Error::new(format!("it has no {missing}, which the layout {} needs", layout.name)));
         }
         let Some(codes) = find(Role::Codes) else { return Err(Error::new("it has no codes")) };
         let wanted = match claim.and_then(|claim| claim.codes) {
@@ -319,6 +321,12 @@ impl Finder<'_> {
         }
         Ok(geometry.shape)
     }
+}
+
+/// A part that is not there: what it is, and what it would be called.
+fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role, usize)]) -> String {
+    let codes = parts.iter().find(|(role, _)| *role == Role::Codes).map_or("", |(_, index)| tensors[*index].name);
+    layout.describe_missing(role, codes)
 }
 
 /// Whether a layout is known without a config.

@@ -1,0 +1,89 @@
+//! What decoding costs: memory does not grow with the size of a weight, and little with their number.
+
+use crate::common::Bench;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Writes a shard whose tensors are zeros, of which the disk holds nothing.
+fn sparse(path: &Path, tensors: &[(String, &str, Vec<u64>)]) {
+    let mut entries = Vec::with_capacity(tensors.len());
+    let mut end = 0;
+    for (name, dtype, shape) in tensors {
+        let width = match *dtype {
+            "F32" | "I32" => 4,
+            "F16" => 2,
+            _ => 1,
+        };
+        let start = end;
+        end += width * shape.iter().product::<u64>();
+        entries.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#));
+    }
+    let file = crate::common::safetensors(&format!("{{{}}}", entries.join(",")), &[]);
+    fs::write(path, &file).unwrap();
+    fs::File::options().write(true).open(path).unwrap().set_len(file.len() as u64 + end).unwrap();
+}
+
+/// Runs a line with so many MiB for everything but the files that are read: heap, stacks of threads, buffers.
+fn within(bench: &Bench, limit: u32, line: &str) -> (Option<i32>, String) {
+    let program = bench.command();
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -d {} && exec \"$0\" \"$@\"", limit << 10)]);
+    command.arg(program.get_program()).args(program.get_args()).args(line.split(' ')).current_dir(bench.path(""));
+    let done = command.output().unwrap();
+    (done.status.code(), String::from_utf8(done.stderr).unwrap())
+}
+
+/// A checkpoint `q` of these tensors.
+fn checkpoint(config: &str, tensors: &[(String, &str, Vec<u64>)]) -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    sparse(&bench.path("q/model.safetensors"), tensors);
+    bench.write("q/config.json", format!("{{\"quantization_config\": {config}}}").as_bytes());
+    bench
+}
+
+const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#;
+
+/// 64 MiB, where the output has more: a row of codes, columns of codes, and a stream of them.
+#[test]
+#[cfg(target_os = "linux")] // other systems have no such limit
+fn a_weight_that_is_larger_than_the_memory_is_decoded() {
+    let name = |name: &str| format!("w.{name}");
+    let gptq = r#"{"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false}"#;
+    let nvfp4 = r#"{"quant_method": "modelopt", "quant_algo": "NVFP4"}"#;
+    for (config, tensors) in [
+        (FP8, vec![(name("weight"), "F8_E4M3", vec![4096, 16384]), (name("weight_scale_inv"), "F32", vec![32, 128])]),
+        // One row.
+        (FP8, vec![(name("weight"), "F8_E4M3", vec![1, 1 << 26]), (name("weight_scale_inv"), "F32", vec![1, 1 << 19])]),
+        (
+            nvfp4,
+            vec![
+                (name("weight"), "U8", vec![4096, 8192]),
+                (name("weight_scale"), "F8_E4M3", vec![4096, 1024]),
+                (name("weight_scale_2"), "F32", vec![]),
+            ],
+        ),
+        (
+            gptq,
+            vec![
+                (name("qweight"), "I32", vec![512, 16384]),
+                (name("scales"), "F16", vec![32, 16384]),
+                (name("qzeros"), "I32", vec![32, 2048]),
+            ],
+        ),
+        (
+            r#"{"quant_method": "mxfp4"}"#,
+            vec![
+                ("x_blocks".to_owned(), "U8", vec![2, 8192, 128, 16]),
+                ("x_scales".to_owned(), "U8", vec![2, 8192, 128]),
+            ],
+        ),
+    ] {
+        let bench = checkpoint(config, &tensors);
+        let (code, stderr) = within(&bench, 64, "dequantize q -o out.safetensors -q -j2 --no-sync");
+        assert_eq!((code, &*stderr), (Some(0), ""), "{tensors:?}");
+        let length = fs::metadata(bench.path("out.safetensors")).unwrap().len();
+        assert!(length > 1 << 27, "{length}");
+    }
+}
