@@ -42,7 +42,7 @@ fn a_missing_part_is_named() {
         "hf-fp8",
         &Parameters::default(),
         &[(CODES, Float8E4M3FN, &[8, 8])],
-        "it has no scales, which the layout hf-fp8 needs",
+        "it has no scales 'w_scale_inv', which the layout hf-fp8 needs",
     );
     let parts: &[Stored] = &[(CODES, Uint8, &[8, 8]), (SCALE, Float8E4M3FN, &[8, 1])];
     refused("ct-nvfp4", &Parameters::default(), parts, "it has no global scale, which the layout ct-nvfp4 needs");

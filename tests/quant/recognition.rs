@@ -251,7 +251,7 @@ fn what_is_missing_or_contradicts_is_named() {
         ("q.qzeros", Int32, &[3, 8]),
     ]);
     for (checkpoint, message) in [
-        (alone.clone().config(FP8), format!("tensor 'q.weight': holds codes, and their scales are missing: {block}")),
+        (alone.clone().config(FP8), format!("tensor 'q.weight': holds codes, and their scales ('q.weight_scale_inv') are missing: {block}")),
         (
             Checkpoint::new(&[("q.weight_scale_inv", Float32, &[2, 3])]),
             "tensor 'q.weight_scale_inv': belongs to codes 'q.weight', which are missing".to_owned(),
