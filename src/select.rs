@@ -2,62 +2,17 @@
 
 #[allow(dead_code, reason = "for the subcommand that quantizes")]
 pub(crate) mod experts;
+mod kept;
 #[allow(dead_code, reason = "for the subcommand that quantizes")]
 pub(crate) mod policy;
-#[cfg(feature = "cli")]
+
+pub(crate) use kept::{GROUPS, KeptReason, protected};
+
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::text::{as_glob, flag_with};
 use globset::{Glob, GlobMatcher, GlobSet};
-use serde::{Deserialize, Serialize};
-use std::sync::LazyLock;
-
-/// What `--protect` leaves as it is, besides every tensor of fewer than two dimensions, and what is never quantized: what
-/// narrow types cost most for the least room.
-pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
-    (KeptReason::Norm, &["*norm*", "*ln_*", "*.ln?.*"]),
-    // Of tokens, places, time and labels; `shared` is that of T5 and BART.
-    (
-        KeptReason::Embedding,
-        &[
-            "*embed",
-            "*embed.*",
-            "*embed_*",
-            "*embedding*",
-            "*_emb.*",
-            "*.emb.*",
-            "emb.*",
-            "*wte*",
-            "*wpe*",
-            "shared.weight",
-            "model.shared.weight",
-        ],
-    ),
-    (
-        KeptReason::Head,
-        &[
-            "*lm_head*",
-            "head.*",
-            "*.head.*",
-            "output.weight",
-            "*language_model.output.weight",
-            "*output_layer*",
-            "proj_out.weight",
-            "*classifier*",
-            "score.*",
-            "cls.*",
-        ],
-    ),
-    (KeptReason::Router, &["*router*", "*mlp.gate.*", "*moe.gate.*", "*ffn.gate.*", "*shared_expert_gate.*"]),
-    (KeptReason::Bias, &["*bias*"]),
-];
-
-/// The patterns of [`GROUPS`].
-pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
-    GROUPS.iter().flat_map(|(_, patterns)| patterns.iter().copied())
-}
-
-static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| matches_one(protected()));
+use kept::PROTECTED_SET;
 
 /// The set of some patterns of the program's own.
 fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
@@ -202,76 +157,6 @@ pub(crate) struct Candidate<'a> {
     pub rank: usize,
     /// Whether its file has no place for another one.
     pub is_alone: bool,
-}
-
-/// Why a tensor is left as it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum KeptReason {
-    /// A pattern, a rule or `--protect` leaves it out.
-    LeftOut,
-    /// It holds integers, bools, text or complex numbers, and the target is floating.
-    NotFloating,
-    /// It has the type already.
-    Already,
-    /// A norm.
-    Norm,
-    /// An embedding.
-    Embedding,
-    /// An output head.
-    Head,
-    /// A router of experts.
-    Router,
-    /// A bias.
-    Bias,
-    /// A head that predicts several tokens.
-    Draft,
-    /// It sees or hears.
-    Tower,
-    /// A small projection of linear attention.
-    LinearAttention,
-    /// The small projection of a sparse attention's indexer.
-    Indexer,
-    /// Engines absorb it into other weights.
-    Absorbed,
-    /// What enters, leaves or modulates a diffusion model.
-    Edge,
-    /// A text encoder or an autoencoder.
-    Encoder,
-    /// It is no matrix of a module.
-    NoMatrix,
-    /// Its shape does not fit the grid.
-    Shape,
-    /// It is fused with a weight that is kept.
-    Fused,
-}
-
-impl KeptReason {
-    /// What tensors are that a quantization keeps.
-    #[allow(dead_code, reason = "for the subcommand that quantizes")]
-    #[must_use]
-    pub(crate) fn describe(self) -> &'static str {
-        match self {
-            Self::LeftOut => "left out by an option",
-            Self::NotFloating => "not floating",
-            Self::Already => "of that type already",
-            Self::Norm => "norms",
-            Self::Embedding => "embeddings",
-            Self::Head => "output heads",
-            Self::Router => "routers",
-            Self::Bias => "biases",
-            Self::Draft => "multi-token prediction",
-            Self::Tower => "vision or audio",
-            Self::LinearAttention => "small projections of linear attention",
-            Self::Indexer => "small projections of indexers",
-            Self::Absorbed => "kv_b_proj, which engines absorb",
-            Self::Edge => "inputs, outputs and modulation of a diffusion model",
-            Self::Encoder => "text encoders and autoencoders",
-            Self::NoMatrix => "not weight matrices",
-            Self::Shape => "of shapes that do not fit the groups",
-            Self::Fused => "fused with a kept weight",
-        }
-    }
 }
 
 impl Selection {

@@ -21,10 +21,14 @@
 //! # Ok::<(), tcast::slice::CastError>(())
 //! ```
 
+mod error;
+mod packed;
+
+pub use error::CastError;
+pub use packed::{Packed, PackedMut};
+
 use crate::dtype::Dtype;
 use crate::kernel::{Counts, Kernel, Malformed, Rules, Storage, SubByteLayout};
-use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -91,61 +95,6 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
     let groups = (0..count).step_by(8).map(|start| (start, (count - start).min(8)));
     let (start, len) = groups.into_iter().find(|(start, len)| is_refused(*start, *len)).unwrap_or_default();
     start + (1..=len).find(|len| is_refused(start, *len)).map_or(0, |len| len - 1)
-}
-
-/// Why slices cannot be converted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CastError {
-    /// The slices have different lengths.
-    Lengths {
-        /// Elements of the source.
-        source: usize,
-        /// Elements of the target.
-        target: usize,
-    },
-    /// ONNX Cast has no such pair of types.
-    Unsupported {
-        /// The type of the source.
-        source: Dtype,
-        /// The type of the target.
-        target: Dtype,
-    },
-    /// A byte that holds one float4 or float6 has other bits set.
-    Malformed {
-        /// Which element it is.
-        index: usize,
-    },
-    /// A value is beyond the target's range, and the rules are
-    /// [`OutOfRange::Error`](crate::kernel::OutOfRange::Error).
-    OutOfRange {
-        /// Which element it is.
-        index: usize,
-        /// The type of the target.
-        target: Dtype,
-    },
-}
-
-impl fmt::Display for CastError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lengths { source, target } => {
-                write!(f, "the source has {source} elements and the target has {target}")
-            }
-            Self::Unsupported { source, target } => write!(f, "ONNX Cast cannot convert {source} to {target}"),
-            Self::Malformed { index } => write!(f, "element {index}: {Malformed}"),
-            Self::OutOfRange { index, target } => write!(f, "element {index} is out of range for {target}"),
-        }
-    }
-}
-
-impl std::error::Error for CastError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Malformed { .. } => Some(&Malformed),
-            _ => None,
-        }
-    }
 }
 
 /// A type of elements in memory.
@@ -315,72 +264,6 @@ macro_rules! slices {
 }
 
 slices!(() [E], (const N: usize) [E; N], () Vec<E>);
-
-/// Elements of fewer than 8 bits without gaps, the first in the lowest bits, as ONNX and safetensors store them.
-#[derive(Clone, Copy, Debug)]
-pub struct Packed<'a, E> {
-    bytes: &'a [u8],
-    len: usize,
-    element: PhantomData<E>,
-}
-
-impl<'a, E: SubByte> Packed<'a, E> {
-    /// The first `len` elements in `bytes`; `None` where there are fewer.
-    #[must_use]
-    pub fn new(bytes: &'a [u8], len: usize) -> Option<Self> {
-        Some(Self { bytes: bytes.get(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
-    }
-}
-
-/// As [`Packed`], to be written. Bits beyond the last element become zero.
-#[derive(Debug)]
-pub struct PackedMut<'a, E> {
-    bytes: &'a mut [u8],
-    len: usize,
-    element: PhantomData<E>,
-}
-
-impl<'a, E: SubByte> PackedMut<'a, E> {
-    /// The first `len` elements in `bytes`; `None` where there is no room for them.
-    #[must_use]
-    pub fn new(bytes: &'a mut [u8], len: usize) -> Option<Self> {
-        Some(Self { bytes: bytes.get_mut(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
-    }
-}
-
-fn packed_bytes<E: SubByte>(len: usize) -> Option<usize> {
-    usize::try_from(E::DTYPE.packed_bytes(len as u64)?).ok()
-}
-
-/// The bytes of elements, whose first one starts with a byte.
-fn packed_range<E: SubByte>(range: &Range<usize>) -> Range<usize> {
-    let at = |element| packed_bytes::<E>(element).unwrap_or(usize::MAX);
-    at(range.start)..at(range.end)
-}
-
-impl<E: SubByte> sealed::SealedSource for Packed<'_, E> {
-    fn storage(&self) -> Storage {
-        Storage::packed(E::DTYPE)
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn bytes(&self, range: Range<usize>) -> &[u8] {
-        &self.bytes[packed_range::<E>(&range)]
-    }
-}
-
-impl<E: SubByte> sealed::SealedTarget for PackedMut<'_, E> {
-    fn storage(&self) -> Storage {
-        Storage::packed(E::DTYPE)
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-    fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed> {
-        run(&mut self.bytes[packed_range::<E>(&range)])
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -182,20 +182,6 @@ fn unsafe_code_stands_in_two_files_only() {
 /// How long a file may be without a sentence among its first lines that begins `//! Longer than 400 lines because`.
 const LONG: usize = 400;
 
-/// Longer files without a reason. No file may be added, and a file that was split leaves the list.
-const TOO_LONG: &[&str] = &[
-    "container/checkpoint/mod.rs",
-    "container/mod.rs",
-    "container/npy.rs",
-    "container/safetensors.rs",
-    "conversion.rs",
-    "io/output.rs",
-    "measure/accuracy.rs",
-    "report/mod.rs",
-    "slice.rs",
-    "staging/mod.rs",
-];
-
 #[test]
 fn long_files_say_why() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
@@ -204,12 +190,8 @@ fn long_files_say_why() {
         let has_reason = text.lines().take(10).any(|line| line.starts_with("//! Longer than 400 lines because "));
         text.lines().count() > LONG && !has_reason
     };
-    let found: BTreeSet<_> = files(&source).into_iter().filter(is_too_long).map(|file| name(&file, &source)).collect();
-    let known = TOO_LONG.iter().map(|name| (*name).to_owned()).collect();
-    let new: Vec<_> = found.difference(&known).collect();
-    assert!(new.is_empty(), "longer than {LONG} lines: split the file, or say why on its first lines: {new:?}");
-    let short: Vec<_> = known.difference(&found).collect();
-    assert!(short.is_empty(), "not too long any more: remove it from TOO_LONG: {short:?}");
+    let found: Vec<_> = files(&source).into_iter().filter(is_too_long).collect();
+    assert!(found.is_empty(), "longer than {LONG} lines: split the file, or say why on its first lines: {found:?}");
 }
 
 /// The path of a file in a folder, as the lists above have it.

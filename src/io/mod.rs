@@ -1,5 +1,6 @@
 //! Files: inputs mapped read-only, outputs that appear whole or not at all, and none that is both.
 
+mod destination;
 pub(crate) mod identity;
 pub mod map;
 mod naming;

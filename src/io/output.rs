@@ -4,137 +4,24 @@
 //! when all of them are there and flushed. Devices and pipes have no name to take and are written in place; standard
 //! output, whatever it is connected to, is a stream.
 
-use super::identity::Files;
+use super::destination::{OutputKind, exists, standard_output};
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
-use super::path::{follow_links, steps};
 use super::temporaries::{self, Named};
 use crate::error::{self, Error, Result};
-use crate::text::{quoted, size};
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub use super::destination::Destination;
+pub(crate) use super::destination::{available, check_folder, check_room, descriptor, is_standard_output};
 pub use super::naming::sync_folder;
 pub(crate) use super::path::directory_of;
 pub(crate) use super::temporaries::{
     NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,
 };
 
-/// Where an output is to go, checked before any work.
-#[derive(Clone, Debug)]
-pub struct Destination {
-    /// The path as it was given.
-    path: PathBuf,
-    /// With symbolic links followed.
-    file: PathBuf,
-    replace: bool,
-    kind: OutputKind,
-}
-
-/// What an output is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OutputKind {
-    /// A file that appears when it is whole.
-    File,
-    /// A device or a pipe, which is opened and written to.
-    Device,
-    /// Standard output, which others may have written to before and may write to afterwards.
-    Stream,
-}
-
 impl Destination {
-    /// Checks that an output can be made at `path`; `replace` allows an existing file there.
-    ///
-    /// # Errors
-    /// When the output exists, is a directory or one of the `inputs`, or its directory is missing.
-    pub fn new(path: &Path, replace: bool, inputs: &[&Path]) -> Result<Self> {
-        let mut files = Files::default();
-        files.read(inputs);
-        Self::among(&mut files, path, replace)
-    }
-
-    /// As [`Destination::new`]; among all the files of a run it must be one of its own.
-    ///
-    /// # Errors
-    /// As [`Destination::new`], and when another output is the same file.
-    pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
-        let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
-        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            return refuse("the output is named as a directory", "name a file in it");
-        }
-        match descriptor(path) {
-            Some(1) => {
-                files.write_open(path, &standard_output(path)?).map_err(|error| error.remedy("name another file"))?;
-                return Ok(Self { path: path.to_owned(), file: path.to_owned(), replace, kind: OutputKind::Stream });
-            }
-            Some(_) if fs::metadata(path).is_ok_and(|existing| existing.is_file()) => {
-                let error = Error::new("is a file that is open already, and has no name to take").in_file(path);
-                return Err(error.of(error::Kind::Taken(error::Wanted::Stream)));
-            }
-            _ => {}
-        }
-        let file = follow_links(path);
-        let existing = match fs::metadata(&file) {
-            Ok(existing) => Some(existing),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::io("cannot write", &error).in_file(path)),
-        };
-        if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return refuse("the output is a directory", "name a file in it");
-        }
-        files.write(path).map_err(|error| error.remedy("name another file"))?; // before any advice to replace it
-        if existing.as_ref().is_some_and(fs::Metadata::is_file) && !replace {
-            return Err(exists(path));
-        }
-        check_folder(&file).map_err(|error| error.in_file(path))?;
-        let kind =
-            if existing.is_some_and(|existing| !existing.is_file()) { OutputKind::Device } else { OutputKind::File };
-        Ok(Self { path: path.to_owned(), file, replace, kind })
-    }
-
-    /// The path as it was given.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Whether what is written stays there: a device or a pipe keeps nothing.
-    #[must_use]
-    pub fn keeps(&self) -> bool {
-        self.kind == OutputKind::File
-    }
-
-    /// The folder that the output appears in, of what [`Destination::keeps`].
-    #[must_use]
-    pub(crate) fn folder(&self) -> &Path {
-        directory_of(&self.file)
-    }
-
-    /// Where everything is thrown away, for conversions that are only to be measured.
-    #[must_use]
-    pub(crate) fn nowhere() -> Self {
-        let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::Device }
-    }
-
-    /// A file in a folder of our own, which replaces what has its name, a link too.
-    #[must_use]
-    pub(crate) fn within(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::File }
-    }
-
-    /// Refuses an output of `len` bytes that the disk has no room for.
-    ///
-    /// # Errors
-    /// When the file system says that fewer bytes are available.
-    pub fn check_room(&self, len: u64) -> Result<()> {
-        if !self.keeps() {
-            return Ok(());
-        }
-        check_room(self.folder(), len).map_err(|error| error.in_file(&self.path))
-    }
-
     /// Opens the output for writing.
     ///
     /// # Errors
@@ -161,77 +48,6 @@ impl Destination {
         };
         Ok(Output { file, temporary: Some(temporary), destination: self, is_seekable: true })
     }
-}
-
-fn exists(path: &Path) -> Error {
-    Error::new("the output exists already").of(error::Kind::Exists(error::Wanted::File)).in_file(path)
-}
-
-/// Refuses `len` bytes that the disk of a folder has no room for.
-///
-/// # Errors
-/// When the file system says that fewer bytes are available.
-pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
-    match available(folder) {
-        Some(available) if available < len => {
-            let (needed, available) = (size(len), size(available));
-            let error = Error::new(format!("not enough disk space: {needed} are needed, {available} are available"));
-            Err(error.of(error::Kind::NoRoom))
-        }
-        _ => Ok(()), // a file system that does not say is found out by writing
-    }
-}
-
-/// Refuses an output in a folder that does not exist.
-///
-/// # Errors
-/// When that is so.
-pub(crate) fn check_folder(output: &Path) -> Result<()> {
-    // What ends in a slash has its own name as the last one all the same.
-    let folder = directory_of(output);
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let error = Error::new("the output's directory does not exist").in_file(output);
-    Err(error.remedy(format!("mkdir -p {}", quoted(folder))))
-}
-
-/// Bytes that are available on the disk of a folder, or of the nearest one above that exists.
-#[must_use]
-pub(crate) fn available(folder: &Path) -> Option<u64> {
-    let here = Path::new(".");
-    let existing =
-        folder.ancestors().map(|path| if path == Path::new("") { here } else { path }).find(|path| path.is_dir());
-    fs4::available_space(existing.unwrap_or(here)).ok()
-}
-
-/// The number of the open file of this process that a path leads to by its name: `-`, `/dev/stdout` and the like.
-#[must_use]
-pub(crate) fn descriptor(path: &Path) -> Option<u32> {
-    const NAMES: [(&str, u32); 4] = [("-", 1), ("/dev/stdin", 0), ("/dev/stdout", 1), ("/dev/stderr", 2)];
-    let own = format!("/proc/{}/fd", std::process::id());
-    let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd", &own];
-    let by_name = |file: &Path| NAMES.iter().find(|(name, _)| file == Path::new(name)).map(|(_, number)| *number);
-    let by_number = |file: &Path| {
-        let is_open = file.parent().is_some_and(|folder| folders.iter().any(|known| folder == Path::new(known)));
-        file.file_name().filter(|_| is_open)?.to_str()?.parse().ok()
-    };
-    steps(path).find_map(|file| by_name(&file).or_else(|| by_number(&file)))
-}
-
-/// Whether a path stands for standard output; `./-` is a file.
-#[must_use]
-pub(crate) fn is_standard_output(path: &Path) -> bool {
-    descriptor(path) == Some(1)
-}
-
-/// Standard output, as often as it is asked for.
-fn standard_output(path: &Path) -> Result<File> {
-    #[cfg(unix)]
-    let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
-    #[cfg(windows)]
-    let copied = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned();
-    copied.map(File::from).map_err(|error| Error::io("cannot write", &error).in_file(path))
 }
 
 /// What an output is until it is whole.

@@ -9,7 +9,8 @@ mod words;
 
 pub use spread::ExponentSpread;
 
-use super::{Report, TensorReport, specials};
+use super::summary::specials;
+use super::{Report, TensorReport};
 use crate::kernel::Loss;
 use crate::operator::Operator;
 use crate::text::{path_text, shorten};

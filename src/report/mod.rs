@@ -1,30 +1,24 @@
-//! What a conversion did: as a summary for people and as JSON for scripts.
+//! What a conversion did: as a summary for people, as JSON for scripts, and as a page.
 
 mod html;
 mod refusal;
+mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
 pub use html::{ExponentSpread, page};
 
-use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::kernel::{Condition, Counts, Loss};
-use crate::measure::accuracy::Accuracy;
-use crate::operator::Operator;
-use crate::select::KeptReason;
-use crate::text::{brief, columns, counted, path_text, share, shorten, size, width};
+use crate::kernel::Counts;
+use crate::text::shorten;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::cell::RefCell;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 /// The version of the JSON document; it changes when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
-/// Rows of the table that a summary shows; a dry run shows all.
-const FEW_ROWS: usize = 30;
 
 /// Output files, and what became of the tensors in them.
 pub struct Report<'a> {
@@ -118,13 +112,6 @@ impl Report<'_> {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// The same in words.
-    fn size_out(&self) -> String {
-        let is_deflated_later = self.files.iter().any(|file| file.will_be_deflated);
-        let size = size(self.bytes_out());
-        if is_deflated_later { format!("{size} before it is deflated") } else { size }
-    }
-
     /// Bytes that the outputs take on the disk while they are written.
     #[must_use]
     pub(crate) fn room(&self) -> u64 {
@@ -163,222 +150,9 @@ impl Report<'_> {
         document
     }
 
-    /// What became of the tensors, in a few words.
-    fn heading(&self) -> String {
-        let copied = self.tensors().count() - self.converted().count();
-        let mut text = self.deed();
-        if copied > 0 {
-            let verb = if self.time.is_none() { "copy" } else { "copied" };
-            let _ = write!(text, ", {verb} {copied}{}", self.reasons());
-        }
-        text
-    }
-
-    /// What was converted, or would be.
-    fn deed(&self) -> String {
-        let would = if self.time.is_none() { "would " } else { "" };
-        match self.converted().count() {
-            0 => format!("{would}{} no tensor", self.operator),
-            count => format!("{would}{} {} to {}", self.operator, counted(count as u64, "tensor"), self.targets()),
-        }
-    }
-
-    /// A line for one input of several, and one for each kind of loss.
-    #[must_use]
-    pub(crate) fn line(&self) -> String {
-        let (input, output) = (path_text(self.input), path_text(self.output));
-        let (size_in, size_out) = (size(self.bytes_in), self.size_out());
-        let values = if self.time.is_some() || self.is_measured() { self.values() } else { String::new() };
-        format!("{input} -> {output}: {}, {size_in} -> {size_out}{values}", self.heading())
-    }
-
-    /// The summary, several lines.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let (all, mut text) = (self.tensors().count(), self.heading());
-        let (size_in, size_out) = (size(self.bytes_in), self.size_out());
-        let _ = write!(text, "\n{} -> {}", path_text(self.input), path_text(self.output));
-        if self.files.len() > 1 {
-            let _ = write!(text, ", {} shards", self.files.len());
-        }
-        let _ = write!(text, "\n{size_in} -> {size_out}");
-        if let Some(time) = &self.time {
-            let seconds = time.as_secs_f64();
-            let _ = write!(text, " in {seconds:.2} s");
-            let _ = match self.before {
-                0 => write!(text, " ({}/s)", size((self.bytes_in as f64 / seconds.max(1e-9)) as u64)),
-                before => write!(text, ", {} there before", counted(before as u64, "shard")),
-            };
-            if all > 1 {
-                let rows = self.rows();
-                for line in lines(&rows[..rows.len().min(FEW_ROWS)]) {
-                    let _ = write!(text, "\n{line}");
-                }
-                if rows.len() > FEW_ROWS {
-                    let more = counted((rows.len() - FEW_ROWS) as u64, "more row");
-                    let _ = write!(text, "\n  ... and {more}, which --dry-run shows");
-                }
-            }
-        }
-        if self.time.is_some() || self.is_measured() {
-            text += &self.values();
-        }
-        text
-    }
-
     /// Whether values were looked at; a dry run does so on request.
     fn is_measured(&self) -> bool {
         self.tensors().any(|tensor| tensor.counts.is_some())
-    }
-
-    /// What happened to the values, a line each, each after a line feed.
-    fn values(&self) -> String {
-        let mut text = String::new();
-        if self.tensors().any(|tensor| tensor.accuracy.is_some()) {
-            let _ = write!(text, "\n{}", self.accuracy_table());
-        }
-        let total = self.total();
-        let values: u64 = self.converted().map(TensorReport::elements).sum();
-        // Rounding is what a cast is for: inexact values are in the JSON, and said here only by the others.
-        for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::Inexact && total[*loss] > 0) {
-            let share = share(total[loss], values);
-            let _ = write!(text, "\n  {} of {} {} ({share})", total[loss], counted(values, "value"), loss.describe());
-        }
-        let bools = self.converted().filter(|tensor| (tensor.from, tensor.to) == (Dtype::Bool, Dtype::Bool));
-        let bytes: u64 = bools.filter_map(|tensor| tensor.counts.as_ref()).map(|counts| counts[Loss::Inexact]).sum();
-        if bytes > 0 {
-            let verb = if bytes == 1 { "was" } else { "were" };
-            let _ = write!(text, "\n  {} of bools {verb} neither 0 nor 1 and became 1", counted(bytes, "byte"));
-        }
-        if total.input_nan + total.input_infinite > 0 {
-            let _ = write!(text, "\n  {} came with the input", specials(&total, |count| count.to_string()));
-            text.push_str(&self.inputs());
-        }
-        if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
-            text.push_str(match self.operator == Operator::Dequantize.name() {
-                false => "\n  every value came through unchanged",
-                true if total.input_nan + total.input_infinite == 0 => "\n  every decoded value is finite",
-                true => "",
-            });
-        }
-        text
-    }
-
-    /// The types converted to, in the order of the tensors.
-    fn targets(&self) -> String {
-        names(self.converted())
-    }
-
-    /// Why tensors are copied that nobody asked to be left out.
-    fn reasons(&self) -> String {
-        let of = |why| self.tensors().filter(move |tensor| tensor.kept == Some(why));
-        let (already, others) = (of(KeptReason::Already).count(), of(KeptReason::NotFloating).count());
-        let mut reasons = Vec::new();
-        if already > 0 {
-            reasons.push(format!("{already} already {}", names(of(KeptReason::Already))));
-        }
-        if others > 0 {
-            reasons.push(format!("{others} not floating (--all casts them)"));
-        }
-        if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
-    }
-
-    /// The tensors that had NaN or Inf before, a line each.
-    fn inputs(&self) -> String {
-        let conditions = [(Condition::InputNan, "NaN"), (Condition::InputInfinite, "Inf")];
-        let line = |tensor: &TensorReport| {
-            let counts = tensor.counts.as_ref()?;
-            let parts = conditions.iter().filter(|(condition, _)| counts[*condition] > 0).map(|(condition, word)| {
-                let first = tensor.firsts.of(*condition).and_then(|first| tensor.place(first.at));
-                format!("{} {word}{}", counts[*condition], first.map_or(String::new(), |at| format!(", first at {at}")))
-            });
-            let parts: Vec<String> = parts.collect();
-            (!parts.is_empty()).then(|| format!("\n    {}: {}", shorten(&tensor.name), parts.join("; ")))
-        };
-        let lines: Vec<String> = self.tensors().filter_map(line).collect();
-        let more = lines.len().saturating_sub(FEW_ROWS);
-        let more = if more > 0 {
-            format!("\n    ... and {}; --json has all", counted(more as u64, "more tensor"))
-        } else {
-            String::new()
-        };
-        lines[..lines.len().min(FEW_ROWS)].concat() + &more
-    }
-
-    /// A table of what would become what.
-    #[must_use]
-    pub fn table(&self) -> String {
-        lines(&self.rows()).iter().map(|line| &line[2..]).collect::<Vec<_>>().join("\n")
-    }
-
-    /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
-    fn rows(&self) -> Vec<[String; 6]> {
-        let mut groups: Vec<(String, Vec<&TensorReport>)> = Vec::new();
-        let mut places = std::collections::HashMap::new();
-        for tensor in self.tensors() {
-            let pattern = pattern(&tensor.name);
-            let key =
-                (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.kept, tensor.stored.as_deref());
-            let place = *places.entry(key).or_insert_with(|| {
-                groups.push((pattern, Vec::new()));
-                groups.len() - 1
-            });
-            groups[place].1.push(tensor);
-        }
-        let row = |(pattern, group): &(String, Vec<&TensorReport>)| {
-            let first = group[0];
-            let is_same = group.iter().all(|tensor| tensor.shape == first.shape);
-            let (name, count) = if group.len() == 1 {
-                (&*first.name, String::new())
-            } else {
-                (pattern.as_str(), format!("{} tensors", group.len()))
-            };
-            let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
-            let to = match first.kept {
-                None => format!("-> {}", first.to),
-                Some(KeptReason::Already) => "already".to_owned(),
-                Some(_) => "kept".to_owned(),
-            };
-            let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());
-            let (before, after) = (sum(|tensor| tensor.bytes_in), sum(|tensor| tensor.bytes_out));
-            [shorten(name), count, shape, format!("{} {to}", first.type_name()), before, after]
-        };
-        groups.iter().map(row).collect()
-    }
-
-    /// How far values are from those before, the noisiest tensors first.
-    fn accuracy_table(&self) -> String {
-        let mut found: Vec<(&TensorReport, &Accuracy)> =
-            self.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_deref()?))).collect();
-        // What has no figure comes before what has no noise.
-        let sqnr = |accuracy: &Accuracy| accuracy.sqnr_db.unwrap_or(f64::MAX);
-        found.sort_by(|(_, left), (_, right)| sqnr(left).total_cmp(&sqnr(right)));
-        let row = |(tensor, accuracy): &(&TensorReport, &Accuracy)| {
-            let error = |error: f64, at: Option<u64>| match at.filter(|_| error > 0.0).and_then(|at| tensor.place(at)) {
-                Some(place) => format!("{} at {place}", brief(error)),
-                None => brief(error),
-            };
-            let number = |number: Option<f64>| number.map_or("-".to_owned(), brief);
-            [
-                shorten(&tensor.name),
-                match accuracy.sqnr_db {
-                    _ if accuracy.is_exact => "exact".to_owned(),
-                    Some(sqnr) if sqnr.is_finite() => format!("{sqnr:.2} dB"),
-                    Some(_) => "no noise".to_owned(), // but Inf or NaN became something else
-                    None => "-".to_owned(),
-                },
-                error(accuracy.max_abs_error, accuracy.max_abs_error_at),
-                error(accuracy.max_rel_error, accuracy.max_rel_error_at),
-                number(accuracy.mean_error),
-                number(accuracy.cosine),
-            ]
-        };
-        let head = ["", "SQNR", "largest error", "largest relative", "mean error", "cosine"].map(str::to_owned);
-        let rows: Vec<[String; 6]> = std::iter::once(head).chain(found.iter().take(FEW_ROWS).map(row)).collect();
-        let more = found.len().saturating_sub(FEW_ROWS);
-        let more =
-            if more > 0 { format!("\n  ... and {more} more, less noisy; --json has all") } else { String::new() };
-        columns(&rows, &[]).collect::<Vec<_>>().join("\n") + &more
     }
 }
 
@@ -422,52 +196,4 @@ pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u
         document["seconds"] = json!(time.as_secs_f64());
     }
     document
-}
-
-/// How many NaN and Inf came with the input; only what there is.
-fn specials(total: &Counts, number: impl Fn(u64) -> String) -> String {
-    let came = [(total.input_nan, "NaN"), (total.input_infinite, "Inf")].into_iter().filter(|(count, _)| *count > 0);
-    came.map(|(count, what)| format!("{} {what}", number(count))).collect::<Vec<_>>().join(" and ")
-}
-
-/// The types of tensors now, each once, in the order of the tensors.
-fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for tensor in tensors {
-        if !names.contains(&tensor.to.name()) {
-            names.push(tensor.to.name());
-        }
-    }
-    names.join(", ")
-}
-
-/// A tensor's name with a star for each part that is a number.
-fn pattern(name: &str) -> String {
-    let part = |part: &str| {
-        let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number { "*".to_owned() } else { part.to_owned() }
-    };
-    name.split('.').map(part).collect::<Vec<_>>().join(".")
-}
-
-/// Rows in columns; the last two are sizes, before and after.
-fn lines(rows: &[[String; 6]]) -> Vec<String> {
-    let [wide_before, wide_after] = [4, 5].map(|column| width(rows.iter().map(|row| &*row[column])));
-    let rows = rows.iter().map(|[name, count, shape, types, before, after]| {
-        let sizes = format!("{before:>wide_before$} -> {after:>wide_after$}");
-        [name, count, shape, types, &sizes].map(String::clone)
-    });
-    columns(&rows.collect::<Vec<_>>(), &[]).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::pattern;
-
-    #[test]
-    fn layers_have_one_pattern() {
-        assert_eq!(pattern("model.layers.12.mlp.experts.3.w1.weight"), "model.layers.*.mlp.experts.*.w1.weight");
-        assert_eq!(pattern("conv1.0"), "conv1.*");
-        assert_eq!(pattern(""), "");
-    }
 }

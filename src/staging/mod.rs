@@ -13,33 +13,33 @@
 //! The last step puts `files/` in its place: see [`place`]. A folder with a [`WORK`] in it is no checkpoint to any
 //! command, and at no moment could a resume not tell how far the work was.
 
+mod check;
 mod files;
 mod lock;
 mod manifest;
 mod place;
+mod records;
+mod side_files;
 
+pub(crate) use check::{check, difference, is_unfinished};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
 
-use crate::container::{checkpoint, sum_of};
+use crate::container::checkpoint;
 use crate::error::{Error, Kind, Result, Wanted};
-use crate::io::map::MappedFile;
-use crate::io::open::Links;
 use crate::io::output::{
-    Destination, NewFolder, WORK, check_folder, create_folders, is_own, keep_at_interrupt, remove_leftovers,
-    sync_folder,
+    Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
 };
-use crate::text::{counted, path_text, shorten};
-use files::{check_folders, exists, is_there, json, read, stray_above};
+use crate::text::{counted, path_text};
+use files::{check_folders, exists, json, read};
 use lock::lock;
 use manifest::sha256;
 use place::recover;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at a time.
@@ -70,16 +70,6 @@ struct End {
     done: BTreeMap<String, Value>,
 }
 
-/// What was done with a shard.
-#[derive(Serialize, Deserialize)]
-struct Record<T> {
-    /// The hash of the manifest: what was done by another one does not count.
-    of: String,
-    /// The CRC-32 of the shard.
-    sum: u32,
-    done: T,
-}
-
 /// Work on a folder of shards.
 #[derive(Debug)]
 pub(crate) struct Staging {
@@ -101,73 +91,6 @@ pub(crate) struct Staging {
     locks: Vec<File>,
     /// What goes again if not one shard was finished; the inner folder before the outer one.
     made: Vec<NewFolder>,
-}
-
-/// What is in a folder that is to be written into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FolderState {
-    Nothing,
-    Unfinished,
-    Other,
-}
-
-fn find(folder: &Path) -> Result<FolderState> {
-    let failed = |error: io::Error| Error::io("cannot write into", &error).in_file(folder);
-    let Ok(found) = fs::metadata(folder) else {
-        if exists(folder)? {
-            fs::metadata(folder).map_err(failed)?; // a link that leads nowhere
-        }
-        check_folder(folder)?;
-        return Ok(FolderState::Nothing);
-    };
-    if !found.is_dir() {
-        let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
-        return Err(error.of(Kind::Taken(Wanted::Any)));
-    }
-    let work = folder.join(WORK);
-    check_folders(&work)?;
-    if exists(&work.join(MANIFEST))? || exists(&work.join(END))? {
-        return Ok(FolderState::Unfinished);
-    }
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        if !is_own(&entry.map_err(failed)?.file_name().to_string_lossy()) {
-            return Ok(FolderState::Other);
-        }
-    }
-    Ok(FolderState::Nothing)
-}
-
-/// Refuses a folder that a run may not write into. Gives whether something else is there, which may be what the run would
-/// write: then it is compared.
-///
-/// # Errors
-/// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
-pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
-    let found = find(folder)?;
-    let (message, kind) = match (found, start) {
-        (FolderState::Unfinished, Start::Anew) => {
-            ("an unfinished conversion is in it", Kind::Unfinished { can_resume: manifest.can_resume() })
-        }
-        (FolderState::Other, Start::Anew) => ("the output exists already", Kind::Exists(Wanted::Folder)),
-        _ => {
-            check_places(folder, manifest)?;
-            return Ok(found == FolderState::Other && start != Start::Replace);
-        }
-    };
-    Err(Error::new(message).of(kind).in_file(folder))
-}
-
-/// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.
-fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
-    for file in manifest.files() {
-        let path = folder.join(file);
-        let is_taken = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
-        if let Some(stray) = stray_above(folder, &path).or(is_taken.then_some(&path)) {
-            let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
-            return Err(error.remedy("remove it").of(Kind::Taken(Wanted::Folder)));
-        }
-    }
-    Ok(())
 }
 
 impl Staging {
@@ -334,40 +257,6 @@ impl Staging {
         self.work.join("files").join(file)
     }
 
-    /// Copies what is not there yet of the side files, and writes those that are made anew.
-    fn add_side_files(&self, source: Option<&Path>) -> Result<()> {
-        for (file, text) in &self.manifest.texts {
-            let is_same = |sum| sum == sum_of(text.as_bytes()).finalize();
-            if !sum_at(&self.place_of(file)?, text.len() as u64, Links::Refuse, 1).is_ok_and(is_same) {
-                self.add(file, text.as_bytes())?;
-            }
-        }
-        let Some(source) = source else { return Ok(()) };
-        for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
-            if self.check_side_file(side).is_ok() {
-                continue;
-            }
-            let content = MappedFile::open(&source.join(&side.file))?;
-            self.add(&side.file, &content).map_err(|error| error.in_file(content.path()))?;
-            content.check_unchanged()?;
-            if side.sum.is_some_and(|sum| sum != sum_of(&content).finalize()) {
-                let error = Error::new("the file was changed during the work").in_file(content.path());
-                return Err(error.remedy("start again when nothing writes to it"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses a side file that is not there, or not what it was.
-    fn check_side_file(&self, side: &ManifestSource) -> Result<()> {
-        let path = self.place_of(&side.file)?;
-        let sum = sum_at(&path, side.bytes, Links::Refuse, 1)?;
-        if side.sum.is_some_and(|wanted| wanted != sum) {
-            return Err(Error::new("is damaged: its checksum is wrong").in_file(&path));
-        }
-        Ok(())
-    }
-
     /// Where a file is now: in the work folder, or moved to its place already.
     fn place_of(&self, file: &str) -> Result<PathBuf> {
         let (staged, moved) = (self.staged(file), self.folder.join(file));
@@ -379,17 +268,6 @@ impl Staging {
         exists(&self.work.join("old"))
     }
 
-    fn add(&self, file: &str, content: &[u8]) -> Result<()> {
-        let path = self.staged(file);
-        if let Some(stray) = stray_above(&self.work, &path) {
-            return Err(Error::new("is a link or a file where tcast keeps a folder").in_file(stray));
-        }
-        if let Some(folder) = path.parent() {
-            create_folders(folder)?;
-        }
-        self.write(self.place(file), content)
-    }
-
     fn write(&self, destination: Destination, content: &[u8]) -> Result<()> {
         let output = destination.create()?;
         for (place, piece) in (0..).zip(content.chunks(PIECE)) {
@@ -398,64 +276,10 @@ impl Staging {
         output.publish(self.sync, None)
     }
 
-    /// What was recorded of a shard, if it is there. Whether its bytes are what was written, [`Self::verify`] says.
-    #[must_use]
-    pub(crate) fn done<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<T> {
-        self.record_of(shard).map(|record| record.done)
-    }
-
-    fn record_of<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<Record<T>> {
-        if let Some(done) = &self.ended {
-            return Record::deserialize(done.get(&shard.file)?).ok();
-        }
-        // One that cannot be read does not count: what it stands for is done again.
-        let record: Record<T> = read(&self.record_path(&shard.file)).ok()?;
-        let is_there = self.place_of(&shard.file).is_ok_and(|path| is_there(&path, shard.bytes));
-        (is_there && record.of == self.hash).then_some(record)
-    }
-
-    /// Reads a shard that was done before, and compares it with its record.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is not what was written.
-    pub(crate) fn verify(&self, shard: &ManifestShard, threads: usize) -> Result<()> {
-        let path = self.place_of(&shard.file)?;
-        let wanted = self.record_of::<IgnoredAny>(shard).map(|record| record.sum);
-        if wanted != Some(sum_at(&path, shard.bytes, Links::Refuse, threads)?) {
-            return Err(Error::new("is damaged: its checksum is wrong").in_file(&path));
-        }
-        Ok(())
-    }
-
     /// Whether everything is in its place, and only the work folder is left to be removed.
     #[must_use]
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.is_some()
-    }
-
-    /// Records that a shard is whole, with the checksum of what was written: it stays whatever happens.
-    ///
-    /// # Errors
-    /// When the record cannot be written.
-    pub(crate) fn record<T: Serialize>(&mut self, shard: &str, sum: u32, done: &T) -> Result<()> {
-        let record = Record { of: self.hash.clone(), sum, done };
-        self.write(Destination::within(&self.record_path(shard)), &json(&record)?)?;
-        if self.manifest.can_resume() {
-            self.keep();
-        }
-        Ok(())
-    }
-
-    /// By the shard's number: its name may be as long as a name can be.
-    fn record_path(&self, shard: &str) -> PathBuf {
-        let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
-        self.work.join("done").join(format!("{number}.json"))
-    }
-
-    /// How many shards are whole.
-    #[must_use]
-    pub(crate) fn finished(&self) -> usize {
-        self.manifest.shards.iter().filter(|shard| self.done::<Value>(shard).is_some()).count()
     }
 
     /// Puts everything in its place and takes the work folder away.
@@ -471,35 +295,6 @@ impl Staging {
         self.clean_up()?;
         keep_at_interrupt("the output was complete".to_owned(), []);
         Ok(())
-    }
-
-    /// What was done, when all of it is there.
-    fn complete(&self) -> Result<BTreeMap<String, Value>> {
-        let shards = &self.manifest.shards;
-        let mut records = BTreeMap::new();
-        let mut missing = Vec::new();
-        for shard in shards {
-            match self.record_of::<Value>(shard) {
-                Some(record) => drop(records.insert(shard.file.clone(), serde_json::json!(record))),
-                None => missing.push(&shard.file),
-            }
-        }
-        if let Some(first) = missing.first() {
-            let (missing, all) = (missing.len(), shards.len());
-            let message = format!(
-                "{missing} of {} are not there yet, {} is the first",
-                counted(all as u64, "shard"),
-                shorten(first)
-            );
-            let error = Error::new(message).in_file(&self.folder);
-            return Err(error.remedy("run the parts that are missing again, and then --finish"));
-        }
-        self.add_side_files(None)?;
-        for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
-            let remedy = "run one of the parts again, and then --finish";
-            self.check_side_file(side).map_err(|error| error.remedy(remedy))?;
-        }
-        Ok(records)
     }
 
     /// Flushes the folders that files have got their places in, and those that these are in.
@@ -579,37 +374,6 @@ fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join("done"));
     let _ = fs::remove_dir_all(work.join("files"));
     let _ = fs::remove_file(work.join(MANIFEST));
-}
-
-/// Whether an unfinished conversion is in a folder.
-///
-/// # Errors
-/// When the system does not say.
-pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
-    exists(&folder.join(WORK))
-}
-
-/// Where a folder differs from what a manifest says will be in it, in words: all but the content of shards.
-///
-/// # Errors
-/// When a file cannot be read.
-pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
-    let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
-    let side_files = manifest.side_files.iter().filter(|side| !manifest.texts.contains_key(&side.file));
-    let side_files = side_files.filter_map(|side| Some((&side.file, side.bytes, side.sum?)));
-    for (file, bytes, sum) in side_files.chain(texts) {
-        let path = folder.join(file);
-        if !fs::metadata(&path).is_ok_and(|found| found.len() == bytes)
-            || sum_at(&path, bytes, Links::Follow, 1)? != sum
-        {
-            let what = if exists(&path)? { "holds something else" } else { "is missing" };
-            return Ok(Some(format!("{} {what}", shorten(file))));
-        }
-    }
-    let other = manifest.shards.iter().find(|shard| {
-        !fs::metadata(folder.join(&shard.file)).is_ok_and(|found| found.is_file() && found.len() == shard.bytes)
-    });
-    Ok(other.map(|shard| format!("{} is missing, or has another length", shorten(&shard.file))))
 }
 
 /// Removes what a run that was killed at its very end has left in a finished folder.

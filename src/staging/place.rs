@@ -19,10 +19,11 @@
 //! | `old/`, some of `files/` | - | move the rest |
 //! | `end.json` | - | remove the work folder |
 
+use super::check::check_places;
 use super::files::{exists, json};
 use super::lock::{lock, remove_work};
 use super::manifest::sha256;
-use super::{END, Staging, check_places, sync_name};
+use super::{END, Staging, sync_name};
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
 use crate::text::{path_text, quoted, shorten};

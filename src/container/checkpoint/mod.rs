@@ -4,11 +4,12 @@
 //! shards are never computed from it, and none leads out of the folder; a shard may be a link, as in the caches of
 //! Hugging Face. Without an index, every `.safetensors` file of the folder is a shard.
 
+mod disagreements;
 mod index;
 mod side_files;
 mod unfinished;
 
-use index::WeightMap;
+pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{
     CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype,
@@ -22,15 +23,13 @@ use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
 use crate::text::{path_text, quoted, shorten};
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use disagreements::{Disagreements, compare, repetitions};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-/// Disagreements that are told one by one.
-const TOLD: usize = 10;
 /// What to do where an index is of no use.
 const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
@@ -48,25 +47,6 @@ pub struct Checkpoint {
     pub broken: Vec<Error>,
     /// Where the index and the shards disagree, or the shards among themselves.
     pub disagreements: Vec<Disagreement>,
-}
-
-/// Something in a folder that does not fit the rest.
-#[derive(Debug)]
-pub struct Disagreement {
-    /// What, in a sentence; the last of many counts the others.
-    pub text: String,
-    /// Whether it is open which tensors the checkpoint has, so that it can be shown and not converted.
-    pub is_fatal: bool,
-}
-
-impl Disagreement {
-    fn fatal(text: String) -> Self {
-        Self { text, is_fatal: true }
-    }
-
-    fn mild(text: String) -> Self {
-        Self { text, is_fatal: false }
-    }
 }
 
 impl Checkpoint {
@@ -385,74 +365,4 @@ fn open_shards(
         return Err(broken.swap_remove(0));
     }
     Ok((shards, broken))
-}
-
-/// What the index says and the shards do not hold, and the other way round; of shards that could be opened.
-fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreements) {
-    let files: Vec<Cow<str>> =
-        shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
-    let tensors = shards
-        .iter()
-        .zip(&files)
-        .flat_map(|(shard, file)| shard.contents.tensors.iter().map(move |tensor| (tensor.name.as_str(), &**file)));
-    let held: BTreeSet<(&str, &str)> = tensors.collect();
-    for (tensor, shard) in map {
-        if files.iter().any(|file| *file == **shard) && !held.contains(&(&**tensor, &**shard)) {
-            let (tensor, shard) = (shorten(tensor), shorten(shard));
-            found.add(Disagreement::fatal(format!("the index has '{tensor}' in {shard}, which does not hold it")));
-        }
-    }
-    for (tensor, shard) in held {
-        let home = map.get(tensor);
-        if home.is_none_or(|home| **home != *shard) {
-            let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
-            // One that the index has elsewhere is there twice; one that it does not know is simply kept.
-            found.add(Disagreement { text, is_fatal: home.is_some() });
-        }
-    }
-}
-
-/// Tensors that are in more than one shard.
-fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagreements {
-    let mut homes: BTreeMap<&str, &Path> = BTreeMap::new();
-    let mut found = Disagreements::default();
-    let name = |path: &Path| shorten(&path_text(path.file_name().unwrap_or_default()));
-    for shard in shards {
-        for tensor in &shard.contents.tensors {
-            if let Some(before) = homes.insert(&tensor.name, shard.path()) {
-                let (tensor, before, now) = (shorten(&tensor.name), name(before), name(shard.path()));
-                found.add(Disagreement::fatal(format!("'{tensor}' is in {before} and in {now}")));
-            }
-        }
-    }
-    found
-}
-
-/// As many as are read, the fatal ones first, and how many more there are: an index can name a million tensors.
-#[derive(Default)]
-struct Disagreements {
-    fatal: Vec<Disagreement>,
-    mild: Vec<Disagreement>,
-    all: usize,
-}
-
-impl Disagreements {
-    fn add(&mut self, disagreement: Disagreement) {
-        self.all += 1;
-        let alike = if disagreement.is_fatal { &mut self.fatal } else { &mut self.mild };
-        if alike.len() < TOLD {
-            alike.push(disagreement);
-        }
-    }
-
-    fn told(self) -> Vec<Disagreement> {
-        let mut told = self.fatal;
-        told.extend(self.mild);
-        told.truncate(TOLD);
-        let more = self.all - told.len();
-        if more > 0 {
-            told.push(Disagreement::mild(format!("... and {more} more")));
-        }
-        told
-    }
 }

@@ -1,0 +1,176 @@
+//! An input file: which format it has, and what is in it.
+
+use super::tensor::{Data, Tensor};
+use super::{CONTAINERS, Container, by_extension, known_formats, npz, onnx};
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use crate::text::quoted;
+use std::path::Path;
+
+/// Whether an output is deflated once it is laid out and written: an archive of arrays, made from one with a deflated
+/// member.
+#[must_use]
+pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
+    let is_archive = |container: &dyn Container| container.format_info().extension == npz::Npz.format_info().extension;
+    let is_streamed = |tensor: &Tensor| matches!(tensor.data, Data::Streamed(_));
+    is_archive(target) && is_archive(input.container) && input.contents.tensors.iter().any(is_streamed)
+}
+
+/// An input: a file, what is in it, and the files that it refers to.
+pub struct Input {
+    /// The format of the file.
+    pub container: &'static dyn Container,
+    /// What is in it.
+    pub contents: Contents,
+    /// The file itself, then those that it keeps tensors in.
+    pub files: Vec<MappedFile>,
+    /// The name of the file without its extension, for a tensor that has no name.
+    stem: String,
+}
+
+impl Input {
+    /// Where the file is, as it was named.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.files[0].path()
+    }
+
+    /// Length of the file, and of those that it refers to, in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.files.iter().map(|file| file.len() as u64).sum()
+    }
+
+    /// Whether there are no bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Refuses what was read if a file is not any more what it was.
+    ///
+    /// # Errors
+    /// As [`MappedFile::check_unchanged`].
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(MappedFile::check_unchanged)
+    }
+
+    /// The bytes before the first tensor's; of a file whose tensors are no plain bytes, the first few.
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        const FEW: usize = 1 << 16;
+        let starts = self.contents.tensors.iter().map(|tensor| match &tensor.data {
+            Data::Mapped { file: 0, range, .. } => range.start,
+            _ => FEW,
+        });
+        &self.files[0][..starts.min().unwrap_or(FEW).min(self.files[0].len())]
+    }
+
+    /// What a tensor is called: by its file, where that holds one and gives it no name.
+    #[must_use]
+    pub fn name_of<'a>(&'a self, tensor: &'a Tensor) -> &'a str {
+        let is_nameless = tensor.name.is_empty() && self.container.format_info().holds_one;
+        if is_nameless { &self.stem } else { &tensor.name }
+    }
+}
+
+/// What a file holds.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// In the order of the file's own list.
+    pub tensors: Vec<Tensor>,
+    /// Names and values, in the order of the file; `None` where the file has no such section.
+    pub metadata: Option<Vec<(String, String)>>,
+    /// Further files that tensors lie in.
+    pub beside: Vec<MappedFile>,
+    /// What is in the file and is no tensor, by name.
+    pub ignored: Vec<String>,
+    /// Tensors that cannot be read, and why: of a file that is sound as a whole.
+    pub unreadable: Vec<Error>,
+}
+
+/// Opens a file all of whose tensors can be read.
+///
+/// # Errors
+/// As [`probe`], and when a tensor is unreadable.
+pub fn open(path: &Path) -> Result<Input> {
+    let mut input = probe(path)?;
+    if input.contents.unreadable.is_empty() {
+        return Ok(input);
+    }
+    Err(input.contents.unreadable.swap_remove(0).in_file(path))
+}
+
+/// Opens a file and reads its headers. The content decides what it is; the extension only where the content is
+/// broken, or says nothing: an ONNX tensor begins like no other file and like many.
+///
+/// # Errors
+/// When the file cannot be read, no container knows the bytes, the one that does finds them broken, or the file's
+/// name says that it is something else.
+pub fn probe(path: &Path) -> Result<Input> {
+    let file = MappedFile::open(path)?;
+    let in_file = |error: Error| error.in_file(path);
+    if file.is_empty() {
+        return Err(in_file(Error::new("the file is empty")));
+    }
+    let by_content = CONTAINERS.iter().find(|container| container.recognises(&file));
+    let container = match (by_content, foreign_format(&file)) {
+        (Some(container), _) => {
+            check_name(path, container.format_info().extension)?;
+            *container
+        }
+        (None, Some((what, remedy))) => return Err(in_file(Error::new(what).remedy(remedy))),
+        (None, None) => {
+            by_extension(path).or_else(|| is_onnx_model(path).then_some(&onnx::Onnx as _)).ok_or_else(|| {
+                in_file(
+                    Error::new(format!("is no tensor file that tcast knows by its content: {}", known_formats()))
+                        .remedy("an ONNX tensor has no mark of its own: name the file something.pb"),
+                )
+            })?
+        }
+    };
+    let mut contents = container.read(&file).map_err(in_file)?;
+    let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(Input { container, contents, files, stem })
+}
+
+/// Refuses a file that is named as another format: somebody mixed something up.
+fn check_name(path: &Path, extension: &str) -> Result<()> {
+    match by_extension(path).map(|named| named.format_info().extension) {
+        Some(named) if named != extension => {
+            let message = format!("is a .{extension} file by its content, and named as a .{named} file");
+            let name = path.with_extension(extension);
+            Err(Error::new(message).in_file(path).remedy(format!("mv {} {}", quoted(path), quoted(&name))))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whole models are read as far as it takes to say what they are.
+fn is_onnx_model(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
+}
+
+/// What helps where an input is a pickle.
+pub(super) const PICKLE: &str =
+    "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
+
+/// Files that people mistake for tensor files, by their first bytes: what each is, and what helps.
+fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    const FORMATS: &[(&[u8], &str, &str)] = &[
+        (b"\x80\x02", "is a Python pickle (an old PyTorch checkpoint), which can run code and is never opened", PICKLE),
+        (b"\x80\x04", "is a Python pickle, which can run code and is never opened", PICKLE),
+        (b"\x80\x05", "is a Python pickle, which can run code and is never opened", PICKLE),
+        (b"GGUF", "is a GGUF file, which tcast does not read", "read it with gguf.GGUFReader and save the tensors"),
+        (b"\x89HDF", "is an HDF5 file, which tcast does not read", "read it with h5py and save it with numpy.save"),
+        (b"\x1f\x8b", "is compressed with gzip", "gunzip it first"),
+        (b"version https://git-lfs", "is a git-lfs pointer, not the file itself", "git lfs pull"),
+        (b"<!DOCTYPE", "is an HTML page, not a tensor file", "download the file itself"),
+        (b"<html", "is an HTML page, not a tensor file", "download the file itself"),
+        (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
+    ];
+    // A safetensors header of 640 bytes begins as a pickle does, but for the zeros of its length.
+    let is_length = bytes.get(2..8) == Some(&[0; 6]);
+    FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length).map(|(_, what, remedy)| (*what, *remedy))
+}

@@ -1,0 +1,101 @@
+//! The `descr` of a .npy header: how numpy spells types of elements.
+
+use super::header::PythonLiteral;
+use crate::container::{Elements, Form, TextForm};
+use crate::dtype::{Class, Dtype};
+use crate::error::{Error, Result};
+use crate::kernel::Storage;
+
+/// The longest name of a type that is read: numpy's own have fewer characters, and leading zeros can make any of them long.
+const MAX_CODE: usize = 32;
+
+/// What a `descr` says of the elements.
+pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
+    match descr {
+        PythonLiteral::Text(code) => {
+            if let Some(dtype) = Dtype::all().find(|dtype| {
+                dtype.ml_dtypes_name() == Some(code) || (dtype.numpy_code().is_some() && dtype.name() == code)
+            }) {
+                return Ok(numbers(Storage::per_byte(dtype)));
+            }
+            Ok(elements_of_code(code).unwrap_or(Elements::Opaque))
+        }
+        // One field that is named after a dtype and as wide as that dtype's elements.
+        PythonLiteral::List(fields) => Ok(match fields.as_slice() {
+            [PythonLiteral::Tuple(field)] => match field.as_slice() {
+                [PythonLiteral::Text(name), PythonLiteral::Text(base)] => {
+                    tagged(name, base).unwrap_or(Elements::Opaque)
+                }
+                _ => Elements::Opaque,
+            },
+            _ => Elements::Opaque,
+        }),
+        _ => Err(Error::new("malformed header: 'descr' is neither a string nor a list")),
+    }
+}
+
+/// A numpy type code: byte order, kind, bytes.
+fn elements_of_code(code: &str) -> Option<Elements> {
+    if code.len() > MAX_CODE {
+        return None;
+    }
+    let plain = code.strip_prefix(['<', '>', '|', '=']).unwrap_or(code);
+    let big_endian = code.starts_with('>');
+    let typed = |dtype| Some(numbers(Storage { big_endian, ..Storage::per_byte(dtype) }));
+    match plain {
+        "V2" => typed(Dtype::Bfloat16),
+        "f1" => typed(Dtype::Float8E5M2), // what np.save makes of ml_dtypes.float8_e5m2
+        "?" => typed(Dtype::Bool),
+        _ => {
+            if let Some(dtype) = Dtype::all().find(|dtype| dtype.numpy_code() == Some(plain)) {
+                return typed(dtype);
+            }
+            let kind = plain.chars().next()?;
+            let width = plain[kind.len_utf8()..].bytes().all(|byte| byte.is_ascii_digit());
+            let width: u32 = width.then(|| plain[kind.len_utf8()..].parse().ok())??;
+            match kind {
+                'V' if (1..=16).contains(&width) => Some(Elements::Untyped(width)),
+                'U' => Some(Elements::Typed(Form::Texts(TextForm::CodePoints { width, big_endian }))),
+                'S' => Some(Elements::Typed(Form::Texts(TextForm::Bytes { width }))),
+                _ => None,
+            }
+        }
+    }
+}
+
+fn numbers(storage: Storage) -> Elements {
+    Elements::Typed(Form::Numbers(storage))
+}
+
+/// A record of one field: `name` is a dtype's, `base` opaque or an integer of the same width.
+fn tagged(name: &str, base: &str) -> Option<Elements> {
+    /// The spellings of onnx 1.17 and 1.18.
+    const ONNX: &[(&str, Dtype)] = &[
+        ("e4m3fn", Dtype::Float8E4M3FN),
+        ("e4m3fnuz", Dtype::Float8E4M3FNUZ),
+        ("e5m2", Dtype::Float8E5M2),
+        ("e5m2fnuz", Dtype::Float8E5M2FNUZ),
+    ];
+    let by_table =
+        Dtype::all().find(|dtype| dtype.ml_dtypes_name().is_some_and(|known| known == name || dtype.name() == name));
+    let dtype = by_table.or_else(|| ONNX.iter().find(|(known, _)| *known == name).map(|(_, dtype)| *dtype))?;
+    if base.len() > MAX_CODE {
+        return None;
+    }
+    let plain = base.strip_prefix(['<', '>', '|', '=']).unwrap_or(base);
+    let width: u32 = plain.strip_prefix(['u', 'i', 'V'])?.parse().ok()?;
+    let storage = Storage { big_endian: base.starts_with('>'), ..Storage::per_byte(dtype) };
+    (storage.bytes(1) == Some(width.into())).then_some(numbers(storage))
+}
+
+/// The `descr` of a dtype of numbers, as Python source.
+pub(super) fn descr_of(dtype: Dtype) -> Option<String> {
+    if let Some(code) = dtype.numpy_code() {
+        return Some(format!("'{}{code}'", if dtype.bits() == 8 { '|' } else { '<' }));
+    }
+    if dtype == Dtype::Bfloat16 {
+        return Some("'<V2'".to_owned());
+    }
+    let base = if dtype.class() == (Class::Int { signed: true }) { "|i1" } else { "|u1" };
+    dtype.ml_dtypes_name().map(|name| format!("[('{name}', '{base}')]"))
+}

@@ -1,0 +1,39 @@
+//! Counting the elements of a shape, and the coordinates of one.
+
+/// The number of elements of a shape. `None` when the lengths that are not zero multiply to more than 64 bits hold: other
+/// readers refuse such a shape, though a zero makes the tensor empty.
+#[must_use]
+#[doc(hidden)] // for tests
+pub fn element_count(shape: &[u64]) -> Option<u64> {
+    let extent =
+        shape.iter().filter(|&&length| length > 0).try_fold(1_u64, |count, &length| count.checked_mul(length))?;
+    Some(if shape.contains(&0) { 0 } else { extent })
+}
+
+/// `[1, 2]` of an index into the elements as they lie in the file.
+#[must_use]
+pub(crate) fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
+    format!("{:?}", indices(index, shape, fortran_order))
+}
+
+/// The index in each dimension, of an index into the elements as they lie in the file.
+#[must_use]
+pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
+    let mut indices = vec![0; shape.len()];
+    let mut dimensions: Vec<usize> = (0..shape.len()).collect();
+    if !fortran_order {
+        dimensions.reverse(); // the last one changes fastest
+    }
+    for dimension in dimensions {
+        indices[dimension] = index % shape[dimension];
+        index /= shape[dimension];
+    }
+    indices
+}
+
+/// The place in row-major order of an element that has this one in column-major order.
+#[must_use]
+#[doc(hidden)] // for tests
+pub fn row_major(index: u64, shape: &[u64]) -> u64 {
+    indices(index, shape, true).iter().zip(shape).fold(0, |place, (index, length)| place * length + index)
+}

@@ -1,0 +1,123 @@
+//! A stored tensor: its name, shape and elements, and where its bytes are.
+
+use super::Form;
+use super::reader::Streamed;
+use crate::error::{Error, Result};
+use crate::text::shorten;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A tensor in a file.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Empty where the file gives none.
+    pub name: String,
+    /// Lengths of the dimensions, the outermost first.
+    pub shape: Vec<u64>,
+    /// Elements, which is the product of the shape; of [`Elements::Opaque`] the bytes.
+    pub count: u64,
+    /// What the elements are.
+    pub elements: Elements,
+    /// Column-major order; only where that differs from row-major.
+    pub fortran_order: bool,
+    /// Where its bytes are.
+    #[doc(hidden)]
+    pub data: Data,
+    /// How the file says what it holds, in the words of the format.
+    pub stored: Cow<'static, str>,
+}
+
+impl Tensor {
+    /// What to say where its type is not supported.
+    pub(crate) fn refusal(&self) -> Error {
+        let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
+        let meaning = match code.strip_suffix(|c: char| c.is_ascii_digit()).unwrap_or(code) {
+            "O" => " (Python objects in a pickle, which can run code and is never opened)",
+            _ if code.starts_with("M8") || code.starts_with("m8") => " (dates)",
+            _ => "",
+        };
+        Error::new(format!("unsupported dtype '{}'{meaning}", shorten(&self.stored)))
+    }
+}
+
+/// What the elements of a stored tensor are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elements {
+    /// Of a known type.
+    Typed(Form),
+    /// This many opaque bytes each: the file does not say what they mean.
+    Untyped(u32),
+    /// Of a type that tcast does not know: the bytes can only be copied, within the format.
+    Opaque,
+}
+
+impl Elements {
+    /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
+    #[must_use]
+    pub fn bytes(self, count: u64) -> Option<u64> {
+        match self {
+            Self::Typed(form) => form.bytes(count),
+            Self::Untyped(bytes) => count.checked_mul(bytes.into()),
+            Self::Opaque => Some(count),
+        }
+    }
+}
+
+/// Where the bytes of a stored tensor are.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub enum Data {
+    /// In a file as they are.
+    Mapped {
+        /// Which of [`Input::files`].
+        file: usize,
+        /// Where in it.
+        range: Range<usize>,
+        /// What they must sum up to.
+        checksum: Option<Box<Checksum>>,
+    },
+    /// Behind a compression or an encoding: they come one after the other only.
+    Streamed(Arc<dyn Streamed>),
+}
+
+impl Data {
+    /// Bytes that it takes in its file.
+    #[must_use]
+    pub fn stored_len(&self) -> u64 {
+        match self {
+            Self::Mapped { range, .. } => range.len() as u64,
+            Self::Streamed(streamed) => streamed.stored_len(),
+        }
+    }
+}
+
+/// A CRC-32 over a tensor's bytes and some before them.
+#[derive(Clone, Debug)]
+#[doc(hidden)]
+pub struct Checksum {
+    /// The sum of the bytes before the tensor's.
+    pub before: crc32fast::Hasher,
+    /// The sum of all.
+    pub expected: u32,
+}
+
+impl Checksum {
+    /// Compares with the sum of the tensor's own bytes.
+    ///
+    /// # Errors
+    /// When they differ: the file was damaged.
+    pub fn check(&self, bytes: &crc32fast::Hasher) -> Result<()> {
+        let mut sum = self.before.clone();
+        sum.combine(bytes);
+        if sum.finalize() == self.expected { Ok(()) } else { Err(Error::new("is damaged: its checksum is wrong")) }
+    }
+}
+
+/// The CRC-32 of some bytes, that sums of others can be combined with.
+#[must_use]
+pub(crate) fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(bytes);
+    sum
+}

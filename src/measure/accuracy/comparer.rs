@@ -1,0 +1,123 @@
+//! Sources and results of a conversion as float64, side by side.
+
+use super::{AccuracyTally, BLOCK};
+use crate::container::Form;
+use crate::dtype::{Class, Dtype};
+use crate::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
+use crate::measure::number::Number;
+
+/// Widens elements to float64, which all types of at most 32 bits and all floats fit in; 64-bit integers are rounded.
+struct Widener {
+    kernel: Kernel,
+    storage: Storage,
+    /// To 64 bits, for integers that have as many; and whether they are signed.
+    integer: Option<(Kernel, bool)>,
+    bytes: Vec<u8>,
+    values: Vec<f64>,
+}
+
+impl Widener {
+    /// `None` for complex numbers and text.
+    fn new(storage: Storage) -> Option<Self> {
+        // None of these matters on the way to float64.
+        let rules = Rules {
+            saturate: false,
+            infinity_saturates_fnuz: false,
+            round_mode: RoundMode::Nearest,
+            out_of_range: OutOfRange::Wrap,
+        };
+        let widen = |to| Kernel::cast(storage, Storage::packed(to), &rules);
+        let integer = match storage.dtype.class() {
+            Class::Int { signed } if storage.dtype.bits() == 64 => {
+                Some((widen(if signed { Dtype::Int64 } else { Dtype::Uint64 })?, signed))
+            }
+            _ => None,
+        };
+        Some(Self { kernel: widen(Dtype::Float64)?, storage, integer, bytes: Vec::new(), values: Vec::new() })
+    }
+
+    /// Takes `count` elements. Malformed ones are no number. Gives whether one was rounded.
+    fn widen(&mut self, input: &[u8], count: usize) -> bool {
+        self.bytes.resize(count * 8, 0);
+        let counts = self.kernel.run(input, &mut self.bytes, count);
+        let widened = self.bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
+        self.values.clear();
+        self.values.extend(widened.map(|value| if counts.is_ok() { value } else { f64::NAN }));
+        self.integer.is_some() && counts.is_ok_and(|counts| counts[Loss::Inexact] > 0)
+    }
+
+    /// The elements that were taken last, exactly.
+    fn exact(&mut self, input: &[u8]) -> Vec<Number> {
+        let Some((kernel, is_signed)) = &self.integer else {
+            return self.values.iter().copied().map(Number::Float).collect();
+        };
+        kernel.run(input, &mut self.bytes, self.values.len()).expect("every integer is sound");
+        let number = |bytes: &[u8; 8]| Number::Integer(integer_of(*bytes, *is_signed));
+        self.bytes.as_chunks().0.iter().map(number).collect()
+    }
+
+    /// Bytes that so many elements take.
+    fn bytes(&self, count: u64) -> u64 {
+        self.storage.bytes(count).unwrap_or_default()
+    }
+}
+
+/// A little endian integer of 64 bits.
+#[must_use]
+pub(crate) fn integer_of(bytes: [u8; 8], is_signed: bool) -> i128 {
+    if is_signed { i64::from_le_bytes(bytes).into() } else { u64::from_le_bytes(bytes).into() }
+}
+
+/// Looks at the elements of a conversion from one storage to another.
+pub(crate) struct Comparer {
+    from: Widener,
+    to: Widener,
+}
+
+impl Comparer {
+    /// `None` where one side is text or complex.
+    #[must_use]
+    pub(crate) fn new(from: Form, to: Form) -> Option<Self> {
+        let (Form::Numbers(from), Form::Numbers(to)) = (from, to) else { return None };
+        Some(Self { from: Widener::new(from)?, to: Widener::new(to)? })
+    }
+
+    /// What some elements add up to, of which `start` is the first.
+    pub(crate) fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> AccuracyTally {
+        /// Whole blocks, which are whole bytes of every type.
+        const STEP: usize = 8 * BLOCK;
+        let mut tally = AccuracyTally::default();
+        for first in (0..count).step_by(STEP) {
+            let count = STEP.min(count - first);
+            let place = |widener: &Widener| widener.bytes(first as u64) as usize;
+            let (source, result) = (&source[place(&self.from)..], &result[place(&self.to)..]);
+            let is_rounded = self.from.widen(source, count) | self.to.widen(result, count);
+            let errors: Option<Vec<f64>> = is_rounded.then(|| {
+                let (sources, results) = (self.from.exact(source), self.to.exact(result));
+                sources.into_iter().zip(results).map(|(x, y)| x.to(y)).collect()
+            });
+            tally.add(start + first as u64, &self.from.values, &self.to.values, errors.as_deref());
+        }
+        tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_of_64_bits_are_compared_as_integers() {
+        let form = |dtype| Form::Numbers(Storage::packed(dtype));
+        let two_to_53 = 1_i64 << 53;
+        let integers = [two_to_53 + 1, 3, -two_to_53 - 1].map(i64::to_le_bytes).concat();
+        let floats = [two_to_53 as f64, 3.0, -two_to_53 as f64].map(f64::to_le_bytes).concat();
+        let mut comparer = Comparer::new(form(Dtype::Int64), form(Dtype::Float64)).unwrap();
+        let accuracy = comparer.tally(0, &integers, &floats, 3).accuracy();
+        assert_eq!((accuracy.is_exact, accuracy.max_abs_error, accuracy.max_abs_error_at), (false, 1.0, Some(0)));
+        assert_eq!(accuracy.mean_error, Some(0.0));
+        let mut comparer = Comparer::new(form(Dtype::Int64), form(Dtype::Uint64)).unwrap();
+        assert!(!comparer.tally(0, &integers, &integers, 3).accuracy().is_exact); // -2^53 - 1 wrapped
+        assert!(comparer.tally(0, &integers, &integers, 2).accuracy().is_exact);
+    }
+}

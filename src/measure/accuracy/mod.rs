@@ -1,0 +1,304 @@
+//! How far results are from their sources: errors, signal to noise, direction.
+//!
+//! Values come as float64, block by block; sums of a block are added up in lanes that are always the same, and blocks in
+//! the order of the elements, so that the figures are equal to the bit whoever computes them on however many threads.
+//!
+//! Squares can be too large or too small for float64. A block of such values is divided by powers of two before it is
+//! squared, and sums keep an exponent of their own, so that nothing overflows between a block and the figures.
+
+mod block;
+mod comparer;
+mod json;
+mod sum;
+
+pub(crate) use comparer::{Comparer, integer_of};
+
+use crate::measure::number::difference;
+use block::{ComparedBlock, Sums, are_finite, relative};
+use json::{decibels, number};
+use serde::{Deserialize, Serialize};
+use sum::UnboundedSum;
+
+/// Elements that are looked at together: few enough to stay in the first-level cache as float64.
+pub(crate) const BLOCK: usize = 1 << 10;
+/// Sums that are kept side by side, as vectors keep them.
+const LANES: usize = 8;
+
+/// The figures of one tensor. Elements of which the source or the result is infinite or no number are left out of all
+/// but the first.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Accuracy {
+    /// Whether every value is what it was, also of those that are infinite or no number. 0 equals -0, and NaN equals NaN.
+    pub is_exact: bool,
+    /// Elements that were compared.
+    pub compared: u64,
+    /// The largest |y - x|, x being the source and y the result.
+    #[serde(with = "number")]
+    pub max_abs_error: f64,
+    /// The first element that has it, counted in row-major order; `None` where no element was compared.
+    pub max_abs_error_at: Option<u64>,
+    /// The largest |y - x| / |x| of all x that are not zero; infinite where float64 has no such number.
+    #[serde(with = "number")]
+    pub max_rel_error: f64,
+    /// The first element that has it.
+    pub max_rel_error_at: Option<u64>,
+    /// The mean of y - x.
+    pub mean_error: Option<f64>,
+    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2): infinite where there is no
+    /// noise, `None` where there is no signal but noise, or nothing was compared.
+    #[serde(with = "decibels")]
+    pub sqnr_db: Option<f64>,
+    /// The cosine of the angle between all x and all y; `None` where one of them has no length.
+    pub cosine: Option<f64>,
+}
+
+/// The largest of some numbers, and the first element that has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Largest {
+    value: f64,
+    at: Option<u64>,
+}
+
+impl Largest {
+    /// Elements come in order.
+    fn add(&mut self, other: Self) {
+        if other.at.is_some() && (self.at.is_none() || other.value > self.value) {
+            *self = other;
+        }
+    }
+}
+
+/// What some elements of a tensor add up to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AccuracyTally {
+    compared: u64,
+    /// Elements whose values differ.
+    changed: u64,
+    error: UnboundedSum,
+    squared_error: UnboundedSum,
+    squared_source: UnboundedSum,
+    squared_result: UnboundedSum,
+    product: UnboundedSum,
+    max_abs: Largest,
+    max_rel: Largest,
+}
+
+impl AccuracyTally {
+    /// Takes the next elements, of which `start` is the first. `errors` are the differences of results and sources where
+    /// float64 does not hold these exactly.
+    ///
+    /// # Panics
+    /// When there are not as many results as sources.
+    pub(crate) fn add(&mut self, start: u64, sources: &[f64], results: &[f64], errors: Option<&[f64]>) {
+        assert_eq!(sources.len(), results.len(), "every element has a result");
+        let mut room = [0.0; BLOCK];
+        for first in (0..sources.len()).step_by(BLOCK) {
+            let part = first..sources.len().min(first + BLOCK);
+            let (sources, results) = (&sources[part.clone()], &results[part.clone()]);
+            let errors = if let Some(errors) = errors {
+                &errors[part]
+            } else {
+                for ((error, &x), &y) in room.iter_mut().zip(sources).zip(results) {
+                    *error = difference(x, y);
+                }
+                &room[..sources.len()]
+            };
+            self.add_block(start + first as u64, ComparedBlock { sources, results, errors });
+        }
+    }
+
+    fn add_block(&mut self, start: u64, block: ComparedBlock) {
+        let sums = block.sums([0; 3]);
+        // Where the largest is in the block matters only if it is the largest so far.
+        let largest = |so_far: Largest, found: f64, of: fn(f64, f64) -> f64| {
+            if so_far.at.is_some() && found <= so_far.value {
+                return Largest::default();
+            }
+            let at = block.iter().position(|(x, y, error)| are_finite(x, y) && of(x, error) >= found);
+            Largest { value: found, at: at.map(|at| start + at as u64) }
+        };
+        let mut next = Self {
+            compared: sums.compared as u64,
+            changed: sums.changed as u64,
+            max_abs: largest(self.max_abs, sums.max_abs, |_, error| error.abs()),
+            max_rel: largest(self.max_rel, sums.max_rel, relative),
+            ..Self::default()
+        };
+        // What becomes too small when it is squared shows in the sum, unless the sum is far above it.
+        let is_sound = |sum: f64| sum.is_finite() && sum >= SOUND;
+        let is_plain = is_sound(sums.squared_source)
+            && is_sound(sums.squared_result)
+            && (is_sound(sums.squared_error) || sums.max_abs == 0.0);
+        if is_plain {
+            next.take(&sums, [0; 3]);
+        } else {
+            let exponents = block.exponents();
+            next.take(&block.sums(exponents), exponents);
+        }
+        self.append(&next);
+    }
+
+    /// Takes the sums of a block whose sources, results and errors were divided by these powers of two.
+    fn take(&mut self, sums: &Sums, [source, result, error]: [i32; 3]) {
+        self.error = UnboundedSum::new(sums.error, error);
+        self.squared_error = UnboundedSum::new(sums.squared_error, 2 * error);
+        self.squared_source = UnboundedSum::new(sums.squared_source, 2 * source);
+        self.squared_result = UnboundedSum::new(sums.squared_result, 2 * result);
+        self.product = UnboundedSum::new(sums.product, source + result);
+    }
+
+    /// Takes what elements behind these add up to.
+    pub(crate) fn append(&mut self, next: &Self) {
+        self.compared += next.compared;
+        self.changed += next.changed;
+        self.error.add(next.error);
+        self.squared_error.add(next.squared_error);
+        self.squared_source.add(next.squared_source);
+        self.squared_result.add(next.squared_result);
+        self.product.add(next.product);
+        self.max_abs.add(next.max_abs);
+        self.max_rel.add(next.max_rel);
+    }
+
+    /// The figures of all that was taken.
+    #[must_use]
+    pub(crate) fn accuracy(&self) -> Accuracy {
+        let Self { squared_source: signal, squared_error: noise, .. } = *self;
+        let lengths = [signal, self.squared_result].map(UnboundedSum::sqrt);
+        let has_length = lengths.iter().all(|length| length.value > 0.0);
+        let lengths = UnboundedSum::new(lengths[0].value * lengths[1].value, lengths[0].exponent + lengths[1].exponent);
+        let sqnr_db = match (self.compared > 0, signal.value > 0.0, noise.value > 0.0) {
+            (true, _, false) => Some(f64::INFINITY),
+            (true, true, true) => {
+                let ratio = UnboundedSum::new(signal.value / noise.value, signal.exponent - noise.exponent);
+                Some(10.0 * ratio.log10())
+            }
+            _ => None,
+        };
+        let compared = UnboundedSum::new(self.compared as f64, 0);
+        Accuracy {
+            is_exact: self.changed == 0,
+            compared: self.compared,
+            max_abs_error: self.max_abs.value,
+            max_abs_error_at: self.max_abs.at,
+            max_rel_error: self.max_rel.value,
+            max_rel_error_at: self.max_rel.at,
+            mean_error: (self.compared > 0).then(|| self.error.over(compared)).filter(|mean| mean.is_finite()),
+            sqnr_db,
+            cosine: has_length.then(|| self.product.over(lengths).clamp(-1.0, 1.0)),
+        }
+    }
+}
+
+/// Sums of squares from here on have lost nothing that counts: the square of a number is right to the last bit from 2^-970
+/// on, and all that are smaller are below the last bit of such a sum.
+const SOUND: f64 = f64::from_bits((1023 - 900) << 52);
+
+#[cfg(test)]
+mod tests {
+    use super::sum::times_power_of_two;
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_their_definitions() {
+        let sources = [1.0, -2.0, 0.0, f64::NAN, 4.0, 1.0];
+        let results = [1.5, -2.0, 0.25, 1.0, 3.0, f64::INFINITY];
+        let mut tally = AccuracyTally::default();
+        tally.add(10, &sources, &results, None);
+        let accuracy = tally.accuracy();
+        assert_eq!((accuracy.compared, accuracy.max_abs_error, accuracy.max_abs_error_at), (4, 1.0, Some(14)));
+        assert_eq!((accuracy.max_rel_error, accuracy.max_rel_error_at), (0.5, Some(10)));
+        assert_eq!(accuracy.mean_error, Some(-0.0625));
+        let (signal, noise) = (1.0 + 4.0 + 16.0, 0.25 + 0.0625 + 1.0);
+        assert_eq!(accuracy.sqnr_db, Some(10.0 * f64::log10(signal / noise)));
+        let (product, length) = (1.5 + 4.0 + 12.0, signal * (2.25 + 4.0 + 0.0625 + 9.0));
+        assert!((accuracy.cosine.unwrap() - product / f64::sqrt(length)).abs() < 1e-15);
+    }
+
+    #[test]
+    fn nothing_lost_has_no_noise() {
+        let mut tally = AccuracyTally::default();
+        tally.add(0, &[0.0, 3.0], &[0.0, 3.0], None);
+        let accuracy = tally.accuracy();
+        assert_eq!((accuracy.max_abs_error, accuracy.max_abs_error_at), (0.0, Some(0)));
+        assert_eq!((accuracy.sqnr_db, accuracy.is_exact), (Some(f64::INFINITY), true));
+        assert_eq!(accuracy.cosine, Some(1.0));
+        assert_eq!(AccuracyTally::default().accuracy().max_abs_error_at, None);
+    }
+
+    #[test]
+    fn the_first_of_equal_errors_is_named_across_blocks() {
+        let sources: Vec<f64> = (0..5000).map(f64::from).collect();
+        let results: Vec<f64> = (0..5000).map(|x| f64::from(x + i32::from(x % 1500 == 700))).collect();
+        let mut whole = AccuracyTally::default();
+        whole.add(0, &sources, &results, None);
+        let mut parts = AccuracyTally::default();
+        for start in (0..5000).step_by(2 * BLOCK) {
+            let end = (start + 2 * BLOCK).min(5000);
+            let mut part = AccuracyTally::default();
+            part.add(start as u64, &sources[start..end], &results[start..end], None);
+            parts.append(&part);
+        }
+        assert_eq!((whole.accuracy().max_abs_error_at, parts.accuracy().max_abs_error_at), (Some(700), Some(700)));
+        assert_eq!(whole.accuracy().compared, 5000);
+    }
+
+    fn accuracy_of(sources: &[f64], results: &[f64]) -> Accuracy {
+        let mut tally = AccuracyTally::default();
+        tally.add(0, sources, results, None);
+        tally.accuracy()
+    }
+
+    fn assert_near(found: Option<f64>, wanted: f64) {
+        let found = found.unwrap();
+        assert!((found - wanted).abs() <= 1e-12 * wanted.abs(), "{found}, not {wanted}");
+    }
+
+    #[test]
+    fn squares_beyond_float64_leave_the_figures_right() {
+        let accuracy = accuracy_of(&[1e160, 1e160], &[1.0, 1.0]);
+        assert_near(accuracy.cosine, 1.0);
+        assert_near(Some(accuracy.sqnr_db.unwrap() + 1.0), 1.0);
+        assert_near(accuracy_of(&[1e-200, 3e-200], &[1.0, 1.0]).cosine, 4.0 / 20_f64.sqrt());
+        // Results are right whatever the power of two, down to subnormal numbers, which are exact here.
+        let (sources, results) = ([3.0, -5.0, 7.0, 1.0], [3.5, -5.0, 6.0, 1.0]);
+        let plain = accuracy_of(&sources, &results);
+        for exponent in (-1070..=1020).step_by(10) {
+            let scaled = [sources, results].map(|values| values.map(|value| times_power_of_two(value, exponent)));
+            let accuracy = accuracy_of(&scaled[0], &scaled[1]);
+            assert_eq!(accuracy.cosine, plain.cosine, "2^{exponent}");
+            assert_near(accuracy.sqnr_db, plain.sqnr_db.unwrap());
+            assert_eq!(accuracy.mean_error, plain.mean_error.map(|mean| times_power_of_two(mean, exponent)));
+        }
+        // Blocks of any size are added up: the small one does not count, and does no harm.
+        let mut sources = vec![1e-300; BLOCK];
+        sources.extend(vec![1e300; BLOCK]);
+        let results = vec![1e300; 2 * BLOCK];
+        assert_near(accuracy_of(&sources, &results).cosine, 0.5_f64.sqrt());
+        assert_near(accuracy_of(&[-1e308, 1e308], &[-1.5e308, 1e308]).mean_error, -0.25e308);
+    }
+
+    #[test]
+    fn errors_beyond_float64_are_infinite_and_read_back() {
+        let accuracy = accuracy_of(&[1e-320, 1.0], &[1.0, 1.0]);
+        assert_eq!((accuracy.max_rel_error, accuracy.max_rel_error_at), (f64::INFINITY, Some(0)));
+        let text = serde_json::to_string(&accuracy).unwrap();
+        assert!(text.contains(r#""max_rel_error":"Infinity""#), "{text}");
+        assert_eq!(serde_json::from_str::<Accuracy>(&text).unwrap(), accuracy);
+        let exact = serde_json::to_string(&accuracy_of(&[1.0], &[1.0])).unwrap();
+        assert!(exact.contains(r#""is_exact":true"#) && exact.contains(r#""sqnr_db":"Infinity""#), "{exact}");
+        let without_signal = accuracy_of(&[0.0], &[1.0]);
+        assert_eq!((without_signal.sqnr_db, without_signal.is_exact), (None, false));
+        assert_eq!(accuracy_of(&[f64::NAN], &[f64::NAN]).sqnr_db, None);
+    }
+
+    #[test]
+    fn only_what_did_not_change_is_exact() {
+        let infinity = f64::INFINITY;
+        assert!(accuracy_of(&[1.0, infinity, f64::NAN, 0.0], &[1.0, infinity, -f64::NAN, -0.0]).is_exact);
+        for changed in [[1.0, 448.0], [f64::NAN, infinity]] {
+            let accuracy = accuracy_of(&[1.0, infinity], &changed);
+            assert!(!accuracy.is_exact && accuracy.max_abs_error == 0.0, "{changed:?}");
+        }
+    }
+}

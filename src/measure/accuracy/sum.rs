@@ -1,0 +1,67 @@
+//! Sums beyond the range of float64.
+
+/// A sum that is `value` times 2 to the power of `exponent`; `value` is 0, or from 1 to below 2 without its sign.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct UnboundedSum {
+    pub(super) value: f64,
+    pub(super) exponent: i32,
+}
+
+impl UnboundedSum {
+    /// A finite value, times 2 to the power of `exponent`.
+    pub(super) fn new(value: f64, exponent: i32) -> Self {
+        if value == 0.0 {
+            return Self::default();
+        }
+        let binade = exponent_of(value);
+        Self { value: times_power_of_two(value, -binade), exponent: exponent + binade }
+    }
+
+    /// As float64 would add it, were its exponents unbounded: what the smaller one loses in being aligned is far below
+    /// the last bit of the sum.
+    pub(super) fn add(&mut self, other: Self) {
+        let (large, small) = match () {
+            () if self.value == 0.0 => (other, *self),
+            () if other.value == 0.0 || self.exponent >= other.exponent => (*self, other),
+            () => (other, *self),
+        };
+        let distance = if small.value == 0.0 { 0 } else { small.exponent - large.exponent };
+        *self = Self::new(large.value + times_power_of_two(small.value, distance), large.exponent);
+    }
+
+    /// The square root of a sum that is not negative.
+    pub(super) fn sqrt(self) -> Self {
+        let odd = self.exponent.rem_euclid(2);
+        Self::new((self.value * f64::from(1 << odd)).sqrt(), (self.exponent - odd) / 2)
+    }
+
+    pub(super) fn over(self, divisor: Self) -> f64 {
+        times_power_of_two(self.value / divisor.value, self.exponent - divisor.exponent)
+    }
+
+    pub(super) fn log10(self) -> f64 {
+        // In the range of float64 the logarithm of the number itself has less to round.
+        let number = times_power_of_two(self.value, self.exponent);
+        let is_normal = number.is_normal();
+        if is_normal { number.log10() } else { self.value.log10() + f64::from(self.exponent) * 2_f64.log10() }
+    }
+}
+
+/// floor(log2|value|) of a finite number that is not zero.
+pub(super) fn exponent_of(value: f64) -> i32 {
+    const MANTISSA: i32 = f64::MANTISSA_DIGITS as i32 - 1;
+    let magnitude = value.abs().to_bits();
+    match (magnitude >> MANTISSA) as i32 {
+        0 => magnitude.ilog2() as i32 - MANTISSA + f64::MIN_EXP - 1,
+        field => field - (f64::MAX_EXP - 1),
+    }
+}
+
+/// `value` times 2 to the power of `exponent`, in steps: no float64 is a power of two beyond its own range.
+pub(super) fn times_power_of_two(value: f64, exponent: i32) -> f64 {
+    const STEP: i32 = 1000;
+    let power = |exponent: i32| f64::from_bits(((exponent + f64::MAX_EXP - 1) as u64) << (f64::MANTISSA_DIGITS - 1));
+    let whole = (exponent / STEP).clamp(-3, 3);
+    let rest = (exponent - whole * STEP).clamp(-STEP, STEP);
+    (0..whole.abs()).fold(value * power(rest), |value, _| value * power(STEP * whole.signum()))
+}

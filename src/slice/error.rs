@@ -1,0 +1,60 @@
+//! Why slices cannot be converted.
+
+use crate::dtype::Dtype;
+use crate::kernel::Malformed;
+use std::fmt;
+
+/// Why slices cannot be converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CastError {
+    /// The slices have different lengths.
+    Lengths {
+        /// Elements of the source.
+        source: usize,
+        /// Elements of the target.
+        target: usize,
+    },
+    /// ONNX Cast has no such pair of types.
+    Unsupported {
+        /// The type of the source.
+        source: Dtype,
+        /// The type of the target.
+        target: Dtype,
+    },
+    /// A byte that holds one float4 or float6 has other bits set.
+    Malformed {
+        /// Which element it is.
+        index: usize,
+    },
+    /// A value is beyond the target's range, and the rules are
+    /// [`OutOfRange::Error`](crate::kernel::OutOfRange::Error).
+    OutOfRange {
+        /// Which element it is.
+        index: usize,
+        /// The type of the target.
+        target: Dtype,
+    },
+}
+
+impl fmt::Display for CastError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lengths { source, target } => {
+                write!(f, "the source has {source} elements and the target has {target}")
+            }
+            Self::Unsupported { source, target } => write!(f, "ONNX Cast cannot convert {source} to {target}"),
+            Self::Malformed { index } => write!(f, "element {index}: {Malformed}"),
+            Self::OutOfRange { index, target } => write!(f, "element {index} is out of range for {target}"),
+        }
+    }
+}
+
+impl std::error::Error for CastError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Malformed { .. } => Some(&Malformed),
+            _ => None,
+        }
+    }
+}

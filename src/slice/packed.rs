@@ -1,0 +1,73 @@
+//! Elements of fewer than 8 bits without gaps.
+
+use super::SubByte;
+use super::sealed::{Run, SealedSource, SealedTarget};
+use crate::kernel::{Counts, Malformed, Storage};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Elements of fewer than 8 bits without gaps, the first in the lowest bits, as ONNX and safetensors store them.
+#[derive(Clone, Copy, Debug)]
+pub struct Packed<'a, E> {
+    bytes: &'a [u8],
+    len: usize,
+    element: PhantomData<E>,
+}
+
+impl<'a, E: SubByte> Packed<'a, E> {
+    /// The first `len` elements in `bytes`; `None` where there are fewer.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], len: usize) -> Option<Self> {
+        Some(Self { bytes: bytes.get(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
+    }
+}
+
+/// As [`Packed`], to be written. Bits beyond the last element become zero.
+#[derive(Debug)]
+pub struct PackedMut<'a, E> {
+    bytes: &'a mut [u8],
+    len: usize,
+    element: PhantomData<E>,
+}
+
+impl<'a, E: SubByte> PackedMut<'a, E> {
+    /// The first `len` elements in `bytes`; `None` where there is no room for them.
+    #[must_use]
+    pub fn new(bytes: &'a mut [u8], len: usize) -> Option<Self> {
+        Some(Self { bytes: bytes.get_mut(..packed_bytes::<E>(len)?)?, len, element: PhantomData })
+    }
+}
+
+fn packed_bytes<E: SubByte>(len: usize) -> Option<usize> {
+    usize::try_from(E::DTYPE.packed_bytes(len as u64)?).ok()
+}
+
+/// The bytes of elements, whose first one starts with a byte.
+fn packed_range<E: SubByte>(range: &Range<usize>) -> Range<usize> {
+    let at = |element| packed_bytes::<E>(element).unwrap_or(usize::MAX);
+    at(range.start)..at(range.end)
+}
+
+impl<E: SubByte> SealedSource for Packed<'_, E> {
+    fn storage(&self) -> Storage {
+        Storage::packed(E::DTYPE)
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.bytes[packed_range::<E>(&range)]
+    }
+}
+
+impl<E: SubByte> SealedTarget for PackedMut<'_, E> {
+    fn storage(&self) -> Storage {
+        Storage::packed(E::DTYPE)
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn fill(&mut self, range: Range<usize>, run: Run) -> Result<Counts, Malformed> {
+        run(&mut self.bytes[packed_range::<E>(&range)])
+    }
+}

@@ -1,0 +1,110 @@
+//! What is in the folder that a conversion is to be written into, and whether it may be.
+
+use super::files::{check_folders, exists, stray_above};
+use super::{END, MANIFEST, Manifest, Start, sum_at};
+use crate::container::sum_of;
+use crate::error::{Error, Kind, Result, Wanted};
+use crate::io::open::Links;
+use crate::io::output::{WORK, check_folder, is_own};
+use crate::text::shorten;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// What is in a folder that is to be written into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FolderState {
+    Nothing,
+    Unfinished,
+    Other,
+}
+
+fn find(folder: &Path) -> Result<FolderState> {
+    let failed = |error: io::Error| Error::io("cannot write into", &error).in_file(folder);
+    let Ok(found) = fs::metadata(folder) else {
+        if exists(folder)? {
+            fs::metadata(folder).map_err(failed)?; // a link that leads nowhere
+        }
+        check_folder(folder)?;
+        return Ok(FolderState::Nothing);
+    };
+    if !found.is_dir() {
+        let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);
+        return Err(error.of(Kind::Taken(Wanted::Any)));
+    }
+    let work = folder.join(WORK);
+    check_folders(&work)?;
+    if exists(&work.join(MANIFEST))? || exists(&work.join(END))? {
+        return Ok(FolderState::Unfinished);
+    }
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        if !is_own(&entry.map_err(failed)?.file_name().to_string_lossy()) {
+            return Ok(FolderState::Other);
+        }
+    }
+    Ok(FolderState::Nothing)
+}
+
+/// Refuses a folder that a run may not write into. Gives whether something else is there, which may be what the run would
+/// write: then it is compared.
+///
+/// # Errors
+/// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
+pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
+    let found = find(folder)?;
+    let (message, kind) = match (found, start) {
+        (FolderState::Unfinished, Start::Anew) => {
+            ("an unfinished conversion is in it", Kind::Unfinished { can_resume: manifest.can_resume() })
+        }
+        (FolderState::Other, Start::Anew) => ("the output exists already", Kind::Exists(Wanted::Folder)),
+        _ => {
+            check_places(folder, manifest)?;
+            return Ok(found == FolderState::Other && start != Start::Replace);
+        }
+    };
+    Err(Error::new(message).of(kind).in_file(folder))
+}
+
+/// Refuses a folder in which something is where a file must go, or a link to a folder elsewhere.
+pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
+    for file in manifest.files() {
+        let path = folder.join(file);
+        let is_taken = fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir());
+        if let Some(stray) = stray_above(folder, &path).or(is_taken.then_some(&path)) {
+            let error = Error::new(format!("is in the way of the output's '{}'", shorten(file))).in_file(stray);
+            return Err(error.remedy("remove it").of(Kind::Taken(Wanted::Folder)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an unfinished conversion is in a folder.
+///
+/// # Errors
+/// When the system does not say.
+pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
+    exists(&folder.join(WORK))
+}
+
+/// Where a folder differs from what a manifest says will be in it, in words: all but the content of shards.
+///
+/// # Errors
+/// When a file cannot be read.
+pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
+    let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
+    let side_files = manifest.side_files.iter().filter(|side| !manifest.texts.contains_key(&side.file));
+    let side_files = side_files.filter_map(|side| Some((&side.file, side.bytes, side.sum?)));
+    for (file, bytes, sum) in side_files.chain(texts) {
+        let path = folder.join(file);
+        if !fs::metadata(&path).is_ok_and(|found| found.len() == bytes)
+            || sum_at(&path, bytes, Links::Follow, 1)? != sum
+        {
+            let what = if exists(&path)? { "holds something else" } else { "is missing" };
+            return Ok(Some(format!("{} {what}", shorten(file))));
+        }
+    }
+    let other = manifest.shards.iter().find(|shard| {
+        !fs::metadata(folder.join(&shard.file)).is_ok_and(|found| found.is_file() && found.len() == shard.bytes)
+    });
+    Ok(other.map(|shard| format!("{} is missing, or has another length", shorten(&shard.file))))
+}
