@@ -12,7 +12,11 @@ use std::path::PathBuf;
     long_about = "Reinterpret the bits of elements as another type of the same width, or print them.
 
 With --to, each input gets an output: its bits are the same, to the last one of a NaN, and so is its shape. With --hex \
-or --bits, tcast prints the elements of one input instead, and --to only says as what.",
+or --bits, tcast prints the elements of one input instead, and --to only says as what.
+
+Of a quantized weight, which is stored as codes and scales, --bits prints what each value is made of: the bits of the code, \
+the number that it is, zero point, scale and global scale, and the value that tcast dequantize writes. With --to or --from, \
+it prints the codes as any other tensor.",
     override_usage = "tcast bitcast [OPTIONS] <INPUT>... --to <DTYPE>
        tcast bitcast [OPTIONS] <INPUT> --hex
        tcast bitcast [OPTIONS] <INPUT> --bits",

@@ -13,7 +13,7 @@ mod logical;
 mod zip;
 
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
-pub(crate) use logical::{LogicalTensor, WeightSource, decode_rows};
+pub(crate) use logical::{LogicalTensor, WeightSource, decode_rows, read_rows};
 pub(crate) use zip::{Piece, Zip};
 
 use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices};

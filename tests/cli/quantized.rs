@@ -104,7 +104,7 @@ fn weights_that_are_incomplete_are_compared_as_they_are_stored_with_a_warning() 
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].starts_with("tcast: warning: a.safetensors: "), "{lines:?}");
-    assert!(lines[0].ends_with("scales are missing: such tensors are compared as they are stored"), "{lines:?}");
+    assert!(lines[0].ends_with(" are missing: such tensors are compared as they are stored"), "{lines:?}");
     bench.run("diff a.safetensors b.safetensors -q").expect(0, "", "");
 }
 
@@ -170,7 +170,7 @@ fn missing_and_orphaned_parts_are_named() {
     };
     let shown = text("inspect q/model-00001-of-00002.safetensors");
     let problems = "problems of quantized weights: the file is a shard, and missing parts may be in other shards\n  \
-                    tensor 'm.weight': holds codes, and their scales are missing";
+                    tensor 'm.weight': holds codes, and their scales ('m.weight_scale_inv') are missing";
     assert!(shown.contains(problems), "{shown}");
     assert!(shown.contains("  m.weight     float8e4m3fn  [130, 136]"), "{shown}");
     bench.write(
@@ -200,4 +200,78 @@ fn statistics_are_those_of_the_values_that_dequantize_writes() {
     let outcome = bench.run("inspect q --stats");
     assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
     assert!(outcome.stdout.contains("\nm.weight decoded to bfloat16\n  min "), "{}", outcome.stdout);
+}
+
+#[test]
+fn the_bits_of_a_weight_are_shown_with_what_makes_its_values() {
+    let bench = Bench::new();
+    let half = 0.5_f32.to_le_bytes();
+    let codes = [0x38, 0x40, 0xb8, 0x7f];
+    let file = shard(&[("w.weight", "F8_E4M3", &[2, 2], &codes), ("w.weight_scale_inv", "F32", &[1, 1], &half)]);
+    bench.write("w.safetensors", &file);
+    let all = "0  0 0111 000  1 * 0.5 = 0.5\n1  0 1000 000  2 * 0.5 = 1\n2  1 0111 000  -1 * 0.5 = -0.5\n\
+               3  0 1111 111  NaN * 0.5 = NaN\n";
+    // It is the only tensor that the model has.
+    bench.run("bitcast w.safetensors --bits").expect(0, all, "");
+    let range = "bitcast w.safetensors --bits --tensor w.weight --range";
+    bench.run(&format!("{range} 1,0..1,2")).expect(0, &all[all.find("2  1").unwrap()..], "");
+    bench.run(&format!("{range} 3")).expect(0, "3  0 1111 111  NaN * 0.5 = NaN\n", "");
+    let outcome = bench.run(&format!("{range} 2,0"));
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
+    assert!(outcome.stderr.contains("tensor 'w.weight': --range goes to [2, 0], and the shape is [2, 2]"));
+    let json = json_of(&bench, &format!("{range} 2 --json"), 0);
+    let element = json!({
+        "index": 2, "bits": "b8", "parts": { "sign": "1", "exponent": "0111", "mantissa": "000" }, "code": "-1",
+        "scale": "0.5", "value": "-0.5", "value_bits": "bf00",
+    });
+    let wanted = json!({
+        "schema": 1, "tensor": "w.weight", "dtype": "bfloat16", "layout": "hf-fp8", "codes": "float8e4m3fn",
+        "shape": [2, 2], "range": [2, 3], "elements": [element],
+    });
+    assert_eq!(json, wanted);
+    // The stored tensors themselves.
+    bench.run("bitcast w.safetensors --hex --tensor w.weight").expect(0, "0  38 40 b8 7f\n", "");
+    bench.run("bitcast w.safetensors --bits --tensor w.weight --to e4m3 --range 2").expect(
+        0,
+        "2  1 0111 000  -1  normal\n",
+        "",
+    );
+    let scale = "0  0 01111110 00000000000000000000000  0.5 = 1*2^-1  normal\n";
+    bench.run("bitcast w.safetensors --bits --tensor w.weight_scale_inv").expect(0, scale, "");
+}
+
+#[test]
+fn zero_points_and_global_scales_are_part_of_the_bits() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("p")).unwrap();
+    let config = r#"{"dtype": "float32", "quantization_config": {"quant_method": "compressed-tensors",
+        "format": "pack-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4,
+        "type": "int", "strategy": "channel", "symmetric": false, "dynamic": false}}}, "ignore": []}}"#;
+    bench.write("p/config.json", config.as_bytes());
+    let shape: Vec<u8> = [1_i64, 8].iter().flat_map(|length| length.to_le_bytes()).collect();
+    let (words, scale, zero) = (0x7654_3210_u32.to_le_bytes(), 0.5_f32.to_le_bytes(), 3_i32.to_le_bytes());
+    let file = shard(&[
+        ("w.weight_packed", "I32", &[1, 1], &words),
+        ("w.weight_scale", "F32", &[1, 1], &scale),
+        ("w.weight_shape", "I64", &[2], &shape),
+        ("w.weight_zero_point", "I32", &[1, 1], &zero),
+    ]);
+    bench.write("p/model.safetensors", &file);
+    let rows = "1  0001  (1 - 3) * 0.5 = -1\n2  0010  (2 - 3) * 0.5 = -0.5\n";
+    bench.run("bitcast p --bits --tensor w.weight --range 0,1..0,3").expect(0, rows, "");
+    let json = json_of(&bench, "bitcast p --bits --tensor w.weight --range 7 --json", 0);
+    let keys = ["bits", "code", "zero_point", "scale", "value"].map(|key| json["elements"][0][key].clone());
+    assert_eq!((keys, &json["codes"]), (["7", "7", "3", "0.5", "2"].map(|text| json!(text)), &json!("uint4")));
+    let inspected = json_of(&bench, "inspect p --json", 0);
+    assert_eq!(inspected["tensors"][0]["name"], "w.weight");
+    // NVFP4 divides the scale by the global scale.
+    let (codes, scales, global) = ([0x21; 8], [0x40], 8_f32.to_le_bytes());
+    let file = shard(&[
+        ("w.weight_packed", "U8", &[1, 8], &codes),
+        ("w.weight_scale", "F8_E4M3", &[1, 1], &scales),
+        ("w.weight_global_scale", "F32", &[1], &global),
+    ]);
+    bench.write("n.safetensors", &file);
+    let rows = "0  0 00 1  0.5 * 2 / 8 = 0.125\n1  0 01 0  1 * 2 / 8 = 0.25\n";
+    bench.run("bitcast n.safetensors --bits --range 0..2").expect(0, rows, "");
 }

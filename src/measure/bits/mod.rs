@@ -5,8 +5,10 @@
 //! twice the width, so wherever it is written, its real part comes first. Texts have no code: callers keep them out.
 
 mod render;
+mod weight;
 
 pub use render::{RenderStyle, bits_json, bits_row, hex_json, hex_row};
+pub use weight::{explanation_json, explanation_row};
 
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use crate::kernel::shortest;

@@ -88,13 +88,7 @@ pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyl
         return format!("{index}  {digits}  {what}  {kind}");
     }
     let before = style.index_width + 2 + parts.iter().map(|(_, digits)| digits.len() + 1).sum::<usize>() + 1;
-    let digits = join(
-        parts.into_iter().map(|(part, digits)| {
-            let colour = colour(part);
-            format!("{colour}{digits}{colour:#}")
-        }),
-        " ",
-    );
+    let digits = join(parts.into_iter().map(|(part, digits)| colored(part, &digits, style)), " ");
     // The column narrows where lines would not fit, unless this one does not fit anyway.
     let room = style.width.saturating_sub(before + 2 + kind.len().max(ValueKind::Subnormal.name().len()));
     let column = statement_width(dtype);
@@ -135,7 +129,7 @@ fn number_json(dtype: Dtype, code: u128) -> Value {
     document
 }
 
-fn index(index: u64, style: &RenderStyle) -> String {
+pub(super) fn index(index: u64, style: &RenderStyle) -> String {
     let width = style.index_width;
     if style.is_terminal { format!("{DIM}{index:width$}{DIM:#}") } else { index.to_string() }
 }
@@ -163,6 +157,12 @@ fn statement_width(dtype: Dtype) -> usize {
         Class::Float(_) | Class::Scale if dtype.bits() <= 32 => "-0.0062831868 = -13493041*2^-31".len(),
         _ => "-0.003141592653589793 = -3622009729038561*2^-60".len(),
     }
+}
+
+/// Digits in the colour of their task, where there are colours.
+pub(super) fn colored(part: BitField, digits: &str, style: &RenderStyle) -> String {
+    let colour = colour(part);
+    if style.is_terminal { format!("{colour}{digits}{colour:#}") } else { digits.to_owned() }
 }
 
 /// Colours that can be read on dark and on light ground.

@@ -1,5 +1,7 @@
 //! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
 
+mod weight;
+
 use super::convert::{job, options, run as convert, selection};
 use super::results::Task;
 use super::{say_which, some_names};
@@ -12,6 +14,7 @@ use crate::kernel::{Kernel, Malformed, Storage};
 use crate::measure::bits::{RenderStyle, bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
+use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{json_text, quoted, shorten};
 use serde_json::{Value, json};
@@ -54,6 +57,12 @@ fn show(args: &BitcastArgs) -> Result<()> {
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // it may be in there
     }
+    if args.bits && args.to.is_none() && args.file.from.is_none() {
+        let model = LogicalCheckpoint::probe(&source);
+        if let Some(found) = weight::find(&model, args.tensor.as_deref()) {
+            return weight::show(args, &model, found);
+        }
+    }
     let in_file = |error: Error| error.in_file(path);
     let (input, tensor) = choose(&source, args.tensor.as_deref()).map_err(in_file)?;
     plan::check_from([tensor], args.file.from).map_err(in_file)?;
@@ -70,7 +79,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     if dtype != storage.dtype {
         bitcast::check(storage.dtype, dtype).map_err(in_tensor)?;
     }
-    let range = range_of(args, tensor).map_err(in_tensor)?;
+    let range = range_of(args, tensor.count, &tensor.shape).map_err(in_tensor)?;
     let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
     match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
@@ -97,12 +106,11 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
 }
 
 /// The elements that are asked for.
-fn range_of(args: &BitcastArgs, tensor: &Tensor) -> Result<Range<u64>> {
+fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>> {
     /// Elements that a message proposes to print.
     const FEW: u64 = 16;
-    let count = tensor.count;
     let Some(range) = &args.range else { return Ok(0..count) };
-    let index = |position: &Position, is_end| index_of(position, &tensor.shape, is_end);
+    let index = |position: &Position, is_end| index_of(position, shape, is_end);
     let start = range.start.as_ref().map_or(Ok(0), |start| index(start, false))?;
     let end = match &range.end {
         _ if range.is_one => start.saturating_add(1),

@@ -1,0 +1,86 @@
+//! Values of quantized weights: the code, and what makes a value of it.
+
+use super::render::{RenderStyle, colored, index};
+use super::{BitField, hex, meaning, parts};
+use crate::dtype::Dtype;
+use crate::kernel::shortest;
+use crate::quant::{CodeKind, Explanation};
+use serde_json::{Map, Value, json};
+
+/// A row: the index, the bits of the code, and the product that the value is: `(11 - 8) * 0.5 = 1.5`.
+#[must_use]
+pub fn explanation_row(
+    codes: CodeKind,
+    target: Dtype,
+    element_index: u64,
+    explanation: &Explanation,
+    style: &RenderStyle,
+) -> String {
+    let bits = fields(codes, explanation.code).into_iter();
+    let bits: Vec<String> = bits.map(|(field, digits)| colored(field, &digits, style)).collect();
+    let number = code(codes, explanation);
+    let number = match explanation.zero_point {
+        Some(zero) => format!("({number} - {})", float(zero.into())),
+        None => number,
+    };
+    let global = match explanation.global_scale {
+        Some((global, true)) => format!(" / {}", float(global.into())),
+        Some((global, false)) => format!(" * {}", float(global.into())),
+        None => String::new(),
+    };
+    let (scale, value) = (float(explanation.scale), meaning(target, explanation.value.into()).value);
+    format!("{}  {}  {number} * {scale}{global} = {value}", index(element_index, style), bits.join(" "))
+}
+
+/// As a row of [`explanation_row`].
+#[must_use]
+pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation: &Explanation) -> Value {
+    let bits = fields(codes, explanation.code);
+    let width: usize = bits.iter().map(|(_, digits)| digits.len()).sum();
+    let parts = bits.into_iter().map(|(field, digits)| (field.name().to_owned(), json!(digits)));
+    let mut value = json!({
+        "index": index,
+        "bits": format!("{:0digits$x}", explanation.code, digits = width.div_ceil(4)),
+        "parts": parts.collect::<Map<_, _>>(),
+        "code": code(codes, explanation),
+        "scale": float(explanation.scale),
+        "value": meaning(target, explanation.value.into()).value,
+        "value_bits": hex(target, explanation.value.into()),
+    });
+    if let Some(zero) = explanation.zero_point {
+        value["zero_point"] = json!(float(zero.into()));
+    }
+    if let Some((global, is_divisor)) = explanation.global_scale {
+        value["global_scale"] = json!(float(global.into()));
+        value["divides_by_global_scale"] = json!(is_divisor);
+    }
+    value
+}
+
+/// The binary digits of a code by their tasks.
+fn fields(codes: CodeKind, code: u8) -> Vec<(BitField, String)> {
+    let digits = |bits: u32| vec![(BitField::Integer, format!("{code:0width$b}", width = bits as usize))];
+    match codes {
+        CodeKind::Dtype(dtype) => parts(dtype, code.into()),
+        CodeKind::Centered(bits) | CodeKind::Shifted(bits) => digits(bits),
+        CodeKind::Map => digits(4),
+    }
+}
+
+/// The number that a code is.
+fn code(codes: CodeKind, explanation: &Explanation) -> String {
+    match codes {
+        CodeKind::Dtype(dtype) => meaning(dtype, explanation.code.into()).value,
+        CodeKind::Centered(_) | CodeKind::Shifted(_) | CodeKind::Map => float(explanation.number.into()),
+    }
+}
+
+/// A number of float32, or a power of two beyond them.
+fn float(number: f64) -> String {
+    match number {
+        _ if number.is_nan() => "NaN".to_owned(),
+        _ if number.is_infinite() => if number > 0.0 { "INF" } else { "-INF" }.to_owned(),
+        _ if number.abs() <= f32::MAX.into() => shortest(number as f32),
+        _ => shortest(number),
+    }
+}
