@@ -6,7 +6,7 @@
 //! * **Elements in memory**: [`cast`] converts a slice of one element type to a slice of another and counts what was
 //!   lost. Where types are known only when the program runs, a [`kernel::Kernel`], made of two [`kernel::Storage`]s and
 //!   the rules of a cast, does the same from bytes to bytes. See below, and `examples/convert_in_memory.rs`.
-//! * **Files**: [`convert`] converts a file in one call, on all cores. Its steps can be taken one by one:
+//! * **Files**: [`convert`](convert()) converts a file in one call, on all cores. Its steps can be taken one by one:
 //!   [`container::open`] reads the headers, [`plan::build`] decides what becomes of each tensor and refuses what cannot
 //!   be, [`engine::run`] converts into an [`io::output::Output`], which takes its name when it is whole. Tensors are
 //!   never held in memory. See `examples/convert_file.rs`.

@@ -1,9 +1,10 @@
 //! The arguments of `tcast dequantize`.
 
-use super::{FileArgs, Size};
+use super::{FileArgs, Size, hanging};
 use crate::dtype::Dtype;
 use crate::job::Partition;
 use crate::kernel::Condition;
+use crate::quant::LAYOUTS;
 use crate::select::{Pattern, Rename};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -22,7 +23,10 @@ config.json. Memory stays flat, whatever the size of the model.",
        tcast dequantize --finish <OUT>",
     after_help = "Example: tcast dequantize llama-fp8
 --help has all flags, the layouts, and more examples.",
-    after_long_help = EXAMPLES
+    after_long_help = format!("Layouts:
+{}
+
+{EXAMPLES}", layouts())
 )]
 pub struct DequantizeArgs {
     /// What is decoded.
@@ -101,13 +105,7 @@ pub struct DequantizeArgs {
 
 const SHARDS: &str = "Folders of shards";
 
-const EXAMPLES: &str = "Layouts:
-  block FP8 of DeepSeek and transformers; compressed-tensors (float, int and pack
-  quantized, NVFP4, MXFP4, MXFP6, MXFP8); ModelOpt (FP8, NVFP4, MXFP4, MXFP8);
-  ComfyUI (scaled_fp8, comfy_quant); MXFP4 of gpt-oss; GPTQ; AWQ; bitsandbytes;
-  quanto with 8 bits.
-
-Examples:
+const EXAMPLES: &str = "Examples:
   tcast dequantize llama-fp8
       writes llama-fp8-bfloat16/, a checkpoint that needs no quantization support
   tcast dequantize llama-fp8 --to f32 -o llama-f32
@@ -122,6 +120,12 @@ Examples:
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
   4 the output exists, 130 interrupted.";
+
+/// The layouts that are decoded, a line each, from the table.
+fn layouts() -> String {
+    let lines = LAYOUTS.iter().map(|layout| hanging(&format!("  {:16} ", layout.name), layout.library));
+    lines.collect::<Vec<_>>().join("\n")
+}
 
 /// How products of codes and scales are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -229,11 +229,16 @@ const SEVERAL_NOTE: &str =
 
 /// Text in the indented lines of a long help, which clap prints as they are.
 fn indented(text: &str) -> String {
+    hanging(" ", text)
+}
+
+/// Text behind a head, in lines that are all indented as the first one is.
+fn hanging(head: &str, text: &str) -> String {
     const COLUMNS: usize = 80;
-    let mut lines = vec![" ".to_owned()];
+    let mut lines = vec![head.to_owned()];
     for word in text.split(' ') {
         if lines.last().is_some_and(|line| line.len() + 1 + word.len() > COLUMNS) {
-            lines.push(" ".to_owned());
+            lines.push(" ".repeat(head.len()));
         }
         if let Some(line) = lines.last_mut() {
             line.extend([" ", word]);

@@ -55,7 +55,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
         });
         print_json(&document)?;
     } else if !args.quiet {
-        let rows: Vec<[String; 2]> = wrong.iter().map(|(name, wrong)| [shorten(name), wrong.to_string()]).collect();
+        let rows: Vec<[String; 2]> = wrong.iter().map(|(name, wrong)| [shorten(name), (*wrong).clone()]).collect();
         let all = lines.len();
         let tensors = counted(all as u64, "tensor");
         let summary = match wrong.len() {

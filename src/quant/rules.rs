@@ -71,10 +71,10 @@ pub enum Ties {
 /// The shapes of stored scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleShape {
-    /// [1] for a tensor, [rows, 1] for rows.
+    /// `[1]` for a tensor, `[rows, 1]` for rows.
     Matrix,
-    /// [] for a tensor, [rows] for rows, [rows / block, 1, columns / block, 1] for blocks.
+    /// `[]` for a tensor, `[rows]` for rows, `[rows / block, 1, columns / block, 1]` for blocks.
     Squeezed,
-    /// [] for a tensor, [rows, 1] for rows.
+    /// `[]` for a tensor, `[rows, 1]` for rows.
     Mixed,
 }

@@ -1,5 +1,5 @@
-//! `man/` is generated from the command line's definition, the table of types in `docs/types.md` from the containers, and checked
-//! in. (`completions/` is not: its scripts ask the program, which carries them.)
+//! `man/` is generated from the command line's definition, the tables of types and of layouts in `docs/`
+//! from those of the source, and checked in. (`completions/` is not: its scripts ask the program, which carries them.)
 //!
 //! `TCAST_REFRESH=1 cargo test --test generated` writes them anew.
 
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tcast::container::CONTAINERS;
 use tcast::dtype::Dtype;
+use tcast::quant::{GroupKind, Groups, LAYOUTS, Layout};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -104,10 +105,36 @@ fn the_table_of_types_is_fresh() {
         });
         table += &row(std::iter::once(dtype.to_string()).chain(stored).collect());
     }
-    let path = "docs/types.md";
+    check_table("docs/types.md", "types x containers", &table);
+}
+
+#[test]
+fn the_table_of_layouts_is_fresh() {
+    let groups = |layout: &Layout| match layout.groups {
+        Groups::Fixed(group) => group_name(group.kind()).to_owned(),
+        Groups::Any(kinds) => kinds.iter().map(|kind| group_name(*kind)).collect::<Vec<_>>().join(", "),
+    };
+    let row = |layout: &Layout| format!("| `{}` | {} | {} |\n", layout.name, layout.library, groups(layout));
+    let rows: String = LAYOUTS.iter().map(row).collect();
+    let table =
+        format!("| layout | library, and what its config says | elements that share a scale |\n|---|---|---|\n{rows}");
+    check_table("docs/checkpoints.md", "layouts", &table);
+}
+
+fn group_name(kind: GroupKind) -> &'static str {
+    match kind {
+        GroupKind::Tensor => "tensor",
+        GroupKind::Channel => "row",
+        GroupKind::Block => "block",
+        GroupKind::Neighbours => "neighbours in a row",
+    }
+}
+
+/// Checks the table between the comment `<!-- name -->` and the next `<!-- end -->` of a page.
+fn check_table(path: &str, name: &str, table: &str) {
     let page = fs::read_to_string(root().join(path)).unwrap();
-    let (before, rest) = page.split_once("<!-- types x containers -->\n\n").expect("the page has the table");
-    let (_, after) = rest.split_once("\n<!-- end -->").expect("the table has an end");
-    let fresh = format!("{before}<!-- types x containers -->\n\n{table}\n<!-- end -->{after}");
-    check(path, fresh.as_bytes());
+    let mark = format!("<!-- {name} -->\n\n");
+    let (before, rest) = page.split_once(&mark).expect("the page has the table");
+    let (_, after) = rest.split_once("<!-- end -->").expect("the table has an end");
+    check(path, format!("{before}{mark}{table}\n<!-- end -->{after}").as_bytes());
 }
