@@ -16,7 +16,7 @@ pub use side_files::{
 };
 pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
 
-use super::{Input, SHARDS, Tensor, probe as probe_file};
+use super::{Input, SHARDS, Tensor, known_formats, probe as probe_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -247,7 +247,7 @@ fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
     let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
     if names.is_empty() {
         let error = Error::new("is a folder without .safetensors files").in_file(folder);
-        return Err(error.remedy("give a .npy, .npz, .safetensors or .pb file, or a folder of shards"));
+        return Err(error.remedy(format!("give a {} file, or a folder of shards", known_formats())));
     }
     let (shards, broken) = open_shards(folder, names, |error, _| error)?;
     let disagreements = repetitions(shards.iter()).told();
