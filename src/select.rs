@@ -10,7 +10,7 @@ pub(crate) use kept::{GROUPS, KeptReason, protected};
 
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::text::{as_glob, flag_with};
+use crate::text::as_glob;
 use globset::{Glob, GlobMatcher, GlobSet};
 use kept::PROTECTED_SET;
 
@@ -92,11 +92,11 @@ impl std::str::FromStr for Rule {
     }
 }
 
-/// The rule that leaves one tensor as it is, as a shell takes it.
+/// The rule that leaves one tensor as it is.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn rule_to_keep(name: &str) -> String {
-    flag_with("--rule", &format!("{}=keep", as_glob(name)))
+    format!("{}=keep", as_glob(name))
 }
 
 /// `OLD=NEW`: another name for a tensor.
@@ -281,12 +281,11 @@ mod tests {
     fn the_rule_to_keep_a_tensor_names_it_whatever_it_is_called() {
         for name in ["a.weight", "a*", "[!b-c]{d,e}?", r"back\slash\", r"\[\]", "a=b"] {
             let rule = rule_to_keep(name);
-            let rule: Rule = rule.trim_start_matches("--rule ").trim_matches('\'').parse().unwrap();
+            let rule: Rule = rule.parse().unwrap();
             let selection = Selection { rules: vec![rule], ..Selection::default() };
             assert!(selection.rule(name).is_some(), "{name}");
             assert!(selection.rule("another").is_none(), "{name}");
         }
-        assert_eq!(rule_to_keep("it's"), r"--rule 'it'\''s=keep'");
     }
 
     #[test]

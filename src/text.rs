@@ -90,7 +90,8 @@ pub(crate) fn quoted_word(word: &str) -> String {
 /// A flag with its value as a POSIX shell and this program take them: clap takes a value that begins with a dash only
 /// behind an equals sign.
 #[must_use]
-pub(crate) fn flag_with(flag: &str, value: &str) -> String {
+#[doc(hidden)] // for tests
+pub fn flag_with(flag: &str, value: &str) -> String {
     let joint = if value.starts_with('-') { '=' } else { ' ' };
     format!("{flag}{joint}{}", quoted_word(value))
 }

@@ -203,3 +203,69 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
+
+#[test]
+fn modules_below_the_program_know_neither_flags_nor_commands() {
+    const PROGRAM: [&str; 4] = ["main", "commands", "cli", "report"];
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    // A subcommand is a file of `cli`.
+    let subcommands: Vec<String> = files(&source.join("cli")).iter().map(|file| stem(file)).collect();
+    let is_word = |text: &str| text.starts_with(|c: char| c.is_ascii_lowercase() || c == '{');
+    let is_flag = |word: &str| {
+        let word = word.trim_start_matches(['\'', '`', '(']);
+        word == "-o" || word.strip_prefix("--").is_some_and(is_word)
+    };
+    let is_command = |after: &str| {
+        let after = subcommands.iter().find_map(|name| after.strip_prefix(name.as_str()));
+        after.is_some_and(|after| !is_word(after))
+    };
+    let mut seen = 0;
+    for file in files(&source) {
+        let name = name(&file, &source);
+        if PROGRAM.contains(&name.split(['/', '.']).next().unwrap()) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap().lines();
+        let is_code = |line: &&str| !["//", "#["].iter().any(|start| line.trim_start().starts_with(start));
+        let code: Vec<_> = code.filter(is_code).collect();
+        for literal in literals(&code.join("\n")) {
+            let has_flag = literal.split_whitespace().any(is_flag);
+            let has_command = literal.split("tcast ").skip(1).any(is_command);
+            assert!(!has_flag && !has_command, "src/{name}: this belongs in commands/remedies.rs: {literal:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 1000, "{seen}");
+}
+
+/// The string literals of some code, as they are written there.
+fn literals(code: &str) -> Vec<&str> {
+    let mut literals = Vec::new();
+    let mut rest = code;
+    while let Some(at) = rest.find(['"', '\'']) {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        let hashes = before.len() - before.trim_end_matches('#').len();
+        let end = if rest[at..].starts_with('\'') {
+            // A character; a lifetime has no end.
+            let mut chars = after.char_indices().skip(1);
+            let end = if after.starts_with('\\') { after[2..].find('\'').map(|end| end + 2) } else { None };
+            rest =
+                &after[end.or(chars.next().filter(|(_, c)| *c == '\'').map(|(at, _)| at)).map_or(0, |end| end + 1)..];
+            continue;
+        } else if before[..before.len() - hashes].ends_with('r') {
+            after.find(&format!("\"{}", "#".repeat(hashes)))
+        } else {
+            let mut is_escaped = false;
+            after.find(|c| {
+                let is_end = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                is_end
+            })
+        };
+        let end = end.expect("a literal has an end");
+        literals.push(&after[..end]);
+        rest = &after[end + 1..];
+    }
+    literals
+}

@@ -6,7 +6,7 @@ use tcast::dtype::{Class, Dtype};
 use tcast::kernel::{Loss, OutOfRange, Parser, Printer, RoundMode, Rules, Storage, Texts};
 use tcast::operator::cast::Opset;
 use tcast::select::{Pattern, Rename, Rule, Selection, rule_to_keep};
-use tcast::text::{shorten, visible};
+use tcast::text::{flag_with, shorten, visible};
 
 /// Bytes of a pattern at most: they come from the command line, and not from files.
 const PATTERN: usize = 256;
@@ -160,7 +160,7 @@ fn check_argument(text: &str) {
         assert_eq!(again.parse::<Rule>().expect("it was one before").to_string(), again);
     }
     // The rule that messages propose means the tensor that they name.
-    let proposed = rule_to_keep(text);
+    let proposed = flag_with("--rule", &rule_to_keep(text));
     let word = proposed.strip_prefix("--rule").and_then(|word| word.strip_prefix([' ', '='])).expect("it has the flag");
     let rule: Rule = unquoted(word).parse().unwrap_or_else(|error| panic!("{proposed}: {error}"));
     let selection = Selection { rules: vec![rule], ..Selection::default() };

@@ -69,8 +69,15 @@ pub struct DequantizeArgs {
     #[arg(long, value_name = "OLD=NEW", help_heading = "Which weights", hide_short_help = true)]
     pub rename: Vec<Rename>,
 
-    /// Fail, and write nothing, if this happens to a value; repeatable
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Reports", hide_short_help = true)]
+    /// Fail, and write nothing, if one of these happens to a value; repeatable, or separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        value_delimiter = ',',
+        help_heading = "Reports",
+        hide_short_help = true
+    )]
     pub fail_on: Vec<Condition>,
 
     /// Write the report to a file: .html or .json

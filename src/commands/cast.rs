@@ -1,6 +1,6 @@
 //! `tcast cast`: the attributes, then as every conversion.
 
-use super::convert::{job, options, run as convert, selection};
+use super::convert::{condition_names, job, options, run as convert, selection};
 use super::finish;
 use super::results::Task;
 use crate::cli::{CastArgs, ValueArgs};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
-        return finish::run(folder, &args.file);
+        return finish::run("cast", folder, &args.file);
     }
     if args.hash && !args.file.json && args.report.is_none() {
         return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
@@ -102,7 +102,7 @@ fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
         "all": args.all,
         "protect": args.protect,
         "force_codes": args.force_codes,
-        "fail_on": args.values.fail_on.iter().map(|condition| name(condition.to_possible_value())).collect::<Vec<_>>(),
+        "fail_on": condition_names(&args.values.fail_on),
         "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     })
 }

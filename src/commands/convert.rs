@@ -10,9 +10,11 @@ use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job, JobInput, Measures, Publish};
+use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
 use crate::text::quoted;
+use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -134,6 +136,12 @@ pub(super) fn options(to: Option<Dtype>, file: &FileArgs, selection: &Selection,
         options.extend(more);
     }
     options
+}
+
+/// What may not happen to a value, as the arguments have it.
+pub(super) fn condition_names(conditions: &[Condition]) -> Vec<String> {
+    let values = conditions.iter().filter_map(ValueEnum::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect()
 }
 
 fn texts<T: ToString>(items: &[T]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! `tcast dequantize`: finds the quantized weights, then as every conversion.
 
-use super::convert::{job, options, write};
+use super::convert::{condition_names, job, options, write};
 use super::observer::Console;
 use super::results::Task;
 use super::{check_matched, finish, warn};
@@ -21,7 +21,7 @@ use std::time::Instant;
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let start = Instant::now();
     if let Some(folder) = &args.finish {
-        return finish::run(folder, &args.file);
+        return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
     check(args)?;
     let inputs = args.model.as_slice();
@@ -48,6 +48,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let more = json!({
         "arithmetic": name,
         "keep_activation_scales": args.keep_activation_scales,
+        "fail_on": condition_names(&args.fail_on),
         "max_shard_size": args.max_shard_size.map(|size| size.0),
     });
     let chosen = Selection { renames: args.rename.clone(), ..wanted };

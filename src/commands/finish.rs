@@ -1,4 +1,4 @@
-//! `tcast cast --finish`: a folder is put together, and reported on.
+//! `--finish`: a folder is put together, and reported on.
 
 use super::results::already_complete;
 use super::{print_json, tell, threads};
@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use std::time::Instant;
 
-/// Puts a folder together that parts were written into, and reports on all of them.
-pub(super) fn run(path: &Path, args: &FileArgs) -> Result<()> {
+/// Puts a folder together that parts were written into, and reports on all of them. `command` is the subcommand's name.
+pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     let start = Instant::now();
     let finished = job::finish(path, !args.no_sync, threads(args.threads))?;
     let time = Some(start.elapsed());
     let (is_published, report) = match &finished {
         &Finished::Already { bytes, shards } => {
             let (files, options) = (Vec::new(), Value::Object(Map::new()));
-            let (operator, bytes_in, before, is_published) = ("cast", bytes, shards, false);
+            let (operator, bytes_in, before, is_published) = (command, bytes, shards, false);
             (
                 false,
                 Report { operator, input: path, output: path, options, bytes_in, files, before, time, is_published },

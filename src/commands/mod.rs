@@ -15,6 +15,7 @@ mod promote;
 mod remedies;
 mod report_file;
 mod results;
+mod resume;
 mod unmatched;
 
 pub use complete::{VARIABLE as COMPLETE, complete};
@@ -294,6 +295,7 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {
         use crate::io::map;
+        use observer::describe;
         use signal_hook::consts::{
             SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
         };
@@ -312,11 +314,11 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
                 if signal == SIGBUS {
                     tell_error(&map::fault());
                     if let Some(kept) = &interrupt.kept {
-                        tell(&format!("tcast: {kept}"));
+                        tell(&format!("tcast: {}", describe(kept)));
                     }
                     std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
                 }
-                let kept = interrupt.kept.as_deref().unwrap_or("no output was written");
+                let kept = interrupt.kept.as_ref().map_or("no output was written".to_owned(), describe);
                 let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
                 tell(&format!("{line_end}tcast: interrupted, {kept}"));
                 std::process::exit(130);

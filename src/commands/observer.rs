@@ -1,6 +1,7 @@
 //! What a job says on its way, on standard error: warnings and bars.
 
 use super::{tell, tell_error, warn, warn_of_abandoned};
+use crate::io::temporaries::Kept;
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
 use crate::text::{as_glob, flag_with, path_text, shorten};
@@ -15,7 +16,7 @@ impl Observer for Console {
     fn notice(&self, notice: Notice) {
         match notice {
             Notice::Refused(error) => return tell_error(error),
-            Notice::Kept(kept) => return tell(&format!("tcast: {kept}")),
+            Notice::Kept(kept) => return tell(&format!("tcast: {}", describe(kept))),
             _ if self.is_quiet => return,
             _ => {}
         }
@@ -45,6 +46,15 @@ impl Observer for Console {
 impl ShardProgress for Shards {
     fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
         self.shard(what, bytes)
+    }
+}
+
+/// What stays of a run that ends early, and how a later one goes on with it.
+pub(super) fn describe(kept: &Kept) -> String {
+    match kept {
+        Kept::Outputs(what) => what.clone(),
+        Kept::Shards { what, is_part: true } => format!("{what}: the same command goes on"),
+        Kept::Shards { what, is_part: false } => format!("{what}: the same command with --resume goes on"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What helps against an error, in the flags of the program, and its exit code. Modules below `commands` only say what is
 //! wrong, by a [`Kind`].
 
+use super::resume::go_on;
 use crate::error::{Error, Kind, Wanted};
 use crate::text::{as_glob, flag_with, quoted};
 
@@ -23,12 +24,16 @@ pub fn exit_code(error: &Error) -> u8 {
 /// What helps, if anything does.
 #[must_use]
 pub fn remedy(error: &Error) -> Option<String> {
+    if let (Some(again), Some(more)) = (error.remedy_text(), after(error)) {
+        return Some(format!("{again}{more}"));
+    }
     let flags = match error.kind() {
         Kind::Exists(Wanted::Folder) | Kind::Unfinished { can_resume: false } => {
             "add --force to replace it, or name another folder with -o".to_owned()
         }
         Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
         Kind::Unfinished { can_resume: true } => "add --resume to go on with it, or --force to start anew".to_owned(),
+        Kind::Interrupted(work) => go_on(work),
         Kind::Stale => "start anew with --force".to_owned(),
         Kind::Taken(wanted) => elsewhere(wanted),
         Kind::Unnamed(wanted) => named(wanted),
@@ -57,6 +62,15 @@ pub fn remedy(error: &Error) -> Option<String> {
         remedies.sort_by_key(|remedy| *remedy != flags); // the shorter way first
     }
     (!remedies.is_empty()).then(|| remedies.join(", or "))
+}
+
+/// What comes after the remedy that an error has.
+fn after(error: &Error) -> Option<String> {
+    match error.kind() {
+        Kind::Incomplete => Some(", and then --finish".to_owned()),
+        Kind::Inconsistent => Some(format!("; tcast inspect {} shows all that does not fit", quoted(error.path()?))),
+        _ => None,
+    }
 }
 
 /// The flags that leave out what some patterns match, if somebody may want to paste them.

@@ -102,7 +102,11 @@ pub(super) fn show(
     if job.partition.is_some() && !args.dry_run {
         let when = if finished == all { "all are" } else { "when all are" };
         let all = counted(all as u64, "shard");
-        tell(&format!("{finished} of {all} are done; {when}: tcast cast --finish {}", quoted(output)));
+        tell(&format!(
+            "{finished} of {all} are done; {when}: tcast {} --finish {}",
+            job.operator.name(),
+            quoted(output)
+        ));
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Kinds of errors: what a program that calls needs to know to say what helps.
 
+use serde_json::{Map, Value};
 use std::path::PathBuf;
 
 /// What is wrong, with what a remedy depends on. The program turns each kind into an exit code, and into the flags that
@@ -25,6 +26,12 @@ pub enum Kind {
         /// Whether the same command can go on with it.
         can_resume: bool,
     },
+    /// An unfinished conversion is in a folder that should be a checkpoint.
+    Interrupted(Box<InterruptedWork>),
+    /// Parts of a conversion are missing or damaged: it can be finished when they are done again.
+    Incomplete,
+    /// The files of a checkpoint contradict each other.
+    Inconsistent,
     /// What was begun in the folder of the output cannot be continued.
     Stale,
     /// Something else is where the output would be.
@@ -68,4 +75,39 @@ pub enum Wanted {
     Stream,
     /// This file or folder.
     At(PathBuf),
+}
+
+/// An unfinished conversion, as its records describe it. Nobody has checked these.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct InterruptedWork {
+    /// The folder of the output.
+    pub folder: PathBuf,
+    /// The folder in it that holds the work.
+    pub work: PathBuf,
+    /// Whether files of an older checkpoint may be in that.
+    pub has_older: bool,
+    /// How far it is.
+    pub state: WorkState,
+}
+
+/// How far a conversion is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WorkState {
+    /// All shards are done, by this operator.
+    Done(String),
+    /// Some shards are done.
+    Begun {
+        /// The name of the operator.
+        operator: String,
+        /// What is converted.
+        input: PathBuf,
+        /// The options, by their names.
+        options: Map<String, Value>,
+    },
+    /// Its records cannot be read.
+    Unreadable,
+    /// All files are in their places, and the record of that cannot be read.
+    Placed,
 }

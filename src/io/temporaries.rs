@@ -14,11 +14,25 @@ use tempfile::TempPath;
 static TEMPORARIES: Mutex<Temporaries> =
     Mutex::new(Temporaries { paths: Vec::new(), kept: None, runs: 0, is_over: false });
 
+/// What stays of a run that ends early, in a sentence.
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
+    /// Outputs that are complete.
+    Outputs(String),
+    /// Finished shards of a folder, with which a later run goes on.
+    Shards {
+        /// The sentence.
+        what: String,
+        /// Whether they are a part: the same command goes on then, while the whole has to be resumed.
+        is_part: bool,
+    },
+}
+
 pub(super) struct Temporaries {
     /// Files and new folders, each before what is in it.
     paths: Vec<PathBuf>,
-    /// What stays, in a sentence for whoever interrupts.
-    kept: Option<String>,
+    /// What stays.
+    kept: Option<Kept>,
     /// How many runs are under way.
     runs: usize,
     /// The process ends by itself, and no signal is heeded any more.
@@ -35,7 +49,7 @@ impl Temporaries {
     /// Says what an interrupt leaves from now on, if that is something else.
     pub(super) fn keep(&mut self, what: Option<&str>) {
         if let Some(what) = what {
-            self.kept = Some(what.to_owned());
+            self.kept = Some(Kept::Outputs(what.to_owned()));
         }
     }
 
@@ -69,8 +83,8 @@ impl Drop for Run {
 /// An interrupt that is being carried out. As long as it lives nothing is made and nothing takes its name.
 #[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) struct Interrupt {
-    /// What stays, in a sentence.
-    pub(crate) kept: Option<String>,
+    /// What stays.
+    pub(crate) kept: Option<Kept>,
     _temporaries: MutexGuard<'static, Temporaries>,
 }
 
@@ -88,9 +102,8 @@ pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     Some(Interrupt { kept: temporaries.kept.clone(), _temporaries: temporaries })
 }
 
-/// Says what an interrupt leaves, in a sentence; before the first call that is nothing. The folders are left with it, in
-/// the same moment.
-pub(crate) fn keep_at_interrupt(what: String, folders: impl IntoIterator<Item = NewFolder>) {
+/// Says what an interrupt leaves; before the first call that is nothing. The folders are left with it, in the same moment.
+pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = NewFolder>) {
     let mut temporaries = lock();
     for folder in folders {
         temporaries.forget(folder);

@@ -2,6 +2,7 @@
 
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
+use crate::io::temporaries::Kept;
 use crate::progress::Progress;
 use std::path::{Path, PathBuf};
 
@@ -47,5 +48,5 @@ pub(crate) enum Notice<'a> {
     /// One of several inputs is refused, or fails.
     Refused(&'a Error),
     /// What an unfinished conversion leaves behind, and how to continue.
-    Kept(&'a str),
+    Kept(&'a Kept),
 }

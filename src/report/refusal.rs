@@ -4,7 +4,7 @@ use super::{Report, TensorReport};
 use crate::error::{Error, Kind};
 use crate::kernel::{Condition, First, Loss};
 use crate::select::rule_to_keep;
-use crate::text::{counted, shorten};
+use crate::text::{counted, flag_with, shorten};
 
 /// Rules that a remedy spells out.
 const FEW: usize = 8;
@@ -50,7 +50,7 @@ impl Report<'_> {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
             // The one tensor of a format without names is called what its file is.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
-            rule_to_keep(if name.is_empty() { &stem } else { name })
+            flag_with("--rule", &rule_to_keep(if name.is_empty() { &stem } else { name }))
         };
         let rules: Vec<String> = found.iter().take(FEW).map(rule).collect();
         let more = if found.len() > FEW { " and one more for each" } else { "" };

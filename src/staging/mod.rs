@@ -30,6 +30,7 @@ use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{
     Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
 };
+use crate::io::temporaries::Kept;
 use crate::text::{counted, path_text};
 use files::{check_folders, exists, json, read};
 use lock::lock;
@@ -230,8 +231,7 @@ impl Staging {
         let path = folder.join(WORK).join(END);
         let checked = |end: End| end.manifest.check_names().map(|()| end);
         let end = read(&path).and_then(checked);
-        let End { manifest, done } =
-            end.map_err(|error| error.in_file(&path).remedy(checkpoint::without_end(folder)))?;
+        let End { manifest, done } = end.map_err(|error| error.in_file(&path).of(checkpoint::without_end(folder)))?;
         Ok(Self::begun(folder, manifest, Some(done), sync))
     }
 
@@ -293,7 +293,7 @@ impl Staging {
             self.put_in_place(&records)?;
         }
         self.clean_up()?;
-        keep_at_interrupt("the output was complete".to_owned(), []);
+        keep_at_interrupt(Kept::Outputs("the output was complete".to_owned()), []);
         Ok(())
     }
 
@@ -315,29 +315,22 @@ impl Staging {
 
     /// From now on the work stays when the run fails or is interrupted.
     fn keep(&mut self) {
-        let (folder, how) = (path_text(&self.work), self.how_to_go_on());
-        let what = format!("finished shards are kept in {folder}: {how} goes on");
-        keep_at_interrupt(what, self.made.drain(..));
+        let what = format!("finished shards are kept in {}", path_text(&self.work));
+        keep_at_interrupt(Kept::Shards { what, is_part: self.start == Start::Part }, self.made.drain(..));
     }
 
-    fn how_to_go_on(&self) -> &'static str {
-        if self.start == Start::Part { "the same command" } else { "the same command with --resume" }
-    }
-
-    /// What is to be done after a failure, in a sentence. What earlier runs and other parts have done stays, and what
+    /// What stays after a failure. What earlier runs and other parts have done stays, and what
     /// this one has, where the system failed. Where the input or the options are at fault, no resume could end otherwise,
     /// and all that this run has made goes: `None`.
     #[must_use]
-    pub(crate) fn fail(self, error: &Error) -> Option<String> {
+    pub(crate) fn fail(self, error: &Error) -> Option<Kept> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();
         let is_worth = is_worth || self.is_moving().unwrap_or(true);
         if self.start == Start::Part || self.before > 0 || is_worth {
-            let (folder, how) = (path_text(&self.work), self.how_to_go_on());
-            return Some(format!(
-                "{finished} of {} are done and kept in {folder}: {how} goes on",
-                counted(all as u64, "shard")
-            ));
+            let (all, folder) = (counted(all as u64, "shard"), path_text(&self.work));
+            let what = format!("{finished} of {all} are done and kept in {folder}");
+            return Some(Kept::Shards { what, is_part: self.start == Start::Part });
         }
         clear(&self.work);
         let _ = fs::remove_dir_all(&self.work);
@@ -352,7 +345,7 @@ impl Staging {
 fn read_manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join(WORK).join(MANIFEST);
     let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);
-    read(&path).and_then(checked).map_err(|error| error.in_file(&path).remedy(checkpoint::begin_anew(folder)))
+    read(&path).and_then(checked).map_err(|error| error.in_file(&path).of(checkpoint::without_manifest(folder)))
 }
 
 /// Whether earlier runs have done some shards, by their records.

@@ -3,7 +3,7 @@
 use super::Staging;
 use super::files::{is_there, json, read, sum_at};
 use super::manifest::ManifestShard;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::Destination;
 use crate::text::{counted, shorten};
@@ -97,12 +97,12 @@ impl Staging {
                 shorten(first)
             );
             let error = Error::new(message).in_file(&self.folder);
-            return Err(error.remedy("run the parts that are missing again, and then --finish"));
+            return Err(error.remedy("run the parts that are missing again").of(Kind::Incomplete));
         }
         self.add_side_files(None)?;
         for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
-            let remedy = "run one of the parts again, and then --finish";
-            self.check_side_file(side).map_err(|error| error.remedy(remedy))?;
+            let again = |error: Error| error.remedy("run one of the parts again").of(Kind::Incomplete);
+            self.check_side_file(side).map_err(again)?;
         }
         Ok(records)
     }

@@ -121,6 +121,39 @@ fn parts_of_the_work_make_the_folder_of_one_run() {
 }
 
 #[test]
+fn an_unfinished_folder_says_with_which_command_it_goes_on() {
+    let bench = quantized();
+    let line = "dequantize q --arithmetic exact --fail-on infinite,saturated --rename norm.weight=n --to f32 -o out";
+    let part = bench.run(&format!("{line} --part 1/2"));
+    let next = "1 of 2 shards are done; when all are: tcast dequantize --finish 'out'\n";
+    assert!(part.code == Some(0) && part.stdout.is_empty() && part.stderr.ends_with(next), "{part:?}");
+    let q = fs::canonicalize(bench.path("q")).unwrap();
+    let command = format!(
+        "tcast dequantize '{}' --arithmetic 'exact' --fail-on 'infinite,saturated' --rename 'norm.weight=n' --to \
+         'float32' -o 'out' --resume",
+        q.display()
+    );
+    let message = format!("tcast: error: out: an unfinished conversion is in it, in .tcast\n  {command}\n");
+    bench.run("inspect out").expect(1, "", &message);
+    bench.run(line).expect(
+        1,
+        "",
+        "tcast: error: out: an unfinished conversion is in it\n  add --resume to go on with it, or --force to start anew\n",
+    );
+    bench.run(&format!("{line} -q --part 2/2")).expect(0, "", "");
+    let message = "an unfinished conversion is in it, in .tcast\n  tcast dequantize --finish 'out'\n";
+    bench.run("inspect out").expect(1, "", &format!("tcast: error: out: {message}"));
+    let words: Vec<String> = command
+        .replace(&format!("'{}'", q.display()), "q")
+        .split(' ')
+        .skip(1)
+        .map(|word| word.replace('\'', ""))
+        .collect();
+    bench.run(&format!("{} -q", words.join(" "))).expect(0, "", "");
+    assert!(!bench.path("out/.tcast").exists());
+}
+
+#[test]
 fn nan_codes_are_counted_and_can_be_refused() {
     let bench = quantized();
     let codes = vec![0x7f; 130 * 136];

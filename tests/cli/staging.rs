@@ -82,7 +82,7 @@ fn finish_names_what_is_damaged_and_how_it_is_done_again() {
         "",
         &format!(
             "tcast: error: {path}: is damaged: its checksum is wrong\n  run the command of its part, or of all, again: it \
-             does this shard once more; then --finish\n"
+             does this shard once more, and then --finish\n"
         ),
     );
     bench.write(path, &whole);

@@ -14,11 +14,11 @@ pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
 pub use side_files::{
     CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype,
 };
-pub(crate) use unfinished::{StoredPath, begin_anew, without_end};
+pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
 use super::{Input, SHARDS, Tensor, known_formats, probe as probe_file};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
@@ -126,16 +126,15 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
         let move_out = |shard: &Path| format!("move it: mv -n {} {}", quoted(shard), quoted(&folder.join("..")));
-        let remedy = match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
-            (Some(output), _) => format!("tcast wrote one of them; {}", move_out(output)),
-            (None, Some(newest)) => {
-                format!("if the newest one is an output, {}; if not, download the folder again", move_out(newest))
-            }
-            (None, None) => {
-                format!("download the folder again; tcast inspect {} shows all that does not fit", quoted(path))
-            }
-        };
-        return Err(Error::new(&fatal.text).in_file(path).remedy(remedy));
+        let error = Error::new(&fatal.text).in_file(path);
+        return Err(match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
+            (Some(output), _) => error.remedy(format!("tcast wrote one of them; {}", move_out(output))),
+            (None, Some(newest)) => error.remedy(format!(
+                "if the newest one is an output, {}; if not, download the folder again",
+                move_out(newest)
+            )),
+            (None, None) => error.remedy("download the folder again").of(Kind::Inconsistent),
+        });
     }
     Ok(checkpoint)
 }

@@ -1,7 +1,7 @@
 //! Puts a folder together that several runs have written their shares into.
 
 use crate::container::checkpoint;
-use crate::error::Result;
+use crate::error::{Kind, Result};
 use crate::job::outcome::FileReport;
 use crate::staging::{self, Manifest, Staging};
 use serde::de::IgnoredAny;
@@ -47,8 +47,8 @@ pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished
     let staging = Staging::reopen(path, sync)?;
     for shard in &staging.manifest().shards {
         if staging.done::<IgnoredAny>(shard).is_some() {
-            let remedy = "run the command of its part, or of all, again: it does this shard once more; then --finish";
-            staging.verify(shard, threads).map_err(|error| error.remedy(remedy))?;
+            let remedy = "run the command of its part, or of all, again: it does this shard once more";
+            staging.verify(shard, threads).map_err(|error| error.remedy(remedy).of(Kind::Incomplete))?;
         }
     }
     let Manifest { operator, options, input, inputs, shards, .. } = staging.manifest();

@@ -75,11 +75,6 @@ impl<'a> FolderOutput<'a> {
     /// Does the work once more without writing, and compares: a finished conversion is not an error, and anything else is
     /// not taken for one.
     fn compare(mut self, chosen: &[usize], job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
-        let path = self.path.clone();
-        let explain = |error: Error| {
-            let error = error.in_file(&path);
-            error.remedy("add --force to replace it, or name another folder with -o")
-        };
         let there = checkpoint::probe(&self.path)?;
         let other = match other_tensor(&there, &self.plans) {
             None => staging::difference(&self.path, &self.manifest)?,
@@ -96,8 +91,7 @@ impl<'a> FolderOutput<'a> {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Job { threads, measures, .. } = *job;
-            let outcomes = engine::run(plan, &ExistingFile(&file), threads, measures.accuracy, &*progress)
-                .map_err(|error| if error.is_existing() { explain(error) } else { error })?;
+            let outcomes = engine::run(plan, &ExistingFile(&file), threads, measures.accuracy, &*progress)?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
             if measures.hash {

@@ -1,0 +1,89 @@
+//! The commands that go on with an unfinished conversion.
+
+use crate::cli::Cli;
+use crate::error::{InterruptedWork, WorkState};
+use crate::text::{flag_with, quoted};
+use clap::{Command, CommandFactory};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// What helps where an unfinished conversion is found. Its records are as little to be trusted as any file: of the
+/// command, they give words in quotes only, behind subcommands and flags that there are.
+pub(super) fn go_on(InterruptedWork { folder, work, has_older, state, .. }: &InterruptedWork) -> String {
+    let begin_anew = || {
+        let again = "run the tcast command that began it again with --force";
+        if *has_older { again.to_owned() } else { format!("{again}, or rm -r {}", quoted(work)) }
+    };
+    match state {
+        WorkState::Done(operator) => {
+            let name = subcommand(operator).map_or("cast".to_owned(), |found| found.get_name().to_owned());
+            format!("tcast {name} --finish {}", quoted(folder))
+        }
+        WorkState::Begun { operator, input, options } => match command(operator, input, options) {
+            Some(command) => format!("{command} -o {} --resume", quoted(folder)),
+            None => begin_anew(),
+        },
+        WorkState::Unreadable => begin_anew(),
+        WorkState::Placed => {
+            format!(
+                "rm -r {}, and see with tcast inspect {} whether the checkpoint is whole",
+                quoted(work),
+                quoted(folder)
+            )
+        }
+    }
+}
+
+/// A subcommand that can go on with what it began.
+fn subcommand(operator: &str) -> Option<Command> {
+    Cli::command().find_subcommand(operator).filter(|found| has_flag(found, "resume")).cloned()
+}
+
+fn has_flag(subcommand: &Command, name: &str) -> bool {
+    subcommand.get_arguments().any(|argument| argument.get_long() == Some(name))
+}
+
+/// The command that began it, without the output.
+fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option<String> {
+    let subcommand = subcommand(operator)?;
+    let mut words = vec![format!("tcast {} {}", subcommand.get_name(), quoted(input))];
+    for (name, value) in options {
+        // Rules and renames have a flag for each.
+        let flag = name.replace('_', "-");
+        let flag = if has_flag(&subcommand, &flag) { &*flag } else { flag.trim_end_matches('s') };
+        if !has_flag(&subcommand, flag) && !is_default(name, value) {
+            return None;
+        }
+        let flag = format!("--{flag}");
+        let word = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        match (name.as_str(), value) {
+            _ if is_default(name, value) => {}
+            ("saturate", Value::Bool(false)) => words.push("--no-saturate".to_owned()),
+            ("fail_on", Value::Array(items)) => {
+                let losses: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
+                words.push(flag_with(&flag, &losses.join(",")));
+            }
+            (_, Value::Bool(_)) => words.push(flag),
+            ("max_shard_size", bytes) => words.push(flag_with(&flag, &format!("{bytes}B"))),
+            (_, Value::Array(items)) => words.extend(items.iter().map(|item| flag_with(&flag, &word(item)))),
+            (_, value) => words.push(flag_with(&flag, &word(value))),
+        }
+    }
+    Some(words.join(" "))
+}
+
+/// Whether an option has the value that holds where its flag is not given.
+fn is_default(name: &str, value: &Value) -> bool {
+    match (name, value) {
+        ("saturate", value) => *value == Value::Bool(true),
+        (_, Value::Null | Value::Bool(false)) => true,
+        (_, Value::Array(items)) => items.is_empty(),
+        ("round_mode", value) => value == "up",
+        ("out_of_range", value) => value == "wrap",
+        ("arithmetic", value) => value == "library",
+        _ => false,
+    }
+}
