@@ -9,29 +9,29 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// Shorthand for results of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something was refused or failed.
+/// Why an operation was refused or failed.
 ///
-/// Shown as `PATH: tensor 'NAME': what is wrong`. What helps depends on the caller: the [`Kind`] says what is wrong, and
-/// the remedy is advice for every caller.
+/// Shown as `PATH: tensor 'NAME': what is wrong`. The [`Kind`] says what is wrong, so that callers can add what helps
+/// them; the remedy is advice for every caller.
 #[derive(Debug)]
 pub struct Error {
     path: Option<Box<Path>>,
     tensor: Option<Box<str>>,
     option: Option<&'static str>,
     message: Box<str>,
-    /// Boxed, for an error is part of every result.
+    /// Boxed, because every result contains an error.
     kind: Option<Box<Kind>>,
-    /// More of what is wrong, a line each.
+    /// More details, one per line.
     details: Box<[String]>,
     remedy: Option<Box<str>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl Error {
-    /// `message` in lower case, without full stop.
+    /// `message` is in lower case and has no full stop.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             path: None,
@@ -72,7 +72,7 @@ impl Error {
     /// An operating system error while doing `what`.
     #[must_use]
     pub fn io(what: &str, error: &io::Error) -> Self {
-        // What the system said, which many callers hold by reference only.
+        // Makes a copy of the system's error, because many callers only have a reference.
         let source = match error.raw_os_error() {
             Some(code) => io::Error::from_raw_os_error(code),
             None => io::Error::new(error.kind(), error.to_string()),
@@ -86,13 +86,13 @@ impl Error {
         Self { source: Some(Box::new(source)), ..self }
     }
 
-    /// Whether the system refused something, which it may not do the next time.
+    /// Whether the system refused something that may succeed the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
         matches!(self.kind(), Kind::System | Kind::NoRoom)
     }
 
-    /// Names the file, unless one is named already; an empty path (a file without a name) says nothing.
+    /// Names the file, unless one is named already; an empty path (a file without a name) is ignored.
     #[must_use]
     pub fn in_file(mut self, path: &Path) -> Self {
         if !path.as_os_str().is_empty() {
@@ -101,7 +101,7 @@ impl Error {
         self
     }
 
-    /// Names the tensor, unless one is named already; an empty name (the one tensor of a .npy) says nothing.
+    /// Names the tensor, unless one is named already; an empty name (the one tensor of a .npy) is ignored.
     #[must_use]
     pub fn in_tensor(mut self, name: &str) -> Self {
         if !name.is_empty() {
@@ -110,19 +110,19 @@ impl Error {
         self
     }
 
-    /// Names an option that is not needed, and keeps the work from being done; as `snake_case`.
+    /// Names an option, in `snake_case`, that is not needed and prevents the work.
     #[must_use]
     pub(crate) fn without(self, option: &'static str) -> Self {
         Self { option: Some(option), ..self }
     }
 
-    /// An option that could be left out.
+    /// An option that could be omitted.
     #[must_use]
     pub fn option(&self) -> Option<&'static str> {
         self.option
     }
 
-    /// More of what is wrong, a line each.
+    /// More details, one per line.
     #[must_use]
     pub(crate) fn with_details(self, details: Vec<String>) -> Self {
         Self { details: details.into(), ..self }
@@ -146,7 +146,7 @@ impl Error {
         self.tensor.as_deref()
     }
 
-    /// What helps, whoever calls; what depends on the caller is a matter of the [`Kind`].
+    /// What helps every caller; the [`Kind`] covers what depends on the caller.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into().into());
@@ -178,7 +178,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// The system's words, without its "(os error 28)" and in lower case as all messages here.
+/// The system's message, without its "(os error 28)" and in lower case like all messages.
 fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

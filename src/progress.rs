@@ -1,4 +1,4 @@
-//! How far the work is.
+//! Progress of a conversion.
 
 #[cfg(feature = "cli")]
 mod terminal;
@@ -9,13 +9,13 @@ pub use terminal::Bar;
 #[cfg(feature = "cli")]
 pub(crate) use terminal::{Shards, shown};
 
-/// Told by the engine of every piece of work that is done, from any thread.
+/// The engine calls this for every finished piece of work, from any thread.
 pub trait Progress: Sync {
-    /// So many bytes of input are to be converted in all: `tcast::convert` says so before it starts; what makes a plan
-    /// itself knows it from there.
+    /// So many bytes of input will be converted in total. `tcast::convert` calls this before it starts; a caller that
+    /// makes a plan knows the number from the plan.
     fn begin(&self, _bytes: u64) {}
 
-    /// So many more bytes of input are converted.
+    /// So many more bytes of input have been converted.
     fn advance(&self, bytes: u64);
 }
 

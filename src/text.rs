@@ -1,18 +1,18 @@
-//! How names, paths, sizes and numbers are written for people, shells and JSON.
+//! Text for people, shells and JSON: names, paths, sizes and numbers.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-/// Text with all escaped that is not what it seems: what files and arguments hold never reaches a terminal as a command,
-/// and cannot pass for something else.
+/// Text with every misleading character escaped: what files and arguments contain never reaches a terminal as a
+/// command, and cannot look like something else.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn visible(text: &str) -> String {
     text.chars().map(|c| if is_shown(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 
-/// A path or a file's name as [`visible`] shows text, with the bytes that are no UTF-8 as `\xff`.
+/// A path or file name, escaped like [`visible`], with bytes that are not UTF-8 as `\xff`.
 #[must_use]
 pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
     let bytes = path.as_ref().as_encoded_bytes();
@@ -20,10 +20,10 @@ pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
     bytes.utf8_chunks().map(|chunk| visible(chunk.valid()) + &escaped(chunk.invalid())).collect()
 }
 
-/// Whether a character is shown as it is: none that controls a terminal, ends a line, turns the direction of the text or
-/// takes no room.
+/// Whether a character is shown as it is: it does not control a terminal, end a line, change the direction of the text
+/// or have no width.
 fn is_shown(c: char) -> bool {
-    /// Joiners, selectors of variants, and letters without a shape, which Unicode counts among those that can be printed.
+    /// Joiners, variation selectors, and letters without a shape, which Unicode counts as printable.
     const UNSEEN: [std::ops::RangeInclusive<char>; 7] = [
         '\u{34f}'..='\u{34f}',
         '\u{115f}'..='\u{1160}',
@@ -33,15 +33,15 @@ fn is_shown(c: char) -> bool {
         '\u{ffa0}'..='\u{ffa0}',
         '\u{e0100}'..='\u{e01ef}',
     ];
-    // An accent is printed with the letter before it.
+    // An accent is printed together with the letter before it.
     let is_printed = || c.escape_debug().len() == 1 || ['a', c].iter().collect::<String>().escape_debug().count() == 2;
     c.is_ascii_graphic() || c == ' ' || is_printed() && !UNSEEN.iter().any(|range| range.contains(&c))
 }
 
-/// JSON in which everything is escaped that [`visible`] escapes.
+/// JSON with everything escaped that [`visible`] escapes.
 ///
 /// # Panics
-/// When a key is no string.
+/// When a key is not a string.
 #[must_use]
 pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
     let mut text = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
     String::from_utf8(text).expect("JSON is text")
 }
 
-/// The same, to a writer: as text, a report of a million tensors would take hundreds of megabytes.
+/// Writes the JSON: as text, a report of a million tensors would take hundreds of megabytes.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -73,22 +73,22 @@ pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) 
     value.serialize(&mut serde_json::Serializer::with_formatter(writer, Visible)).map_err(io::Error::from)
 }
 
-/// A path as a POSIX shell takes it, whatever bytes it has.
+/// A path quoted for a POSIX shell, whatever bytes it has.
 #[must_use]
 pub(crate) fn quoted(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
-    // With its folder before it, it is no option.
+    // With its folder in front, it is not an option.
     if bytes.starts_with(b"-") { in_quotes(&[b"./", bytes].concat()) } else { in_quotes(bytes) }
 }
 
-/// A word as a POSIX shell takes it.
+/// A word quoted for a POSIX shell.
 #[must_use]
 pub(crate) fn quoted_word(word: &str) -> String {
     in_quotes(word.as_bytes())
 }
 
-/// A flag with its value as a POSIX shell and this program take them: clap takes a value that begins with a dash only
-/// behind an equals sign.
+/// A flag with its value, quoted for a POSIX shell and for clap, which accepts a value that begins with a dash only
+/// after an equals sign.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn flag_with(flag: &str, value: &str) -> String {
@@ -120,7 +120,7 @@ fn octal(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("\\{byte:03o}"))
 }
 
-/// A name as a pattern that matches it, and where it is not very long nothing else.
+/// A pattern that matches a name, and nothing else unless the name is very long.
 #[must_use]
 pub fn as_glob(name: &str) -> String {
     let escape = |text: &str| globset::escape(text).replace('\\', r"[\]"); // which it leaves out
@@ -131,10 +131,10 @@ pub fn as_glob(name: &str) -> String {
     }
 }
 
-/// Characters at either end of a name that is too long to be shown.
+/// Characters kept at either end of a name that is too long.
 const KEPT: usize = 100;
 
-/// A name as it can be shown: as [`visible`], and the middle of a very long one left out.
+/// A name to show: escaped like [`visible`], and without the middle if it is very long.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn shorten(name: &str) -> String {
@@ -147,7 +147,7 @@ pub fn shorten(name: &str) -> String {
     format!("{}...{}", visible(&head), visible(&tail))
 }
 
-/// A number of bytes in the unit that fits it.
+/// A number of bytes in a suitable unit.
 #[must_use]
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -182,7 +182,7 @@ pub(crate) fn columns<'a, const N: usize>(
     })
 }
 
-/// Characters of the longest text.
+/// The number of characters of the longest text.
 pub(crate) fn width<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(|text| text.chars().count()).max().unwrap_or(0)
 }
@@ -210,7 +210,7 @@ pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
-/// Six significant digits.
+/// A number with six significant digits.
 #[must_use]
 pub(crate) fn brief(value: f64) -> String {
     let magnitude = value.abs();

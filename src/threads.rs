@@ -5,15 +5,15 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Results that may wait for one before them. A thread that is further ahead waits, so that memory stays bounded.
+/// Results that may wait for an earlier one. A thread that is further ahead waits, so that memory stays bounded.
 const AHEAD: u64 = 1024;
 
-/// Does `work` with each item on so many threads, this one among them, and hands the results to `merge` in the order of
-/// the items, until it wants no more. Each thread has a state of its own; the states are returned, in no order.
+/// Calls `work` with each item on so many threads, including this one, and passes the results to `merge` in the order
+/// of the items, until that breaks. Each thread has its own state; the states are returned in no particular order.
 ///
 /// # Errors
-/// When `work` fails: of several errors that of the first item, whatever the number of threads. The results of all items
-/// before it have been merged then.
+/// When `work` fails: the error of the first failing item, whatever the number of threads. The results of all items
+/// before it have been merged by then.
 ///
 /// # Panics
 /// When `work` or `merge` panics.
@@ -36,7 +36,7 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
         state
     };
     let states = std::thread::scope(|scope| {
-        // Where the system gives no more threads, those there are do the work.
+        // If the system gives no more threads, the existing ones do the work.
         let others: Vec<_> =
             (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
         let mine = worker();
@@ -47,7 +47,7 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
     queue.failure.map_or(Ok(states), Err)
 }
 
-/// Does `work` with each number below `count`; a thread takes one at a time. The results are in order.
+/// Calls `work` with each number below `count`, one at a time on each thread. The results are in order.
 ///
 /// # Panics
 /// When `work` panics.
@@ -61,7 +61,7 @@ pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -
     done
 }
 
-/// What is still to be done, and results that wait for one before them.
+/// Items still to be done, and results that wait for an earlier one.
 struct Queue<I, M, R, E> {
     items: I,
     merge: M,
@@ -90,7 +90,7 @@ impl<I: Iterator, M: FnMut(R) -> ControlFlow<()>, R, E> Shared<I, M, R, E> {
 
     fn put(&self, at: u64, result: Result<R, E>) {
         let queue = &mut *self.lock();
-        // Items are handed out in order, and those under way are finished: the first failure is among them.
+        // Items are handed out in order, and those in progress are finished: the first failure is among them.
         queue.is_over |= result.is_err();
         queue.waiting.insert(at, result);
         while queue.failure.is_none()
@@ -117,7 +117,7 @@ impl<I, M, R, E> Shared<I, M, R, E> {
     }
 }
 
-/// Lets the other threads end when one of them panics: they would wait for its result.
+/// Ends the other threads when one panics: they would wait for its result.
 struct StopOnPanic<'a, I, M, R, E>(&'a Shared<I, M, R, E>);
 
 impl<I, M, R, E> Drop for StopOnPanic<'_, I, M, R, E> {
@@ -179,7 +179,7 @@ mod tests {
                 merged.push(item);
                 if item == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            // An error behind it is as little wanted.
+            // A later error must not be reported.
             let fail = |(): &mut (), item: u64| if item > 10 { Err(()) } else { Ok(item) };
             assert_eq!(in_order(threads, 0..100_000, || (), fail, until).map(drop), Ok(()));
             assert!(merged.into_iter().eq(0..=10));

@@ -51,7 +51,7 @@ impl FloatFormat {
 
     /// The code of a positive NaN (quiet, without payload).
     ///
-    /// Formats without NaN give their negative zero, as ONNX's node tests have it.
+    /// Formats without NaN give their negative zero, as ONNX's node tests do.
     #[must_use]
     pub const fn nan(&self) -> u64 {
         match self.specials {
@@ -67,18 +67,18 @@ impl FloatFormat {
         if self.mantissa_bits > other.mantissa_bits || self.min_subnormal_exponent() < other.min_subnormal_exponent() {
             return false;
         }
-        // The largest number by the other's bias and mantissa.
+        // The largest number in the other's bias and mantissa.
         let max = (self.max_finite() as i64) << (other.mantissa_bits - self.mantissa_bits);
         max + (((other.bias - self.bias) as i64) << other.mantissa_bits) <= other.max_finite() as i64
     }
 
-    /// The exponent of the smallest positive number, which is this power of two.
+    /// The exponent of the smallest positive number, a power of two.
     #[must_use]
     pub const fn min_subnormal_exponent(&self) -> i32 {
         1 - self.bias - self.mantissa_bits as i32
     }
 
-    /// The exponent of the smallest positive number that has all digits.
+    /// The exponent of the smallest positive number with full precision.
     #[must_use]
     pub const fn min_normal_exponent(&self) -> i32 {
         1 - self.bias

@@ -1,8 +1,7 @@
 //! The dtype table: one row per element type, and nothing else in the program lists them.
 //!
-//! Canonical names are ONNX's, with `float32` and `float64` for ONNX's `float` and `double`. The types after those
-//! of ONNX are `ml_dtypes`' own: files hold them, and nothing is cast to them.
-//! A new dtype is a row of the table.
+//! Canonical names are ONNX's, with `float32` and `float64` for ONNX's `float` and `double`. The types after those of
+//! ONNX are `ml_dtypes`' own: files can hold them, but nothing is cast to them. A new dtype is a row of the table.
 
 mod float_format;
 mod names;
@@ -60,7 +59,7 @@ const fn float(exponent_bits: u32, mantissa_bits: u32, bias: i32, specials: Spec
 
 use Specials::{Finite, Fn, Fnuz, Ieee};
 
-/// Makes [`Dtype`] and its table of one list, so that no variant is without its row.
+/// Makes [`Dtype`] and its table from one list, so that every variant has a row.
 macro_rules! dtypes {
     ($($variant:ident { name: $name:literal, $($row:tt)* })*) => {
         /// An element type of a tensor.
@@ -127,7 +126,7 @@ impl Dtype {
         self.row().name
     }
 
-    /// The number of ONNX's `TensorProto.DataType`, where ONNX has the type: only then is anything cast to it.
+    /// The number in ONNX's `TensorProto.DataType`, if ONNX has the type: only then can anything be cast to it.
     #[must_use]
     pub fn onnx_number(self) -> Option<u8> {
         self.row().onnx.map(|(number, _)| number)

@@ -1,14 +1,14 @@
-//! Every spelling of a dtype that people type, and what to say of one that is none.
+//! Every accepted spelling of a dtype, and suggestions for those that are not.
 //!
-//! Accepted: ONNX names and numbers (`FLOAT8E4M3FN`, `17`), numpy (`float32`, `f4`, `<i8`), torch
-//! (`torch.float8_e4m3fn`, `half`), safetensors (`F8_E4M3`), `OpenVINO` (`f8e4m3`), `ml_dtypes`, and short
-//! ones (`bf16`, `e4m3`), in any case, with or without `_` and `-`.
+//! Accepted spellings: ONNX names and numbers (`FLOAT8E4M3FN`, `17`), numpy (`float32`, `f4`, `<i8`), torch
+//! (`torch.float8_e4m3fn`, `half`), safetensors (`F8_E4M3`), `OpenVINO` (`f8e4m3`), `ml_dtypes`, and short ones
+//! (`bf16`, `e4m3`), in any case, with or without `_` and `-`.
 //!
-//! Where libraries disagree the reading is: `i8` and `u4` count **bits**, as safetensors, `OpenVINO` and ONNX
-//! have it; numpy's codes, which count bytes, want their byte-order mark (`<i8` is int64). `f4` is numpy's
-//! float32; safetensors' `F4` and the bare `f8` could mean two things each and are refused with both, and so are
-//! `i1` and `u1`, since a byte can hold either. `float8_e4m3` is `ml_dtypes`' type with Inf, which ONNX lacks, while
-//! `F8_E4M3`, `f8e4m3`, `fp8_e4m3` and `e4m3` are what safetensors and `OpenVINO` mean by them: float8e4m3fn.
+//! Where libraries disagree: `i8` and `u4` count **bits**, as in safetensors, `OpenVINO` and ONNX; numpy's codes, which
+//! count bytes, need their byte-order mark (`<i8` is int64). `f4` is numpy's float32. safetensors' `F4` and the bare
+//! `f8` could mean two types each and are refused with both; so are `i1` and `u1`, since a byte can hold either.
+//! `float8_e4m3` is `ml_dtypes`' type with Inf, which ONNX lacks, while `F8_E4M3`, `f8e4m3`, `fp8_e4m3` and `e4m3` are
+//! what safetensors and `OpenVINO` mean by them: float8e4m3fn.
 
 use std::{fmt, str::FromStr};
 
@@ -63,7 +63,7 @@ impl FromStr for Dtype {
     type Err = UnknownDtype;
 
     /// # Errors
-    /// [`UnknownDtype`] when the spelling is none of the accepted ones, or has several meanings.
+    /// [`UnknownDtype`] when the spelling is not accepted, or has several meanings.
     fn from_str(spelling: &str) -> Result<Self, UnknownDtype> {
         let unknown = |candidates, ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, ambiguous };
         // The one clash of two exact names that differ only in case.
@@ -90,8 +90,7 @@ impl FromStr for Dtype {
 }
 
 impl Dtype {
-    /// What people type for it, as their libraries write it: the canonical name first, then ONNX's, safetensors',
-    /// `ml_dtypes`', and short ones.
+    /// Its common spellings: the canonical name first, then those of ONNX, safetensors and `ml_dtypes`, and short ones.
     pub fn spellings(self) -> impl Iterator<Item = &'static str> {
         let row = self.row();
         let names = [Some(row.name), row.onnx.map(|(_, name)| name), safetensors(row), row.ml_dtypes];
@@ -113,7 +112,7 @@ fn plain(lower: &str) -> String {
     name.replace(['_', '-'], "")
 }
 
-/// What to suggest: the types that everything can be cast to.
+/// Types to suggest: those that everything can be cast to.
 fn onnx_rows() -> impl Iterator<Item = &'static DtypeRow> {
     TABLE.iter().filter(|row| row.onnx.is_some())
 }
@@ -124,7 +123,7 @@ fn row_spellings(row: &DtypeRow) -> impl Iterator<Item = String> {
     names.chain(row.aliases.iter().map(|&alias| alias.to_owned())).chain(row.onnx.map(|(number, _)| number.to_string()))
 }
 
-/// For `fp9` and the like, the types of that kind whose width comes nearest.
+/// For `fp9` and the like: the types of that kind whose width is nearest.
 fn near_width(plain: &str) -> Vec<Dtype> {
     let (kind, width) = plain.split_at(plain.find(|c: char| c.is_ascii_digit()).unwrap_or(plain.len()));
     let Ok(width) = width.parse::<u32>() else { return Vec::new() };
@@ -158,7 +157,7 @@ fn near(plain: &str) -> Vec<Dtype> {
     scored.into_iter().map(|(_, dtype)| dtype).collect()
 }
 
-/// How near two names are, from 0 to 1: what the program proposes where a name is misspelled.
+/// How similar two names are, from 0 to 1: the program proposes names for misspelled ones.
 #[cfg(feature = "cli")]
 fn likeness(typed: &str, known: &str) -> f64 {
     strsim::jaro_winkler(typed, known)

@@ -1,10 +1,10 @@
-//! Which types hold all values of which others, from their formats.
+//! Which types hold all values of which others, computed from their formats.
 
 use super::{Class, Dtype, FloatFormat, Specials};
 
-/// What decides whether one set of floats holds another.
+/// What decides whether one set of floats contains another.
 struct Extent {
-    /// Digits after the first.
+    /// Digits after the first one.
     digits: u32,
     /// The exponent of the smallest positive number.
     lowest: i32,
@@ -27,7 +27,7 @@ impl Extent {
         }
     }
 
-    /// Integers as floats: at most so many digits, from 1 up; a signed one reaches a power of two on one side.
+    /// Integers as floats: at most so many digits, from 1 up; a signed type includes a power of two on one side.
     fn of_int(bits: u32, signed: bool) -> Self {
         let digits = bits - 1 - u32::from(signed);
         let fraction = if signed { 0 } else { (1_u128 << 52 >> digits).wrapping_neg() as u64 & ((1 << 52) - 1) };
@@ -35,7 +35,7 @@ impl Extent {
         Self { digits, lowest: 0, highest, has_infinity: false, has_nan: false }
     }
 
-    /// Multiples of the smallest number with at most so many digits, up to the largest: that is all of a float.
+    /// A float type holds the multiples of its smallest number with at most so many digits, up to the largest.
     fn holds(&self, other: &Self) -> bool {
         self.digits >= other.digits
             && self.lowest <= other.lowest
@@ -49,7 +49,7 @@ impl Extent {
 const SCALE: Extent = Extent { digits: 0, lowest: -127, highest: (127, 0), has_infinity: false, has_nan: true };
 
 impl Dtype {
-    /// The type of the real part; of a type that is not complex, the type itself.
+    /// The type of the real part; for a type that is not complex, the type itself.
     #[must_use]
     pub fn part(self) -> Self {
         match self {
@@ -61,7 +61,7 @@ impl Dtype {
 
     /// Whether every value of `other`, Inf and NaN among them, is one of this type's; the sign of a zero is ignored.
     ///
-    /// What is not a number is held by no other type, and an integer type holds no float.
+    /// No other type holds strings, and no integer type holds a float.
     #[must_use]
     pub fn holds(self, other: Self) -> bool {
         match (self.class(), other.class()) {

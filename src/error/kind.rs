@@ -1,4 +1,4 @@
-//! Kinds of errors: what a program that calls needs to know to say what helps.
+//! Kinds of errors: what a caller needs to know to say what helps.
 
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum Kind {
     /// A file is malformed, or a rule forbids the conversion.
     #[default]
     Refused,
-    /// The system refused something, which it may not do the next time.
+    /// The system refused something that may succeed the next time.
     System,
     /// The disk has no room for the output.
     NoRoom,
@@ -23,7 +23,7 @@ pub enum Kind {
     Exists(Wanted),
     /// An unfinished conversion is in the folder of the output.
     Unfinished {
-        /// Whether the same command can go on with it.
+        /// Whether the same command can continue it.
         can_resume: bool,
     },
     /// An unfinished conversion is in a folder that should be a checkpoint.
@@ -32,28 +32,29 @@ pub enum Kind {
     Incomplete,
     /// The files of a checkpoint contradict each other.
     Inconsistent,
-    /// What was begun in the folder of the output cannot be continued.
+    /// The work in the output's folder cannot be continued.
     Stale,
     /// Something else is where the output would be.
     Taken(Wanted),
-    /// The output has no name, or the name of something that it cannot be.
+    /// The output has no name, or a name that it cannot have.
     Unnamed(Wanted),
-    /// The file does not say what its elements are. These types would fit.
+    /// The file does not say what its elements are. These types would be possible.
     Untyped(Box<[&'static str]>),
-    /// The tensor cannot be converted, and could be copied.
+    /// The tensor cannot be converted, but could be copied.
     Unconvertible,
-    /// The tensor holds the codes of a quantized weight, which are no values. These patterns match all codes of the input.
+    /// The tensor holds the codes of a quantized weight, which are not values. These patterns match all codes of the
+    /// input.
     Codes(Box<[String]>),
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
     /// Inputs have no common type that is safe.
     Unsafe {
-        /// What would be converted to which type if it need not be.
+        /// What would be converted to which type.
         conversion: Box<str>,
         /// Whether another type can be chosen for uint64 with a signed integer.
         has_u64_target: bool,
     },
-    /// Several inputs failed, each with an error of its own.
+    /// Several inputs failed, each with its own error.
     Several(Box<[super::Error]>),
 }
 
@@ -69,7 +70,7 @@ pub enum Wanted {
     Folder,
     /// A file, or a folder for several outputs.
     FileOrFolder,
-    /// A folder, or no name: outputs beside their inputs have the type in their names.
+    /// A folder, or no name: an output beside its input has the type in its name.
     FolderOrBeside,
     /// Standard output, or a file.
     Stream,

@@ -11,7 +11,7 @@ use super::storage::{Storage, SubByteLayout};
 use super::tally::count_float32_specials;
 use crate::dtype::{Class, Dtype};
 
-/// A byte that holds one FP4 or FP6 element has bits set above it, so what it means is anyone's guess.
+/// A byte that holds one FP4 or FP6 element has bits set above the element, so its meaning is undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -24,7 +24,7 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 enum Lane {
-    /// The bits themselves, repacked or swapped at the most.
+    /// The bits themselves, at most repacked or swapped.
     Codes,
     Float32(Decode, Encode),
     Float64(Decode, Encode),
@@ -70,7 +70,7 @@ impl Kernel {
         Some(Self { source, target, lane, refused: refuses.then_some(Loss::Wrapped) })
     }
 
-    /// The same bits in another storage: equal dtypes, or dtypes of equal width.
+    /// Copies the bits to another storage: equal dtypes, or dtypes of equal width.
     ///
     /// Returns `None` for unequal widths, for strings, and for a big-endian target.
     #[must_use]
@@ -91,7 +91,7 @@ impl Kernel {
         self.refused
     }
 
-    /// Whether the target's bytes are the source's, so that no kernel need run.
+    /// Whether the target's bytes equal the source's, so that no kernel is needed.
     #[must_use]
     pub fn is_plain_copy(&self) -> bool {
         let same = self.source.is_per_byte() == self.target.is_per_byte() && self.source.swapped_bytes().is_none();
@@ -110,7 +110,7 @@ impl Kernel {
         self.run_on(Isa::chosen(), input, output, count)
     }
 
-    /// As [`Kernel::run`], with one of the instruction sets of [`Isa::available`]: for tests.
+    /// [`Kernel::run`] with one of the instruction sets of [`Isa::available`]: for tests.
     ///
     /// # Errors
     /// As [`Kernel::run`].
@@ -140,7 +140,7 @@ impl Kernel {
                 result.copy_from_slice(input);
                 Counts::default()
             }
-            // Of sources that are exact in float32, and so the lane is the result.
+            // The source is exact in float32, so the lane is the result.
             Lane::Float32(decode, Encode::Float32) => {
                 let (lane, mut counts) = (result.as_chunks_mut().0, Counts::default());
                 decode.fill_float32(input, lane);
@@ -208,16 +208,18 @@ impl Loop for ConversionLoop<'_> {
     }
 }
 
-/// Room for one block in every form that it takes; what is not needed stays empty, for tensors can be tiny.
+/// Buffers for one block in every form that it takes. Buffers that are not needed stay empty, because tensors can be
+/// tiny.
 #[derive(Default)]
 struct Scratch {
     lane: Vec<u8>,
-    /// Source bytes put in order.
+    /// Source bytes in order: unpacked and little endian.
     bytes: Vec<u8>,
     codes: Vec<u8>,
 }
 
-/// A block's source bytes as little endian elements of whole bytes, in `scratch` where they are not so already.
+/// A block's source bytes as little endian elements of whole bytes; converted into `scratch` unless they are so
+/// already.
 #[inline(always)]
 fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: usize) -> Result<&'a [u8], Malformed> {
     let bits = source.dtype.bits();

@@ -1,4 +1,4 @@
-//! What a conversion did to values, counted where it happens.
+//! Counts of what a conversion did to values.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::ops::{AddAssign, Index, IndexMut};
 
 /// A way in which a result can differ from its source.
 ///
-/// With x the source value and y the result, "beyond the range" as the standards judge it: a float target tests x
-/// after rounding it, E8M0 tests x itself. A sign lost with a zero or a NaN, and a NaN's payload, are no loss.
+/// Here x is the source value and y the result; "beyond the range" follows the standards: a float target tests x after
+/// rounding it, E8M0 tests x itself. Losing the sign of a zero or a NaN, or a NaN's payload, is no loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// x, Inf included, lies beyond the target's range and y is the nearest end of that range.
@@ -23,13 +23,12 @@ pub enum Loss {
     Flushed,
     /// x, NaN and Inf included, lies beyond the range of an integer type and y is made of its low bits.
     Wrapped,
-    /// y is not x: every kind above, and every value that was rounded. Of bools, a byte other than 0 and 1 that
-    /// became 1.
+    /// y is not x: every kind above, and every rounded value. For bools, a byte other than 0 and 1 that became 1.
     Inexact,
 }
 
 impl Loss {
-    /// All kinds, in the order in which they are reported.
+    /// All kinds, in the order of reports.
     pub const ALL: [Self; 7] =
         [Self::Saturated, Self::Infinite, Self::Nan, Self::NanLost, Self::Flushed, Self::Wrapped, Self::Inexact];
 
@@ -39,7 +38,7 @@ impl Loss {
         ["saturated", "infinite", "nan", "nan_lost", "flushed", "wrapped", "inexact"][self as usize]
     }
 
-    /// What happened, in words that follow a number of values.
+    /// What happened, as words that follow a number of values.
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -54,19 +53,19 @@ impl Loss {
     }
 }
 
-/// How many values met each [`Loss`], and how many were no finite numbers to begin with. Sums in any order are equal, so
-/// threads add theirs up.
+/// How many values met each [`Loss`], and how many were not finite to begin with. The sum does not depend on the order,
+/// so each thread counts on its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     lost: [u64; Loss::ALL.len()],
-    /// NaNs of the source; what they become is counted apart.
+    /// NaNs in the source; what they become is counted separately.
     pub input_nan: u64,
-    /// Infinite values of the source, likewise.
+    /// Infinite values in the source; what they become is counted separately.
     pub input_infinite: u64,
 }
 
 impl Counts {
-    /// Whether every value came through unchanged.
+    /// Whether every value stayed the same.
     #[must_use]
     pub fn is_lossless(&self) -> bool {
         self.lost.iter().all(|&count| count == 0)
@@ -105,7 +104,7 @@ impl std::iter::Sum for Counts {
     }
 }
 
-/// What can be counted of values: a loss, or what they were before.
+/// What is counted: a loss, or what the source value was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// A way in which results differ from their sources.
@@ -117,7 +116,7 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// All of them, in the order in which they are reported.
+    /// All conditions, in the order of reports.
     pub const ALL: [Self; 9] = [
         Self::Lost(Loss::Saturated),
         Self::Lost(Loss::Infinite),
@@ -140,7 +139,7 @@ impl Condition {
         }
     }
 
-    /// What happened, in words that follow a number of values.
+    /// What happened, as words that follow a number of values.
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
@@ -165,13 +164,13 @@ impl Index<Condition> for Counts {
 /// An element that met a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct First {
-    /// Which it is, counted in row-major order.
+    /// Its index in row-major order.
     pub at: u64,
-    /// What it was and what it became, as text; empty in a report that was read.
+    /// What it was and what it became, as text; empty in a report read from a file.
     pub values: [String; 2],
 }
 
-/// The first element that met each of the conditions that were watched.
+/// The first element that met each watched condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firsts(Vec<(Condition, First)>);
 
@@ -188,7 +187,7 @@ impl Firsts {
         self.0.is_empty()
     }
 
-    /// Takes an element, which counts where none before it is known.
+    /// Adds an element; it counts only if no earlier one is known.
     pub(crate) fn add(&mut self, condition: Condition, first: First) {
         match self.0.iter_mut().find(|(known, _)| *known == condition) {
             Some((_, known)) if known.at <= first.at => {}
@@ -197,12 +196,12 @@ impl Firsts {
         }
     }
 
-    /// Takes those of other elements.
+    /// Adds the first elements of another range.
     pub(crate) fn merge(&mut self, other: Self) {
         other.0.into_iter().for_each(|(condition, first)| self.add(condition, first));
     }
 
-    /// Has elements counted in another way.
+    /// Changes the indices of all elements.
     pub(crate) fn renumber(&mut self, number: impl Fn(u64) -> u64) {
         self.0.iter_mut().for_each(|(_, first)| first.at = number(first.at));
     }

@@ -17,9 +17,9 @@ pub(super) enum Magnitude<'a> {
 }
 
 impl<'a> NumericLiteral<'a> {
-    /// `[+-]`, then digits with at most one point among or around them and perhaps `[eE][+-]` and digits, or `inf`,
-    /// `infinity` or `nan` in any case; spaces, tabs, line feeds, form feeds and carriage returns around it are
-    /// ignored. `None` for all else.
+    /// `[+-]`, then digits with at most one point, and optionally `[eE][+-]` and digits; or `inf`, `infinity` or `nan`
+    /// in any case. Surrounding spaces, tabs, line feeds, form feeds and carriage returns are ignored. `None` for
+    /// everything else.
     pub(super) fn read(text: &'a [u8]) -> Option<Self> {
         let (negative, text) = signed(text.trim_ascii());
         let is = |word: &str| text.eq_ignore_ascii_case(word.as_bytes());
@@ -33,15 +33,15 @@ impl<'a> NumericLiteral<'a> {
     }
 }
 
-/// An exact number that is not negative: 0.d₁d₂d₃... times ten to the power of `point`.
+/// An exact non-negative number: 0.d₁d₂d₃... times ten to the power of `point`.
 ///
-/// The digits are those of the text, `head` before its point and `tail` behind it, without the zeros at either end:
-/// the first and the last are not 0, and zero has none.
+/// The digits are those of the text, `head` before its point and `tail` after it, without leading and trailing zeros;
+/// zero has no digits.
 #[derive(Clone, Copy)]
 pub(super) struct Decimal<'a> {
     head: &'a [u8],
     tail: &'a [u8],
-    /// How many digits stand before the point; beyond the digits there, or before the first, it counts zeros.
+    /// How many digits come before the point; it counts zeros beyond the last digit, or before the first if negative.
     pub(super) point: i64,
 }
 
@@ -84,8 +84,8 @@ impl<'a> Decimal<'a> {
         self.head.iter().chain(self.tail).copied()
     }
 
-    /// The number cut to an integer. What is cut off compares to a half as the third result says, and is nothing
-    /// where that is `None`.
+    /// The number truncated to an integer. The third result says how the rest compares to a half; it is `None` where
+    /// there is no rest.
     pub(super) fn integer(&self) -> (Integer, Option<Ordering>) {
         let before = self.point.clamp(0, self.len() as i64) as usize;
         let mut integer = Integer::default();
@@ -105,7 +105,7 @@ impl<'a> Decimal<'a> {
     }
 }
 
-/// An integer that is not negative, of any size.
+/// A non-negative integer of any size.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Integer {
     /// Its low 64 bits.
@@ -129,7 +129,7 @@ impl Integer {
     }
 }
 
-/// Whether a minus sign stands in front, and the text behind the sign, if any.
+/// Whether a minus sign comes first, and the text after the sign, if any.
 fn signed(text: &[u8]) -> (bool, &[u8]) {
     match text {
         [b'-', rest @ ..] => (true, rest),
@@ -138,13 +138,13 @@ fn signed(text: &[u8]) -> (bool, &[u8]) {
     }
 }
 
-/// The digits in front, and the rest.
+/// The leading digits, and the rest.
 fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// All that follows the `e`. A number too large for 64 bits becomes the largest of them: no text is so long that its
-/// zeros could make up for that.
+/// The digits after the `e`. A number too large for 64 bits becomes the largest of them: no text has enough zeros to
+/// compensate for that.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (negative, text) = signed(text);
     let (number, rest) = digits(text);
@@ -156,7 +156,7 @@ fn exponent(text: &[u8]) -> Option<i64> {
     Some(if negative { -number } else { number })
 }
 
-/// How many zeros stand in front, and the rest.
+/// How many leading zeros there are, and the rest.
 fn without_leading_zeros(digits: &[u8]) -> (i64, &[u8]) {
     let zeros = digits.iter().position(|&digit| digit != b'0').unwrap_or(digits.len());
     (zeros as i64, &digits[zeros..])

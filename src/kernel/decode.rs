@@ -1,8 +1,8 @@
 //! Elements into a lane: every source type into float32, float64 or 64-bit integers.
 //!
-//! The float32 lane is exact for floats of 32 bits and fewer and for integers of 16; wider sources enter it
-//! rounded to odd. The float64 lane is exact but for 64-bit integers, likewise rounded to odd. The integer
-//! lane takes integers only, extended by their own sign.
+//! The float32 lane is exact for floats of 32 bits and fewer and for integers of 16; wider sources enter it rounded to
+//! odd. The float64 lane is exact except for 64-bit integers, which also enter rounded to odd. The integer lane takes
+//! only integers and extends their sign.
 
 use super::lane::{LaneElement, room};
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
@@ -11,14 +11,15 @@ use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 /// How the bytes of a source element become a number.
 pub(super) enum Decode {
     Bool,
-    /// Two's complement or unsigned; 8 bits stand for fewer too, the rest of the byte is ignored.
+    /// Two's complement or unsigned; types of fewer than 8 bits use a byte too, whose other bits are ignored.
     Int {
         bits: u32,
         signed: bool,
     },
     /// E8M0: each code as float32 bits.
     Scale(Box<[u32; 256]>),
-    /// Floats of 8 bits and fewer: likewise, and how codes that are numbers get there without a table.
+    /// Floats of 8 bits and fewer: each code as float32 bits, and constants that widen codes of numbers without a
+    /// table.
     Narrow(Box<[u32; 256]>, Widening),
     Float16(Widening),
     Bfloat16,
@@ -27,7 +28,7 @@ pub(super) enum Decode {
 }
 
 impl Decode {
-    /// `None` for complex and string, which are no numbers in this sense.
+    /// `None` for complex and string, which these lanes do not hold.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
@@ -61,7 +62,7 @@ impl Decode {
         matches!(self, Self::Bool | Self::Int { .. })
     }
 
-    /// The lane is `scratch`, or the source itself where that is float32 already.
+    /// The lane is `scratch`, or the source itself if that is float32 already.
     #[inline(always)]
     pub(super) fn to_float32<'a>(&self, bytes: &'a [u8], count: usize, scratch: &'a mut Vec<u8>) -> &'a [[u8; 4]] {
         if let Self::Float32 = self {
@@ -92,8 +93,8 @@ impl Decode {
         }
     }
 
-    /// The widening of these elements, if they are floats of 8 bits or fewer and all of them numbers. Their float32 have
-    /// zeros in the lower half, so that the upper one is the same number as bfloat16.
+    /// The widening of these elements, if they are floats of 8 bits or fewer and all of them are numbers. The lower
+    /// half of their float32 bits is zero, so the upper half is the same number as bfloat16.
     #[inline(always)]
     pub(super) fn short_numbers(&self, bytes: &[u8]) -> Option<Widening> {
         match self {
@@ -125,7 +126,7 @@ impl Decode {
         lane
     }
 
-    /// Integer sources only: there is no other way into this lane.
+    /// Only integer sources use this lane.
     #[inline(always)]
     pub(super) fn to_integer(&self, bytes: &[u8], lane: &mut [[u8; 8]]) {
         match self {
@@ -143,15 +144,15 @@ fn load<const N: usize, T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], dec
     }
 }
 
-/// As [`load`], from a table: not compiled for the wider instruction sets, whose gathers are slower than one load after
-/// the other on many processors.
+/// [`load`] from a table. It is not compiled for the wider instruction sets, whose gathers are slower than single loads
+/// on many processors.
 #[inline(never)]
 fn look_up<T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; 1]) -> T) {
     load(bytes, lane, decode);
 }
 
-/// A source format of 16 bits or fewer, as the constants that [`Widening::widen`] needs. Loops take a copy of it: of a
-/// constant behind a reference that only some elements need, the compiler makes a gather, at a fifth of the speed.
+/// A source format of 16 bits or fewer, as the constants that [`Widening::widen`] needs. Loops copy it: if a constant
+/// is behind a reference and only some elements need it, the compiler emits a gather, at a fifth of the speed.
 #[derive(Clone, Copy)]
 pub(super) struct Widening {
     /// Mantissa bits of float32 that the source lacks.
@@ -162,10 +163,9 @@ pub(super) struct Widening {
     unit: f32,
     min_normal: u32,
     sign: u32,
-    /// How far left the target's sign bit lies of the source's.
+    /// How many bits the target's sign bit is to the left of the source's.
     sign_shift: u32,
-    /// Codes that are no numbers are at least `special`, once the bits of `flip` are turned over and those that are not in
-    /// `mask` are left out.
+    /// A code that is not a number is at least `special` after xor with `flip` and masking with `mask`.
     mask: u16,
     flip: u16,
     special: u16,
@@ -202,7 +202,7 @@ impl Widening {
         }
     }
 
-    /// Whether one of the codes is infinite or no number.
+    /// Whether any of the codes is infinite or NaN.
     #[inline(always)]
     fn has_special<const N: usize>(&self, bytes: &[u8], code: impl Fn([u8; N]) -> u16) -> bool {
         let is_special = |bytes: &[u8; N]| (code(*bytes) ^ self.flip) & self.mask >= self.special;
@@ -221,7 +221,7 @@ impl Widening {
     }
 }
 
-/// One conversion of all integer types, so that the list of widths stands once.
+/// One conversion for all integer types, so that the list of widths appears once.
 trait FromInteger<T> {
     fn signed(&self, value: i64) -> T;
     fn unsigned(&self, value: u64) -> T;
@@ -303,7 +303,7 @@ fn load_integers<T: LaneElement>(
 fn decode_float16(half: u16, widening: Widening) -> u32 {
     let magnitude = half & 0x7fff;
     let value = widening.widen(half.into());
-    // What has the top exponent there has it here.
+    // The top exponent of float16 becomes the top exponent of float32.
     let special = value + ((255 - 31 - (127 - 15)) << 23);
     let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
     if magnitude < 0x7c00 { value } else { special | quiet }

@@ -1,6 +1,6 @@
-//! Elements out of a lane: every target type from float32, float64 or 64-bit integers, with the counts.
+//! Elements out of a lane: every target type from float32, float64 or 64-bit integers, with counts.
 //!
-//! Targets of 2, 4 and 6 bits come out one in a byte; [`super::pack`] joins them.
+//! Targets of 2, 4 and 6 bits are written one per byte; [`super::pack`] packs them.
 
 use super::counts::{Counts, Loss};
 use super::integer::IntTarget;
@@ -13,7 +13,7 @@ use crate::dtype::{Class, Dtype, Specials};
 pub(super) enum Encode {
     Bool,
     Int(IntTarget),
-    /// Floats of 16 bits and fewer; `bool` tells two-byte codes.
+    /// Floats of 16 bits and fewer; the `bool` says whether codes have two bytes.
     Narrow(Rounding, bool),
     Scale(ScaleTarget),
     Float32,
@@ -23,12 +23,12 @@ pub(super) enum Encode {
 #[derive(Clone, Copy)]
 pub(super) struct ScaleTarget {
     saturate: bool,
-    /// What is added below the exponent before it is cut off: the whole of rounding up and to nearest.
+    /// What is added below the exponent before truncation; it implements rounding up and to nearest.
     bump: u32,
 }
 
 impl Encode {
-    /// From `source` to `dtype`. `None` for complex and string, and for types that ONNX lacks: it has no rules for them.
+    /// From `source` to `dtype`. `None` for complex, string, and types that ONNX lacks, for which it has no rules.
     pub(super) fn new(source: Dtype, dtype: Dtype, rules: Rules) -> Option<Self> {
         dtype.onnx_number()?;
         Some(match dtype.class() {
@@ -67,7 +67,7 @@ impl Encode {
         })
     }
 
-    /// Integer targets of up to 32 bits can come from the float32 lane, wider ones cannot.
+    /// Integer targets of up to 32 bits can use the float32 lane; wider ones cannot.
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
         let mut counts = match self {
@@ -92,7 +92,7 @@ impl Encode {
     pub(super) fn encode_float64(&self, lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
         match self {
             Self::Float32 => float32_from_float64(lane, bytes),
-            // Only sources that are exact in float64 come this way.
+            // Only sources that are exact in float64 reach this.
             Self::Float64 => {
                 let mut counts = store(lane, bytes, |bits: u64, _| bits.to_le_bytes()).counts();
                 count_specials(lane, u64::MAX >> 1, f64::INFINITY.to_bits(), &mut counts);
@@ -133,7 +133,7 @@ impl Encode {
                     } else {
                         (value << shift) >> shift
                     };
-                    // Equal bits are another number where only one side reads the top one as a sign.
+                    // Equal bits are a different number if only one side reads the top bit as a sign.
                     let wrapped = u32::from((kept != value) | (differs & (value >> 63 != 0)));
                     tally.over += wrapped;
                     tally.inexact += wrapped;
@@ -155,7 +155,7 @@ impl Encode {
     }
 }
 
-/// bool -> bool: 0 or 1, by the rule of all other bools. A byte that was neither is another one then.
+/// bool -> bool: 0 or 1, by the rule of all other bools. A byte that was neither counts as changed.
 #[inline(always)]
 pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
     let (mut tally, mut largest) = (BlockTally::default(), 0);
@@ -169,7 +169,7 @@ pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
     tally.counts()
 }
 
-/// float32 -> a float of 16 bits or fewer. Nearly all blocks are in range as a whole, and take half the time.
+/// float32 -> a float of 16 bits or fewer. Nearly all blocks are entirely in range, and take half the time.
 #[inline(always)]
 fn narrow<const N: usize>(
     lane: &[[u8; 4]],
@@ -281,8 +281,8 @@ fn scale(lane: &[[u8; 4]], bytes: &mut [u8], target: ScaleTarget) -> Counts {
         let is_negative = (bits >> 31 != 0) & (magnitude != 0);
         let is_above = magnitude > MAX;
         let is_below = magnitude < MIN;
-        // Below 2^-126 there is no hidden bit: 2^-127 is half of the exponent step, so the mantissa counts
-        // from there, and doubling it gives it the weight it has in the other binades.
+        // Below 2^-126 there is no hidden bit. 2^-127 is half of the exponent step, so the mantissa counts from there;
+        // doubling gives it the weight that it has in the other binades.
         let is_subnormal = magnitude < 1 << 23;
         let aligned = if is_subnormal { (magnitude << 1) & 0x007f_ffff } else { magnitude };
         let code = (aligned + target.bump) >> 23;

@@ -1,9 +1,9 @@
-//! Integers of floats: truncated, or rounded to nearest even where they have 4 bits and fewer.
+//! Floats to integers: truncated, or rounded to nearest even for integers of 4 bits and fewer.
 
 use super::counts::{Counts, Loss};
 use super::tally::{BlockTally, Span, count_specials, store};
 
-/// An integer type of a target, and what becomes of floats beyond it.
+/// An integer target type, and what happens to floats beyond its range.
 #[derive(Clone, Copy)]
 pub(super) struct IntTarget {
     pub(super) bits: u32,
@@ -13,7 +13,7 @@ pub(super) struct IntTarget {
     pub(super) to_nearest: bool,
     /// All bits of an element.
     pub(super) mask: u64,
-    /// The largest magnitudes of a negative and of another number.
+    /// The largest magnitudes of a negative and of a non-negative number.
     pub(super) negative_limit: u64,
     pub(super) positive_limit: u64,
 }
@@ -25,7 +25,7 @@ impl IntTarget {
         Self { bits, signed, saturate, to_nearest: bits < 8, mask, negative_limit, positive_limit }
     }
 
-    /// Targets of up to 32 bits. Nearly all blocks are in range as a whole, and take a fraction of the time.
+    /// Targets of up to 32 bits. Nearly all blocks are entirely in range, and take a fraction of the time.
     #[inline(always)]
     pub(super) fn encode_float32(&self, lane: &[[u8; 4]], bytes: &mut [u8]) -> Counts {
         let in_range = match self.bits {
@@ -56,9 +56,9 @@ impl IntTarget {
         to_nearest: bool,
         code: impl Fn(i32) -> [u8; N],
     ) -> Option<Counts> {
-        /// From here on the last bit of a float32 is worth 1, so adding it rounds to the nearest integer, to even.
+        /// From here on the last bit of a float32 is worth 1, so adding it rounds to the nearest integer, ties to even.
         const ONES: f32 = 8_388_608.0;
-        // What is below 1, or not nearer to it than to 0, becomes 0.
+        // Values below 1, or not nearer to 1 than to 0, become 0.
         let zero = if to_nearest { 0.5_f32.to_bits() } else { 1.0_f32.to_bits() - 1 };
         let (lowest, highest) = (-(self.negative_limit as i64), self.positive_limit as i64);
         let mut span = Span::EMPTY;
@@ -96,7 +96,7 @@ impl IntTarget {
         self.counts(&tally, specials)
     }
 
-    /// The loop has NaN among what is beyond the range.
+    /// The loop counts NaN as out of range.
     fn counts(&self, tally: &BlockTally, specials: Counts) -> Counts {
         let mut counts = tally.counts();
         counts += specials;
@@ -111,7 +111,7 @@ impl IntTarget {
     }
 }
 
-/// A float of one lane -> an integer, in arithmetic as wide as the lane.
+/// A float of one lane -> an integer, with arithmetic of the lane's width.
 macro_rules! int_from_float {
     ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
         #[inline(always)]
@@ -124,8 +124,8 @@ macro_rules! int_from_float {
             let exponent = (magnitude >> $mantissa_bits) as u32;
             let fraction = magnitude & (HIDDEN - 1);
             let mantissa = if exponent == 0 { 0 } else { fraction | HIDDEN }; // a subnormal is next to 0
-            // The value is mantissa * 2^left or mantissa * 2^-right, of which one is 0. Cutting `right` short
-            // changes nothing: the mantissa, and half of the last place, are gone before that.
+            // The value is mantissa * 2^left or mantissa * 2^-right; one of the two shifts is 0. Limiting `right`
+            // changes nothing: mantissa and half of the last place are shifted out before.
             let left = exponent.saturating_sub(UNIT);
             let right = UNIT.saturating_sub(exponent).min($width - 1);
             let whole = mantissa >> right;

@@ -1,12 +1,12 @@
-//! The same loop, compiled for several instruction sets and chosen when it runs.
+//! One loop, compiled for several instruction sets and chosen at run time.
 //!
-//! There is no hand-written vector code: loops have no branch on values, so the compiler vectorises them, and a
-//! wider instruction set only needs to be allowed. Every set gives the same bits; tests force each of them.
+//! There is no hand-written vector code. Loops do not branch on values, so the compiler vectorises them, and a wider
+//! instruction set only has to be enabled. Every set gives the same bits; tests force each of them.
 #![allow(unsafe_code, reason = "a function compiled for an instruction set may only run where the set exists")]
 
 use std::sync::OnceLock;
 
-/// What [`Isa::chosen`] gives, for as long as the process runs.
+/// The result of [`Isa::chosen`], for as long as the process runs.
 static CHOSEN: OnceLock<Isa> = OnceLock::new();
 
 /// An instruction set that the kernels are compiled for.
@@ -27,13 +27,13 @@ impl Isa {
         [Self::Baseline, Self::Avx2, Self::Avx512].into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// The best set that this machine has.
+    /// The best set of this machine.
     #[must_use]
     pub fn best() -> Self {
         [Self::Avx512, Self::Avx2].into_iter().find(|isa| isa.is_available()).unwrap_or(Self::Baseline)
     }
 
-    /// What the set is called in the environment.
+    /// The name of the set in the environment variable.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Isa {
         *CHOSEN.get_or_init(Self::best)
     }
 
-    /// Has kernels run on this set; false if they run on another already, with which it stays then.
+    /// Makes kernels run on this set; returns false if they already run on another, which they then keep.
     #[must_use]
     pub fn choose(self) -> bool {
         *CHOSEN.get_or_init(|| self) == self
@@ -77,16 +77,16 @@ impl Isa {
 
 /// A loop worth compiling for each instruction set.
 pub trait Loop {
-    /// What it gives.
+    /// Its result.
     type Result;
 
-    /// Runs it. The method, and what is to be vectorised in it, must be `#[inline(always)]`: only what is inlined is
-    /// compiled for the instruction set.
+    /// Runs it. This method, and everything in it that is to be vectorised, must be `#[inline(always)]`: only inlined
+    /// code is compiled for the instruction set.
     fn run(self) -> Self::Result;
 }
 
 impl Isa {
-    /// Runs a loop as it is compiled for this instruction set.
+    /// Runs a loop compiled for this instruction set.
     ///
     /// # Panics
     /// When the machine lacks the instruction set.

@@ -1,9 +1,9 @@
-//! Lanes: the widths that numbers have on their way, and room for them.
+//! Lanes: the number types that conversions pass through, and buffers for them.
 
 /// Elements that pass through the lane at a time: the lane, its source and its result fit in 32 KiB.
 pub(super) const BLOCK: usize = 1024;
 
-/// An element of a lane, which is held as little endian bytes: so a source that has the lane's type is the lane.
+/// An element of a lane, held as little endian bytes, so that a source of the lane's type can itself be the lane.
 pub(super) trait LaneElement: Copy {
     type Bytes: Copy;
     fn from_bytes(bytes: Self::Bytes) -> Self;
@@ -30,7 +30,7 @@ lane_element!(u16);
 lane_element!(u32);
 lane_element!(u64);
 
-/// So many bytes of a buffer, which grows where it must.
+/// The first `len` bytes of a buffer, which grows if necessary.
 pub(super) fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
     if buffer.len() < len {
         buffer.resize(len, 0);

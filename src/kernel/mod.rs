@@ -7,32 +7,32 @@
 //! * **float64** to float32, float64 and all integers otherwise;
 //! * **integer** from integers to integers, to bool, and from 64-bit integers to float64.
 //!
-//! Wider sources enter a float lane rounded to odd, so that the encoder's rounding is the only one that shows
-//! (see `round.rs`). A block of 1024 elements is decoded into the lane and encoded out of it while it is in
-//! the first-level cache. The code is written once; `isa.rs` compiles it for several instruction sets.
+//! Wider sources enter a float lane rounded to odd, so that only the encoder's rounding matters (see `round.rs`). A
+//! block of 1024 elements is decoded into the lane and encoded out of it while it is in the first-level cache. The code
+//! is written once; `isa.rs` compiles it for several instruction sets.
 //!
-//! Most blocks hold nothing special: no Inf and no NaN, nothing beyond the target's range. They are converted as if
-//! that were known, in half the steps, and the smallest and largest magnitude show afterwards whether it was true; if
-//! not, the block is converted again by the rules in full. Tests hold the two against the same twin, in blocks of
-//! either kind.
+//! Most blocks hold nothing special: no Inf, no NaN, nothing beyond the target's range. They are converted under that
+//! assumption, in half the steps, and the smallest and largest magnitude show afterwards whether it was right; if not,
+//! the block is converted again by the complete rules. Tests compare both with the same reference implementation, in
+//! blocks of either kind.
 //!
-//! What was tried, in GB of float32 a second for one core with AVX-512 and all counts (`cargo bench --bench kernels`;
-//! ratios hold, figures vary by half with the machine's other work):
+//! What was tried, in GB of float32 per second for one core with AVX-512 and all counts (`cargo bench --bench kernels`;
+//! ratios are stable, absolute values vary by half with other load):
 //!
-//! * Flags of all losses for every element, and two roundings of which one is chosen: 5. This is what is left of it in
-//!   `Rounding::round`, for blocks with something special.
-//! * One rounding by addition (`Rounding::round_in_range`), losses that are rare found by the block's span: 11.
-//! * The source's own bytes as the lane, where it is float32, in place of a copy: 14. Without counts: 16 to 20.
+//! * Flags of all losses for every element, and a choice between two roundings: 5. `Rounding::round` still does this,
+//!   for blocks with something special.
+//! * One rounding by addition (`Rounding::round_in_range`), rare losses found by the block's span: 11.
+//! * The source's own bytes as the lane, where it is float32, instead of a copy: 14. Without counts: 16 to 20.
 //! * A format's constants behind a reference, in a choice between two results: a gather for each vector, a fifth of the
-//!   speed. Loops have copies of them.
+//!   speed. Loops use copies of them.
 //! * Floats of 8 bits to bfloat16 as the upper half of float32, without the encoder: 2.5 times as fast.
-//! * 256-entry tables for sources of 8 bits: half the speed of arithmetic in vectors, and with the gathers that the
-//!   compiler makes of them a quarter.
+//! * 256-entry tables for sources of 8 bits: half the speed of vector arithmetic, and a quarter where the compiler
+//!   emits gathers.
 //! * Saturating `f32 as i32`: not vectorised, a tenth of the speed of adding 2^23.
 //! * SSE4.2 as one more instruction set: 1.4 times the baseline, for machines from before 2013; dropped.
 //!
-//! Text stands outside the lanes: [`Printer`] widens a block and writes its numbers out, [`Parser`] reads decimals
-//! and hands the lanes float64 rounded to odd, so that there too a number is rounded once.
+//! Text does not use the lanes: [`Printer`] widens a block and prints its numbers; [`Parser`] reads decimals and passes
+//! them to the lanes as float64 rounded to odd, so that a number is rounded once there too.
 
 #![allow(
     clippy::inline_always,

@@ -1,22 +1,22 @@
-//! The float64 nearest to a decimal, and on which side of it the decimal lies.
+//! The float64 nearest to a decimal, and on which side of it the decimal is.
 //!
-//! The side is what tells an exact result from a rounded one, and what rounds to odd. Short decimals, nearly all that
-//! there are, take one division of 128 bits. For the others the standard library finds the nearest, and the two are
-//! compared exactly, as integers of whatever size that takes.
+//! The side distinguishes an exact result from a rounded one, and is what rounding to odd needs. Short decimals, nearly
+//! all that occur, take one division of 128 bits. For the others the standard library finds the nearest float64, and
+//! the two are compared exactly, as integers of any size.
 
 use super::decimal::Decimal;
 use std::cmp::Ordering;
 use std::fmt::Write;
 
-/// How many digits of a decimal count.
+/// How many digits of a decimal are significant.
 ///
 /// Float64s, and the numbers halfway between two of them, have at most 768 significant digits. One that is not less
-/// than a decimal's first 800 digits is therefore a multiple of the unit of the 800th, and none lies strictly between
-/// those digits and the same plus one unit. A decimal of more digits does lie there, so that any other in there can
-/// stand for it: its first 800 digits with a 1 behind them.
+/// than a decimal's first 800 digits is therefore a multiple of the unit of the 800th digit, and none lies strictly
+/// between those digits and the same plus one unit. A decimal of more digits does lie there, so any other number in
+/// that interval can replace it: its first 800 digits followed by a 1.
 const KEPT: usize = 800;
 
-/// Room for what a comparison needs, kept from one to the next.
+/// Buffers of a comparison, kept from one to the next.
 #[derive(Default)]
 pub(super) struct NearestScratch {
     spelled: String,
@@ -24,7 +24,7 @@ pub(super) struct NearestScratch {
     right: Natural,
 }
 
-/// A float64 that is not negative (Inf where the decimal is too large), and how the exact number compares to it.
+/// A non-negative float64 (Inf where the decimal is too large), and how the exact number compares to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Nearest {
     pub(super) value: f64,
@@ -37,7 +37,7 @@ impl Nearest {
             return Self { value: 0.0, side: Ordering::Equal };
         }
         // A decimal is at least 10^(point - 1) and less than 10^point: here 1e309, beyond the largest float64, or
-        // 1e-324, below half of the smallest. What passes needs no more than a few thousand bits to compare.
+        // 1e-324, below half of the smallest. The remaining ones need no more than a few thousand bits to compare.
         if decimal.point > 309 {
             return Self { value: f64::INFINITY, side: Ordering::Less };
         }
@@ -57,7 +57,7 @@ impl Nearest {
     fn of_short(digits: u64, power: i32) -> Self {
         let fives = u128::from(5_u64.pow(power.unsigned_abs()));
         let digits = u128::from(digits);
-        // As number * 2^exponent. A quotient of 128 bits and at most 63 has 65 at least, of which 53 are kept.
+        // As number * 2^exponent. A quotient of 128 bits and at most 63 has at least 65, of which 53 are kept.
         let (number, exponent, is_cut) = if power >= 0 {
             (digits * fives, power, false)
         } else {
@@ -72,12 +72,12 @@ impl Nearest {
         let half = 1 << 127;
         let is_up = rest > half || (rest == half && mantissa % 2 == 1);
         let side = if is_up { Ordering::Less } else { rest.cmp(&0) };
-        // The hidden bit adds the last 1 to the exponent field, as does a carry out of the mantissa.
+        // The hidden bit adds the last 1 to the exponent field; a carry out of the mantissa does the same.
         let field = (exponent - shift as i32 + 127 + 1022) as u64;
         Self { value: f64::from_bits((field << 52) + mantissa + u64::from(is_up)), side }
     }
 
-    /// Any decimal that is not zero and not far beyond an end of float64.
+    /// Any decimal that is not zero and not far beyond either end of float64.
     fn of_long(decimal: &Decimal, scratch: &mut NearestScratch) -> Self {
         let NearestScratch { spelled, left, right } = scratch;
         spelled.clear();
@@ -94,7 +94,8 @@ impl Nearest {
         } else if value == f64::INFINITY {
             Ordering::Less
         } else {
-            // digits * 10^power against mantissa * 2^exponent: the fives go where they multiply, then the twos.
+            // digits * 10^power against mantissa * 2^exponent: powers of five go to the side that they multiply, then
+            // powers of two.
             let (mantissa, exponent) = parts(value);
             left.set_digits(&spelled.as_bytes()[..count]);
             right.set(mantissa);
@@ -107,8 +108,8 @@ impl Nearest {
         Self { value, side }
     }
 
-    /// The exact number rounded to odd: cut to the float64 before it, whose last bit is set if anything was cut off.
-    /// A number beyond the largest float64 becomes that one, which is odd, and none but zero becomes zero.
+    /// The exact number rounded to odd: truncated to a float64 whose last bit is set if anything was cut off. A number
+    /// beyond the largest float64 becomes that one, which is odd; only zero becomes zero.
     pub(super) fn to_odd(self) -> f64 {
         let bits = self.value.to_bits();
         f64::from_bits(match self.side {
@@ -128,7 +129,7 @@ fn parts(value: f64) -> (u64, i32) {
     }
 }
 
-/// An integer that is not negative, of any size.
+/// A non-negative integer of any size.
 #[derive(Default)]
 struct Natural {
     /// The lowest 64 bits first; the last is not 0.

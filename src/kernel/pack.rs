@@ -27,7 +27,7 @@ pub(super) fn pack(codes: &[u8], packed: &mut [u8], bits: u32) {
     }
 }
 
-/// `P` bytes hold `C` codes; a short last group is filled up with zeros.
+/// `P` bytes hold `C` codes; a short last group is padded with zeros.
 #[inline(always)]
 fn unpack_groups<const P: usize, const C: usize>(packed: &[u8], codes: &mut [u8], split: impl Fn([u8; P]) -> [u8; C]) {
     let (groups, rest) = packed.as_chunks::<P>();
@@ -36,7 +36,7 @@ fn unpack_groups<const P: usize, const C: usize>(packed: &[u8], codes: &mut [u8]
         *codes = split(*group);
     }
     if !part.is_empty() {
-        // A part of a group can end in a whole one of bytes: 3 codes of 6 bits take all 3.
+        // A partial group can need all bytes of a whole one: 3 codes of 6 bits take all 3.
         let rest = groups.get(whole.len()).map_or(rest, |group| group);
         let mut group = [0; P];
         group[..rest.len()].copy_from_slice(rest);

@@ -1,4 +1,4 @@
-//! Text to numbers: the exact decimal, rounded once by the rule of the target.
+//! Text to numbers: the exact decimal, rounded once by the target's rule.
 
 use super::convert::Kernel;
 use super::counts::{Counts, Loss};
@@ -12,11 +12,11 @@ use super::text::Texts;
 use crate::dtype::{Class, Dtype};
 use std::cmp::Ordering;
 
-/// A conversion from texts to the numbers that they are.
+/// A conversion of texts to the numbers that they spell.
 ///
-/// A number is a decimal with an optional sign, point and exponent, or `INF`, `INFINITY` or `NAN` in any case; for
-/// bool also `true` and `false`. ASCII blanks around it are ignored; all else is no number, an empty text too. A
-/// sign on NaN is kept where the target has one.
+/// A number is a decimal with an optional sign, point and exponent, or `INF`, `INFINITY` or `NAN` in any case; bool
+/// also accepts `true` and `false`. Surrounding ASCII blanks are ignored; everything else, including an empty text, is
+/// not a number. NaN keeps its sign if the target has one.
 pub struct Parser {
     target: Storage,
     staged: Staged,
@@ -25,14 +25,14 @@ pub struct Parser {
     refused: Option<Loss>,
 }
 
-/// What a text becomes first, one element after the other, in a buffer of one block.
+/// What a text becomes first, one element at a time, in a buffer of one block.
 enum Staged {
     /// The nearest float64: the result itself.
     Float64,
-    /// A float64 rounded to odd, for the kernel to round (see `round.rs`). It has 53 bits, of which no other float
-    /// type needs more than 24 and two; bool asks whether it is 0 or 1, which an inexact one never is.
+    /// A float64 rounded to odd, for the kernel to round (see `round.rs`). It has 53 bits, and no other float type
+    /// needs more than 24 and two; bool asks whether it is 0 or 1, which an inexact one never is.
     Odd,
-    /// The target's integer, one in a byte at least.
+    /// The target's integer, at least one byte per element.
     Int(IntTarget),
 }
 
@@ -41,7 +41,7 @@ enum Staged {
 pub struct NotANumber(pub usize);
 
 impl Parser {
-    /// The parser of one type's numbers. `None` for complex, string and a big-endian target.
+    /// The parser for one type. `None` for complex, string and a big-endian target.
     #[must_use]
     pub fn new(target: Storage, rules: &Rules) -> Option<Self> {
         let dtype = target.dtype;
@@ -66,10 +66,10 @@ impl Parser {
         self.refused
     }
 
-    /// Converts all texts into the bytes that as many elements take in the target's storage.
+    /// Converts all texts into the target's storage.
     ///
     /// # Errors
-    /// [`NotANumber`] with the place of the first text that is none; `output` is then partly written.
+    /// [`NotANumber`] with the index of the first text that is not a number; `output` is then partly written.
     ///
     /// # Panics
     /// When `output` is shorter than the elements take.
@@ -92,7 +92,7 @@ impl Parser {
             let output = &mut output[self.target.offset(start)..self.target.offset(end)];
             let finished = self.finish.run(staged, output, end - start);
             let mut finished = finished.expect("neither float64 nor integers can be malformed");
-            // What is infinite there may be a finite number that was too large.
+            // An infinite value here may be a finite number that was too large.
             (finished.input_nan, finished.input_infinite) = (0, 0);
             counts += finished;
         }
@@ -108,7 +108,7 @@ impl Parser {
         }
     }
 
-    /// The staged bits of one number; counts what the kernel that follows cannot see.
+    /// The staged bits of one number; counts what the following kernel cannot see.
     fn convert(&self, number: NumericLiteral, scratch: &mut NearestScratch, counts: &mut Counts) -> u64 {
         counts.input_nan += u64::from(matches!(number.magnitude, Magnitude::Nan));
         counts.input_infinite += u64::from(matches!(number.magnitude, Magnitude::Infinity));
@@ -129,7 +129,7 @@ impl Parser {
     }
 }
 
-/// The bits of an integer element, by the rules that floats of the same value meet.
+/// The bits of an integer element, by the rules for floats of the same value.
 fn integer(negative: bool, magnitude: Magnitude, target: IntTarget, counts: &mut Counts) -> u64 {
     let limit = if negative { target.negative_limit } else { target.positive_limit };
     let (low, is_over, end) = match magnitude {

@@ -1,7 +1,7 @@
 //! Numbers to text: the shortest decimal digits that read back to the same number, without exponent.
 //!
-//! Of two texts that are equally short and equally near to the number, the one with the even last digit counts, as numpy,
-//! Python and ONNX print it; Rust rounds such a number up.
+//! Of two texts that are equally short and equally near to the number, the one with the even last digit is written, as
+//! by numpy, Python and ONNX; Rust rounds such a number up.
 
 use super::convert::{Kernel, Malformed};
 use super::lane::BLOCK;
@@ -12,24 +12,24 @@ use crate::dtype::{Class, Dtype};
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// The rules of a widening, which meets none of the cases that they decide.
+/// Rules for a widening, which never needs them.
 const RULES: Rules =
     Rules { saturate: true, infinity_saturates_fnuz: true, round_mode: RoundMode::Up, out_of_range: OutOfRange::Wrap };
 
-/// A conversion from numbers to their texts.
+/// A conversion of numbers to text.
 ///
-/// Floats are written as the shortest digits that read back to the same float32 (float64 where that is the
-/// source: narrower ones are widened to float32, as `cast.md`, rule 8, has it), never with an exponent, and without
-/// `.0`; then `-0`, `INF`, `-INF` and `NaN`, which shows no sign. Integers are decimal, bool is `1` or `0`.
+/// A float is written as the shortest digits that read back to the same float32 (float64 if that is the source;
+/// narrower types are widened to float32, `cast.md`, rule 8), never with an exponent, and without `.0`; also `-0`,
+/// `INF`, `-INF` and `NaN`, without a sign. Integers are decimal, bool is `1` or `0`.
 pub struct Printer {
     source: Storage,
     widen: Kernel,
-    /// What `widen` gives: Float32, Float64, Int64 or Uint64.
+    /// The result of `widen`: Float32, Float64, Int64 or Uint64.
     wide: Dtype,
 }
 
 impl Printer {
-    /// The printer of one type's numbers. `None` for complex and string.
+    /// The printer for one type. `None` for complex and string.
     #[must_use]
     pub fn new(source: Storage) -> Option<Self> {
         let wide = match source.dtype.class() {
@@ -46,7 +46,7 @@ impl Printer {
     /// Appends the texts of `count` elements.
     ///
     /// # Errors
-    /// [`Malformed`] as [`Kernel::run`]; some texts may have been appended then.
+    /// [`Malformed`] as [`Kernel::run`]; some texts may have been appended by then.
     ///
     /// # Panics
     /// When `input` is shorter than `count` elements take.
@@ -72,7 +72,7 @@ fn each<const N: usize>(bytes: &[u8], print: impl FnMut([u8; N])) {
     bytes.as_chunks().0.iter().copied().for_each(print);
 }
 
-/// A type whose shortest digits count.
+/// A type that decides which digits are the shortest.
 pub(crate) trait Float: Copy + Display + FromStr + PartialEq + Into<f64> {}
 impl Float for f32 {}
 impl Float for f64 {}
@@ -102,12 +102,12 @@ pub(crate) fn shortest(float: impl Float) -> String {
     text
 }
 
-/// The last digit that a float's text should have, where another text is as short and as near and has an even digit
-/// there. `shown` is what Rust shows: the shortest digits that read back, without exponent.
+/// The last digit that a float's text should have, if another text is as short and as near and has an even digit there.
+/// `shown` is Rust's text: the shortest digits that read back, without exponent.
 ///
 /// A float with n binary places has as many decimal places, and from the second on it ends in 25 or 75. It lies halfway
-/// between two texts where these lack its last place only; of the two the even one ends in 2, or in 8. No integer lies
-/// so: its neighbours would be too far away.
+/// between two texts if they lack only its last place; the even one ends in 2 or in 8. This cannot happen to an
+/// integer: its neighbours would be too far away.
 fn even_digit<T: Float>(shown: &[u8], float: T) -> Option<u8> {
     let even = match shown.last()? {
         b'3' => b'2',
@@ -118,7 +118,7 @@ fn even_digit<T: Float>(shown: &[u8], float: T) -> Option<u8> {
     if shown.len() - point != binary_places(float.into()) {
         return None;
     }
-    // Below a power of two floats are closer together: the other text may be that of the next one.
+    // Below a power of two floats are closer together: the other text may belong to the next float.
     let other = [&shown[..shown.len() - 1], &[even]].concat();
     let reads_back = std::str::from_utf8(&other).ok()?.parse().is_ok_and(|other: T| other == float);
     reads_back.then_some(even)

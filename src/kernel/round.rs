@@ -1,13 +1,13 @@
-//! The one rounding: float32 bits to any float format of 16 bits or fewer, to nearest, ties to even.
+//! The only rounding: float32 bits to any float format of 16 bits or fewer, to nearest, ties to even.
 //!
 //! The format is data ([`Rounding`]), the code has no branch on the value, and every shift distance is the same
 //! for all values, so the compiler turns the loop around [`Rounding::round`] into vector code for whatever
 //! instruction set it is compiled for.
 //!
-//! Sources wider than float32 come here *rounded to odd* ([`narrow_to_odd`]): truncated, with the last bit set
-//! when anything was cut off. Rounding such a value to at most 22 significant bits gives what rounding the
-//! original once would have given (Boldo & Melquiond, "When double rounding is odd", 2005), and a value that
-//! was cut can no longer look exact.
+//! Sources wider than float32 arrive *rounded to odd* ([`narrow_to_odd`]): truncated, with the last bit set when
+//! anything was cut off. Rounding such a value to at most 22 significant bits gives what rounding the original once
+//! would have given (Boldo & Melquiond, "When double rounding is odd", 2005), and a truncated value can no longer look
+//! exact.
 
 use crate::dtype::{FloatFormat, Specials};
 
@@ -67,12 +67,12 @@ pub(super) struct Rounding {
     /// How far left the source's sign bit lies of the target's.
     sign_shift: u32,
     sign: u32,
-    /// The code less one, at the most, of a code that takes a sign; `u32::MAX` for all codes.
+    /// One less than the smallest code that takes a sign; `u32::MAX` for all codes.
     signed_codes: u32,
     pub(super) overflow: Overflow,
     pub(super) on_infinity: Overflow,
     pub(super) has_nan: bool,
-    /// Whether all numbers of the source are numbers of the target.
+    /// Whether every number of the source is a number of the target.
     pub(super) is_exact: bool,
 }
 
@@ -129,20 +129,21 @@ impl Rounding {
     }
 
     /// Rounds one float32 whose magnitude is at most `limit`, given as its bits, in half the steps of
-    /// [`Rounding::round`], and gives the same; of the code the lower 16 bits count. The sign of a zero is the source's.
-    /// Whether it is exact comes second. Its range is found out afterwards, for a block of elements: see `Span`.
+    /// [`Rounding::round`] and with the same result. Only the lower 16 bits of the code matter. The sign of a zero is
+    /// the source's. The second result says whether it is exact. Whether a block of elements was in range is checked
+    /// afterwards: see `Span`.
     #[inline(always)]
     pub(super) fn round_in_range(&self, bits: u32) -> (u32, bool) {
         let magnitude = bits & MAGNITUDE;
         // 1. The power of two whose last mantissa bit, in float32, is worth the target's last bit at this magnitude;
-        //    below the smallest normal number, the bit of the subnormals. It is added, so the adder rounds to nearest
+        //    below the smallest normal number, the bit of the subnormals. Adding it makes the adder round to nearest
         //    even, and the low bits of the sum are the mantissa with its hidden bit.
         let exponent = (bits & INFINITY).max(self.min_normal);
         let raised = f32::from_bits(exponent + self.raise);
         let sum = f32::from_bits(magnitude) + raised;
-        // 2. The exponent goes above the mantissa: for the smallest normal numbers 0, for their hidden bit stands for 1.
-        //    What is to be subtracted for that is in the low bits of `raise` already. It is even, as the mantissa has
-        //    a bit at least, so that ties are what they were.
+        // 2. The exponent goes above the mantissa: 0 for the smallest normal numbers, because their hidden bit stands
+        //    for 1. The low bits of `raise` already contain what has to be subtracted for that. It is even, as the
+        //    mantissa has at least one bit, so ties stay ties.
         let code = sum.to_bits().wrapping_add(exponent >> self.shift);
         // 3. The subtraction is exact: both are multiples of the same bit.
         let is_exact = (sum - raised).to_bits() == magnitude;
@@ -153,13 +154,13 @@ impl Rounding {
     #[inline(always)]
     pub(super) fn round(&self, bits: u32) -> Rounded {
         let magnitude = bits & MAGNITUDE;
-        // 1. A normal result: add just under half of the last kept bit, one more if that bit is odd, and cut.
-        //    A carry out of the mantissa runs into the exponent, which is what the next binade needs.
+        // 1. A normal result: add just under half of the last kept bit, one more if that bit is odd, and truncate. A
+        //    carry out of the mantissa runs into the exponent, as the next binade needs.
         let odd = (magnitude >> self.shift) & 1;
         let normal = ((magnitude + self.half_less_one + odd) >> self.shift).wrapping_sub(self.rebias);
-        // 2. A subnormal result: adding the aligner leaves no mantissa bit below the target's last one, so the
-        //    adder itself rounds to nearest even, and the low bits of the sum are the code. The smallest normal
-        //    number, where rounding can lead, follows on from the largest subnormal.
+        // 2. A subnormal result: adding the aligner leaves no mantissa bit below the target's last one, so the adder
+        //    itself rounds to nearest even, and the low bits of the sum are the code. The smallest normal number, which
+        //    rounding can reach, directly follows the largest subnormal.
         let value = f32::from_bits(magnitude);
         let aligned = value + self.aligner;
         let subnormal = aligned.to_bits().wrapping_sub(self.aligner.to_bits());
@@ -196,7 +197,7 @@ pub(super) fn narrow_to_odd(bits: u64) -> u32 {
     let value = f64::from_bits(bits);
     let nearest = value as f32;
     let back = f64::from(nearest);
-    // Where the nearest float32 lies beyond the value, the one before it is the value cut short.
+    // If the nearest float32 is beyond the value, the one before it is the truncated value.
     let cut = nearest.to_bits() - u32::from(back.abs() > value.abs());
     let odd = cut | u32::from(back != value);
     if value.is_nan() { narrow_nan(bits) } else { odd }
@@ -216,9 +217,9 @@ pub(super) fn widen(bits: u32) -> u64 {
     if value.is_nan() { nan } else { f64::from(value).to_bits() }
 }
 
-/// An integer of up to 64 bits -> float64 bits: exact below 2^53, from there on rounded to odd at 2^11, which
-/// leaves at least 42 significant bits. That is more than enough for float32 and everything narrower; float64
-/// targets do not come this way.
+/// An integer of up to 64 bits -> float64 bits: exact below 2^53, from there on rounded to odd at 2^11, which leaves at
+/// least 42 significant bits. That is more than enough for float32 and everything narrower; float64 targets do not use
+/// this.
 #[inline(always)]
 pub(super) fn unsigned_to_odd(magnitude: u64) -> u64 {
     // The upper 53 bits always fit; the other 11 are folded into the last of them.
@@ -228,7 +229,7 @@ pub(super) fn unsigned_to_odd(magnitude: u64) -> u64 {
     (if is_wide { wide } else { magnitude as f64 }).to_bits()
 }
 
-/// As [`unsigned_to_odd`], of a two's complement integer.
+/// [`unsigned_to_odd`] of a two's complement integer.
 #[inline(always)]
 pub(super) fn signed_to_odd(value: i64) -> u64 {
     unsigned_to_odd(value.unsigned_abs()) | (value as u64 & (1 << 63))

@@ -1,6 +1,6 @@
-//! What a cast's types leave open.
+//! What the types of a cast leave open.
 
-/// The rules of a cast that the types leave open, each as `cast.md` and ONNX Cast name it.
+/// The rules that the types of a cast leave open, with the names of `cast.md` and ONNX Cast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// ONNX's `saturate`: float8 and E8M0 targets clamp; otherwise they become infinite or NaN.
@@ -9,7 +9,7 @@ pub struct Rules {
     pub infinity_saturates_fnuz: bool,
     /// ONNX's `round_mode`, for E8M0 targets.
     pub round_mode: RoundMode,
-    /// What a float beyond an integer's range becomes.
+    /// What happens to a float beyond an integer's range.
     pub out_of_range: OutOfRange,
 }
 
@@ -36,7 +36,7 @@ pub enum RoundMode {
     Nearest,
 }
 
-/// What a float beyond an integer type's range becomes, NaN and Inf among them.
+/// What happens to a float beyond an integer type's range, including NaN and Inf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutOfRange {
     /// The low bits of the integer; 0 for NaN and Inf.

@@ -1,15 +1,15 @@
-//! How elements lie in bytes.
+//! How elements are stored in bytes.
 
 use crate::dtype::{Class, Dtype};
 
-/// How the elements of a tensor lie in bytes.
+/// How the elements of a tensor are stored in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storage {
     /// The type of the elements.
     pub dtype: Dtype,
-    /// How types of fewer than 8 bits are laid out; nothing to types of whole bytes.
+    /// How types of fewer than 8 bits are laid out; irrelevant for types of whole bytes.
     pub layout: SubByteLayout,
-    /// Most significant byte first (numpy's `>f4`); complex numbers swap their parts one by one. Of sources only:
+    /// Most significant byte first (numpy's `>f4`); complex numbers swap each part. Only sources can be big-endian:
     /// results are little endian.
     pub big_endian: bool,
 }
@@ -17,9 +17,9 @@ pub struct Storage {
 /// How elements of fewer than 8 bits are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubByteLayout {
-    /// Without gaps, least significant bits first, as ONNX and safetensors have it.
+    /// Without gaps, least significant bits first, as in ONNX and safetensors.
     Packed,
-    /// One in a byte, as numpy has it; signed integers extend their sign.
+    /// One element per byte, as in numpy; signed integers extend their sign.
     PerByte,
 }
 
@@ -30,7 +30,7 @@ impl Storage {
         Self { dtype, layout: SubByteLayout::Packed, big_endian: false }
     }
 
-    /// Little endian, one element in a byte at the least.
+    /// Little endian, at least one byte per element.
     #[must_use]
     pub fn per_byte(dtype: Dtype) -> Self {
         Self { dtype, layout: SubByteLayout::PerByte, big_endian: false }
@@ -46,14 +46,14 @@ impl Storage {
         self.layout == SubByteLayout::PerByte && self.dtype.bits() < 8
     }
 
-    /// Whether one number's bytes are to be swapped, and how many they are.
+    /// How many bytes of a number have to be swapped, if any.
     pub(super) fn swapped_bytes(self) -> Option<usize> {
         let parts = if self.dtype.class() == Class::Complex { 2 } else { 1 };
         let bytes = self.dtype.bits() as usize / 8 / parts;
         (self.big_endian && bytes > 1).then_some(bytes)
     }
 
-    /// Where element `index` starts; for packed elements a multiple of 8. Out of every slice where it cannot be told.
+    /// Where element `index` starts, a multiple of 8 for packed elements. Beyond every slice if it does not fit.
     pub(super) fn offset(self, index: usize) -> usize {
         // In 64 bits, as the bits of a large slice are more than 32 can count.
         let bytes = self.bytes(index as u64).and_then(|bytes| usize::try_from(bytes).ok());

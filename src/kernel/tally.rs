@@ -1,12 +1,12 @@
-//! What a block of results is counted by while it is stored.
+//! Counts of a block of results, taken while it is stored.
 
 use super::counts::{Counts, Loss};
 use super::lane::LaneElement;
 
-/// Off in builds that measure what counting costs (`benches/counts.py`), and in no other.
+/// Off only in builds that measure what counting costs (`benches/counts.py`).
 pub(super) const COUNTED: bool = cfg!(not(feature = "uncounted"));
 
-/// Counts of one block, before the target's rules give them their names.
+/// Counts of one block, before the target's rules name them.
 #[derive(Default)]
 pub(super) struct BlockTally {
     pub(super) over: u32,
@@ -17,7 +17,7 @@ pub(super) struct BlockTally {
 }
 
 impl BlockTally {
-    /// What needs no rule: flushed and inexact.
+    /// The counts that need no rule: flushed and inexact.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         counts[Loss::Flushed] = self.flushed.into();
@@ -41,7 +41,7 @@ pub(super) fn store<const N: usize, T: LaneElement>(
     tally
 }
 
-/// The smallest and the largest magnitude of some float32, as their bits: what tells whether all of them are in range.
+/// The smallest and the largest magnitude of some float32, as bits; they show whether all are in range.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub(super) smallest: u32,
@@ -58,7 +58,7 @@ impl Span {
         self.largest = self.largest.max(magnitude);
     }
 
-    /// How many numbers of the lane are not zero and become it, for their magnitude is at most `zero`.
+    /// How many numbers of the lane are not zero and become zero, because their magnitude is at most `zero`.
     #[inline(always)]
     pub(super) fn count_zeros(self, lane: &[[u8; 4]], zero: u32) -> u32 {
         if !COUNTED || self.smallest > zero {
@@ -69,8 +69,8 @@ impl Span {
     }
 }
 
-/// Counts the NaN and Inf of a lane of floats, whose bits are those of `infinity` or above without their sign. Most blocks
-/// have none, which one look at the largest tells.
+/// Counts the NaN and Inf of a lane of floats; without the sign, their bits are at least `infinity`. Most blocks have
+/// none, and the largest magnitude shows that.
 #[inline(always)]
 pub(super) fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>>(
     lane: &[T::Bytes],
@@ -86,7 +86,7 @@ pub(super) fn count_specials<T: LaneElement + Ord + std::ops::BitAnd<Output = T>
     }
 }
 
-/// Likewise, of float32.
+/// [`count_specials`] for float32.
 #[inline(always)]
 pub(super) fn count_float32_specials(lane: &[[u8; 4]], counts: &mut Counts) {
     count_specials(lane, u32::MAX >> 1, f32::INFINITY.to_bits(), counts);

@@ -3,16 +3,16 @@
 use std::fmt::Display;
 use std::io::Write;
 
-/// The texts of consecutive elements, one behind the other: UTF-8, or whatever bytes the file holds.
+/// The texts of consecutive elements, concatenated: UTF-8, or whatever bytes the file holds.
 #[derive(Debug, Default)]
 pub struct Texts {
     bytes: Vec<u8>,
-    /// Where each text ends; the next starts there.
+    /// Where each text ends and the next starts.
     ends: Vec<usize>,
 }
 
 impl Texts {
-    /// Forgets all texts and keeps the room they took.
+    /// Removes all texts and keeps the buffer.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -24,13 +24,13 @@ impl Texts {
         self.ends.push(self.bytes.len());
     }
 
-    /// Appends what a value shows itself as.
+    /// Appends what a value's `Display` prints.
     pub(super) fn push_shown(&mut self, value: impl Display) {
         write!(self.bytes, "{value}").expect("a Vec takes all that is written");
         self.ends.push(self.bytes.len());
     }
 
-    /// The last text. It must not become longer or shorter.
+    /// The last text. Its length must not change.
     pub(super) fn last_mut(&mut self) -> &mut [u8] {
         let start = self.ends.iter().nth_back(1).copied().unwrap_or(0);
         &mut self.bytes[start..]
@@ -48,7 +48,7 @@ impl Texts {
         self.ends.is_empty()
     }
 
-    /// A text by its place.
+    /// A text by its index.
     ///
     /// # Panics
     /// When there are no more than `index` texts.

@@ -3,15 +3,15 @@
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 
-/// Whether BitCast-26, its only version, takes a type: all of ONNX's but text and float6.
+/// Whether BitCast-26, its only version, accepts a type: all of ONNX's except text and float6.
 pub(crate) fn takes(dtype: Dtype) -> bool {
     dtype.onnx_number().is_some() && dtype.class() != Class::String && dtype.bits() != 6
 }
 
-/// Refuses pairs that BitCast does not have: types it does not take, and types of other widths.
+/// Refuses pairs that BitCast does not have: types that it does not accept, and types of different widths.
 ///
 /// # Errors
-/// Names the types that would do.
+/// The error names the types that would work.
 pub fn check(source: Dtype, target: Dtype) -> Result<()> {
     for dtype in [source, target] {
         if !takes(dtype) {

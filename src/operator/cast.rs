@@ -7,13 +7,13 @@ use std::str::FromStr;
 
 /// A version of Cast.
 pub struct Version {
-    /// The opset that it came with, after which it is named: Cast-19.
+    /// The opset that introduced it and gives it its name: Cast-19.
     pub since: u32,
-    /// The types that the version before lacks, for input and output alike.
+    /// The types that the previous version lacks, for input and output alike.
     pub added: &'static [Dtype],
 }
 
-/// Every version, the oldest first. Cast-6 only made `to` a number; `--to` takes names and numbers at all times.
+/// Every version, the oldest first. Cast-6 only made `to` a number; `--to` always accepts names and numbers.
 #[rustfmt::skip]
 pub static VERSIONS: [Version; 10] = {
     use Dtype as D;
@@ -57,7 +57,7 @@ impl Opset {
         VERSIONS.iter().map(|version| version.since).take_while(|since| *since <= self.0).last().unwrap_or(1)
     }
 
-    /// Refuses what came with a later version, or is in none.
+    /// Refuses what a later version introduced, or no version has.
     fn require(self, what: &str, first: Option<u32>) -> Result<()> {
         let (version, first) = match first {
             Some(first) if first <= self.0 => return Ok(()),
@@ -73,7 +73,7 @@ impl FromStr for Opset {
     type Err = Error;
 
     /// # Errors
-    /// Which numbers there are.
+    /// The error says which numbers exist.
     fn from_str(text: &str) -> Result<Self> {
         let number = text.parse().ok().filter(|number| (1..=Self::NEWEST).contains(number));
         let refused = || Error::new(format!("an opset is a number from 1 to {}, the newest known", Self::NEWEST));
@@ -83,16 +83,16 @@ impl FromStr for Opset {
 
 /// The attributes of a cast, as ONNX names them, and one choice that ONNX leaves open.
 ///
-/// What was not given takes its default, and cannot be what a version lacks.
+/// Attributes that are not given have their defaults, and no version can lack them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CastAttributes {
     /// float8 targets: clamp values beyond the range (default) or let them become infinite or NaN.
     pub saturate: Option<bool>,
     /// float8e8m0 targets: where to round; the default is up.
     pub round_mode: Option<RoundMode>,
-    /// Integer targets: what a float beyond the range becomes; ONNX calls it undefined.
+    /// Integer targets: what happens to a float beyond the range; ONNX leaves it undefined.
     pub out_of_range: OutOfRange,
-    /// Whose version of Cast applies; without one every type and attribute is taken.
+    /// Which version of Cast applies; without an opset, every type and attribute is accepted.
     pub opset: Option<Opset>,
 }
 
@@ -117,10 +117,10 @@ impl CastAttributes {
         }
     }
 
-    /// Refuses attributes that were given and that the chosen version lacks.
+    /// Refuses given attributes that the chosen version lacks.
     ///
     /// # Errors
-    /// Names the attribute and the first version that has it; a mistake in the usage.
+    /// The error names the attribute and the first version that has it; it is a usage error.
     pub fn check(&self) -> Result<()> {
         let Some(opset) = self.opset else { return Ok(()) };
         let given = [self.saturate.is_some(), self.round_mode.is_some()]; // in the order of ATTRIBUTES
@@ -133,10 +133,10 @@ impl CastAttributes {
     }
 }
 
-/// Refuses pairs that Cast does not have, in the chosen version if one is.
+/// Refuses pairs that Cast, or the chosen version of it, does not have.
 ///
 /// # Errors
-/// When one of the types is complex, or the version lacks it, or the target is none of ONNX's.
+/// When one of the types is complex, the version lacks it, or the target is not an ONNX type.
 pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Result<()> {
     if target.class() == Class::Complex {
         return Err(Error::new(format!("nothing can be cast to {target}: ONNX Cast has no complex types")));
@@ -151,7 +151,7 @@ pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Resul
             opset.require(dtype.name(), first.map(|version| version.since))?;
         }
     }
-    // To itself such a type is copied: that is how `--from` names it in a new file.
+    // A type is copied to itself: this is how `--from` names it in a new file.
     if target.onnx_number().is_none() && source != target {
         let error = Error::new(format!("ONNX Cast has no {target}"));
         return Err(match near(target) {
@@ -162,7 +162,7 @@ pub fn check(source: Dtype, target: Dtype, attributes: &CastAttributes) -> Resul
     Ok(())
 }
 
-/// ONNX's type that is most like one that it lacks: of the same kind, and nearest to its width, exponents and specials.
+/// The ONNX type most similar to one that ONNX lacks: the same kind, and the nearest width, exponent and specials.
 fn near(dtype: Dtype) -> Option<Dtype> {
     let distance = |other: Dtype| {
         let width = dtype.bits().abs_diff(other.bits());

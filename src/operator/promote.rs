@@ -1,24 +1,24 @@
-//! `OpenVINO` ConvertPromoteTypes-14: the one type to which tensors of several types are brought.
+//! `OpenVINO` ConvertPromoteTypes-14: finds one type for tensors of several types.
 //!
-//! The operator's own text is followed, with two inputs or more, and extended to the types that `OpenVINO` lacks:
+//! It follows the operator's specification, with two or more inputs, and extends it to the types that `OpenVINO` lacks:
 //!
 //! 1. equal types stay as they are;
-//! 2. complex numbers go before floats, floats before integers, integers before bool. What goes before decides: the
-//!    narrowest type of its kind that holds all values of each such input ([`Dtype::holds`]), one of the inputs if
-//!    it can be. Real numbers and complex ones are decided on together;
-//! 3. no integer type holds uint64 and a signed one: `u64_target` stands in;
-//! 4. safe mode refuses a type that is none of the inputs', and a float of less than twice an integer's bits.
+//! 2. complex numbers rank above floats, floats above integers, integers above bool. The highest rank decides: the
+//!    narrowest type of its kind that holds all values of each such input ([`Dtype::holds`]), preferably one of the
+//!    inputs. Real and complex numbers are decided on together;
+//! 3. no integer type holds uint64 and a signed one: `u64_target` is used;
+//! 4. safe mode refuses a type that no input has, and a float of less than twice an integer's bits.
 //!
-//! All inputs are looked at in one step, so their order decides nothing.
+//! All inputs are considered in one step, so their order does not matter.
 
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::text::shorten;
 
-/// What the rules look at in a tensor.
+/// A tensor, as far as the rules are concerned.
 #[derive(Clone, Copy, Debug)]
 pub struct PromoteInput<'a> {
-    /// How messages name it.
+    /// Its name in messages.
     pub name: &'a str,
     /// Its type.
     pub dtype: Dtype,
@@ -29,9 +29,9 @@ pub struct PromoteInput<'a> {
 /// The attributes of the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromoteAttributes {
-    /// `promote_unsafe`: take types that lose values, or are wider than every input's.
+    /// `promote_unsafe`: accept types that lose values, or are wider than every input's.
     pub is_unsafe: bool,
-    /// `pytorch_scalar_promotion`: scalars take the type of the others, unless theirs is of a higher kind.
+    /// `pytorch_scalar_promotion`: scalars take the type of the others, unless their own is of a higher kind.
     pub pytorch_scalar: bool,
     /// `u64_integer_promotion_target`: the type for uint64 with a signed integer; see [`check_u64_target`].
     pub u64_target: Dtype,
@@ -43,7 +43,7 @@ impl Default for PromoteAttributes {
     }
 }
 
-/// What decided on a type.
+/// The rule that decided on a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromoteRule {
     /// All inputs have it.
@@ -56,11 +56,11 @@ pub enum PromoteRule {
     Scalar,
     /// The narrowest signed integer that holds the signed and unsigned inputs.
     UnsignedSigned,
-    /// uint64 met a signed integer.
+    /// uint64 together with a signed integer.
     U64Target,
     /// One input's type holds the others'.
     Wider,
-    /// The narrowest float that holds the inputs, and is none of them.
+    /// The narrowest float that holds the inputs and that no input has.
     Floats,
     /// The narrowest complex type whose parts hold the inputs.
     Complex,
@@ -87,13 +87,13 @@ impl PromoteRule {
 /// A common type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What every input becomes.
+    /// What every input is converted to.
     pub dtype: Dtype,
     /// Why.
     pub rule: PromoteRule,
 }
 
-/// Kinds of numbers; of two, the later decides.
+/// Kinds of numbers; the later of two decides.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NumberKind {
     Bool,
@@ -112,11 +112,11 @@ fn kind(dtype: Dtype) -> Option<NumberKind> {
     })
 }
 
-/// The type that all inputs become.
+/// The type that all inputs are converted to.
 ///
 /// # Errors
-/// Names the first inputs that have no common type, or in safe mode none that keeps values and width; the remedy
-/// says what would do.
+/// The error names the first inputs that have no common type, or in safe mode none that keeps values and width; the
+/// remedy says what would work.
 pub fn promote(inputs: &[PromoteInput], attributes: &PromoteAttributes) -> Result<Decision> {
     let Some(first) = inputs.first() else { return Err(Error::usage("promote needs at least one input")) };
     if let Some(text) = inputs.iter().find(|input| input.dtype == Dtype::String) {
@@ -139,7 +139,7 @@ pub fn promote(inputs: &[PromoteInput], attributes: &PromoteAttributes) -> Resul
 /// Refuses types that `u64_target` cannot be: text, E8M0, which has no zero, and types that ONNX lacks.
 ///
 /// # Errors
-/// Names the types that would do; a mistake in the usage.
+/// The error names the types that would work; it is a usage error.
 pub fn check_u64_target(dtype: Dtype) -> Result<()> {
     let takes = |dtype: Dtype| dtype.onnx_number().is_some() && !matches!(dtype.class(), Class::String | Class::Scale);
     if takes(dtype) {
@@ -150,14 +150,14 @@ pub fn check_u64_target(dtype: Dtype) -> Result<()> {
         .remedy(format!("use one of: {}", names.join(", "))))
 }
 
-/// The types that decide: those of the highest kind, and with complex ones the floats.
+/// The types that decide: those of the highest kind; with complex types, the floats too.
 fn deciding_types(inputs: &[&PromoteInput]) -> Vec<Dtype> {
     let lowest = inputs.iter().filter_map(|input| kind(input.dtype)).max().min(Some(NumberKind::Float));
     inputs.iter().map(|input| input.dtype).filter(|dtype| kind(*dtype) >= lowest).collect()
 }
 
-/// The narrowest type that holds all of these, which are of one kind or floats with complex numbers; one of them if
-/// it can be, otherwise the first of the table, where float16 stands before bfloat16.
+/// The narrowest type that holds all of these, which are of one kind or floats with complex numbers; preferably one of
+/// them, otherwise the first in the table, where float16 comes before bfloat16.
 fn join(dtypes: &[Dtype]) -> Option<Dtype> {
     let kind_of_all = dtypes.iter().map(|dtype| kind(*dtype)).max()?;
     Dtype::all()
@@ -180,7 +180,7 @@ fn refusal(one: &PromoteInput, other: &PromoteInput, why: &str) -> Error {
     Error::new(format!("cannot promote {} and {}: {why}", typed(one), typed(other)))
 }
 
-/// A conversion that safe mode does not do.
+/// A conversion that safe mode refuses.
 fn lossy(conversion: String) -> Kind {
     Kind::Unsafe { conversion: conversion.into(), has_u64_target: false }
 }
@@ -198,7 +198,7 @@ struct Promotion<'a> {
 }
 
 impl<'a> Promotion<'a> {
-    /// Scalars decide with the others when there are no others, or only such of lower kinds.
+    /// Scalars decide together with the others if there are no others, or only others of lower kinds.
     fn new(
         inputs: &'a [PromoteInput<'a>],
         attributes: &'a PromoteAttributes,
@@ -217,7 +217,7 @@ impl<'a> Promotion<'a> {
     fn decide(&self) -> Result<Decision> {
         let is_safe = !self.attributes.is_unsafe;
         let Some(dtype) = join(&self.dtypes) else {
-            // Only uint64 and a signed integer have none.
+            // Only uint64 with a signed integer has none.
             let (dtype, rule) = (self.attributes.u64_target, PromoteRule::U64Target);
             return if is_safe { Err(self.no_integer()) } else { Ok(Decision { dtype, rule }) };
         };
@@ -264,7 +264,7 @@ impl<'a> Promotion<'a> {
         }
     }
 
-    /// The first of the deciding inputs whose type passes a test, which one does.
+    /// The first deciding input whose type passes a test; one always does.
     fn first(&self, test: impl Fn(Dtype) -> bool) -> &PromoteInput<'a> {
         self.deciding.iter().find(|input| test(input.dtype)).unwrap_or(&self.deciding[0])
     }
@@ -285,7 +285,7 @@ impl<'a> Promotion<'a> {
         refusal(one, other, "no integer type holds both").of(Kind::Unsafe { conversion, has_u64_target: true })
     }
 
-    /// The first two inputs whose common type is none of the inputs': where there is none, one input holds all.
+    /// The first two inputs whose common type no input has: otherwise one input would hold all.
     fn widens(&self, dtype: Dtype) -> Error {
         let inputs: Vec<_> = self.deciding.iter().filter(|input| self.dtypes.contains(&input.dtype)).collect();
         let pairs =
@@ -308,7 +308,7 @@ impl<'a> Promotion<'a> {
         let needs = if dtype.class() == Class::Complex { "its parts need" } else { "a float needs" };
         let (source, bits) = (input.dtype, input.dtype.bits());
         let why = format!("the common type {dtype} may not hold every {source} ({needs} 2 x {bits} bits)");
-        // One that suits all integers, so that it mends the whole.
+        // One that holds all integers, so that it solves the whole problem.
         let integers = self.inputs.iter().map(|input| input.dtype).filter(|source| is_integer_to_float(*source, dtype));
         let widest = integers.map(Dtype::bits).max().unwrap_or(bits);
         let floats =

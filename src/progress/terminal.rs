@@ -1,4 +1,4 @@
-//! Progress of the program: a bar on a terminal, a line now and then elsewhere.
+//! The program's progress: a bar on a terminal, otherwise an occasional line.
 
 use super::{Progress, Silent};
 use crate::text::size;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar on standard error with bytes, rate and time left; nothing where that is no terminal.
+/// A bar on standard error with bytes, rate and time left; nothing if that is not a terminal.
 pub struct Bar(ProgressBar);
 
 impl Bar {
-    /// A bar for `bytes` of input, with a word in front of what is being done. It appears with the first of them.
+    /// A bar for `bytes` of input, with a word for the activity. It appears with the first bytes.
     #[must_use]
     pub fn new(what: &'static str, bytes: u64) -> Self {
         Self::styled(ProgressBar::with_draw_target(Some(bytes), target()), what)
@@ -30,12 +30,12 @@ impl Bar {
     }
 }
 
-/// A line that fits into so many columns, with a word of so many characters: the figures become fewer first, then the bar
-/// shorter, then the word; last the bar goes. A line that does not fit would wrap, and could not be drawn over.
+/// A line that fits into so many columns, with a word of so many characters: first the numbers become fewer, then the
+/// bar becomes shorter, then the word; the bar goes last. A line that does not fit would wrap and could not be redrawn.
 fn template(columns: usize, word: usize) -> String {
     /// Columns of the shortest bar.
     const BAR: usize = 10;
-    // From how many columns on each is shown, and how many it takes.
+    // The minimum number of columns for each, and how many it takes.
     let figures = [
         (80, 58, " {percent:>3}%  {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left"),
         (50, 17, " {percent:>3}%  {eta} left"),
@@ -54,7 +54,7 @@ fn target() -> ProgressDrawTarget {
     ProgressDrawTarget::stderr_with_hz(10)
 }
 
-/// A bar for someone to see, or nothing where that is asked for.
+/// A progress bar, or nothing if `quiet`.
 #[must_use]
 pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
     match quiet {
@@ -64,7 +64,7 @@ pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Prog
     }
 }
 
-/// A line on standard error every half minute, where that is no terminal: for logs.
+/// A line on standard error every half minute, if that is not a terminal: for logs.
 pub(crate) struct Lines {
     what: String,
     bytes: u64,
@@ -95,7 +95,7 @@ impl Lines {
 impl Progress for Lines {
     fn advance(&self, bytes: u64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // Another thread that is at it will print.
+        // If another thread holds the lock, that one prints.
         if let Ok(mut next) = self.next.try_lock()
             && Instant::now() >= *next
         {
@@ -118,7 +118,7 @@ impl Drop for Bar {
     }
 }
 
-/// Two bars, one under the other: a whole checkpoint, and the shard that is being converted.
+/// Two bars: a whole checkpoint, and below it the shard that is being converted.
 pub(crate) enum Shards {
     /// Nothing is shown.
     Quiet,
@@ -129,7 +129,7 @@ pub(crate) enum Shards {
 }
 
 impl Shards {
-    /// Of `bytes` of input.
+    /// For `bytes` of input.
     #[must_use]
     pub(crate) fn new(bytes: u64, quiet: bool) -> Self {
         if quiet {
@@ -157,7 +157,7 @@ impl Shards {
     }
 }
 
-/// A shard, of which no lines of its own are printed.
+/// A shard whose progress prints no lines of its own.
 struct Rest<'a>(&'a Lines);
 
 impl Progress for Rest<'_> {
@@ -186,7 +186,7 @@ mod tests {
     use std::io;
     use std::sync::Arc;
 
-    /// A terminal of some width that keeps what is written to it.
+    /// A terminal of some width that records its output.
     #[derive(Clone, Debug)]
     struct Terminal(u16, Arc<Mutex<String>>);
 
