@@ -1,4 +1,4 @@
-//! Deflates the members of an archive that was written with stored ones.
+//! Deflates the members of an archive that was written with stored members.
 
 use super::Stream;
 use super::zip::{NewMember, Unpacked, ZipMember, end_records, members};
@@ -9,14 +9,14 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::{self, Write};
 
-/// Bytes that are deflated at a time. The result depends on nothing else.
+/// Bytes that are deflated at a time. The result does not depend on it otherwise.
 const PIECE: u64 = 1 << 16;
 
-/// Writes an archive of stored members again, with every member deflated; `done` receives the number of bytes read. Gives
-/// the length of the result, and those of its members.
+/// Writes an archive of stored members again with every member deflated; `done` receives the number of bytes read.
+/// Returns the length of the result, and those of its members.
 ///
 /// # Errors
-/// When the archive cannot be read, or `output` not be written.
+/// When the archive cannot be read, or `output` cannot be written.
 pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64)) -> Result<(u64, Vec<u64>)> {
     let mut directory = Vec::new();
     let mut lengths = Vec::new();

@@ -1,4 +1,4 @@
-//! What the elements of a stored tensor are, and how they lie in bytes.
+//! What the elements of a stored tensor are, and how they are stored in bytes.
 
 use super::npy;
 use super::onnx::protobuf;
@@ -7,10 +7,10 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::kernel::{Storage, Texts};
 
-/// What the elements of a tensor are, and how they lie in bytes.
+/// What the elements of a tensor are, and how they are stored in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Numbers, each of the same width.
+    /// Numbers, all of the same width.
     Numbers(Storage),
     /// Texts.
     Texts(TextForm),
@@ -36,17 +36,17 @@ impl Form {
     }
 }
 
-/// How the texts of a tensor lie in bytes.
+/// How the texts of a tensor are stored in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextForm {
-    /// numpy's `<U`: so many code points of 4 bytes each, filled up with NULs.
+    /// numpy's `<U`: a fixed number of code points of 4 bytes each, padded with NULs.
     CodePoints {
         /// Code points of every element.
         width: u32,
-        /// Most significant byte first; of sources only.
+        /// Most significant byte first; only in sources.
         big_endian: bool,
     },
-    /// numpy's `|S`: so many bytes without an encoding, filled up with NULs.
+    /// numpy's `|S`: a fixed number of bytes without an encoding, padded with NULs.
     Bytes {
         /// Bytes of every element.
         width: u32,
@@ -69,10 +69,10 @@ impl TextForm {
         }
     }
 
-    /// Reads the next text; `fill` gives the source's next bytes.
+    /// Reads the next text; `fill` provides the source's next bytes.
     ///
     /// # Errors
-    /// When the bytes are no text, a text is longer than 16 MiB, or `fill` fails.
+    /// When the bytes are not text, a text is longer than 16 MiB, or `fill` fails.
     pub fn read(
         self,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
@@ -89,7 +89,7 @@ impl TextForm {
         Ok(())
     }
 
-    /// Appends the bytes of one text. A fixed width must be enough for it, and a form of code points wants UTF-8.
+    /// Appends the bytes of one text. A fixed width must be sufficient, and a form of code points requires UTF-8.
     pub fn write(self, text: &[u8], output: &mut Vec<u8>) {
         match self {
             Self::CodePoints { width, .. } => npy::text::write_code_points(width, text, output),
@@ -99,10 +99,10 @@ impl TextForm {
     }
 }
 
-/// What is to be known of a tensor's texts before a file can be laid out for them.
+/// What has to be known about a tensor's texts before a file can be laid out for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextExtent {
-    /// Code points of the longest, where all texts are UTF-8.
+    /// Code points of the longest, if all texts are UTF-8.
     pub longest_chars: u32,
     /// Bytes of the longest.
     pub longest_bytes: u32,
@@ -110,12 +110,12 @@ pub struct TextExtent {
     pub field_bytes: u64,
     /// The texts are bytes without an encoding: they were so in the source, or one of them is not UTF-8.
     pub is_binary: bool,
-    /// The first element that ends in a NUL, which a fixed width cannot tell from its filling.
+    /// The first element that ends in a NUL, which a fixed width cannot distinguish from padding.
     pub first_with_final_nul: Option<u64>,
 }
 
 impl TextExtent {
-    /// Takes one more text into account, which is element `index`.
+    /// Adds one more text, element `index`.
     pub fn add(&mut self, index: u64, text: &[u8]) {
         match std::str::from_utf8(text) {
             Ok(text) => self.longest_chars = self.longest_chars.max(text.chars().count() as u32),

@@ -1,4 +1,4 @@
-//! An input file: which format it has, and what is in it.
+//! An input file: its format and its contents.
 
 use super::tensor::{Data, Tensor};
 use super::{CONTAINERS, Container, by_extension, known_formats, npz, onnx};
@@ -7,8 +7,7 @@ use crate::io::map::MappedFile;
 use crate::text::quoted;
 use std::path::Path;
 
-/// Whether an output is deflated once it is laid out and written: an archive of arrays, made from one with a deflated
-/// member.
+/// Whether an output is deflated after it is written: an archive of arrays, made from one with a deflated member.
 #[must_use]
 pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
     let is_archive = |container: &dyn Container| container.format_info().extension == npz::Npz.format_info().extension;
@@ -16,20 +15,20 @@ pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
     is_archive(target) && is_archive(input.container) && input.contents.tensors.iter().any(is_streamed)
 }
 
-/// An input: a file, what is in it, and the files that it refers to.
+/// An input: a file, its contents, and the files that it refers to.
 pub struct Input {
     /// The format of the file.
     pub container: &'static dyn Container,
-    /// What is in it.
+    /// The contents of the file.
     pub contents: Contents,
-    /// The file itself, then those that it keeps tensors in.
+    /// The file itself, then the files with its external tensors.
     pub files: Vec<MappedFile>,
     /// The name of the file without its extension, for a tensor that has no name.
     stem: String,
 }
 
 impl Input {
-    /// Where the file is, as it was named.
+    /// The path of the file as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.files[0].path()
@@ -47,7 +46,7 @@ impl Input {
         self.len() == 0
     }
 
-    /// Refuses what was read if a file is not any more what it was.
+    /// Checks that no file was changed since it was read.
     ///
     /// # Errors
     /// As [`MappedFile::check_unchanged`].
@@ -55,7 +54,7 @@ impl Input {
         self.files.iter().try_for_each(MappedFile::check_unchanged)
     }
 
-    /// The bytes before the first tensor's; of a file whose tensors are no plain bytes, the first few.
+    /// The bytes before the first tensor's; if no tensor is stored as plain bytes, the first few.
     #[must_use]
     pub fn header(&self) -> &[u8] {
         const FEW: usize = 1 << 16;
@@ -66,7 +65,7 @@ impl Input {
         &self.files[0][..starts.min().unwrap_or(FEW).min(self.files[0].len())]
     }
 
-    /// What a tensor is called: by its file, where that holds one and gives it no name.
+    /// The name of a tensor, or of its file if the format holds one tensor without a name.
     #[must_use]
     pub fn name_of<'a>(&'a self, tensor: &'a Tensor) -> &'a str {
         let is_nameless = tensor.name.is_empty() && self.container.format_info().holds_one;
@@ -74,22 +73,22 @@ impl Input {
     }
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub struct Contents {
     /// In the order of the file's own list.
     pub tensors: Vec<Tensor>,
     /// Names and values, in the order of the file; `None` where the file has no such section.
     pub metadata: Option<Vec<(String, String)>>,
-    /// Further files that tensors lie in.
+    /// Other files with tensors of this one.
     pub beside: Vec<MappedFile>,
-    /// What is in the file and is no tensor, by name.
+    /// Names of what the file contains besides tensors.
     pub ignored: Vec<String>,
-    /// Tensors that cannot be read, and why: of a file that is sound as a whole.
+    /// Why tensors cannot be read, in a file that is otherwise sound.
     pub unreadable: Vec<Error>,
 }
 
-/// Opens a file all of whose tensors can be read.
+/// Opens a file and requires that all its tensors can be read.
 ///
 /// # Errors
 /// As [`probe`], and when a tensor is unreadable.
@@ -101,12 +100,11 @@ pub fn open(path: &Path) -> Result<Input> {
     Err(input.contents.unreadable.swap_remove(0).in_file(path))
 }
 
-/// Opens a file and reads its headers. The content decides what it is; the extension only where the content is
-/// broken, or says nothing: an ONNX tensor begins like no other file and like many.
+/// Opens a file and reads its headers. The content determines the format. The extension does so only if the content is
+/// broken or ambiguous, as that of an ONNX tensor is.
 ///
 /// # Errors
-/// When the file cannot be read, no container knows the bytes, the one that does finds them broken, or the file's
-/// name says that it is something else.
+/// When the file cannot be read, its format is unknown, its content is broken, or its name is that of another format.
 pub fn probe(path: &Path) -> Result<Input> {
     let file = MappedFile::open(path)?;
     let in_file = |error: Error| error.in_file(path);
@@ -135,7 +133,7 @@ pub fn probe(path: &Path) -> Result<Input> {
     Ok(Input { container, contents, files, stem })
 }
 
-/// Refuses a file that is named as another format: somebody mixed something up.
+/// Refuses a file with another format's name: a mix-up.
 fn check_name(path: &Path, extension: &str) -> Result<()> {
     match by_extension(path).map(|named| named.format_info().extension) {
         Some(named) if named != extension => {
@@ -147,12 +145,12 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
     }
 }
 
-/// Whole models are read as far as it takes to say what they are.
+/// Only as much of a model is read as it takes to say what it is.
 fn is_onnx_model(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
 }
 
-/// What helps where an input is a pickle.
+/// What helps if an input is a pickle.
 pub(super) const PICKLE: &str =
     "load it where you trust it and save it again, with safetensors.torch.save_file or numpy.save";
 
@@ -170,7 +168,7 @@ fn foreign_format(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
         (b"<html", "is an HTML page, not a tensor file", "download the file itself"),
         (b"{", "is JSON, not a tensor file", "give the .safetensors file that it describes"),
     ];
-    // A safetensors header of 640 bytes begins as a pickle does, but for the zeros of its length.
+    // A safetensors header of 640 bytes begins like a pickle, except for the zeros of its length.
     let is_length = bytes.get(2..8) == Some(&[0; 6]);
     FORMATS.iter().find(|(magic, ..)| bytes.starts_with(magic) && !is_length).map(|(_, what, remedy)| (*what, *remedy))
 }

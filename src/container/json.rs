@@ -1,5 +1,5 @@
-//! Stricter readings of JSON than serde derives: duplicate keys, and values that are not objects, are refused. And one that is less
-//! strict, for what Python writes.
+//! Stricter readers of JSON than serde derives, which refuse duplicate keys and values that are not objects, and a more
+//! lenient one for what Python writes.
 
 use crate::text::shorten;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -12,7 +12,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A JSON object of strings, in its order.
+/// A JSON object of strings, in its original order.
 pub(super) struct StringPairs(pub(super) Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for StringPairs {
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for StringPairs {
     }
 }
 
-/// A JSON object of strings in the order of its keys, where many keys have the same value.
+/// A JSON object of strings in the order of its keys; equal values are shared.
 pub(super) struct SharedValues(pub(super) BTreeMap<Box<str>, Arc<str>>);
 
 impl<'de> Deserialize<'de> for SharedValues {
@@ -71,7 +71,7 @@ fn twice<E: de::Error>(key: &str) -> E {
     E::custom(format!("'{}' stands twice", shorten(key)))
 }
 
-/// A struct read from a JSON object only: a derived reader would take an array as well.
+/// A struct read only from a JSON object: a derived reader would also accept an array.
 pub(super) struct MapOnly<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
@@ -90,8 +90,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
     }
 }
 
-/// JSON in which each `NaN`, `Infinity` and `-Infinity` is replaced. Python's `json` writes and reads them as numbers,
-/// though JSON has no such numbers.
+/// Replaces each `NaN`, `Infinity` and `-Infinity` in JSON. Python's `json` writes and reads them, although JSON has no
+/// such numbers.
 pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> String) -> Cow<'_, str> {
     const LITERALS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
     if !json.contains("NaN") && !json.contains("Infinity") {
@@ -109,7 +109,7 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
             literal.len()
         } else {
             in_string ^= next == '"';
-            // A backslash and what it escapes, and a word in one go: `-NaN` is none of them.
+            // Skips a backslash with what it escapes, and a word as a whole: `-NaN` is none of these.
             let is_in_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
             let len = if in_string && next == '\\' {
                 next.len_utf8() + rest[1..].chars().next().map_or(0, char::len_utf8)
@@ -126,14 +126,14 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
     Cow::Owned(changed)
 }
 
-/// The members of a JSON object, each as the text that it is; of two with a name the last, as Python has it. `None` where
-/// the text is no object.
+/// The members of a JSON object, each as text; of duplicates the last, as in Python. `None` if the text is not an
+/// object.
 pub(crate) fn members(json: &str) -> Option<BTreeMap<Cow<'_, str>, &RawValue>> {
     serde_json::from_str(json).ok()
 }
 
-/// A config as JSON. What Python writes for NaN and infinities is a number of the same length there: every place in the
-/// result is the same place in the config.
+/// A config as JSON. Python's NaN and infinities become numbers of the same length, so that offsets in the result are
+/// offsets in the config.
 pub(crate) fn as_json(config: &str) -> Cow<'_, str> {
     without_python_literals(config, |literal| format!("{:0<1$}", "0.", literal.len()))
 }

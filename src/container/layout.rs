@@ -1,4 +1,4 @@
-//! Where everything goes in a file that is to be written.
+//! Where everything goes in a new file.
 
 use super::{Form, TextExtent};
 use crate::dtype::Dtype;
@@ -6,7 +6,7 @@ use crate::error::Error;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A tensor of a file that is to be written.
+/// A tensor of a new file.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct NewTensor<'a> {
@@ -14,15 +14,15 @@ pub struct NewTensor<'a> {
     pub name: Cow<'a, str>,
     /// The type of its elements.
     pub dtype: Dtype,
-    /// Lengths of the dimensions, the outermost first.
+    /// Lengths of the dimensions, outermost first.
     pub shape: &'a [u64],
-    /// Elements, which is the product of the shape.
+    /// The number of elements, the product of the shape.
     pub count: u64,
-    /// Whether its elements will come in column-major order.
+    /// Whether its elements will be in column-major order.
     pub fortran_order: bool,
-    /// Of text, how long the texts are.
+    /// For text, how long the texts are.
     pub text: Option<Box<TextExtent>>,
-    /// How the format names a type that is not supported; the elements are its bytes then.
+    /// The format's name for a type that is not supported; the elements are then bytes.
     pub opaque: Option<&'a str>,
 }
 
@@ -30,9 +30,9 @@ pub struct NewTensor<'a> {
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct FileLayout {
-    /// Headers and the like with their offsets, in order.
+    /// Headers and other literal bytes with their offsets, in order.
     pub literals: Vec<(u64, Vec<u8>)>,
-    /// For each tensor, where it goes.
+    /// Where each tensor goes.
     pub places: Vec<Placement>,
     /// Length of the file.
     pub len: u64,
@@ -44,19 +44,19 @@ pub struct FileLayout {
 pub struct Placement {
     /// How its elements are stored.
     pub form: Form,
-    /// Where its bytes lie.
+    /// The range of its bytes.
     pub range: Range<u64>,
-    /// A checksum of them that is to be written as well.
+    /// A checksum of them that has to be written as well.
     pub crc: Option<Box<PendingCrc>>,
 }
 
-/// A CRC-32 that is known when a tensor is written, and belongs into the file.
+/// A CRC-32 that is known once a tensor is written, and is part of the file.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct PendingCrc {
     /// The sum of the bytes before the tensor's.
     pub before: crc32fast::Hasher,
-    /// Where the sum of all is to be written, as 4 bytes, the lowest first.
+    /// Where the sum of all bytes is to be written, as 4 bytes, little endian.
     pub offsets: [u64; 2],
 }
 

@@ -1,8 +1,8 @@
-//! Tensor files: what is in one, and where everything lies in a new one.
+//! Tensor files: reading what is in one, and laying out a new one.
 //!
-//! A file format is a file in this folder and a line in [`CONTAINERS`]. Reading looks at headers only and
-//! trusts nothing in them: every length is checked against the file before it is used. Writing lays a file out
-//! before any data exists, from names, dtypes and shapes.
+//! A file format is a file in this folder and a line in [`CONTAINERS`]. Reading looks only at headers and trusts
+//! nothing in them: every length is checked against the file before it is used. Writing lays out a file before any data
+//! exists, from names, dtypes and shapes.
 
 #[doc(hidden)] // for the program and the tests
 pub mod checkpoint;
@@ -57,25 +57,25 @@ pub static SHARDS: &dyn Container = &safetensors::Safetensors;
 
 /// A file format that holds tensors: one of [`CONTAINERS`].
 pub trait Container: Format {
-    /// What can be said of every file of the format.
+    /// What is true of every file of the format.
     fn format_info(&self) -> FormatInfo;
 
-    /// How a type is stored, in the words of the format; `None` when it cannot be.
+    /// How the format stores a type, in its own words; `None` if it cannot.
     fn stores(&self, dtype: Dtype) -> Option<String>;
 }
 
-/// What a container does with bytes. No other crate can name it, so all containers are in this one.
+/// What a container does with bytes. Other crates cannot name it, so all containers are in this one.
 mod format {
     use super::{Contents, FileLayout, MappedFile, NewTensor, Result};
 
     pub trait Format: Sync {
-        /// Whether a file that starts with these bytes is of this format.
+        /// Whether a file that starts with these bytes has this format.
         fn recognises(&self, bytes: &[u8]) -> bool;
 
         /// Reads the headers of a whole file.
         ///
         /// # Errors
-        /// When the bytes break the format, or hold what has no dtype in the table.
+        /// When the bytes violate the format.
         fn read(&self, file: &MappedFile) -> Result<Contents>;
 
         /// Lays out a file that will hold `tensors` in this order.
@@ -87,15 +87,15 @@ mod format {
 }
 
 impl dyn Container + '_ {
-    /// What to say of a type that the format cannot hold.
+    /// The error for a type that the format cannot hold.
     pub(crate) fn refusal(&self, dtype: Dtype) -> Error {
         cannot_hold(self.format_info().extension, dtype)
     }
 
-    /// The tensor of a format that holds one.
+    /// The tensor of a format that holds exactly one.
     ///
     /// # Errors
-    /// When there is none, or there are more.
+    /// When there is none, or more than one.
     fn only<'a, 't>(&self, tensors: &[&'a NewTensor<'t>]) -> Result<&'a NewTensor<'t>> {
         if let [tensor] = tensors {
             return Ok(tensor);
@@ -108,36 +108,36 @@ impl dyn Container + '_ {
     }
 }
 
-/// What can be said of every file of a format.
+/// What is true of every file of a format.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
-    /// The file name extension, without dot.
+    /// The file name extension, without the dot.
     pub extension: &'static str,
-    /// A file holds one tensor and never more.
+    /// A file holds exactly one tensor.
     pub holds_one: bool,
     /// Tensors have names.
     pub has_names: bool,
-    /// Tensors can lie in column-major order.
+    /// Tensors can be in column-major order.
     pub has_fortran_order: bool,
-    /// Names and values besides the tensors.
+    /// Which metadata a file can hold.
     pub metadata: Metadata,
 }
 
-/// What a format has of metadata.
+/// Which metadata a format can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// There is no place for any.
+    /// None.
     None,
     /// Names and values.
     Plain,
-    /// Names and values, among them this pair, which readers want and which means nothing elsewhere.
+    /// Names and values, including this pair, which readers require and which has no meaning in other formats.
     Marked(&'static str, &'static str),
 }
 
-/// The container that a file name's extension asks for.
+/// The container for a file name's extension.
 #[must_use]
 pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
-    // A file named `.npz` has no extension, though that is what is meant by it.
+    // A file named `.npz` has no extension, although one is meant.
     let dotted = || path.file_name()?.to_str()?.strip_prefix('.');
     let extension = path.extension().map_or_else(dotted, |extension| extension.to_str())?.to_ascii_lowercase();
     CONTAINERS.iter().find(|container| container.format_info().extension == extension).copied()
@@ -149,7 +149,7 @@ pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
 }
 
-/// Those that hold the names of tensors.
+/// The formats that keep the names of tensors.
 #[must_use]
 pub(crate) fn formats_with_names() -> String {
     let facts = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| facts.has_names);
@@ -163,7 +163,7 @@ fn one_of(extensions: &[&str]) -> String {
     if others.is_empty() { format!(".{last}") } else { format!("{} or .{last}", others.join(", ")) }
 }
 
-/// The refusal of a type that a format cannot hold, with those that can.
+/// The error for a type that a format cannot hold, with those that can.
 fn cannot_hold(extension: &str, dtype: Dtype) -> Error {
     let able = CONTAINERS.iter().filter(|container| container.stores(dtype).is_some());
     let able: Vec<&str> = able.map(|container| container.format_info().extension).collect();

@@ -1,8 +1,8 @@
 //! `.npy`: one array behind a header that is a Python literal (numpy NEP 1).
 //!
-//! The header is read by a parser of our own for the few literals that numpy writes, bounded in size and depth.
-//! Types that numpy lacks are stored so that `np.load(f).view(ml_dtypes.X)` works and the type is not lost: a
-//! record of a single field named after the type; bfloat16 as `<V2`, which is what `np.save` itself writes.
+//! The header is read by our own parser for the few literals that numpy writes, with limits on size and depth. Types
+//! that numpy lacks are stored so that `np.load(f).view(ml_dtypes.X)` works and the type is not lost: a record of a
+//! single field named after the type; bfloat16 as `<V2`, which is what `np.save` itself writes.
 
 mod descr;
 mod header;
@@ -75,20 +75,20 @@ impl Format for Npy {
     }
 }
 
-/// What is before an array's data, in a file or in a member of an archive.
+/// The header of an array, in a file or in a member of an archive.
 pub(super) struct Array {
     elements: Elements,
     shape: Vec<u64>,
     count: u64,
     fortran_order: bool,
-    /// The `descr` as the header has it; of an unsupported one what can be shown.
+    /// The `descr` of the header; for an unsupported type a text to show.
     descr: String,
     /// Where the data starts.
     pub(super) header_len: usize,
 }
 
 impl Array {
-    /// Reads a header of a file of `file_len` bytes, which `fill` gives from the first one on.
+    /// Reads the header of a file of `file_len` bytes, which `fill` provides from the start.
     pub(super) fn read(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Self> {
         let (text, header_len) = header_text(file_len, fill)?;
         let header = NpyHeader::parse(&text)?;
@@ -123,7 +123,7 @@ impl Array {
         self.count == 0
     }
 
-    /// Where the elements begin: of an array that can only be copied, the header is among them.
+    /// Where the elements begin; an array that can only be copied includes its header.
     pub(super) fn data_start(&self) -> usize {
         if self.elements == Elements::Opaque { 0 } else { self.header_len }
     }
@@ -150,7 +150,7 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
     Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))
 }
 
-/// How an array of an unsupported type is saved in another one.
+/// How to save an array of an unsupported type in another one.
 fn other_type(descr: &str) -> String {
     let code = descr.trim_start_matches(['<', '>', '|', '=']);
     match code.as_bytes() {
@@ -167,7 +167,7 @@ fn save_as(dtype: &str) -> String {
     format!("save it with numpy in a type that tcast reads: np.save(\"new.npy\", array.astype(\"{dtype}\"))")
 }
 
-/// Text is as wide as its longest element, and numpy has no width of 0.
+/// All texts have the width of the longest, and numpy has no width of 0.
 fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
     let text = tensor.text.as_deref().copied().unwrap_or_default();
     if let Some(index) = text.first_with_final_nul {
@@ -186,7 +186,7 @@ fn text_form(tensor: &NewTensor) -> Result<(String, Form)> {
     })
 }
 
-/// Every text takes the room of the longest, so that a small file could ask for much memory.
+/// Every text takes as much space as the longest, so a small file could require much memory.
 fn check_text_width(bytes: u64) -> Result<()> {
     if bytes > MAX_TEXT {
         return Err(Error::new(format!("texts of {bytes} bytes each; at most {MAX_TEXT} are read and written")));

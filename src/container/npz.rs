@@ -1,8 +1,8 @@
 //! `.npz`: a zip archive of `.npy` members, as numpy's `savez` and `savez_compressed` write it.
 //!
-//! Members are read where they are, deflated ones as a stream, never the archive as a whole. What is laid out is what
-//! `np.savez` writes, byte for byte: nothing is compressed, for every length must be known before the data. Where the
-//! input was compressed, [`super::deflate`] makes of that what `np.savez_compressed` writes.
+//! Members are read in place, deflated ones as a stream, never the archive as a whole. The layout is what `np.savez`
+//! writes, byte for byte: nothing is compressed, because every length must be known before the data. If the input was
+//! compressed, [`super::deflate`] turns the result into what `np.savez_compressed` writes.
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{
@@ -90,7 +90,7 @@ impl Format for Npz {
             if !names.insert(&tensor.name) {
                 return refuse("two tensors have this name");
             }
-            // What is copied as it is has its header with it.
+            // An array that is copied includes its header.
             let (array, form) = match tensor.opaque {
                 Some(_) => (Vec::new(), Form::Numbers(Storage::per_byte(tensor.dtype))),
                 None => npy::header_of(tensor)?,
@@ -103,7 +103,7 @@ impl Format for Npz {
             let start = end + local.len() as u64;
             literals.push((end, local));
             end = start.checked_add(data).ok_or_else(too_long)?;
-            // The checksum stands in the directory too, but where that begins is not known yet.
+            // The checksum is in the directory too, but the start of that is not known yet.
             let offsets = [entry.start + CRC_IN_LOCAL, directory.len() as u64 + CRC_IN_CENTRAL];
             places.push(Placement { form, range: start..end, crc: Some(Box::new(PendingCrc { before, offsets })) });
             directory.extend_from_slice(&entry.central_header());
@@ -118,12 +118,12 @@ impl Format for Npz {
     }
 }
 
-/// numpy's name of an array, which is the member's less its extension.
+/// numpy's name of an array: the member's name without its extension.
 fn array_name(member: &ZipMember) -> Option<&str> {
     member.name.strip_suffix(".npy")
 }
 
-/// The array in a member; `None` where it is none, as numpy sees it: neither by its name nor by its content.
+/// The array in a member; `None` if numpy would not see one: neither by its name nor by its content.
 fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
     let name = array_name(member);
     let mut start = vec![0; npy::MAGIC.len()];

@@ -1,4 +1,4 @@
-//! A tensor's bytes from front to back, wherever they are: mapped, compressed, or in the other order.
+//! A tensor's bytes from front to back, whether they are mapped, compressed, or to be transposed.
 
 use super::{Checksum, Data, Tensor, sum_of};
 use crate::error::{Error, Result};
@@ -7,30 +7,30 @@ use std::fmt::Debug;
 use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
 
-/// Bytes of a mapped file that are asked for at a time.
+/// Bytes of a mapped file that are prefetched at a time.
 const WINDOW: usize = 1 << 20;
 
-/// Bytes behind a compression or an encoding.
+/// Bytes that are compressed or encoded.
 pub trait Streamed: Debug + Send + Sync {
-    /// Begins to read them.
+    /// Starts reading them.
     ///
     /// # Errors
-    /// When they are damaged from the start.
+    /// When they are damaged at the start.
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>>;
 
     /// Bytes that they take in the file.
     fn stored_len(&self) -> u64;
 }
 
-/// Bytes that come one after the other.
+/// Bytes in sequence.
 pub trait Stream {
     /// Fills all of `buffer` with the next bytes.
     ///
     /// # Errors
-    /// When there are not so many, or they are damaged.
+    /// When there are not enough, or they are damaged.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()>;
 
-    /// Passes over the next bytes; then there is no sense in [`Stream::finish`].
+    /// Skips the next bytes; [`Stream::finish`] is useless afterwards.
     ///
     /// # Errors
     /// As [`Stream::fill`].
@@ -45,7 +45,7 @@ pub trait Stream {
         Ok(())
     }
 
-    /// Checks, after the last byte, that it was the last, and the checksum where there is one.
+    /// Checks after the last byte that nothing follows, and the checksum if there is one.
     ///
     /// # Errors
     /// When something follows, or the bytes are damaged.
@@ -56,12 +56,13 @@ pub trait Stream {
 pub struct Reader<'a>(Box<dyn Stream + 'a>);
 
 impl<'a> Reader<'a> {
-    /// Begins with the first element. With `transposed`, a column-major tensor is read in row-major order.
+    /// Starts with the first element. With `transposed`, a column-major tensor is read in row-major order.
     ///
     /// # Errors
-    /// When the bytes are damaged, or a compressed tensor is to be transposed and its temporary file cannot be written.
+    /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
     pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
-        // Once in order, before it is read in another one: a disk is fast that way only, and a file cut short is noticed.
+        // Read it once in order before it is read in another one: a disk is fast only then, and a file cut short is
+        // noticed.
         if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, transposed) {
             let mut window = FileWindow::new(&files[*file], range.clone());
             while !window.range.is_empty() {
@@ -72,7 +73,7 @@ impl<'a> Reader<'a> {
         Self::open_at_once(tensor, files, transposed)
     }
 
-    /// As [`Reader::open`], for whom may want a few elements only: nothing is read ahead.
+    /// [`Reader::open`] for callers that may need only a few elements: nothing is read ahead.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -99,20 +100,20 @@ impl<'a> Reader<'a> {
     /// Fills all of `buffer` with the next bytes.
     ///
     /// # Errors
-    /// When the bytes cannot be had, or are damaged.
+    /// When the bytes cannot be read, or are damaged.
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
         self.0.fill(buffer)
     }
 
-    /// Passes over the next bytes, at once where they are mapped.
+    /// Skips the next bytes, at once if they are mapped.
     ///
     /// # Errors
-    /// When they cannot be had.
+    /// When they cannot be read.
     pub fn skip(&mut self, bytes: u64) -> Result<()> {
         self.0.skip(bytes)
     }
 
-    /// Checks, after the last element, that the bytes were sound.
+    /// Checks after the last element that the bytes were sound.
     ///
     /// # Errors
     /// When something follows, or the bytes are damaged.
@@ -121,10 +122,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A range of a mapped file, asked of the system window by window: a file cut short is an error, not a SIGBUS.
+/// A range of a mapped file, prefetched window by window: a file cut short is an error, not a SIGBUS.
 pub(super) struct FileWindow<'a> {
     file: &'a MappedFile,
-    /// What is still to be read, of which the first `ready` bytes have been asked for.
+    /// What is still to be read; the first `ready` bytes have been prefetched.
     range: Range<usize>,
     ready: usize,
 }
@@ -134,7 +135,7 @@ impl<'a> FileWindow<'a> {
         Self { file, range, ready: 0 }
     }
 
-    /// The next bytes, at least one of them unless all are read.
+    /// The next bytes, at least one unless all are read.
     fn next(&mut self) -> Result<&'a [u8]> {
         if self.ready == 0 {
             self.ready = self.range.len().min(WINDOW);
@@ -243,7 +244,7 @@ impl Stream for Gathered<'_> {
             if whole > 0 {
                 self.gather.copy(bytes, element, now);
             } else {
-                // A piece of one wide text.
+                // A part of one wide text.
                 let at = self.gather.place(element) * width + inside;
                 now.copy_from_slice(&bytes[at..at + taken]);
             }
@@ -264,7 +265,7 @@ impl Stream for Gathered<'_> {
     }
 }
 
-/// Writes a stream to a temporary file that has no name, so that it can be read in another order.
+/// Writes a stream to an unnamed temporary file, so that it can be read in another order.
 fn spool(stream: &mut dyn Stream, bytes: u64) -> Result<MappedFile> {
     let failed = |error: io::Error| {
         Error::io("cannot unpack into a temporary file, to bring it into row-major order", &error)
@@ -292,15 +293,15 @@ fn spool(stream: &mut dyn Stream, bytes: u64) -> Result<MappedFile> {
 struct Gather {
     /// Bytes of an element.
     width: usize,
-    /// Lengths of the dimensions but the last, and how many elements lie from one index to the next.
+    /// Lengths of all dimensions except the last, and how many elements separate consecutive indices.
     rows: Vec<(u64, u64)>,
-    /// The same of the last dimension.
+    /// The same for the last dimension.
     columns: u64,
     column_stride: u64,
 }
 
 impl Gather {
-    /// Of a tensor whose elements have whole bytes, all as many.
+    /// For a tensor whose elements all have the same number of whole bytes.
     fn new(tensor: &Tensor) -> Self {
         let width = tensor.elements.bytes(1).expect("formats with column-major order have elements of fixed width");
         let strides = tensor.shape.iter().scan(1, |stride, &length| {
@@ -313,7 +314,7 @@ impl Gather {
         Self { width: width as usize, rows, columns, column_stride }
     }
 
-    /// Copies elements from `first` on, counted in row-major order, until `output` is full.
+    /// Copies elements starting at `first`, counted in row-major order, until `output` is full.
     fn copy(&self, bytes: &[u8], first: u64, output: &mut [u8]) {
         match self.width {
             1 => self.copy_wide::<1>(bytes, first, output),
@@ -335,10 +336,10 @@ impl Gather {
         self.pairs(first, to_all.len() as u64, |from, to| to_all[to] = from_all[from]);
     }
 
-    /// Calls `copy` with the place in the source and the place in the result of `count` elements.
+    /// Calls `copy` with the offsets in source and result of `count` elements.
     ///
-    /// The rows go by tiles, column by column: of a matrix, a tile's part of a column lies in one piece, so that each
-    /// page and cache line of the source is visited once per tile and not once per row.
+    /// The rows are visited in tiles, column by column: in a matrix, a tile's part of a column is contiguous, so each
+    /// page and cache line of the source is visited once per tile instead of once per row.
     fn pairs(&self, first: u64, count: u64, mut copy: impl FnMut(usize, usize)) {
         const TILE: u64 = 64;
         let end = first + count;
@@ -346,7 +347,7 @@ impl Gather {
         while next < end {
             let (row, column) = (next / self.columns, next % self.columns);
             let whole = (end - next) / self.columns;
-            // A part of a row at either end, whole rows between them.
+            // A partial row at either end, whole rows in between.
             let (rows, to) = if column > 0 || whole == 0 {
                 (1, self.columns.min(column + end - next))
             } else {
@@ -369,12 +370,12 @@ impl Gather {
         }
     }
 
-    /// The place in the source of an element, counted in row-major order.
+    /// The offset in the source of an element, counted in row-major order.
     fn place(&self, element: u64) -> usize {
         (self.row_start(element / self.columns) + element % self.columns * self.column_stride) as usize
     }
 
-    /// The place in the source of a row's first element.
+    /// The offset in the source of a row's first element.
     fn row_start(&self, mut row: u64) -> u64 {
         let mut start = 0;
         for &(length, stride) in self.rows.iter().rev() {

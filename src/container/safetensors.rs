@@ -1,8 +1,8 @@
 //! `.safetensors`: a JSON header, then the tensors' bytes without gaps.
 //!
-//! Stricter than the reference reader where that one is silently wrong: a name that stands twice is refused.
-//! Types that the format lacks are stored in ones it has, and named in one JSON string under the metadata key
-//! [`KEY`]; the header's order and all other metadata are kept.
+//! It is stricter than the reference reader where that is silently wrong: a duplicate name is refused. Types that the
+//! format lacks are stored in others, and named in one JSON string under the metadata key [`KEY`]; the header's order
+//! and all other metadata are kept.
 
 mod notes;
 
@@ -27,9 +27,9 @@ use std::ops::Range;
 
 /// The longest header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
-/// The name that is not a tensor's.
+/// The key that is not a tensor's name.
 const METADATA: &str = "__metadata__";
-/// The metadata key for the library whose tensors these are: loaders refuse metadata without it.
+/// The metadata key for the library that the tensors belong to: loaders refuse metadata without it.
 const FORMAT: &str = "format";
 /// The metadata key for types that the format lacks.
 const KEY: &str = "tcast";
@@ -121,7 +121,7 @@ impl Format for Safetensors {
     }
 }
 
-/// Length of the JSON header, which the file is sure to hold.
+/// Length of the JSON header; the file is long enough for it.
 fn header_length(bytes: &[u8]) -> Result<usize> {
     let length = bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
     let length = length.ok_or_else(|| Error::new("the file is too short for a safetensors header"))?;
@@ -132,7 +132,7 @@ fn header_length(bytes: &[u8]) -> Result<usize> {
     Ok(length as usize)
 }
 
-/// Refuses JSON that nests deeper than readers of the format allow; serde sets no limit in what it skips.
+/// Refuses JSON that is nested deeper than readers of the format allow; serde has no limit for what it skips.
 fn check_depth(json: &[u8]) -> Result<()> {
     const MAX_DEPTH: u32 = 128;
     let mut depth = 0_u32;
@@ -156,15 +156,15 @@ fn check_depth(json: &[u8]) -> Result<()> {
 #[derive(Default)]
 struct SafetensorsHeader {
     metadata: Option<Vec<(String, String)>>,
-    /// As stored, at no place yet: there may be thousands, and they are not held twice.
+    /// As stored, without offsets yet: there may be thousands, and they are kept only once.
     tensors: Vec<Tensor>,
-    /// Where the bytes of each start and end, counted from the end of the header.
+    /// Where the bytes of each start and end, relative to the end of the header.
     offsets: Vec<(u64, u64)>,
     /// What is wrong with the first tensor that contradicts itself.
     wrong: Option<Error>,
 }
 
-/// A tensor as the header has it.
+/// A tensor's entry in the header.
 #[derive(Deserialize)]
 struct HeaderEntry<'a> {
     #[serde(borrow)]
@@ -207,7 +207,7 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
 }
 
 impl HeaderEntry<'_> {
-    /// The tensor that is stored, whose type and shape are checked against its size.
+    /// The stored tensor; its type and shape are checked against its size.
     fn tensor(self, name: String) -> Result<Tensor> {
         let stored = self.stored().map_err(|error| error.in_tensor(&name));
         let (elements, stored, count) = stored?;
@@ -215,7 +215,7 @@ impl HeaderEntry<'_> {
         Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored })
     }
 
-    /// The type, its name in the format, and the number of elements; of an unknown type that of bytes.
+    /// The type, its name in the format, and the number of elements; for an unknown type, the number of bytes.
     fn stored(&self) -> Result<(Elements, Cow<'static, str>, u64)> {
         let (start, end) = self.data_offsets;
         let Some(held) = end.checked_sub(start) else {
@@ -247,7 +247,7 @@ impl HeaderEntry<'_> {
     }
 }
 
-/// Checks that every name stands once.
+/// Checks that no name is duplicated.
 fn check_names(tensors: &[Tensor]) -> Result<()> {
     let mut names = HashSet::with_capacity(tensors.len());
     match tensors.iter().find(|tensor| !names.insert(&*tensor.name)) {
@@ -256,7 +256,7 @@ fn check_names(tensors: &[Tensor]) -> Result<()> {
     }
 }
 
-/// Checks that the tensors lie one behind the other and fill `held` bytes of data.
+/// Checks that the tensors are contiguous and fill `held` bytes of data.
 fn check_coverage(tensors: &[Tensor], offsets: &[(u64, u64)], held: u64) -> Result<()> {
     let mut order: Vec<usize> = (0..offsets.len()).collect();
     order.sort_by_key(|&at| offsets[at]);
@@ -281,8 +281,8 @@ fn check_coverage(tensors: &[Tensor], offsets: &[(u64, u64)], held: u64) -> Resu
     Ok(())
 }
 
-/// Where each tensor's bytes lie behind the header: in the order of the header, unless that would leave one
-/// unaligned; then the wider types come first, as the reference writer has them.
+/// The range of each tensor's bytes after the header: in the order of the header, unless that would misalign one; then
+/// wider types come first, as in the reference writer.
 fn place(stored: &[StoredForm]) -> Result<Vec<Range<u64>>> {
     let mut order: Vec<usize> = (0..stored.len()).collect();
     let mut offsets = vec![0..0; stored.len()];

@@ -1,7 +1,7 @@
-//! Counting the elements of a shape, and the coordinates of one.
+//! The number of elements of a shape, and the coordinates of an element.
 
-/// The number of elements of a shape. `None` when the lengths that are not zero multiply to more than 64 bits hold: other
-/// readers refuse such a shape, though a zero makes the tensor empty.
+/// The number of elements of a shape. `None` when the product of the nonzero lengths does not fit in 64 bits: other
+/// readers refuse such a shape, although a zero makes the tensor empty.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn element_count(shape: &[u64]) -> Option<u64> {
@@ -10,13 +10,13 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
     Some(if shape.contains(&0) { 0 } else { extent })
 }
 
-/// `[1, 2]` of an index into the elements as they lie in the file.
+/// `[1, 2]`: the coordinates of an element, given its index in the order of the file.
 #[must_use]
 pub(crate) fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
     format!("{:?}", indices(index, shape, fortran_order))
 }
 
-/// The index in each dimension, of an index into the elements as they lie in the file.
+/// The coordinates of an element, given its index in the order of the file.
 #[must_use]
 pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
     let mut indices = vec![0; shape.len()];
@@ -31,7 +31,7 @@ pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec
     indices
 }
 
-/// The place in row-major order of an element that has this one in column-major order.
+/// The index in row-major order of an element with this index in column-major order.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn row_major(index: u64, shape: &[u64]) -> u64 {

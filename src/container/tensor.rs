@@ -11,25 +11,25 @@ use std::sync::Arc;
 /// A tensor in a file.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Empty where the file gives none.
+    /// Empty if the file gives none.
     pub name: String,
-    /// Lengths of the dimensions, the outermost first.
+    /// Lengths of the dimensions, outermost first.
     pub shape: Vec<u64>,
-    /// Elements, which is the product of the shape; of [`Elements::Opaque`] the bytes.
+    /// The number of elements, the product of the shape; for [`Elements::Opaque`], the number of bytes.
     pub count: u64,
     /// What the elements are.
     pub elements: Elements,
-    /// Column-major order; only where that differs from row-major.
+    /// Column-major order; only if that differs from row-major.
     pub fortran_order: bool,
     /// Where its bytes are.
     #[doc(hidden)]
     pub data: Data,
-    /// How the file says what it holds, in the words of the format.
+    /// The type as the file names it.
     pub stored: Cow<'static, str>,
 }
 
 impl Tensor {
-    /// What to say where its type is not supported.
+    /// The error for an unsupported type.
     pub(crate) fn refusal(&self) -> Error {
         let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
         let meaning = match code.strip_suffix(|c: char| c.is_ascii_digit()).unwrap_or(code) {
@@ -48,7 +48,7 @@ pub enum Elements {
     Typed(Form),
     /// This many opaque bytes each: the file does not say what they mean.
     Untyped(u32),
-    /// Of a type that tcast does not know: the bytes can only be copied, within the format.
+    /// Of a type that tcast does not know: the bytes can only be copied within the format.
     Opaque,
 }
 
@@ -68,16 +68,16 @@ impl Elements {
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub enum Data {
-    /// In a file as they are.
+    /// Unchanged in a file.
     Mapped {
         /// Which of [`Input::files`].
         file: usize,
         /// Where in it.
         range: Range<usize>,
-        /// What they must sum up to.
+        /// Their expected checksum.
         checksum: Option<Box<Checksum>>,
     },
-    /// Behind a compression or an encoding: they come one after the other only.
+    /// Compressed or encoded: they can only be read in sequence.
     Streamed(Arc<dyn Streamed>),
 }
 
@@ -92,18 +92,18 @@ impl Data {
     }
 }
 
-/// A CRC-32 over a tensor's bytes and some before them.
+/// A CRC-32 of a tensor's bytes and some before them.
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct Checksum {
     /// The sum of the bytes before the tensor's.
     pub before: crc32fast::Hasher,
-    /// The sum of all.
+    /// The sum of all bytes.
     pub expected: u32,
 }
 
 impl Checksum {
-    /// Compares with the sum of the tensor's own bytes.
+    /// Compares it with the sum of the tensor's own bytes.
     ///
     /// # Errors
     /// When they differ: the file was damaged.
@@ -114,7 +114,7 @@ impl Checksum {
     }
 }
 
-/// The CRC-32 of some bytes, that sums of others can be combined with.
+/// The CRC-32 of some bytes, which can be combined with that of others.
 #[must_use]
 pub(crate) fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
     let mut sum = crc32fast::Hasher::new();

@@ -1,11 +1,11 @@
-//! Texts as containers read them one by one.
+//! Texts, which containers read one by one.
 
 use crate::error::Error;
 
-/// The most bytes that a text may take, as it is stored: a batch of texts is held in memory.
+/// The most bytes that a stored text may have: a batch of texts is held in memory.
 pub(crate) const MAX_TEXT: u64 = 16 << 20;
 
-/// Gives the next bytes of a source.
+/// Provides the next bytes of a source.
 pub(super) type Fill<'a> = dyn FnMut(&mut [u8]) -> Result<(), Error> + 'a;
 
 /// Why a text could not be read.
@@ -13,7 +13,7 @@ pub(super) type Fill<'a> = dyn FnMut(&mut [u8]) -> Result<(), Error> + 'a;
 pub enum TextError {
     /// What is wrong with the text itself.
     Malformed(String),
-    /// Its bytes could not be had.
+    /// Its bytes could not be read.
     Source(Error),
 }
 
@@ -23,7 +23,7 @@ impl From<Error> for TextError {
     }
 }
 
-/// Fills `text` with the next bytes, as many as a header says.
+/// Fills `text` with the next bytes, as many as its length field says.
 pub(super) fn read_bytes(length: u64, fill: &mut Fill, text: &mut Vec<u8>) -> Result<(), TextError> {
     if length > MAX_TEXT {
         return Err(TextError::Malformed(format!("a text of {length} bytes; at most {MAX_TEXT} are read")));

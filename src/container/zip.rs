@@ -1,7 +1,7 @@
 //! Zip archives, as far as numpy writes and reads them (PKWARE APPNOTE 6.3).
 //!
-//! The central directory is the truth: every member that it names must lie where it says, in front of it and
-//! apart from the others.
+//! The central directory decides: every member that it names must be where it says, before the directory and not
+//! overlapping others.
 
 use super::Stream;
 use super::reader::FileWindow;
@@ -12,7 +12,7 @@ use flate2::bufread::DeflateDecoder;
 use std::io::{self, Read};
 use std::ops::Range;
 
-/// Marks of the records.
+/// Signatures of the records.
 const LOCAL: &[u8] = b"PK\x03\x04";
 const CENTRAL: &[u8] = b"PK\x01\x02";
 const END: &[u8] = b"PK\x05\x06";
@@ -23,26 +23,26 @@ const CENTRAL_LEN: usize = 46;
 const END_LEN: usize = 22;
 const END_64_LEN: usize = 56;
 const LOCATOR_64_LEN: usize = 20;
-/// In place of a number that stands in the zip64 part, in 32 bits and in 16.
+/// Placeholder for a number that is in the zip64 field, in 32 bits and in 16.
 const ELSEWHERE: u32 = u32::MAX;
 const ELSEWHERE_16: u16 = u16::MAX;
-/// The tag of that part.
+/// The tag of that field.
 const ZIP64: u16 = 1;
 /// Flags of a member.
 const ENCRYPTED: u16 = 1;
 const UTF_8: u16 = 1 << 11;
-/// Ways to store a member.
+/// Compression methods.
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
-/// A member as the central directory has it.
+/// A member, from the central directory.
 #[derive(Clone, Debug)]
 pub(super) struct ZipMember {
     pub(super) name: String,
     /// Its bytes in the archive.
     pub(super) range: Range<usize>,
     pub(super) is_deflated: bool,
-    /// Why it cannot be read, in words that follow its name.
+    /// Why it cannot be read, as words that follow its name.
     pub(super) obstacle: Option<String>,
     pub(super) crc32: u32,
     /// Its length when unpacked.
@@ -53,7 +53,7 @@ fn malformed(what: &str) -> Error {
     Error::new(format!("malformed zip archive: {what}"))
 }
 
-/// Little endian numbers from the front of a slice.
+/// Little endian numbers, taken from the front of a slice.
 struct RecordFields<'a>(&'a [u8]);
 
 impl<'a> RecordFields<'a> {
@@ -70,12 +70,12 @@ impl<'a> RecordFields<'a> {
     }
 }
 
-/// Whether a file begins as an archive, be it an empty one.
+/// Whether a file begins like an archive, including an empty one.
 pub(super) fn is_zip(bytes: &[u8]) -> bool {
     bytes.starts_with(LOCAL) || bytes.starts_with(END)
 }
 
-/// Reads the central directory and checks that its members lie in front of it, one behind the other.
+/// Reads the central directory and checks that its members come before it, one after the other.
 pub(super) fn members(file: &[u8]) -> Result<Vec<ZipMember>> {
     let directory = Directory::find(file)?;
     let mut fields = RecordFields(&file[directory.range.clone()]);
@@ -104,7 +104,7 @@ struct Directory {
 
 impl Directory {
     fn find(file: &[u8]) -> Result<Self> {
-        // The record stands at the end, followed only by a comment whose length it gives.
+        // The record is at the end, followed only by a comment of the given length.
         let earliest = file.len().saturating_sub(END_LEN + usize::from(u16::MAX));
         let is_end = |&at: &usize| {
             let record = &file[at..];
@@ -144,7 +144,7 @@ impl Directory {
     }
 }
 
-/// Reads one entry of the directory; `file` ends where the directory starts. Also gives the bytes it covers.
+/// Reads one entry of the directory; `file` ends where the directory starts. Also returns the bytes that it covers.
 fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Range<usize>)> {
     let record = fields.bytes(CENTRAL_LEN).map_err(|_| malformed("its directory has fewer members than it counts"))?;
     if !record.starts_with(CENTRAL) {
@@ -196,7 +196,7 @@ fn read_member(fields: &mut RecordFields, file: &[u8]) -> Result<(ZipMember, Ran
     Ok((ZipMember { name, range, is_deflated, obstacle, crc32, size }, span))
 }
 
-/// A name that does not say that it is UTF-8 is in the character set of the first PCs (APPNOTE, appendix D).
+/// A name that is not marked as UTF-8 is in code page 437 (APPNOTE, appendix D).
 fn cp437(name: &[u8]) -> String {
     const UPPER: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐\
                          └┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
@@ -207,7 +207,7 @@ fn cp437(name: &[u8]) -> String {
     name.iter().map(decode).collect()
 }
 
-/// Where a member's bytes lie, behind its local header.
+/// The range of a member's bytes, after its local header.
 fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range<usize>> {
     let outside = || malformed("a member lies outside the archive");
     let local = usize::try_from(start).ok().and_then(|start| file.get(start..)).ok_or_else(outside)?;
@@ -226,7 +226,7 @@ fn data_range(file: &[u8], start: u64, packed: u64, name: &[u8]) -> Result<Range
 /// The unpacked bytes of a member.
 pub(super) struct Unpacked<'a> {
     source: MemberSource<'a>,
-    /// Of the bytes so far.
+    /// The sum of the bytes so far.
     pub(super) sum: crc32fast::Hasher,
     expected: u32,
 }
@@ -272,25 +272,25 @@ impl Stream for Unpacked<'_> {
     }
 }
 
-/// An error of the decompressor, or of the file under it.
+/// An error of the decompressor, or of the file that it reads.
 fn damaged(error: io::Error) -> Error {
     let text = shorten(&error.to_string());
     error.downcast().unwrap_or_else(|_| Error::new(format!("is damaged: it cannot be unpacked: {text}")))
 }
 
-/// Where the checksum stands in either header of a member.
+/// The offset of the checksum in either header of a member.
 pub(super) const CRC_IN_LOCAL: u64 = 14;
 pub(super) const CRC_IN_CENTRAL: u64 = 16;
 
-/// A member that is to be written.
+/// A member to be written.
 pub(super) struct NewMember<'a> {
     pub(super) name: &'a str,
     pub(super) size: u64,
-    /// Its length when deflated; `None` where it is stored as it is.
+    /// Its length when deflated; `None` if it is stored.
     pub(super) deflated: Option<u64>,
-    /// Zero where it is not known yet.
+    /// Zero if it is not known yet.
     pub(super) crc32: u32,
-    /// Where its local header stands.
+    /// The offset of its local header.
     pub(super) start: u64,
 }
 
@@ -307,7 +307,7 @@ impl NewMember<'_> {
         [&flags.to_le_bytes()[..], &method.to_le_bytes(), &[0, 0, 0x21, 0], &self.crc32.to_le_bytes()].concat()
     }
 
-    /// As zipfile writes it with `force_zip64`, which is how numpy calls it: the lengths stand in the extra part.
+    /// As Python's zipfile writes it with `force_zip64`, which numpy uses: the lengths are in the extra field.
     pub(super) fn local_header(&self) -> Vec<u8> {
         let mut header = [LOCAL, &[45, 0], &self.common()].concat();
         header.extend_from_slice(&[0xff; 8]);
@@ -321,7 +321,7 @@ impl NewMember<'_> {
         header
     }
 
-    /// Here a number stands in the extra part only where 32 bits are too few.
+    /// Here a number is in the extra field only if it needs more than 32 bits.
     pub(super) fn central_header(&self) -> Vec<u8> {
         let mut extra = Vec::new();
         let is_long = self.size.max(self.packed()) > u64::from(i32::MAX as u32);
@@ -356,7 +356,7 @@ impl NewMember<'_> {
     }
 }
 
-/// What stands behind the directory, which begins at `start`.
+/// The records after the directory, which begins at `start`.
 pub(super) fn end_records(count: u64, length: u64, start: u64) -> Vec<u8> {
     let mut records = Vec::new();
     let limit = u64::from(i32::MAX as u32);

@@ -1,4 +1,4 @@
-//! Where an output is to go, checked before any work.
+//! Where an output goes, checked before any work.
 
 use super::identity::Files;
 use super::path::{directory_of, follow_links, steps};
@@ -8,10 +8,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where an output is to go, checked before any work.
+/// Where an output goes, checked before any work.
 #[derive(Clone, Debug)]
 pub struct Destination {
-    /// The path as it was given.
+    /// The path as given.
     pub(super) path: PathBuf,
     /// With symbolic links followed.
     pub(super) file: PathBuf,
@@ -19,14 +19,14 @@ pub struct Destination {
     pub(super) kind: OutputKind,
 }
 
-/// What an output is.
+/// The kind of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputKind {
-    /// A file that appears when it is whole.
+    /// A file that appears when it is complete.
     File,
     /// A device or a pipe, which is opened and written to.
     Device,
-    /// Standard output, which others may have written to before and may write to afterwards.
+    /// Standard output, which others may write to before and afterwards.
     Stream,
 }
 
@@ -41,7 +41,7 @@ impl Destination {
         Self::among(&mut files, path, replace)
     }
 
-    /// As [`Destination::new`]; among all the files of a run it must be one of its own.
+    /// [`Destination::new`]; the output must also differ from all other files of a run.
     ///
     /// # Errors
     /// As [`Destination::new`], and when another output is the same file.
@@ -80,38 +80,38 @@ impl Destination {
         Ok(Self { path: path.to_owned(), file, replace, kind })
     }
 
-    /// The path as it was given.
+    /// The path as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether what is written stays there: a device or a pipe keeps nothing.
+    /// Whether written data stay there: a device or a pipe keeps nothing.
     #[must_use]
     pub fn keeps(&self) -> bool {
         self.kind == OutputKind::File
     }
 
-    /// The folder that the output appears in, of what [`Destination::keeps`].
+    /// The folder of the output, if [`Destination::keeps`].
     #[must_use]
     pub(crate) fn folder(&self) -> &Path {
         directory_of(&self.file)
     }
 
-    /// Where everything is thrown away, for conversions that are only to be measured.
+    /// Discards everything, for conversions that are only measured.
     #[must_use]
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::Device }
     }
 
-    /// A file in a folder of our own, which replaces what has its name, a link too.
+    /// A file in a folder of our own, which replaces anything of its name, even a link.
     #[must_use]
     pub(crate) fn within(path: &Path) -> Self {
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::File }
     }
 
-    /// Refuses an output of `len` bytes that the disk has no room for.
+    /// Refuses an output of `len` bytes that does not fit on the disk.
     ///
     /// # Errors
     /// When the file system says that fewer bytes are available.
@@ -127,7 +127,7 @@ pub(super) fn exists(path: &Path) -> Error {
     Error::new("the output exists already").of(error::Kind::Exists(error::Wanted::File)).in_file(path)
 }
 
-/// Refuses `len` bytes that the disk of a folder has no room for.
+/// Refuses `len` bytes that do not fit on the disk of a folder.
 ///
 /// # Errors
 /// When the file system says that fewer bytes are available.
@@ -145,9 +145,9 @@ pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
 /// Refuses an output in a folder that does not exist.
 ///
 /// # Errors
-/// When that is so.
+/// When it does not exist.
 pub(crate) fn check_folder(output: &Path) -> Result<()> {
-    // What ends in a slash has its own name as the last one all the same.
+    // For a path that ends in a slash, this is still the folder of its last name.
     let folder = directory_of(output);
     if folder.is_dir() {
         return Ok(());
@@ -165,7 +165,7 @@ pub(crate) fn available(folder: &Path) -> Option<u64> {
     fs4::available_space(existing.unwrap_or(here)).ok()
 }
 
-/// The number of the open file of this process that a path leads to by its name: `-`, `/dev/stdout` and the like.
+/// The file descriptor of this process that a path names: `-`, `/dev/stdout` and the like.
 #[must_use]
 pub(crate) fn descriptor(path: &Path) -> Option<u32> {
     const NAMES: [(&str, u32); 4] = [("-", 1), ("/dev/stdin", 0), ("/dev/stdout", 1), ("/dev/stderr", 2)];
@@ -179,13 +179,13 @@ pub(crate) fn descriptor(path: &Path) -> Option<u32> {
     steps(path).find_map(|file| by_name(&file).or_else(|| by_number(&file)))
 }
 
-/// Whether a path stands for standard output; `./-` is a file.
+/// Whether a path names standard output; `./-` is a file.
 #[must_use]
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     descriptor(path) == Some(1)
 }
 
-/// Standard output, as often as it is asked for.
+/// A new handle to standard output.
 pub(super) fn standard_output(path: &Path) -> Result<File> {
     #[cfg(unix)]
     let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();

@@ -1,5 +1,5 @@
-//! Which file a path leads to, however it is spelled: links and second names do not hide an input from the output that
-//! would replace it.
+//! Which file a path leads to, however it is spelled: links and other names do not hide that an output would replace an
+//! input.
 
 use super::path::{directory_of, follow_links};
 use crate::error::{Error, Result};
@@ -9,17 +9,17 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// What a path leads to. Nothing is opened for it, so that no pipe is waited for and no device is touched.
+/// What a path leads to. Nothing is opened for this, so it does not wait for pipes or touch devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Identity {
-    /// Something that exists: its device and its number there.
+    /// An existing file: its device and inode.
     #[cfg(unix)]
     There(u64, u64),
-    /// Something that exists: the one path without links. A second name of a file is not seen, and need not be: a new
-    /// file takes the place of one name only.
+    /// An existing file: its canonical path without links. Hard links are not detected, and need not be: a new file
+    /// replaces only one name.
     #[cfg(not(unix))]
     There(PathBuf),
-    /// A name that is free in a folder, which may be a free name itself.
+    /// An unused name in a folder, which may itself be an unused name.
     Free(Option<Box<Identity>>, OsString),
 }
 
@@ -41,7 +41,7 @@ impl Identity {
         fs::metadata(file).ok().map(|found| Self::There(found.dev(), found.ino()))
     }
 
-    /// Of a file that may have no name; `None` where it could not be lost, or cannot be known.
+    /// The identity of an open file, which may have no name; `None` if its contents cannot be lost, or it is unknown.
     fn of_open(file: &File) -> Option<Self> {
         #[cfg(unix)]
         if let Some(found) = file.metadata().ok().filter(fs::Metadata::is_file) {
@@ -58,7 +58,7 @@ impl Identity {
     }
 }
 
-/// Whether a path is that of a folder, or leads into it; neither needs to exist.
+/// Whether a path is that of a folder, or leads into it; neither has to exist.
 pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     let folder = Identity::of(folder);
     let file = follow_links(path);
@@ -74,17 +74,17 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Takes note of files that are read.
+    /// Registers files that are read.
     pub(crate) fn read(&mut self, paths: impl IntoIterator<Item = impl AsRef<Path>>) {
         for path in paths {
             self.read.entry(Identity::of(path.as_ref())).or_insert_with(|| path.as_ref().to_owned());
         }
     }
 
-    /// Takes note of a file or folder that will be written.
+    /// Registers a file or folder that will be written.
     ///
     /// # Errors
-    /// When it is read, or will be written by another name already.
+    /// When it is read, or will already be written under another name.
     pub(crate) fn write(&mut self, path: &Path) -> Result<()> {
         // Devices and pipes keep nothing that could be lost.
         if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
@@ -99,7 +99,7 @@ impl Files {
         before.map_or(Ok(()), |before| Err(twice(path, &before)))
     }
 
-    /// Refuses what will be written already.
+    /// Refuses a path that will already be written.
     ///
     /// # Errors
     /// When the path leads to such a file.
@@ -107,7 +107,7 @@ impl Files {
         self.written.get(&Identity::of(path)).map_or(Ok(()), |before| Err(twice(path, before)))
     }
 
-    /// Takes note of an open file that will be written to.
+    /// Registers an open file that will be written to.
     ///
     /// # Errors
     /// As [`Files::write`].
@@ -118,10 +118,10 @@ impl Files {
         }
     }
 
-    /// Refuses to replace or to remove what is read.
+    /// Refuses to replace or remove an input.
     ///
     /// # Errors
-    /// When the path leads to such a file.
+    /// When the path leads to an input.
     pub(crate) fn check_unread(&self, path: &Path) -> Result<()> {
         self.check(path, &Identity::of(path))
     }

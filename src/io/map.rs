@@ -1,10 +1,10 @@
-//! Inputs, memory-mapped: the file's pages are the buffer, so a tensor is never copied into memory of ours.
+//! Memory-mapped inputs: the file's pages are the buffer, so a tensor is never copied.
 //!
-//! Another process can change a file while it is mapped. Each way to do so has its guard:
-//! * cut short, and the pages are asked for first: [`MappedFile::prefetch`] fails;
-//! * cut short after that, or a disk that fails: the system sends a SIGBUS, and [`note_faults`] lets it be told;
-//! * written to, or cut short within its last page, which reads as zeros then: [`MappedFile::check_unchanged`], which
-//!   asks the open file and not its name.
+//! Another process can change a file while it is mapped. There is a guard for each case:
+//! * cut short before the pages are prefetched: [`MappedFile::prefetch`] fails;
+//! * cut short after that, or a failing disk: the system sends a SIGBUS, which [`note_faults`] makes reportable;
+//! * written to, or cut short within its last page, which then reads as zeros: [`MappedFile::check_unchanged`] asks the
+//!   open file, not its name.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
 
 use crate::error::{Error, Kind, Result};
@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-/// Where files are mapped now, and the paths they were opened by.
+/// The address ranges of mapped files, and the paths that they were opened by.
 static MAPPED: Mutex<Vec<(Range<usize>, PathBuf)>> = Mutex::new(Vec::new());
 
 /// A file mapped read-only.
@@ -27,16 +27,16 @@ pub struct MappedFile {
     /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
     stamp: Stamp,
-    /// The open file, to be asked later whether it was changed.
+    /// The open file, to check later whether it was changed.
     kept: Option<OpenFile>,
 }
 
-/// What a file was when it was mapped: a change of its bytes changes this.
+/// The state of a file when it was mapped; any change of its bytes changes this.
 #[derive(Debug)]
 struct Stamp {
     len: u64,
     modified: Option<SystemTime>,
-    /// The system sets this time at every change of the bytes, the attributes and the names, and nobody can put it back.
+    /// The system sets this time at every change of bytes, attributes and names, and nobody can reset it.
     #[cfg(unix)]
     changed: (i64, i64),
     #[cfg(unix)]
@@ -68,8 +68,8 @@ impl Stamp {
         return self.len == now.len && self.modified == now.modified;
     }
 
-    /// Whether the bytes may be other ones. Giving a file a name and taking one away change its times too: those changes
-    /// alone do no harm.
+    /// Whether the bytes may have changed. Adding or removing a name of a file changes its times too; those changes
+    /// alone are harmless.
     fn is_changed(&self, now: &Self, has_its_name: bool) -> bool {
         #[cfg(unix)]
         if has_its_name && self.links == now.links && self.changed != now.changed {
@@ -80,8 +80,8 @@ impl Stamp {
     }
 }
 
-/// A file that stays open. A process may have few of them, and a checkpoint has up to thousands of shards: of those
-/// beyond a share of the limit only the name is left.
+/// A file that stays open. A process may have only a few of them, and a checkpoint has up to thousands of shards:
+/// beyond a share of the limit, only the name is kept.
 #[derive(Debug)]
 struct OpenFile(File);
 
@@ -113,7 +113,7 @@ impl MappedFile {
     /// When it cannot be opened or mapped, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
-        // Before opening, for opening a device can do something.
+        // Before opening, because opening a device can have side effects.
         check_kind(&std::fs::metadata(path).map_err(failed)?, path)?;
         let mut options = File::options();
         #[cfg(unix)] // a pipe that took the name since then would be waited for
@@ -133,7 +133,7 @@ impl MappedFile {
         Ok(mapped)
     }
 
-    /// Maps an open file, which keeps its bytes even where it has no name any more.
+    /// Maps an open file, which keeps its bytes even without a name.
     ///
     /// # Errors
     /// When it cannot be mapped.
@@ -166,10 +166,10 @@ impl MappedFile {
         &self.path
     }
 
-    /// Has the system read a range before it is used: one call instead of a page fault for every few pages.
+    /// Makes the system read a range before it is used: one call instead of a page fault for every few pages.
     ///
     /// # Errors
-    /// When the file no longer has these bytes, as far as the system can tell (Linux 5.14 and newer).
+    /// When the file no longer has these bytes, as far as the system can tell (Linux 5.14 and later).
     pub fn prefetch(&self, range: Range<usize>) -> Result<()> {
         #[cfg(target_os = "linux")]
         if let Some(map) = &self.map
@@ -183,11 +183,11 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Refuses a file that is not any more what it was when it was mapped: what was read of it may be of either. One
-    /// that is removed or renamed keeps its bytes.
+    /// Refuses a file that was changed since it was mapped: what was read may be from before or after. A file that is
+    /// removed or renamed keeps its bytes.
     ///
     /// # Errors
-    /// When its length or one of its times has changed, another file has its name, or that cannot be found out.
+    /// When its length or one of its times has changed, another file has its name, or this cannot be determined.
     pub fn check_unchanged(&self) -> Result<()> {
         let named = match std::fs::metadata(&self.path) {
             Err(_) if self.path == Path::new("") => return Ok(()), // a temporary file of our own
@@ -211,7 +211,7 @@ impl MappedFile {
     }
 }
 
-/// Refuses what is not a regular file.
+/// Refuses anything but a regular file.
 fn check_kind(metadata: &Metadata, path: &Path) -> Result<()> {
     if metadata.is_dir() {
         let error = Error::new("is a directory, not a tensor file").in_file(path);
@@ -236,26 +236,26 @@ fn mapped() -> std::sync::MutexGuard<'static, Vec<(Range<usize>, PathBuf)>> {
     MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Whether the system answered so to a page whose reading would end in a SIGBUS.
+/// Whether the system's error says that reading the page would cause a SIGBUS.
 pub(super) fn is_fault(error: &std::io::Error) -> bool {
-    /// The number everywhere but on Windows, where a mapped file cannot be cut short.
+    /// The error number everywhere except on Windows, where a mapped file cannot be cut short.
     const EFAULT: i32 = 14;
     cfg!(unix) && error.raw_os_error() == Some(EFAULT)
 }
 
-/// Bytes that were there when the file was opened cannot be had.
+/// The error for bytes that existed when the file was opened and cannot be read.
 #[must_use]
 pub fn cut_short() -> Error {
     Error::new("the file was cut short, or could not be read, during the work").of(Kind::System)
 }
 
-/// The address whose access the system answered with a SIGBUS.
+/// The address whose access caused a SIGBUS.
 #[cfg(all(unix, feature = "cli"))]
 static FAULT: AtomicUsize = AtomicUsize::new(0);
 
-/// Has a SIGBUS note its address and do nothing else: the thread meets it again and again, until whoever listens to the
-/// signal ends the process. To be called before anybody does; it takes the place of the standard library's own handler,
-/// which would end the process by the second of them.
+/// Makes a SIGBUS record its address and do nothing else: the thread faults again and again, until the code that waits
+/// for the signal ends the process. This must be called before anything waits for it. It replaces the standard
+/// library's handler, which would end the process at the second fault.
 ///
 /// # Errors
 /// When the system refuses.
@@ -277,7 +277,7 @@ pub fn note_faults() -> std::io::Result<()> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// What a SIGBUS was about.
+/// What caused a SIGBUS.
 #[cfg(all(unix, feature = "cli"))]
 #[must_use]
 pub fn fault() -> Error {

@@ -1,4 +1,4 @@
-//! Files: inputs mapped read-only, outputs that appear whole or not at all, and none that is both.
+//! Files: inputs mapped read-only, outputs that appear whole or not at all, and a check that no file is both.
 
 mod destination;
 pub(crate) mod identity;

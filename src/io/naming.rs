@@ -1,17 +1,17 @@
-//! How a file that is whole gets its name, in one step wherever the file system has one.
+//! How a complete file gets its name, in one step if the file system has one.
 //!
-//! On Linux a file can be made without any name (`O_TMPFILE`) and be linked when it is whole: whatever kills the run, SIGKILL
-//! or a loss of power, nothing stays. Elsewhere it has a temporary name until then.
+//! On Linux a file can be created without a name (`O_TMPFILE`) and linked when it is complete: whatever kills the run,
+//! even SIGKILL or a power failure, nothing is left. Elsewhere it has a temporary name until then.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 use tempfile::TempPath;
 
-/// A file in a folder that has no name; `None` where the system has no such files, or could not name them later.
+/// An unnamed file in a folder; `None` if the system has no such files, or could not name them later.
 ///
 /// # Errors
-/// When the folder takes no new file.
+/// When no file can be created in the folder.
 #[cfg(target_os = "linux")]
 pub(super) fn create_unnamed(folder: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -52,17 +52,17 @@ pub(super) fn link(_: &File, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether a link that was refused so could be one that the file system does not have.
+/// Whether the error of a refused link could mean that the file system has no links.
 pub(super) fn has_no_links(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, NotADirectory, NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let others = [AlreadyExists, NotADirectory, NotFound, QuotaExceeded, ReadOnlyFilesystem, StorageFull];
     !others.contains(&error.kind())
 }
 
-/// Gives a file its name, which another file may have if `replace` allows it.
+/// Gives a file its name; if `replace`, another file may have it.
 ///
 /// # Errors
-/// When the name is taken, or the system refuses; the file is removed then.
+/// When the name is taken, or the system refuses; the file is then removed.
 pub(super) fn rename(file: TempPath, to: &Path, replace: bool) -> io::Result<()> {
     if replace {
         return Ok(file.persist(to)?);
@@ -74,8 +74,8 @@ pub(super) fn rename(file: TempPath, to: &Path, replace: bool) -> io::Result<()>
     }
 }
 
-/// Gives a file its name where the system has no rename that spares an existing file, and no links (vfat, some of FUSE): an
-/// empty file that must be new takes the name first. For that moment the output is there and empty.
+/// Gives a file its name where the system has no rename that spares an existing file, and no links (vfat, some FUSE
+/// file systems): an empty new file takes the name first. For that moment the output exists and is empty.
 fn rename_over_placeholder(file: TempPath, to: &Path) -> io::Result<()> {
     close(File::create_new(to)?)?;
     file.persist(to).map_err(|refused| {
@@ -84,10 +84,10 @@ fn rename_over_placeholder(file: TempPath, to: &Path) -> io::Result<()> {
     })
 }
 
-/// Closes a file: NFS and FUSE may say only then that a quota or a disk was full.
+/// Closes a file: NFS and FUSE may report only then that a quota or a disk was full.
 ///
 /// # Errors
-/// When the system says that what was written is lost.
+/// When the system reports that written data are lost.
 #[cfg_attr(not(unix), allow(clippy::unnecessary_wraps, reason = "it can fail on Unix"))]
 pub(super) fn close(file: File) -> io::Result<()> {
     #[cfg(unix)]
@@ -100,8 +100,8 @@ pub(super) fn close(file: File) -> io::Result<()> {
     Ok(())
 }
 
-/// Flushes a folder: what has got a name in it keeps it, whatever happens. One that may not be read, and one on a file
-/// system that does not know of this, is left to the system.
+/// Flushes a folder, so that names in it survive a crash. If the folder may not be read, or its file system does not
+/// support this, it is left to the system.
 ///
 /// # Errors
 /// When the disk fails.
@@ -134,7 +134,7 @@ mod tests {
         let to = folder.path().join("out");
         rename_over_placeholder(temporary(), &to).unwrap();
         assert_eq!(fs::read(&to).unwrap(), b"whole");
-        // What has come there meanwhile stays, and nothing else does.
+        // What appeared meanwhile stays, and nothing else does.
         fs::write(&to, "mine").unwrap();
         assert_eq!(rename_over_placeholder(temporary(), &to).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&to).unwrap(), b"mine");

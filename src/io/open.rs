@@ -1,19 +1,19 @@
-//! Files that describe others, and those of unfinished work: opened without waiting, and read only up to a length.
+//! Files that describe others, and those of unfinished work: opened without waiting, and read only up to a limit.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// What becomes of a symbolic link in place of a file.
+/// What happens to a symbolic link in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// Its target is opened: caches keep files so.
+    /// Its target is opened: caches use links.
     Follow,
-    /// It is an error: we made no link there.
+    /// It is an error: tcast made no link there.
     Refuse,
 }
 
-/// Opens a regular file for reading. A pipe is not waited for, and a device is not read.
+/// Opens a regular file for reading. It does not wait for a pipe or read a device.
 ///
 /// # Errors
 /// When the system cannot, or it is not a regular file.

@@ -1,8 +1,8 @@
 //! Outputs that appear whole or not at all.
 //!
-//! Bytes go to a file without a name, or with a temporary one beside the output, which takes the output's name only
-//! when all of them are there and flushed. Devices and pipes have no name to take and are written in place; standard
-//! output, whatever it is connected to, is a stream.
+//! Bytes go to an unnamed file, or to a temporary one beside the output, which takes the output's name only when it is
+//! complete and flushed. Devices and pipes have no name to take and are written in place; standard output, whatever it
+//! is connected to, is a stream.
 
 use super::destination::{OutputKind, exists, standard_output};
 use super::map::{MappedFile, cut_short, is_fault};
@@ -50,7 +50,7 @@ impl Destination {
     }
 }
 
-/// What an output is until it is whole.
+/// An output until it is complete.
 #[derive(Debug)]
 enum Temporary {
     Unnamed,
@@ -61,26 +61,26 @@ enum Temporary {
 #[derive(Debug)]
 pub struct Output {
     file: File,
-    /// `None` for what has no name to take.
+    /// `None` if there is no name to take.
     temporary: Option<Temporary>,
     destination: Destination,
     is_seekable: bool,
 }
 
 impl Output {
-    /// The path as it was given.
+    /// The path as given.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.destination.path()
     }
 
-    /// Whether writes may come in any order; a pipe takes them in the order of their offsets.
+    /// Whether writes may come in any order; a pipe needs them in the order of their offsets.
     #[must_use]
     pub fn is_seekable(&self) -> bool {
         self.is_seekable
     }
 
-    /// Another file in the same folder, for bytes on their way to this one. It goes when it is dropped.
+    /// Another file in the same folder, for bytes on their way to this one. It is removed when dropped.
     ///
     /// # Errors
     /// As [`Destination::create`].
@@ -88,7 +88,7 @@ impl Output {
         self.destination.clone().create()
     }
 
-    /// What was written, to be read again; of what [`Destination::keeps`].
+    /// The written data, to be read again, if [`Destination::keeps`].
     ///
     /// # Errors
     /// When it cannot be read.
@@ -96,18 +96,18 @@ impl Output {
         MappedFile::of(&self.file).map_err(|error| Error::io("cannot read", &error).in_file(self.path()))
     }
 
-    /// Has the disk set room for `len` bytes aside: a full disk is known before the work, the file lies in one piece though
-    /// threads write it here and there, and the writes take less time. What cannot do that is written to without.
+    /// Makes the disk reserve `len` bytes: a full disk is noticed before the work, the file is contiguous although
+    /// threads write it out of order, and writes are faster. If the system cannot reserve, the file is written without.
     ///
     /// # Errors
-    /// When there is no room, or no file may be as long.
+    /// When there is not enough space, or the file would be too long.
     pub fn reserve(&self, len: u64) -> Result<()> {
         if self.temporary.is_none() {
             return Ok(());
         }
         let Err(error) = fs4::FileExt::allocate(&self.file, len) else { return Ok(()) };
         match error.kind() {
-            // ZFS wants more than it needs: what is free decides.
+            // ZFS reserves more than necessary: the available space decides.
             io::ErrorKind::StorageFull => self.destination.check_room(len),
             io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => Err(self.failed(&error)),
             _ => Ok(()),
@@ -117,7 +117,8 @@ impl Output {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// When the system cannot write them; or, without the name of the file, cannot read them from where they are mapped.
+    /// When the system cannot write them; or, without the name of the file, when it cannot read them from their
+    /// mapping.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = if self.is_seekable {
             write_all_at(&self.file, offset, bytes)
@@ -136,11 +137,11 @@ impl Output {
         }
     }
 
-    /// Gives the whole output its name; with `sync`, the data and the name are on the disk afterwards. An interrupt says
-    /// what is `kept` from the moment on when the output has its name.
+    /// Gives the complete output its name; with `sync`, data and name are on the disk afterwards. From the moment that
+    /// the output has its name, an interrupt reports `kept`.
     ///
     /// # Errors
-    /// When flushing, closing or renaming fails; nothing is left behind then.
+    /// When flushing, closing or renaming fails; nothing is left then.
     pub fn publish(self, sync: bool, kept: Option<&str>) -> Result<()> {
         let Self { file, temporary, destination, .. } = self;
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&destination.path);
@@ -172,9 +173,9 @@ impl Destination {
         Ok(())
     }
 
-    /// Links a file that has no name. Where that is refused after all, its bytes go to a file that has one.
+    /// Links an unnamed file. If that is refused after all, its bytes are copied to a named file.
     fn name_unnamed(&self, mut file: File, sync: bool, kept: Option<&str>) -> io::Result<()> {
-        // Closed as well what is still open under another number: a disk that is full is known before the name is given.
+        // Closing a duplicate reports a full disk before the name is given.
         close(file.try_clone()?)?;
         let mut temporaries = temporaries::lock();
         let linked = match naming::link(&file, &self.file) {

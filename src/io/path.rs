@@ -1,21 +1,21 @@
-//! Where a path leads to.
+//! Where paths lead.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folder that a file is in.
+/// The folder of a file.
 pub(crate) fn directory_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A path, and those that links lead to from it; of links that go round and round the first few.
+/// A path, and those that its links lead to; of a cycle of links the first few.
 pub(super) fn steps(path: &Path) -> impl Iterator<Item = PathBuf> {
     let next = |file: &PathBuf| fs::read_link(file).ok().map(|target| directory_of(file).join(target));
     std::iter::successors(Some(path.to_owned()), next).take(41)
 }
 
-/// The file that a path stands for, which need not exist. Devices and pipes keep their path: what they link to is not
-/// always a name that can be opened.
+/// The file that a path names, which does not have to exist. Devices and pipes keep their path: what they link to is
+/// not always a name that can be opened.
 pub(super) fn follow_links(path: &Path) -> PathBuf {
     if fs::metadata(path).is_ok_and(|existing| !existing.is_file()) {
         return path.to_owned();

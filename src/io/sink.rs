@@ -1,5 +1,4 @@
-//! What results can be written to: an output, an output whose checksum is taken along the way, or nothing, where what is
-//! there already is compared.
+//! Targets of results: an output, an output with a checksum, or nothing, where existing data are compared.
 
 use super::map::MappedFile;
 use super::output::Output;
@@ -9,9 +8,9 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Takes bytes at their places.
+/// Accepts bytes at given offsets.
 pub trait Sink: Sync {
-    /// The path that messages name.
+    /// The path for messages.
     fn path(&self) -> &Path;
 
     /// Whether writes may come in any order.
@@ -19,18 +18,18 @@ pub trait Sink: Sync {
         true
     }
 
-    /// Sets room for `len` bytes aside.
+    /// Reserves `len` bytes.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is not enough space.
     fn reserve(&self, _len: u64) -> Result<()> {
         Ok(())
     }
 
-    /// Takes all of `bytes`, which belong at `offset`.
+    /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// When it cannot.
+    /// When it cannot write them.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
@@ -70,7 +69,7 @@ impl Sink for Output {
     }
 }
 
-/// An output, with a checksum of what is written to it. Every byte of it is written once.
+/// An output, with a checksum of everything that is written to it. Every byte is written once.
 pub(crate) struct Summed<'a> {
     output: &'a Output,
     pieces: Mutex<Vec<(u64, Hasher)>>,
@@ -81,7 +80,7 @@ impl<'a> Summed<'a> {
         Self { output, pieces: Mutex::default() }
     }
 
-    /// The CRC-32 of all that was written.
+    /// The CRC-32 of everything written.
     pub(crate) fn sum(self) -> u32 {
         let mut pieces = self.pieces.into_inner().unwrap_or_else(PoisonError::into_inner);
         pieces.sort_unstable_by_key(|(offset, _)| *offset);
@@ -110,7 +109,7 @@ impl Sink for Summed<'_> {
     }
 }
 
-/// A file that must hold what is written to it already.
+/// A file that must already contain what is written to it.
 pub(crate) struct ExistingFile<'a>(pub(crate) &'a MappedFile);
 
 impl Sink for ExistingFile<'_> {

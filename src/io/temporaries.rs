@@ -1,4 +1,4 @@
-//! What a run makes for itself and takes away again: temporary files and new folders, removed on an error and at an
+//! What a run creates for itself and removes again: temporary files and new folders, removed on an error and at an
 //! interrupt.
 
 use super::open::{Links, open_regular};
@@ -9,33 +9,33 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempPath;
 
-/// What exists now and is to go at an interrupt. Held while a file is made or takes its final name, so that
-/// [`remove_temporaries`] sees each of them either whole or not at all.
+/// What exists now and is removed at an interrupt. It is locked while a file is created or takes its final name, so
+/// that [`remove_temporaries`] sees each file either whole or not at all.
 static TEMPORARIES: Mutex<Temporaries> =
     Mutex::new(Temporaries { paths: Vec::new(), kept: None, runs: 0, is_over: false });
 
-/// What stays of a run that ends early, in a sentence.
+/// What is kept of a run that ends early, in a sentence.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
     /// Outputs that are complete.
     Outputs(String),
-    /// Finished shards of a folder, with which a later run goes on.
+    /// Finished shards of a folder, which a later run continues with.
     Shards {
         /// The sentence.
         what: String,
-        /// Whether they are a part: the same command goes on then, while the whole has to be resumed.
+        /// Whether they belong to a part: then the same command continues, while a whole conversion has to be resumed.
         is_part: bool,
     },
 }
 
 pub(super) struct Temporaries {
-    /// Files and new folders, each before what is in it.
+    /// Files and new folders, each before its contents.
     paths: Vec<PathBuf>,
-    /// What stays.
+    /// What is kept.
     kept: Option<Kept>,
-    /// How many runs are under way.
+    /// How many runs are active.
     runs: usize,
-    /// The process ends by itself, and no signal is heeded any more.
+    /// The process ends by itself, and signals are ignored.
     is_over: bool,
 }
 
@@ -46,7 +46,7 @@ impl Temporaries {
         std::mem::forget(folder);
     }
 
-    /// Says what an interrupt leaves from now on, if that is something else.
+    /// Changes what an interrupt reports as kept.
     pub(super) fn keep(&mut self, what: Option<&str>) {
         if let Some(what) = what {
             self.kept = Some(Kept::Outputs(what.to_owned()));
@@ -58,7 +58,7 @@ impl Temporaries {
     }
 }
 
-/// A run of a command. What an earlier one has kept is no matter of it.
+/// A run of a command. What an earlier one kept does not concern it.
 #[derive(Debug)]
 pub(crate) struct Run(());
 
@@ -80,10 +80,10 @@ impl Drop for Run {
     }
 }
 
-/// An interrupt that is being carried out. As long as it lives nothing is made and nothing takes its name.
+/// An interrupt in progress. While it lives, nothing is created and nothing takes its name.
 #[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) struct Interrupt {
-    /// What stays.
+    /// What is kept.
     pub(crate) kept: Option<Kept>,
     _temporaries: MutexGuard<'static, Temporaries>,
 }
@@ -102,7 +102,8 @@ pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     Some(Interrupt { kept: temporaries.kept.clone(), _temporaries: temporaries })
 }
 
-/// Says what an interrupt leaves; before the first call that is nothing. The folders are left with it, in the same moment.
+/// Sets what an interrupt reports as kept; before the first call, that is nothing. The folders are kept from the same
+/// moment.
 pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = NewFolder>) {
     let mut temporaries = lock();
     for folder in folders {
@@ -116,7 +117,7 @@ pub(crate) fn end_interrupts() {
     lock().is_over = true;
 }
 
-/// Makes something where an interrupt may be taking things away: before that, or never.
+/// Calls `make` before an interrupt removes things, or never.
 pub(crate) fn uninterrupted<T>(make: impl FnOnce() -> T) -> T {
     let _temporaries = lock();
     make()
@@ -126,13 +127,13 @@ pub(super) fn lock() -> MutexGuard<'static, Temporaries> {
     TEMPORARIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes a file, or a folder with nothing in it or with what was made in it.
+/// Removes a file, or a folder that is empty or contains only what was made in it.
 fn remove(path: &Path) {
     let is_work = path.file_name().is_some_and(|name| name == WORK);
     let _ = fs::remove_file(path).or_else(|_| if is_work { fs::remove_dir_all(path) } else { fs::remove_dir(path) });
 }
 
-/// Makes a folder and those above it, unless they are there; not while [`remove_temporaries`] takes them away.
+/// Creates a folder and those above it, unless they exist; not while [`remove_temporaries`] removes them.
 ///
 /// # Errors
 /// When the system cannot.
@@ -141,11 +142,11 @@ pub(crate) fn create_folders(path: &Path) -> Result<()> {
         .map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
 }
 
-/// What the names of temporary files begin and end with.
+/// How the names of temporary files begin and end.
 const PREFIX: &str = ".tcast-";
 const SUFFIX: &str = ".tmp";
 
-/// Removes the temporary files in a folder that runs which were killed have left there.
+/// Removes temporary files that killed runs have left in a folder.
 pub(crate) fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if is_temporary(&entry.file_name().to_string_lossy()) {
@@ -154,10 +155,10 @@ pub(crate) fn remove_leftovers(folder: &Path) {
     }
 }
 
-/// The name of the folder in an output folder that work is done in; it goes with all that is in it.
+/// The name of the work folder in an output folder; it is removed with everything in it.
 pub(crate) const WORK: &str = ".tcast";
 
-/// Whether a name is that of something that this program makes for itself.
+/// Whether this is the name of something that this program creates for itself.
 #[must_use]
 pub(crate) fn is_own(name: &str) -> bool {
     name == WORK || is_temporary(name)
@@ -167,13 +168,13 @@ fn is_temporary(name: &str) -> bool {
     name.starts_with(PREFIX) && name.ends_with(SUFFIX)
 }
 
-/// A folder that is made for outputs. Dropped or at an interrupt it goes again, unless it is kept or has something in
-/// it; one named [`WORK`] goes with its contents.
+/// A folder created for outputs. When dropped, or at an interrupt, it is removed, unless it is kept or not empty; a
+/// folder named [`WORK`] is removed with its contents.
 #[derive(Debug)]
 pub(crate) struct NewFolder(PathBuf);
 
 impl NewFolder {
-    /// Makes the folder.
+    /// Creates the folder.
     ///
     /// # Errors
     /// When the system cannot.
@@ -184,7 +185,7 @@ impl NewFolder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Leaves the folder where it is.
+    /// Keeps the folder.
     pub(crate) fn keep(self) {
         lock().forget(self);
     }
@@ -198,13 +199,13 @@ impl Drop for NewFolder {
     }
 }
 
-/// A temporary file that has a name; dropped, it is removed from the disk and the list. It is locked until it is closed,
-/// so that other runs know whose it is.
+/// A named temporary file; dropping it removes it from the disk and the list. It is locked until it is closed, so that
+/// other runs know that it is in use.
 #[derive(Debug)]
 pub(super) struct Named(Option<TempPath>);
 
 impl Named {
-    /// Makes an empty one.
+    /// Creates an empty one.
     pub(super) fn create(folder: &Path) -> io::Result<(File, Self)> {
         let mut temporaries = lock();
         let mut builder = tempfile::Builder::new();
@@ -219,7 +220,7 @@ impl Named {
         Ok((file, Self(Some(path))))
     }
 
-    /// The path, for whom gives the file its own name while he holds `temporaries`.
+    /// The path, for a caller that gives the file its final name while holding `temporaries`.
     pub(super) fn take(mut self, temporaries: &mut Temporaries) -> TempPath {
         let path = self.0.take().expect("only this takes it");
         temporaries.unlist(&path);
@@ -243,7 +244,7 @@ pub(super) fn name(folder: &Path, name: impl FnMut(&Path) -> io::Result<()>) -> 
     Ok(named.into_temp_path())
 }
 
-/// The temporary files in a folder that no run holds any more, and their lengths: of runs that were killed.
+/// Temporary files in a folder that no run holds any more, left by killed runs, and their lengths.
 pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter(|entry| is_temporary(&entry.file_name().to_string_lossy()));
@@ -253,7 +254,7 @@ pub(crate) fn abandoned(folder: &Path) -> Vec<(PathBuf, u64)> {
     found.into_iter().map(|(len, path)| (path, len)).collect()
 }
 
-/// The length of a file that nobody has locked; `None` where that is not known.
+/// The length of a file that nobody has locked; `None` if that is unknown.
 fn is_abandoned(path: &Path) -> Option<u64> {
     let file = open_regular(path, Links::Refuse).ok()?;
     file.try_lock_shared().ok()?;

@@ -7,15 +7,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Disagreements that are told one by one.
+/// How many disagreements are listed.
 const TOLD: usize = 10;
 
-/// Something in a folder that does not fit the rest.
+/// A contradiction between the files of a folder.
 #[derive(Debug)]
 pub struct Disagreement {
-    /// What, in a sentence; the last of many counts the others.
+    /// A sentence that describes it; the last of many counts the others.
     pub text: String,
-    /// Whether it is open which tensors the checkpoint has, so that it can be shown and not converted.
+    /// Whether it leaves open which tensors the checkpoint has. Such a checkpoint can be shown but not converted.
     pub is_fatal: bool,
 }
 
@@ -29,7 +29,7 @@ impl Disagreement {
     }
 }
 
-/// What the index says and the shards do not hold, and the other way round; of shards that could be opened.
+/// What the index lists and the shards do not hold, and the reverse, for shards that could be opened.
 pub(super) fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreements) {
     let files: Vec<Cow<str>> =
         shards.iter().map(|shard| shard.path().file_name().unwrap_or_default().to_string_lossy()).collect();
@@ -48,7 +48,7 @@ pub(super) fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreemen
         let home = map.get(tensor);
         if home.is_none_or(|home| **home != *shard) {
             let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
-            // One that the index has elsewhere is there twice; one that it does not know is simply kept.
+            // A tensor that the index lists elsewhere is a duplicate; one that it does not list is simply kept.
             found.add(Disagreement { text, is_fatal: home.is_some() });
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagr
     found
 }
 
-/// As many as are read, the fatal ones first, and how many more there are: an index can name a million tensors.
+/// Only as many as people read, the fatal ones first, and how many more there are: an index can list a million tensors.
 #[derive(Default)]
 pub(super) struct Disagreements {
     fatal: Vec<Disagreement>,

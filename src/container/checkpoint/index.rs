@@ -12,16 +12,16 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What stands in an index's name between that of the model and the variant.
+/// The part of an index's name between the model and the variant.
 const INFIX: &str = ".safetensors.index.";
-/// The usual name of an index; variants have a word in it (`model.safetensors.index.fp16.json`).
+/// The usual name of an index; a variant's name is part of it (`model.safetensors.index.fp16.json`).
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// An index as a file has it.
+/// An index file.
 pub struct Index {
     /// Its file name.
     pub name: String,
-    /// What it says besides the shards, whatever that is.
+    /// Its metadata, whatever they are.
     pub metadata: Map<String, Value>,
     /// The shard of every tensor.
     pub(super) weight_map: WeightMap,
@@ -30,13 +30,13 @@ pub struct Index {
 /// The shard of every tensor.
 pub(super) type WeightMap = BTreeMap<Box<str>, Arc<str>>;
 
-/// Stands before a literal of Python in the string that stands for it, as long as it is JSON.
+/// Marks a string that replaces a Python literal while the text is JSON.
 const LITERAL: char = '\u{f8ff}';
 
-/// Metadata of an index are its totals; as values they take 50 times the memory of their text.
+/// The metadata of an index are its totals; as values they take 50 times the memory of their text.
 const MOST_METADATA: usize = 1 << 20;
 
-/// What counts of an index; what else it holds is of no concern.
+/// The parts of an index that matter; everything else is ignored.
 #[derive(Deserialize)]
 struct Content {
     #[serde(default)]
@@ -48,7 +48,7 @@ impl Index {
     /// Reads an index.
     ///
     /// # Errors
-    /// When it is no file, or not what an index is.
+    /// When it cannot be read, or is not an index.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
         let json = without_python_literals(&text, |literal| format!("\"{LITERAL}{literal}\""));
@@ -67,10 +67,10 @@ impl Index {
     }
 }
 
-/// Which shard holds which tensor by an index.
+/// The shard of each tensor, from an index file.
 ///
 /// # Errors
-/// When it cannot be read, or is not what an index is.
+/// When it cannot be read, or is not an index.
 pub fn weight_map(path: &Path) -> Result<WeightMap> {
     Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
 }
@@ -81,8 +81,8 @@ pub fn is_index(name: &str) -> bool {
     name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
 }
 
-/// The text of an index in the style of `transformers` 5: keys sorted, two spaces, all that is not ASCII escaped.
-/// `bytes` and `elements` are those of all tensors; other metadata are kept.
+/// The text of an index in the style of `transformers` 5: keys sorted, two spaces, everything that is not ASCII
+/// escaped. `bytes` and `elements` are totals of all tensors; other metadata are kept.
 ///
 /// # Panics
 /// Never: strings and numbers are always JSON.
@@ -114,9 +114,9 @@ pub fn index_text(
     ascii + "\n"
 }
 
-/// Names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors` of one,
-/// `model-00001-of-00002.safetensors` of several, `model.fp16-00001-of-00002.safetensors` where the index is that of
-/// a variant.
+/// Names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors` for one
+/// shard, `model-00001-of-00002.safetensors` for several, `model.fp16-00001-of-00002.safetensors` for the index of a
+/// variant.
 #[must_use]
 pub fn shard_names(index: &str, count: usize) -> Vec<String> {
     let (model, variant) = index.split_once(INFIX).unwrap_or(("model", "json"));

@@ -1,8 +1,9 @@
-//! What a command is given: a tensor file, or a folder of `.safetensors` shards, with or without an index that names them.
+//! The input of a command: a tensor file, or a folder of `.safetensors` shards, with or without an index that names
+//! them.
 //!
-//! The index is the truth, as `transformers` writes it: `{"metadata": {...}, "weight_map": {tensor: shard}}`. Names of
-//! shards are never computed from it, and none leads out of the folder; a shard may be a link, as in the caches of
-//! Hugging Face. Without an index, every `.safetensors` file of the folder is a shard.
+//! The index decides, in the format of `transformers`: `{"metadata": {...}, "weight_map": {tensor: shard}}`. Names of
+//! shards are never computed, and none may lead out of the folder; a shard may be a link, as in the caches of Hugging
+//! Face. Without an index, every `.safetensors` file of the folder is a shard.
 
 mod disagreements;
 mod index;
@@ -30,42 +31,42 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-/// What to do where an index is of no use.
+/// What to do if an index is unusable.
 const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
 /// A file, or a folder of shards.
 pub struct Checkpoint {
-    /// As it was named.
+    /// The path as given.
     pub path: PathBuf,
-    /// The folder of the shards; `None` of a single file.
+    /// The folder of the shards; `None` for a single file.
     pub folder: Option<PathBuf>,
     /// The index of the folder, if it has one.
     pub index: Option<Index>,
-    /// The shards in the order of their names, or the one file.
+    /// The shards in the order of their names, or the single file.
     pub shards: Vec<Input>,
-    /// Why shards could not be opened. A single file that cannot be is an error by itself.
+    /// Why shards could not be opened. If a single file cannot be opened, that is an error.
     pub broken: Vec<Error>,
     /// Where the index and the shards disagree, or the shards among themselves.
     pub disagreements: Vec<Disagreement>,
 }
 
 impl Checkpoint {
-    /// All tensors with the shards that they are in.
+    /// All tensors, with their shards.
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
     }
 
-    /// What all tensors are called.
+    /// The names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors().map(|(shard, tensor)| shard.name_of(tensor))
     }
 
-    /// All files that hold tensors, external data among them.
+    /// All files that hold tensors, including external data.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
-    /// Every file that a conversion of it may read, and whatever else lies in its folder: nothing of that is written to.
+    /// Every file that its conversion may read, and everything else in its folder: none of these may be an output.
     ///
     /// # Errors
     /// When the folder cannot be read.
@@ -77,7 +78,7 @@ impl Checkpoint {
             let names = names.into_iter().map(PathBuf::from).chain(kept.into_iter().map(PathBuf::from)).chain(left_out);
             files.extend(names.map(|name| folder.join(name)));
         } else {
-            // What says whether the tensors of a shard are codes.
+            // These files say whether the tensors of a shard are codes.
             let folder = directory_of(&self.path);
             let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
             let is_read = |name: &OsString| *name == CONFIG || name.to_str().is_some_and(is_index);
@@ -92,7 +93,7 @@ impl Checkpoint {
         self.shards.iter().map(Input::len).sum()
     }
 
-    /// Refuses what was read if a file is not any more what it was.
+    /// Checks that no file was changed since it was read.
     ///
     /// # Errors
     /// As [`MappedFile::check_unchanged`].
@@ -100,7 +101,7 @@ impl Checkpoint {
         self.shards.iter().try_for_each(Input::check_unchanged)
     }
 
-    /// The name of a shard in its folder; of a single file, as it was named.
+    /// The name of a shard in its folder; for a single file, its path as given.
     #[must_use]
     pub fn shard_name(&self, shard: &Input) -> String {
         let path = shard.path();
@@ -109,10 +110,10 @@ impl Checkpoint {
     }
 }
 
-/// Opens what can be converted: every tensor can be read, and there is no doubt which there are.
+/// Opens a checkpoint that can be converted: every tensor can be read, and it is clear which tensors there are.
 ///
 /// # Errors
-/// As [`probe`], and when that is not so.
+/// As [`probe`], and when the checkpoint cannot be converted.
 pub fn open(path: &Path) -> Result<Checkpoint> {
     let mut checkpoint = probe(path)?;
     if !checkpoint.broken.is_empty() {
@@ -139,7 +140,7 @@ pub fn open(path: &Path) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// A shard that has the name which tcast gives to the cast of another one, `model.TYPE.safetensors`.
+/// A shard with the name that tcast gives to the cast of another one, `model.TYPE.safetensors`.
 fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     let is_output = |path: &Path| {
         let (stem, dtype) = path.file_stem()?.to_str()?.rsplit_once('.')?;
@@ -150,8 +151,8 @@ fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
 }
 
-/// The shard of a folder without index that was written last, if no tensor is there twice without it: most likely an
-/// output that somebody has named so.
+/// The most recent shard of a folder without an index, if the others have no duplicate tensors: most likely it is an
+/// output.
 fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
     let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;
@@ -160,10 +161,10 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     (is_newer && repetitions(others()).all == 0).then_some(newest.path())
 }
 
-/// Opens a file, or every shard of a folder, which is given by its own path or that of an index in it.
+/// Opens a file, or every shard of a folder, given by its own path or by that of an index in it.
 ///
 /// # Errors
-/// When none of the files can be read, an unfinished conversion is in the folder, a shard has a name that is no text, or
+/// When none of the files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or
 /// the index is broken or names a shard outside.
 pub fn probe(path: &Path) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
@@ -191,9 +192,9 @@ pub fn probe(path: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint { path: path.to_owned(), ..found })
 }
 
-/// An error about a file of which there is none: with the name that comes nearest to it, if one in its folder is near.
+/// Adds the most similar name in the folder, if there is one, to an error about a missing file.
 fn suggest_name(error: Error, path: &Path) -> Error {
-    /// Entries that are looked at, of folders with very many.
+    /// How many entries of a folder are considered.
     const MOST: usize = 2_000;
     let missing = || matches!(fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
     let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };
@@ -206,7 +207,7 @@ fn suggest_name(error: Error, path: &Path) -> Error {
     }
 }
 
-/// All of a small file that describes others.
+/// Reads a small file that describes others.
 fn read_text(path: &Path) -> Result<String> {
     /// Indexes of the largest models have a few MiB.
     const MOST: u64 = 100 << 20;
@@ -214,8 +215,8 @@ fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(text).map_err(|_| Error::new("is no UTF-8 text"))
 }
 
-/// What a shard belongs to, by what lies beside it: the names of all tensors by an index that names it, and how the config
-/// says that the weights are quantized. Nothing of a file that stands alone.
+/// What a shard belongs to, according to the files beside it: the names of all tensors in an index that names the
+/// shard, and how the config says that the weights are quantized. Empty for a file that stands alone.
 ///
 /// # Errors
 /// When the config, an index or the folder cannot be read.
@@ -235,7 +236,7 @@ pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
     Ok((tensors, quantization(folder)?))
 }
 
-/// The name of a file that makes the `.safetensors` files of a folder one checkpoint: an index or a config.
+/// The name of a file that makes the `.safetensors` files of a folder a checkpoint: an index or a config.
 #[must_use]
 pub fn description(folder: &Path) -> Option<String> {
     let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
@@ -292,13 +293,13 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
     Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, broken, disagreements })
 }
 
-/// Whether a name is that of a shard, in capital letters too.
+/// Whether this is the name of a shard, in upper or lower case.
 #[must_use]
 pub fn is_shard_name(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".safetensors")
 }
 
-/// Whether a name in the folder is that of a shard; what is a folder itself is none.
+/// Whether this is the name of a shard in the folder; a folder is not a shard.
 fn is_shard(folder: &Path, name: &str) -> bool {
     is_shard_name(name) && !folder.join(name).is_dir()
 }
@@ -312,7 +313,8 @@ fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Names as text. One that is none is no name that an index has, and must not be that of a shard: it would be left out.
+/// Names as text. A name that is not text cannot be in an index, and must not be a shard's: the shard would be left
+/// out.
 fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
@@ -338,16 +340,16 @@ fn find_index(files: &[String]) -> Result<Option<String>> {
     }
 }
 
-/// Whether a name is that of a file in the folder, and of nothing else.
+/// Whether a name is that of a file directly in the folder.
 #[must_use]
 pub fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name);
-    // A colon on Windows is a drive, or a stream of another file.
+    // On Windows, a colon denotes a drive or a stream of another file.
     is_one && !name.contains('\0') && !(cfg!(windows) && name.contains(':'))
 }
 
-/// Opens shards: those that can be read, and for the others why they cannot, as `explain` has it.
+/// Opens shards: returns those that can be read, and why the others cannot, as `explain` words it.
 fn open_shards(
     folder: &Path,
     names: Vec<String>,

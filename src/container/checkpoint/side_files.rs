@@ -1,4 +1,4 @@
-//! What lies beside the shards of a checkpoint: config, tokenizer, chat template and whatever else goes with a model.
+//! The files beside the shards of a checkpoint: config, tokenizer, chat template and others.
 
 use super::{is_index, is_shard_name, read_text};
 use crate::container::json::{MapOnly, as_json, members};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The file that says what a model is.
+/// The file that describes a model.
 pub const CONFIG: &str = "config.json";
 /// `ModelOpt`'s description of a quantized checkpoint, beside its config.
 pub const HF_QUANT_CONFIG: &str = "hf_quant_config.json";
-/// GPTQ's.
+/// GPTQ's description of a quantized checkpoint.
 pub const QUANTIZE_CONFIG: &str = "quantize_config.json";
 /// What to do about a file that cannot be read.
 const READABLE: &str = "make it a file that can be read, or download it again";
-/// Names that end so are those of weights in some format: of the model as it was, which the result no longer is.
+/// Endings of names of weights in some format: those of the original model, which the result no longer is.
 const WEIGHTS: &[&str] = &[
     ".safetensors",
     ".bin",
@@ -41,18 +41,17 @@ const WEIGHTS: &[&str] = &[
     ".bin.index.json",
 ];
 
-/// The files of a folder that are not its shards, by their paths in it, sorted.
+/// The files of a folder that are not its shards, as sorted paths relative to it.
 #[derive(Debug, Default)]
 pub struct SideFiles {
-    /// Those that belong to the model whatever its types are.
+    /// Files that belong to the model whatever its types are.
     pub kept: Vec<String>,
-    /// Weights in other formats, what is no file, and what has a name that is no text.
+    /// Weights in other formats, entries that are not files, and names that are not text.
     pub left_out: Vec<PathBuf>,
 }
 
 impl SideFiles {
-    /// Looks through a folder and the folders in it; hidden ones, which are those of tools, are passed over.
-    /// Shards and indexes are passed over too.
+    /// Searches a folder and its subfolders; it skips hidden folders, which belong to tools, and shards and indexes.
     ///
     /// # Errors
     /// When a folder cannot be read.
@@ -66,15 +65,15 @@ impl SideFiles {
                 let entry = entry.map_err(failed)?;
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let inside = inner.join(entry.file_name());
-                // Of a link to a folder nobody knows where it leads; a link to a file is how caches keep files.
+                // A link to a folder may lead anywhere; a link to a file is what caches use.
                 if entry.file_type().map_err(failed)?.is_dir() {
                     if !name.starts_with('.') {
                         folders.push(inside);
                     }
                 } else if is_index(&name) || inner.as_os_str().is_empty() && is_shard_name(&name) {
-                    // Made anew, or not in the index, which is told already.
+                    // It is made anew, or it is missing in the index, which is reported already.
                 } else if is_own(&name) {
-                    // Of an unfinished conversion into the folder.
+                    // It belongs to an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()
                     && is_plain_file(&entry)?
                     && !WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end))
@@ -91,8 +90,8 @@ impl SideFiles {
     }
 }
 
-/// Whether an entry of a folder is a file, or a link to one. A link may lead nowhere, and a file may have been removed in
-/// this moment.
+/// Whether an entry of a folder is a file, or a link to one. A link may lead nowhere, and a file may have been removed
+/// just now.
 fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     use std::io::ErrorKind::{NotADirectory, NotFound};
     match fs::metadata(entry.path()) {
@@ -102,7 +101,7 @@ fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     }
 }
 
-/// Whether a path can be that of a side file: in the folder, and nothing that this program makes for itself.
+/// Whether a path can be that of a side file: in the folder, and not made by this program for itself.
 #[must_use]
 pub fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
@@ -113,15 +112,15 @@ pub fn is_inside(path: &str) -> bool {
 /// The config of a folder, if it has one.
 ///
 /// # Errors
-/// When it cannot be read, or is no JSON object: what it says of the weights is not known then.
+/// When it cannot be read, or is not a JSON object: it does not say then how the weights are stored.
 pub fn config(folder: &Path) -> Result<Option<String>> {
     read_side_file(folder, CONFIG)
 }
 
-/// A JSON file of a folder that says how its weights are stored, if the folder has one.
+/// A JSON file that describes how the weights of a folder are stored, if the folder has it.
 ///
 /// # Errors
-/// When it cannot be read, or is no JSON object.
+/// When it cannot be read, or is not a JSON object.
 pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
@@ -138,7 +137,7 @@ pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
     }
 }
 
-/// How the weights of a folder are quantized, by the words of its config; `None` where it does not say that they are.
+/// How the weights of a folder are quantized, according to its config; `None` if it does not say that they are.
 ///
 /// # Errors
 /// As [`config`].
@@ -148,9 +147,9 @@ pub fn quantization(folder: &Path) -> Result<Option<String>> {
 
 fn quantization_of(json: &str) -> Option<String> {
     let config = members(json)?;
-    // Multimodal models have it with the part that is quantized.
+    // Multimodal models have it in the section of the quantized part.
     let of = |config: &BTreeMap<Cow<str>, &RawValue>| {
-        // Any value but null says that the weights are quantized.
+        // Any value except null says that the weights are quantized.
         let found = config.get("quantization_config").map(|found| found.get()).filter(|found| *found != "null")?;
         let method = members(found).and_then(|found| found.get("quant_method").map(|method| method.get()));
         Some(method.and_then(|method| serde_json::from_str::<String>(method).ok()))
@@ -159,11 +158,11 @@ fn quantization_of(json: &str) -> Option<String> {
     Some(found.unwrap_or_else(|| "of an unnamed method".to_owned()))
 }
 
-/// A config whose `dtype`, or `torch_dtype` as it used to be called, is another one, and every other byte the same.
-/// `None` where there is nothing to change: it names none, or that one.
+/// Changes the `dtype` of a config, or `torch_dtype` as it used to be called, and no other byte. `None` if nothing
+/// changes: the config names no dtype, or this one.
 ///
 /// torch computes in four types, and `transformers` cannot load a model whose config names another: `elements` says how
-/// many weights are of each type, and the one of the four that most are of is taken. Where none is, the old one stays.
+/// many weights have each type, and the most frequent of the four is taken. If there is none, the old dtype stays.
 #[must_use]
 pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Option<String> {
     const COMPUTED_IN: [Dtype; 4] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float64];
@@ -172,7 +171,7 @@ pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Optio
     let json = as_json(config);
     let members = members(&json)?;
     let mut changed = config.to_owned();
-    // From the back, so that places before stay what they are.
+    // From the end, so that earlier offsets stay valid.
     let mut values: Vec<&str> =
         ["dtype", "torch_dtype"].iter().filter_map(|key| Some(members.get(*key)?.get())).collect();
     values.sort_by_key(|value| std::cmp::Reverse(value.as_ptr()));
@@ -205,7 +204,7 @@ mod tests {
         {
             assert_eq!(changed(same), None, "{same}");
         }
-        // torch has no arithmetic in float8: transformers fails on such a config.
+        // torch has no float8 arithmetic: transformers fails on such a config.
         let elements = BTreeMap::from([("float8e4m3fn", 100), ("int8", 3)]);
         assert_eq!(with_dtype("{\"dtype\": \"bfloat16\"}", &elements), None);
     }

@@ -1,4 +1,4 @@
-//! A folder with an unfinished conversion in it is no checkpoint, whatever else is there.
+//! A folder with an unfinished conversion in it is not a checkpoint, whatever else it contains.
 
 use crate::error::{Error, InterruptedWork, Kind, Result, WorkState};
 use crate::io::open::{Links, read_regular};
@@ -32,7 +32,7 @@ struct EndManifest {
     operator: String,
 }
 
-/// A path in JSON: text, or its bytes where they are none.
+/// A path in JSON: text, or bytes if it is not text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum StoredPath {
@@ -41,7 +41,7 @@ pub(crate) enum StoredPath {
 }
 
 impl StoredPath {
-    /// A path that means the same in any folder.
+    /// A path that is valid in any folder.
     pub(crate) fn absolute(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         match path.into_os_string().into_string() {
@@ -64,7 +64,7 @@ impl StoredPath {
 /// Refuses a folder with an unfinished conversion in it.
 ///
 /// # Errors
-/// When that is so, or the system does not say.
+/// When there is one, or the system does not say.
 pub(super) fn refuse(folder: &Path) -> Result<()> {
     let work = folder.join(WORK);
     match fs::symlink_metadata(&work) {

@@ -1,4 +1,4 @@
-//! The `descr` of a .npy header: how numpy spells types of elements.
+//! The `descr` of a .npy header: numpy's names of element types.
 
 use super::header::PythonLiteral;
 use crate::container::{Elements, Form, TextForm};
@@ -6,10 +6,11 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
 
-/// The longest name of a type that is read: numpy's own have fewer characters, and leading zeros can make any of them long.
+/// The longest name of a type that is read: numpy's own have fewer characters, but leading zeros can make any of them
+/// long.
 const MAX_CODE: usize = 32;
 
-/// What a `descr` says of the elements.
+/// The element type that a `descr` names.
 pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
     match descr {
         PythonLiteral::Text(code) => {
@@ -20,7 +21,7 @@ pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
             }
             Ok(elements_of_code(code).unwrap_or(Elements::Opaque))
         }
-        // One field that is named after a dtype and as wide as that dtype's elements.
+        // One field, named after a dtype and of that dtype's width.
         PythonLiteral::List(fields) => Ok(match fields.as_slice() {
             [PythonLiteral::Tuple(field)] => match field.as_slice() {
                 [PythonLiteral::Text(name), PythonLiteral::Text(base)] => {
@@ -67,7 +68,7 @@ fn numbers(storage: Storage) -> Elements {
     Elements::Typed(Form::Numbers(storage))
 }
 
-/// A record of one field: `name` is a dtype's, `base` opaque or an integer of the same width.
+/// A record of one field: `name` is a dtype's, `base` is opaque or an integer of the same width.
 fn tagged(name: &str, base: &str) -> Option<Elements> {
     /// The spellings of onnx 1.17 and 1.18.
     const ONNX: &[(&str, Dtype)] = &[

@@ -4,11 +4,11 @@ use super::MAGIC;
 use crate::error::{Error, Result};
 use crate::text::shorten;
 
-/// The longest header that is read; numpy itself stops at 10,000 characters unless told otherwise.
+/// The longest header that is read; numpy itself stops at 10,000 characters by default.
 const MAX_HEADER: usize = 1 << 20;
 
-/// The most literals in a header; each takes 16 times as much memory as it takes there, and an array in an archive can
-/// have a header of a MiB that is compressed to nothing.
+/// The most literals in a header; each takes 16 times the memory of its text, and an array in an archive can have a
+/// header of a MiB compressed to almost nothing.
 const MAX_LITERALS: usize = 1 << 14;
 
 /// The header's text and where the data starts.
@@ -46,7 +46,7 @@ pub(super) fn header_text(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Resu
     } else {
         text.into_iter().map(char::from).collect() // latin-1
     };
-    // A file damaged by newline translation has its data moved by a byte: the header no longer ends in one.
+    // Newline translation damages a file by shifting its data by a byte: the header no longer ends in a newline.
     match text.strip_suffix('\n') {
         Some(text) if !text.ends_with('\r') => Ok((text.to_owned(), start + length)),
         _ => Err(Error::new("the header does not end in a newline: was the file copied in text mode?")),
@@ -113,7 +113,7 @@ pub(super) enum PythonLiteral {
 }
 
 impl PythonLiteral {
-    /// The strings in it, as far as a `descr` that is read has any.
+    /// The strings in it, as far as a supported `descr` has any.
     pub(super) fn text(&self) -> String {
         let join = |items: &[Self]| items.iter().map(Self::text).collect::<Vec<_>>().join(" ");
         match self {
@@ -126,7 +126,7 @@ impl PythonLiteral {
 
 struct LiteralParser<'a> {
     rest: &'a str,
-    /// How many more literals are read.
+    /// How many more literals may be read.
     left: usize,
 }
 
@@ -148,7 +148,7 @@ impl LiteralParser<'_> {
     }
 
     fn literal(&mut self, depth: u32) -> Result<PythonLiteral> {
-        /// A record's field is a tuple in a list; nothing that is read lies deeper.
+        /// A record's field is a tuple in a list; nothing that is supported is nested deeper.
         const MAX_DEPTH: u32 = 4;
         if depth > MAX_DEPTH {
             return Err(Error::new("malformed header: brackets are nested too deep"));
@@ -210,8 +210,8 @@ impl LiteralParser<'_> {
     }
 }
 
-/// The header as numpy writes it, byte for byte: room for the first length to grow to 21 digits, then spaces
-/// (at least one) up to a multiple of 64 bytes, then a newline.
+/// The header exactly as numpy writes it: space for the first length to grow to 21 digits, then spaces (at least one)
+/// up to a multiple of 64 bytes, then a newline.
 pub(super) fn write_header(descr: &str, fortran_order: bool, shape: &[u64]) -> Vec<u8> {
     const ALIGNMENT: usize = 64;
     const GROWTH_DIGITS: usize = 21;
@@ -227,6 +227,7 @@ pub(super) fn write_header(descr: &str, fortran_order: bool, shape: &[u64]) -> V
     let prefix = MAGIC.len() + 4;
     text.push_str(&" ".repeat(ALIGNMENT - (prefix + text.len() + 1) % ALIGNMENT));
     text.push('\n');
-    // At 64 dimensions of 20 digits a header has 1500 bytes: version 1.0, with 2 bytes of length, always does.
+    // With 64 dimensions of 20 digits a header has 1500 bytes, so version 1.0, with 2 bytes for the length, is always
+    // sufficient.
     [MAGIC, &[1, 0], &(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }

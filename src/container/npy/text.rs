@@ -1,11 +1,12 @@
-//! numpy's texts, all of one width: `<U`, so many code points of 4 bytes each, and `|S`, so many bytes. NULs fill them up.
+//! numpy's texts, all of one width: `<U`, a number of code points of 4 bytes each, and `|S`, a number of bytes, both
+//! padded with NULs.
 
 use super::super::text::{Fill, TextError, read_bytes};
 
 /// Code points that are decoded at a time.
 const CHUNK: usize = 256;
 
-/// Reads `<U`. NULs count only where something follows them, so that memory is that of the text and not of its width.
+/// Reads `<U`. NULs are appended only once something follows them, so memory is that of the text and not of its width.
 pub(in super::super) fn read_code_points(
     width: u32,
     big_endian: bool,

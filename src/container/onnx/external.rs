@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Component, Path};
 
-/// Where elements lie in another file.
+/// Where elements are in another file.
 pub(super) struct External {
     location: String,
     offset: u64,
@@ -18,7 +18,7 @@ pub(super) struct External {
 }
 
 impl External {
-    /// Of the entries of `external_data`. Their `checksum` is a comment: no library checks it.
+    /// Reads the entries of `external_data`. Their `checksum` is ignored, because no library checks it.
     pub(super) fn new(entries: &[(String, String)]) -> Result<Self> {
         let mut keys = HashSet::new();
         if let Some((twice, _)) = entries.iter().find(|(key, _)| !keys.insert(key)) {
@@ -34,7 +34,7 @@ impl External {
         Ok(Self { location: location.to_owned(), offset: number("offset")?.unwrap_or(0), length: number("length")? })
     }
 
-    /// Opens the file, which must lie in the folder of the tensor's: nothing leads out of it, no `..` and no link.
+    /// Opens the file, which must be in the folder of the tensor's file: neither `..` nor a link may lead out of it.
     pub(super) fn open(&self, tensor: &Path) -> Result<MappedFile> {
         let refuse = |what: &str| Error::new(format!("its external data '{}' {what}", shorten(&self.location)));
         let location = Path::new(&self.location);
@@ -53,7 +53,7 @@ impl External {
         MappedFile::opened(file, &path)
     }
 
-    /// Where the bytes lie in a file of `len` bytes.
+    /// The range of the bytes in a file of `len` bytes.
     pub(super) fn range(&self, len: u64) -> Result<Range<usize>> {
         let end = self.length.map_or(Some(len), |length| self.offset.checked_add(length));
         if let Some(end) = end.filter(|&end| self.offset <= end && end <= len) {
@@ -65,13 +65,13 @@ impl External {
     }
 }
 
-/// Opens a file below a folder; `None` where a link is on the way. One folder after the other is opened and none is named
-/// twice, so that nobody can put a link in the place of something that was checked.
+/// Opens a file below a folder; `None` if there is a link on the way. Folders are opened one by one and none is named
+/// twice, so that nobody can replace a checked one by a link.
 #[cfg(unix)]
 fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK; // a pipe would be waited for
-    // Passing through a folder asks for less than reading it.
+    // Traversing a folder needs fewer permissions than reading it.
     #[cfg(target_os = "linux")]
     let is_folder = OFlags::DIRECTORY | OFlags::PATH;
     #[cfg(not(target_os = "linux"))]
@@ -82,7 +82,7 @@ fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
         let kind = if parts.peek().is_some() { is_folder } else { OFlags::empty() };
         at = match openat(&at, part.as_os_str(), flags | kind | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(next) => next,
-            // Systems have several numbers for a link that is not followed.
+            // Systems have different error numbers for a link that is not followed.
             Err(error) => {
                 let found = statat(&at, part.as_os_str(), AtFlags::SYMLINK_NOFOLLOW)?;
                 let is_link = FileType::from_raw_mode(found.st_mode) == FileType::Symlink;
@@ -93,7 +93,7 @@ fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     Ok(Some(at.into()))
 }
 
-/// As above, where folders cannot be opened: the way is looked at before and after.
+/// The same where folders cannot be opened: the path is checked before and after.
 #[cfg(not(unix))]
 fn open_beneath(folder: &Path, location: &Path) -> io::Result<Option<File>> {
     let has_link = || {

@@ -1,7 +1,7 @@
 //! `.pb`: one ONNX `TensorProto`, a protobuf message (onnx.proto3, IR version 14).
 //!
-//! Its elements are in `raw_data`, in one of six typed fields, or in another file of the same folder. The message
-//! is walked, never held. Written tensors have `raw_data`, of text `string_data`.
+//! Its elements are in `raw_data`, in one of six typed fields, or in another file of the same folder. The message is
+//! walked, never held in memory. Written tensors have `raw_data`, or `string_data` for text.
 
 mod external;
 pub(super) mod protobuf;
@@ -39,11 +39,11 @@ const METADATA_PROPS: u64 = 16;
 
 /// The tag of a text in `string_data`.
 const TEXT_TAG: u8 = (STRING_DATA << 3) as u8 | 2;
-/// The metadata name under which `doc_string` goes.
+/// The metadata name for `doc_string`.
 const DOC_NAME: &str = "doc_string";
-/// More dimensions than anybody has; a message of them alone is refused before it takes memory.
+/// More dimensions than anybody needs; a message full of them is refused before it takes memory.
 const MAX_RANK: usize = 1024;
-/// As [`MAX_RANK`], of pairs of metadata and of external data: two bytes are enough for one.
+/// Like [`MAX_RANK`], for pairs of metadata and of external data: one takes only two bytes.
 const MAX_PAIRS: usize = 1 << 16;
 /// No protobuf message may be longer.
 const MAX_MESSAGE: u64 = i32::MAX as u64;
@@ -68,7 +68,7 @@ impl Container for Onnx {
 }
 
 impl Format for Onnx {
-    /// A message begins with whatever field stands first: the content says nothing for sure.
+    /// A message begins with any of its fields, so the content does not identify it.
     fn recognises(&self, _bytes: &[u8]) -> bool {
         false
     }
@@ -201,7 +201,7 @@ impl Message {
                     message.metadata.push(pair);
                 }
                 (field @ (FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | DOUBLE_DATA | UINT64_DATA), value) => {
-                    // An empty packed field says nothing.
+                    // An empty packed field has no meaning.
                     let is_empty = field != STRING_DATA && matches!(&value, Value::Bytes(range) if range.is_empty());
                     if !is_empty && message.typed.replace(field).is_some_and(|other| other != field) {
                         return Err(Error::new("two fields hold elements, and only one may"));
@@ -234,7 +234,7 @@ impl Message {
         }
     }
 
-    /// Where the elements are, and in what form.
+    /// Where the elements are, and their form.
     fn data(
         &self,
         file: &MappedFile,
@@ -301,7 +301,7 @@ fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
     Ok((key, value))
 }
 
-/// What a message is that is no tensor, by the kinds of its fields.
+/// What a message is if it is not a tensor, judging by the kinds of its fields.
 fn diagnose(file: &[u8]) -> Option<Error> {
     let mut seen = [[false; 6]; 21];
     for field in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {

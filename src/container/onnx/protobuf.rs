@@ -7,13 +7,13 @@ use std::ops::Range;
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A number of variable length.
+    /// A varint.
     Varint(u64),
-    /// Where the 4 bytes lie.
+    /// The range of the 4 bytes.
     Fixed32(Range<usize>),
-    /// Where the 8 bytes lie.
+    /// The range of the 8 bytes.
     Fixed64(Range<usize>),
-    /// Where as many bytes lie as the field says.
+    /// The range of a length-delimited field's bytes.
     Bytes(Range<usize>),
 }
 
@@ -21,7 +21,7 @@ fn corrupt(what: &str) -> Error {
     Error::new(format!("is no protobuf message: {what}"))
 }
 
-/// Takes a number of variable length off the front.
+/// Takes a varint off the front.
 pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -35,7 +35,7 @@ pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
     Err(corrupt("a number does not end"))
 }
 
-/// The fields of a message in order; an error ends them.
+/// The fields of a message in order, up to an error.
 #[derive(Clone, Debug)]
 pub(super) struct MessageFields<'a> {
     /// Where the message ends.
@@ -44,7 +44,7 @@ pub(super) struct MessageFields<'a> {
 }
 
 impl<'a> MessageFields<'a> {
-    /// Of the message in `range`, which is whole.
+    /// The fields of the complete message in `range`.
     pub(super) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
         Self { end: range.end, rest: &bytes[range] }
     }
@@ -112,7 +112,7 @@ fn varint(mut value: u64) -> ([u8; 10], u8) {
     }
 }
 
-/// Appends a number of variable length.
+/// Appends a varint.
 pub(super) fn write_varint(output: &mut Vec<u8>, value: u64) {
     let (bytes, length) = varint(value);
     output.extend_from_slice(&bytes[..length.into()]);
@@ -124,7 +124,7 @@ pub(super) fn write_number(output: &mut Vec<u8>, field: u64, value: u64) {
     write_varint(output, value);
 }
 
-/// Appends the start of a field of so many bytes, which are to follow.
+/// Appends the tag and the length of a field; the bytes follow.
 pub(super) fn write_head(output: &mut Vec<u8>, field: u64, length: u64) {
     write_varint(output, field << 3 | 2);
     write_varint(output, length);
@@ -136,7 +136,7 @@ pub(super) fn write_bytes(output: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     output.extend_from_slice(bytes);
 }
 
-/// Bytes of a text that is a field of its own, of which the tag takes one.
+/// Bytes of a text as a field of its own, whose tag takes one byte.
 pub(in super::super) fn text_bytes(length: u64) -> u64 {
     1 + u64::from(varint(length).1) + length
 }
@@ -148,7 +148,7 @@ pub(in super::super) fn write_text(tag: u8, text: &[u8], output: &mut Vec<u8>) {
     output.extend_from_slice(text);
 }
 
-/// Reads a text that is a field of its own, with a tag of one byte.
+/// Reads a text as a field of its own, with a tag of one byte.
 pub(in super::super) fn read_text(fill: &mut Fill, text: &mut Vec<u8>) -> Result<(), TextError> {
     fill(&mut [0])?; // the tag
     let length = read_varint(fill)?;

@@ -1,6 +1,6 @@
-//! Elements in a typed field: floats as they are, integers as numbers of variable length, texts one by one.
+//! Elements in a typed field: floats as they are, integers as varints, texts one by one.
 //!
-//! Packed or one by one, in one piece or in several: protobuf allows each, and a reader must take all.
+//! Packed or one by one, in one piece or in several: protobuf allows all of these, so a reader must accept all.
 
 use super::super::{Data, Elements, Form, Stream, Streamed, TextForm};
 use super::protobuf::{MessageFields, Value, take_varint, write_varint};
@@ -23,10 +23,10 @@ struct Typed {
     len: u64,
 }
 
-/// Where the `count` elements in a typed field are, and in what form.
+/// Where the `count` elements in a typed field are, and their form.
 ///
 /// # Errors
-/// When it is not the field of the type, or holds other than `count` elements.
+/// When it is not the field for the type, or does not hold `count` elements.
 pub(super) fn elements(file: &MappedFile, dtype: Dtype, field: u64, count: u64) -> Result<(Elements, Data)> {
     let (right, width) = field_of(dtype);
     if field != right {
@@ -34,7 +34,7 @@ pub(super) fn elements(file: &MappedFile, dtype: Dtype, field: u64, count: u64) 
         return Err(Error::new(format!("its elements are in {field}; those of {dtype} belong in {right}")));
     }
     let typed = Typed { field, dtype, width, len: file.len() as u64 };
-    // Values of 6 bits have a number each, those of 4 and 2 bits share one of 8 bits.
+    // Each value of 6 bits is one number; values of 4 and 2 bits share one of 8 bits.
     let storage = if dtype.bits() == 6 { Storage::per_byte(dtype) } else { Storage::packed(dtype) };
     let (form, wanted) = match dtype {
         Dtype::String => (Form::Texts(TextForm::Fields { tag: TEXT_TAG }), Some(count)),
@@ -77,12 +77,12 @@ pub(super) fn name_of(field: u64) -> &'static str {
 }
 
 impl Typed {
-    /// Floats have a fixed width, so that they are in the file as they are to be.
+    /// Floats have a fixed width, so the file has them in their final form.
     fn is_float(&self) -> bool {
         matches!(self.field, FLOAT_DATA | DOUBLE_DATA)
     }
 
-    /// How many values the field holds, and where they lie if they are floats side by side.
+    /// How many values the field holds, and their range if they are contiguous floats.
     fn count(&self, file: &[u8]) -> Result<(u64, Option<Range<usize>>)> {
         let wrong = |what: &str| Err(Error::new(format!("its {} {what}", name_of(self.field))));
         let mut count = 0_u64;
@@ -133,9 +133,9 @@ struct TypedValues<'a> {
     typed: Typed,
     file: &'a [u8],
     fields: MessageFields<'a>,
-    /// Numbers of variable length that are still to be decoded.
+    /// Varints still to be decoded.
     numbers: &'a [u8],
-    /// Bytes that are to be handed out, the last one first; then those of `rest`, which are as they should be.
+    /// Bytes to return, in reverse order; then those of `rest`, which need no conversion.
     head: Vec<u8>,
     rest: &'a [u8],
     /// Numbers so far.
@@ -143,7 +143,7 @@ struct TypedValues<'a> {
 }
 
 impl TypedValues<'_> {
-    /// Brings the next value or values into `head` and `rest`.
+    /// Loads the next value or values into `head` and `rest`.
     fn advance(&mut self) -> Result<()> {
         loop {
             if !self.numbers.is_empty() {
@@ -170,10 +170,10 @@ impl TypedValues<'_> {
         }
     }
 
-    /// Takes a number of variable length as a value of the field's type.
+    /// Adds a varint as a value of the field's type.
     fn accept(&mut self, value: u64) -> Result<()> {
         let Typed { field, dtype, width, .. } = self.typed;
-        // protobuf's int32 is the low half of what is written.
+        // protobuf's int32 is the low half of the varint.
         let value = if field == INT32_DATA { value as i32 as i64 } else { value as i64 };
         let spare = 64 - 8 * u32::from(width);
         let is_signed = matches!(dtype, Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64);
@@ -207,7 +207,7 @@ impl Stream for TypedValues<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        // The values were counted when the header was read; bytes that end inside one were not.
+        // The values were counted when the header was read; bytes that end within one were not.
         let left = self.fields.by_ref().filter_map(Result::ok);
         let is_left =
             |(number, value)| number == self.typed.field && !matches!(value, Value::Bytes(range) if range.is_empty());

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
-/// What the metadata under [`KEY`] says: the true types of tensors that are stored as something else.
+/// The value of the metadata key [`KEY`]: the true types of tensors that are stored as something else.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Notes {
     pub(super) tensors: BTreeMap<String, Note>,
@@ -36,7 +36,7 @@ pub(super) enum Store {
     RealImag,
 }
 
-/// Takes the notes out of the metadata: they are made anew for every file.
+/// Removes the notes from the metadata: every file gets new ones.
 pub(super) fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result<BTreeMap<String, Note>> {
     let Some(pairs) = metadata else { return Ok(BTreeMap::new()) };
     let Some(at) = pairs.iter().position(|(key, _)| key == KEY) else { return Ok(BTreeMap::new()) };
@@ -51,7 +51,7 @@ pub(super) fn take_notes(metadata: &mut Option<Vec<(String, String)>>) -> Result
     Ok(notes.tensors)
 }
 
-/// The metadata with the notes, if there are any.
+/// The metadata including the notes, if there are any.
 pub(super) fn with_notes(
     metadata: Option<&[(String, String)]>,
     notes: &Notes,
@@ -70,8 +70,8 @@ pub(super) fn with_notes(
 }
 
 impl Note {
-    /// Makes of a stored tensor of so many bytes what the note says. Tools that rewrite tensors keep old notes: one that
-    /// does not fit what is stored is refused.
+    /// Changes a stored tensor of so many bytes to what the note says. Tools that rewrite tensors keep old notes: a
+    /// note that does not fit the stored tensor is refused.
     pub(super) fn apply(&self, tensor: &mut Tensor, bytes: u64) -> Result<()> {
         let stale = || {
             Error::new(format!("metadata '{KEY}' does not fit the stored tensor, which was changed since"))
@@ -101,11 +101,11 @@ pub(super) struct StoredForm<'a> {
     pub(super) dtype: Cow<'a, str>,
     pub(super) shape: Cow<'a, [u64]>,
     pub(super) bytes: u64,
-    /// What its offset should be a multiple of, for readers that view the bytes in place.
+    /// The alignment of its offset, for readers that view the bytes in place.
     pub(super) alignment: u64,
 }
 
-/// How a tensor is stored, with a note where that hides its type.
+/// How a tensor is stored, with a note if that hides its type.
 pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Option<Note>)> {
     let (dtype, shape) = (tensor.dtype, tensor.shape);
     if let Some(name) = tensor.opaque {
@@ -116,7 +116,7 @@ pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Optio
     let bits = u64::from(dtype.bits());
     let note = |store| Some(Note { dtype: dtype.name().to_owned(), shape: shape.to_vec(), store });
     let last = shape.last().copied();
-    // torch reads FP4 in pairs of the last dimension; the format itself asks for whole bytes in all.
+    // torch reads FP4 in pairs along the last dimension; the format itself only requires whole bytes in total.
     let fills_bytes = match dtype {
         Dtype::Float4E2M1 => last.is_some_and(|last| last.is_multiple_of(2)),
         _ => (tensor.count * bits).is_multiple_of(8),
@@ -144,7 +144,7 @@ pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Optio
     Ok((stored(packed.into(), 1), note(store)))
 }
 
-/// How a type is stored as another one: always, or where its elements do not fill bytes.
+/// Which type replaces a type: always, or when its elements do not fill bytes.
 pub(super) fn substitute(dtype: Dtype) -> Option<(&'static str, Store)> {
     match dtype.bits() {
         128 => Some(("F64", Store::RealImag)),
