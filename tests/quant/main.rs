@@ -2,6 +2,7 @@
 
 mod config;
 mod encode;
+mod encode_reference;
 mod engine_config;
 mod errors;
 mod goldens;

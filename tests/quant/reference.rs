@@ -16,10 +16,10 @@ use Dtype::{
 };
 
 /// xorshift64*: the same numbers in every run.
-struct Random {
-    state: u64,
+pub(super) struct Random {
+    pub(super) state: u64,
     /// Neither NaN nor very large or small scales are drawn: most of the decoder's work has a short way for these.
-    is_ordinary: bool,
+    pub(super) is_ordinary: bool,
 }
 
 impl Random {
@@ -29,7 +29,7 @@ impl Random {
         self.state ^= self.state >> 27;
         self.state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 16) as usize % end
     }
 }
@@ -43,7 +43,7 @@ fn small_float(code: u32, exponent_bits: u32, mantissa_bits: u32, bias: i32) -> 
     if code >> (exponent_bits + mantissa_bits) & 1 == 1 { -magnitude } else { magnitude }
 }
 
-fn number(dtype: Dtype, bits: u32) -> f64 {
+pub(super) fn number(dtype: Dtype, bits: u32) -> f64 {
     match dtype {
         Float32 => f32::from_bits(bits).into(),
         Bfloat16 => bf16::from_bits(bits as u16).to_f64(),
@@ -69,7 +69,7 @@ static TABLES: LazyLock<[Vec<f64>; 2]> = LazyLock::new(|| {
 });
 
 /// A number rounded to a type, to nearest even.
-fn round(value: f64, dtype: Dtype) -> f64 {
+pub(super) fn round(value: f64, dtype: Dtype) -> f64 {
     let table = match dtype {
         Float16 => &TABLES[0],
         Bfloat16 => &TABLES[1],
@@ -101,7 +101,7 @@ fn bytes(value: f64, dtype: Dtype) -> Vec<u8> {
 }
 
 /// Sets bits of a stream whose first bit is the lowest of the first byte.
-fn put(stream: &mut [u8], bit: usize, width: usize, value: u32) {
+pub(super) fn put(stream: &mut [u8], bit: usize, width: usize, value: u32) {
     for at in 0..width {
         stream[(bit + at) / 8] |= ((value >> at & 1) as u8) << ((bit + at) % 8);
     }

@@ -175,7 +175,13 @@ impl Chooser {
     /// amax / largest code: rounded once to the dtype of the scale where arithmetic is exact, else float32.
     #[inline(always)]
     fn quotient_of(&self, amax: f32) -> f32 {
-        if self.is_exact { self.store(to_odd(f64::from(amax) / f64::from(self.largest))) } else { amax / self.largest }
+        if self.is_exact { self.store_once(f64::from(amax) / f64::from(self.largest)) } else { amax / self.largest }
+    }
+
+    /// A float64 in the dtype of stored scales, rounded once.
+    #[inline(always)]
+    fn store_once(&self, value: f64) -> f32 {
+        if self.stored == Dtype::Float32 { value as f32 } else { self.store(to_odd(value)) }
     }
 
     /// A float32 in the dtype of stored scales.
@@ -202,7 +208,7 @@ impl Chooser {
         let (codes, least) = (((1_u32 << bits) - 1) as f32, -((1_u32 << (bits - 1)) as f32));
         let round = |value: f32| self.weight.round(value);
         let (scale, zero) = if self.is_exact {
-            let scale = self.store(to_odd((f64::from(high) - f64::from(low)) / f64::from(codes)));
+            let scale = self.store_once((f64::from(high) - f64::from(low)) / f64::from(codes));
             (scale, to_odd(f64::from(least) - f64::from(low) / f64::from(scale)))
         } else {
             let scale = round(round(high - low) / codes);
@@ -265,27 +271,19 @@ impl Chooser {
         GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
     }
 
-    /// amax / 6 times a number over another, in E4M3: rounded once where arithmetic is exact, else given in float32.
+    /// amax * times / over in E4M3: rounded once where arithmetic is exact, else what the library rounds in float32.
     #[inline(always)]
-    fn block(&self, amax: f32, library: f32, exact: f64) -> (u32, f32) {
-        let value = if self.is_exact { to_odd(f64::from(amax) / 6.0 * exact) } else { library };
+    fn block(&self, amax: f32, library: f32, [times, over]: [f64; 2]) -> (u32, f32) {
+        let value = if self.is_exact { to_odd(f64::from(amax) * times / over) } else { library };
         self.e4m3.round(value)
     }
 
     #[inline(always)]
     fn global_divisor(&self, amax: f32, global: f32) -> GroupScale {
-        let (code, value) = self.block(amax, self.weight.round(amax / 6.0) * global, global.into());
+        let (code, value) = self.block(amax, self.weight.round(amax / 6.0) * global, [global.into(), 6.0]);
         let is_zero = code == 0;
         let (code, value) = if is_zero { (0x20, 0.125) } else { (code, value) };
-        let scale = value / global;
-        GroupScale {
-            scale,
-            stored: code,
-            factor: scale,
-            wide: f64::from(value) / f64::from(global),
-            zero: 0.0,
-            is_underflow: is_zero & (amax > 0.0),
-        }
+        GroupScale { is_underflow: is_zero & (amax > 0.0), ..self.of_block(code, value, global) }
     }
 
     #[inline(always)]
@@ -293,21 +291,46 @@ impl Chooser {
         const LEAST: f32 = 1.0 / 512.0;
         let ratio = amax / (6.0 * global);
         let is_zero = if self.is_exact { amax == 0.0 } else { ratio == 0.0 };
-        let (code, value) = self.block(amax, ratio, 1.0 / f64::from(global));
+        let (code, value) = self.block(amax, ratio, [1.0, 6.0 * f64::from(global)]);
         let is_small = code == 0;
         let (code, value) = if is_small { (1, LEAST) } else { (code, value) };
         let (code, value) = if is_zero { (0x38, 1.0) } else { (code, value) };
-        let wide = f64::from(value) * f64::from(global);
-        let scale = value * global;
-        GroupScale { scale, stored: code, factor: scale, wide, zero: 0.0, is_underflow: is_small & (amax > 0.0) }
+        GroupScale { is_underflow: is_small & (amax > 0.0), ..self.of_block(code, value, global) }
     }
 
     #[inline(always)]
     fn global_padded(&self, amax: f32, global: f32) -> GroupScale {
-        let (code, value) = self.block(amax, amax / 6.0 / global, 1.0 / f64::from(global));
-        let wide = f64::from(value) * f64::from(global);
-        let scale = global * value;
-        GroupScale { scale, stored: code, factor: scale, wide, zero: 0.0, is_underflow: (scale == 0.0) & (amax > 0.0) }
+        let (code, value) = self.block(amax, amax / 6.0 / global, [1.0, 6.0 * f64::from(global)]);
+        let scale = self.of_block(code, value, global);
+        GroupScale { is_underflow: (scale.scale == 0.0) & (amax > 0.0), ..scale }
+    }
+
+    /// The scale that a number in E4M3 makes with the global scale.
+    #[inline(always)]
+    pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
+        let (times, wide) = if self.rule == ScaleRule::GlobalDivisor {
+            (value / global, f64::from(value) / f64::from(global))
+        } else {
+            (value * global, f64::from(value) * f64::from(global))
+        };
+        GroupScale { scale: times, stored: code, factor: times, wide, zero: 0.0, is_underflow: false }
+    }
+
+    /// A scale that is a power of two, doubled or halved so many times.
+    #[inline(always)]
+    pub(super) fn moved(&self, scale: &GroupScale, exponent: i32) -> GroupScale {
+        let exponent = scale.stored as i32 - 127 + exponent;
+        let least = if self.weight == WeightType::Float16 && self.rule == ScaleRule::HalfStep { -24 } else { -127 };
+        GroupScale::exponent(exponent.max(least), scale.is_underflow)
+    }
+
+    /// The scale of an integer grid for values that are so much smaller.
+    #[inline(always)]
+    pub(super) fn shrunk(&self, amax: f32, bounds: [f32; 2], part: f32) -> GroupScale {
+        match self.zero_bits {
+            Some(bits) => self.asymmetric(bounds.map(|bound| self.weight.round(bound * part)), bits),
+            None => self.epsilon(self.weight.round(amax * part)),
+        }
     }
 
     #[inline(always)]

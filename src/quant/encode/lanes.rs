@@ -69,11 +69,14 @@ fn divide_and_round(
     let multiplied =
         |value: f32, group: &GroupScale| if group.factor == 0.0 { 0.0 } else { round(value * group.factor) };
     let exact = |value: f32, group: &GroupScale| {
-        if group.wide == 0.0 { 0.0 } else { to_odd(f64::from(value) / group.wide + f64::from(group.zero)) }
+        if group.wide == 0.0 { 0.0 } else { to_odd(f64::from(value) / group.wide) }
     };
+    // A sum would take the sign of -0.
+    let moved = |value: f32, group: &GroupScale| to_odd(f64::from(value) / group.wide + f64::from(group.zero));
     match division.quotient {
         Quotient::Divide => by_groups(values, groups, size, out, divided),
         Quotient::Multiply => by_groups(values, groups, size, out, multiplied),
+        Quotient::Exact if division.has_zeros => by_groups(values, groups, size, out, moved),
         Quotient::Exact => by_groups(values, groups, size, out, exact),
     }
     if division.has_zeros && division.quotient != Quotient::Exact {

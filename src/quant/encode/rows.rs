@@ -8,6 +8,7 @@ use super::choose::GroupScale;
 use super::extremes::{INFINITY, first_special, largest};
 use super::lanes::{self, ErrorSums};
 use super::rounding::power_of_two;
+use super::search::SearchGroup;
 use super::tally::EncodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::Loop;
@@ -149,6 +150,23 @@ impl EncodeRows<'_, '_> {
             self.count_special(tile);
         }
         chooser.choose(amax, bounds, global, &mut room.chosen[..count]);
+        if let Some(search) = &self.encoder.search {
+            let Encoder { division, rounding, .. } = self.encoder;
+            let bytes = self.stored(tile.matrix, tile.rows.start, tile.columns.clone());
+            for (at, bytes) in bytes.chunks(size * width).enumerate() {
+                let group = SearchGroup {
+                    weight: *weight,
+                    bytes,
+                    amax: f32::from_bits(amax[at]),
+                    bounds: bounds[at],
+                    chooser,
+                    division: *division,
+                    rounding,
+                    global,
+                };
+                room.chosen[at] = search.best(&group, room.chosen[at]);
+            }
+        }
         let underflowed: u32 = room.chosen[..count].iter().map(|chosen| u32::from(chosen.is_underflow)).sum();
         self.tally.underflowed_groups += u64::from(underflowed);
     }

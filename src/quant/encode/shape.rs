@@ -31,6 +31,8 @@ pub enum Unfit {
         /// What they must be a multiple of.
         multiple: u64,
     },
+    /// Its scales are not searched for: only those of NVFP4, MXFP4 and integers below 8 bits are.
+    Search,
     /// Codes and groups that the layout cannot store.
     Grid,
 }
@@ -45,6 +47,7 @@ impl fmt::Display for Unfit {
                 write!(f, "its rows of {columns} values are not a multiple of {multiple}")
             }
             Self::Rows { rows, multiple } => write!(f, "its {rows} rows are not a multiple of {multiple}"),
+            Self::Search => f.write_str("only the scales of nvfp4, mxfp4 and int4 are searched for"),
             Self::Grid => f.write_str("the layout cannot store these codes and groups"),
         }
     }
