@@ -1,7 +1,7 @@
-//! One tensor's elements on their way: from the form that they are stored in to the form that they get.
+//! The conversion of one tensor's elements from their stored form to the form in the output.
 //!
-//! Numbers to numbers is a [`Kernel`], and any part of a tensor can be converted alone. Where text is involved, on
-//! either side, elements come one after the other in batches.
+//! Numbers to numbers is a [`Kernel`], and any part of a tensor can be converted independently. If either side is text,
+//! elements are converted in sequence, in batches.
 
 mod text;
 
@@ -14,16 +14,16 @@ use crate::kernel::{Condition, Counts, First, Firsts, Kernel, Malformed, Parser,
 use std::sync::Arc;
 use text::{TextSource, print};
 
-/// Elements that are converted at a time where they come as a stream: enough rows of a matrix that is being transposed.
+/// Elements that are converted at a time from a stream: enough rows of a matrix that is being transposed.
 const CHUNK: u64 = 1 << 20;
 
-/// What is watched in every cast.
+/// What every cast watches for.
 const INPUTS: [Condition; 2] = [Condition::InputNan, Condition::InputInfinite];
 
-/// Takes a piece of a conversion: source, result, and elements so far.
+/// Receives a piece of a conversion: source, result, and elements so far.
 pub(crate) type PieceSink<'a> = dyn FnMut(&[u8], &[u8], u64) -> Result<()> + 'a;
 
-/// What makes a tensor's new elements of its old ones. Clones share the kernel and its tables.
+/// A conversion of a tensor's elements. Clones share the kernel and its tables.
 #[derive(Clone)]
 pub(crate) struct Conversion {
     /// How the source's elements are stored.
@@ -31,11 +31,11 @@ pub(crate) struct Conversion {
     /// How the result's elements are stored.
     pub to: Form,
     how: Arc<Method>,
-    /// Conditions of which the first element is to be found.
+    /// Conditions whose first element is to be found.
     watched: Arc<[Condition]>,
 }
 
-/// What was found of some elements.
+/// What was found in some elements.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub counts: Counts,
@@ -50,7 +50,7 @@ enum Method {
     Print(TextSource, TextForm),
 }
 
-/// The elements of a tensor as messages name them.
+/// The elements of a tensor, as messages name them.
 #[derive(Clone, Copy)]
 pub(crate) struct NamedElements<'a> {
     /// How many there are.
@@ -83,7 +83,7 @@ impl Conversion {
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new(INPUTS) })
     }
 
-    /// The same elements in another form. `None` for types of other widths, and for a big-endian target.
+    /// The same elements in another form. `None` for types of different widths, and for a big-endian target.
     #[must_use]
     pub(crate) fn copy(from: Form, to: Form) -> Option<Self> {
         let how = match (from, to) {
@@ -94,8 +94,8 @@ impl Conversion {
         Some(Self { from, to, how: Arc::new(how), watched: Arc::new([]) })
     }
 
-    /// To complex numbers, which is no cast of ONNX: both parts of a complex source, or a real one and 0, by the rules
-    /// of a cast. `None` where the target is not complex or the source is text.
+    /// To complex numbers, which ONNX Cast lacks: both parts of a complex source, or a real one and 0, by the rules of
+    /// a cast. `None` if the target is not complex or the source is text.
     #[must_use]
     pub(crate) fn to_complex(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
@@ -107,20 +107,20 @@ impl Conversion {
         Some(Self { from, to, how: Arc::new(Method::Complex(kernel)), watched: Arc::new(INPUTS) })
     }
 
-    /// The same, with the first element of each of these conditions found as well as those of the input's NaN and Inf.
+    /// Also finds the first element of each of these conditions, besides NaN and Inf of the input.
     #[must_use]
     pub(crate) fn watch(self, conditions: &[Condition]) -> Self {
         let watched = INPUTS.iter().chain(conditions.iter().filter(|condition| !INPUTS.contains(condition)));
         Self { watched: watched.copied().collect(), ..self }
     }
 
-    /// The kernel, where every element has its place and any part can be converted alone.
+    /// The kernel, if any part can be converted independently.
     #[must_use]
     pub(crate) fn kernel(&self) -> Option<&Kernel> {
         if let Method::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
-    /// Converts `count` elements, of which `start` is the first, numbers to numbers.
+    /// Converts `count` elements, starting at index `start`, numbers to numbers.
     ///
     /// # Errors
     /// As [`run_kernel`].
@@ -137,8 +137,8 @@ impl Conversion {
         run_kernel(kernel, self, elements, start, input, output, count)
     }
 
-    /// Converts everything that `reader` gives and hands it to `sink`, piece by piece: of numbers the source, the result,
-    /// and the number of elements so far; of text there is no source to see.
+    /// Converts everything from `reader` and passes it to `sink`, piece by piece: for numbers the source, the result,
+    /// and the number of elements so far; for text the source is empty.
     ///
     /// # Errors
     /// When an element cannot be converted, or `reader` or `sink` fails.
@@ -190,8 +190,8 @@ impl Conversion {
         Ok(found)
     }
 
-    /// The first of `count` elements that meet the conditions that are watched, where `known` has none before them;
-    /// `start` is the first of them all. Most often there are none, and nothing is done.
+    /// The first of `count` elements that meet the watched conditions, unless `known` has an earlier one; `start` is
+    /// the index of the first. Usually there are none, and nothing is done.
     pub(crate) fn firsts(
         &self,
         kernel: &Kernel,
@@ -231,7 +231,7 @@ impl Conversion {
     }
 }
 
-/// Runs a kernel over some elements, of which `start` is the first.
+/// Runs a kernel over some elements, starting at index `start`.
 ///
 /// # Errors
 /// When an element is malformed or breaks a rule; the first such element is named.
@@ -260,17 +260,17 @@ pub(crate) fn run_kernel(
     Err(elements.out_of_range(index, &text_of(kernel.storages()[0], input, good), conversion.to.dtype()))
 }
 
-/// One of some numbers as text; empty for complex ones.
+/// One of some numbers as text; empty for complex numbers.
 fn text_of(storage: Storage, bytes: &[u8], index: usize) -> String {
     let Some(printer) = Printer::new(storage) else { return String::new() };
     let mut texts = Texts::default();
-    // Malformed elements behind it are none of its business.
+    // Malformed elements after it do not matter.
     let _ = printer.print(bytes, index + 1, &mut texts);
     if index < texts.len() { String::from_utf8_lossy(texts.get(index)).into_owned() } else { String::new() }
 }
 
-/// The first element for which something is so of all prefixes that hold it. Elements that are run together start on a
-/// whole byte, so any prefix of them can be tried.
+/// The first element for which a property holds in all prefixes that contain it. Elements that are run together start
+/// on a whole byte, so any prefix of them can be tried.
 fn first_bad(count: usize, mut is_bad: impl FnMut(usize) -> bool) -> usize {
     let (mut good, mut bad) = (0, count);
     while bad - good > 1 {

@@ -1,4 +1,4 @@
-//! Which tensors are converted, and to what: globs, rules and what is left alone by default.
+//! Which tensors are converted, and to what: globs, rules and defaults.
 
 #[allow(dead_code, reason = "for the subcommand that quantizes")]
 pub(crate) mod experts;
@@ -14,13 +14,13 @@ use crate::text::as_glob;
 use globset::{Glob, GlobMatcher, GlobSet};
 use kept::PROTECTED_SET;
 
-/// The set of some patterns of the program's own.
+/// The set of some of the program's own patterns.
 fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
     let globs = patterns.map(|text| Glob::new(text.as_ref()).expect("the list holds patterns"));
     GlobSet::new(globs).expect("the patterns are few and small")
 }
 
-/// A pattern over tensor names: `*` any characters, `?` one, `[a-z]` a set, `{a,b}` either.
+/// A pattern for tensor names: `*` matches any characters, `?` one, `[a-z]` a set, `{a,b}` either.
 #[derive(Clone, Debug)]
 pub struct Pattern(GlobMatcher);
 
@@ -28,7 +28,7 @@ impl std::str::FromStr for Pattern {
     type Err = Error;
 
     /// # Errors
-    /// What is wrong with the pattern.
+    /// The error says what is wrong with the pattern.
     fn from_str(text: &str) -> Result<Self, Error> {
         Glob::new(text)
             .map(|glob| Self(glob.compile_matcher()))
@@ -66,7 +66,7 @@ impl std::fmt::Display for Rule {
 }
 
 impl Rule {
-    /// The type of the tensors that it names; `None` where it keeps them.
+    /// The type of the tensors that match; `None` to keep them.
     #[must_use]
     pub(crate) fn target(&self) -> Option<Dtype> {
         self.target
@@ -81,7 +81,7 @@ impl std::str::FromStr for Rule {
     type Err = Error;
 
     /// # Errors
-    /// What is wrong with the rule.
+    /// The error says what is wrong with the rule.
     fn from_str(text: &str) -> Result<Self, Error> {
         let (pattern, target) = text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=DTYPE or GLOB=keep"))?;
         let target = match target {
@@ -92,7 +92,7 @@ impl std::str::FromStr for Rule {
     }
 }
 
-/// The rule that leaves one tensor as it is.
+/// The rule that keeps one tensor.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn rule_to_keep(name: &str) -> String {
@@ -125,12 +125,12 @@ impl std::str::FromStr for Rename {
     }
 }
 
-/// What the arguments say of which tensors become what.
+/// The arguments about which tensors become what.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// The target of tensors that no rule names.
     pub to: Option<Dtype>,
-    /// Only tensors that match one of these are converted; all, where there is none.
+    /// Only tensors that match one of these are converted; all tensors if empty.
     pub include: Vec<Pattern>,
     /// Tensors that match one of these are not converted.
     pub exclude: Vec<Pattern>,
@@ -138,32 +138,32 @@ pub struct Selection {
     pub rules: Vec<Rule>,
     /// Convert integers and bools to a floating `to` as well.
     pub all: bool,
-    /// Leave norms, embeddings and the like, and what has fewer than two dimensions, but for those that a rule names.
+    /// Keep norms, embeddings and the like, and tensors of fewer than two dimensions, except those that a rule names.
     pub protect: bool,
     /// New names.
     pub renames: Vec<Rename>,
-    /// Only tensors of these names are converted; all, where there is none.
+    /// Only tensors with these names are converted; all tensors if empty.
     pub only: Vec<String>,
 }
 
-/// A tensor, as far as it matters to what becomes of it.
+/// The properties of a tensor that decide what happens to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
-    /// Its type, where that is known.
+    /// Its type, if known.
     pub dtype: Option<Dtype>,
     /// The number of its dimensions.
     pub rank: usize,
-    /// Whether its file has no place for another one.
+    /// Whether its file can hold only one tensor.
     pub is_alone: bool,
 }
 
 impl Selection {
-    /// The type that a tensor is to get, or why it stays as it is.
+    /// The type that a tensor gets.
     ///
     /// # Errors
-    /// When it stays.
+    /// Why it is kept.
     pub(crate) fn target(&self, tensor: &Candidate) -> Result<Dtype, KeptReason> {
         if !self.selects(tensor.name) {
             return Err(KeptReason::LeftOut);
@@ -175,12 +175,13 @@ impl Selection {
             return Err(KeptReason::LeftOut);
         }
         let to = self.to.ok_or(KeptReason::LeftOut)?;
-        // As torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever is beside them.
+        // Like torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever else the model
+        // holds.
         let stays = to.is_floating() && tensor.dtype.is_some_and(|source| !source.is_floating());
         if stays && !self.all && !tensor.is_alone { Err(KeptReason::NotFloating) } else { Ok(to) }
     }
 
-    /// The rule that decides about a tensor.
+    /// The rule for a tensor.
     #[must_use]
     #[doc(hidden)] // for tests
     pub fn rule(&self, name: &str) -> Option<&Rule> {

@@ -1,4 +1,4 @@
-//! Slices of elements to slices of other elements, and the element types that Rust lacks.
+//! Conversion between slices, and the element types that Rust lacks.
 //!
 //! ```
 //! use tcast::{kernel::Rules, kernel::Loss, slice::{Float4E2M1, Packed, PackedMut}};
@@ -35,10 +35,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// Elements that are converted at a time; a multiple of 8, so that packed ones start with a byte.
 const CHUNK: usize = 1 << 16;
 
-/// Converts every element of `source` into the element of `target` at the same place, rounded once, as ONNX Cast
+/// Converts every element of `source` to the element of `target` with the same index, rounded once, as ONNX Cast
 /// defines it.
 ///
-/// One thread does all the work: to use more, split both slices.
+/// It uses one thread: to use more, split both slices.
 ///
 /// ```
 /// use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
@@ -63,7 +63,7 @@ where
     if len != target_len {
         return Err(CastError::Lengths { source: len, target: target_len });
     }
-    // Results are made little endian, and turned round afterwards.
+    // Results are made little endian, and their bytes reversed afterwards if necessary.
     let made = Storage { big_endian: false, ..to };
     let unsupported = || CastError::Unsupported { source: from.dtype, target: to.dtype };
     let kernel = Kernel::cast(from, made, rules).ok_or_else(unsupported)?;
@@ -82,7 +82,7 @@ where
     Ok(counts)
 }
 
-/// The first element that the kernel refuses, of some of which it refuses one.
+/// The first of some elements that the kernel refuses; there is one.
 fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
     let [from, to] = kernel.storages();
     let bytes = |storage: Storage, count: usize| storage.bytes(count as u64).unwrap_or_default() as usize;
@@ -99,8 +99,8 @@ fn first_refused(kernel: &Kernel, input: &[u8], count: usize) -> usize {
 
 /// A type of elements in memory.
 ///
-/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for the
-/// formats that neither has. Each of the latter is a byte with the element's bits at its low end.
+/// These are Rust's own numbers and `bool`, `f16` and `bf16` of the crate [`half`], and the types of this module for
+/// the other formats. Each of the latter is a byte with the element's bits at its low end.
 pub trait Element: sealed::SealedElement {
     /// The type.
     const DTYPE: Dtype;
@@ -144,12 +144,12 @@ mod sealed {
 
 use sealed::Run;
 
-/// How elements lie in a slice.
+/// How elements are stored in a slice.
 fn in_memory(dtype: Dtype) -> Storage {
     Storage { dtype, layout: SubByteLayout::PerByte, big_endian: cfg!(target_endian = "big") }
 }
 
-/// Elements of `N` bytes, any of which are an element.
+/// For elements of `N` bytes for which every bit pattern is valid.
 fn fill_plain<E: IntoBytes + FromBytes>(elements: &mut [E], run: Run) -> Result<Counts, Malformed> {
     let counts = run(elements.as_mut_bytes())?;
     if cfg!(target_endian = "big") && size_of::<E>() > 1 {
@@ -190,7 +190,7 @@ impl sealed::SealedElement for bool {
         elements.as_bytes()
     }
 
-    /// Not every byte is a bool, so they come by way of bytes.
+    /// Not every byte is a valid bool, so the result goes through bytes.
     fn fill(elements: &mut [Self], run: Run) -> Result<Counts, Malformed> {
         let mut bytes = vec![0; elements.len()];
         let counts = run(&mut bytes)?;
@@ -208,8 +208,8 @@ macro_rules! formats {
             pub struct $name(u8);
 
             impl $name {
-                /// The element of these bits; those that the type lacks are ignored of integers, and refused of floats when
-                /// the element is converted.
+                /// The element with these bits. Excess bits are ignored for integers; for floats, the conversion
+                /// refuses them.
                 #[must_use]
                 pub const fn from_bits(bits: u8) -> Self {
                     Self(bits)
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Loss, OutOfRange};
 
-    /// Codes of every kind; elements that are bytes have no more bits than their type.
+    /// Codes of every kind; elements of a byte have no more bits than their type.
     fn elements<E: Element>(from_bytes: impl Fn(&[u8]) -> E) -> Vec<E> {
         let width = size_of::<E>();
         let mask = if E::DTYPE.bits() < 8 { (1 << E::DTYPE.bits()) - 1 } else { 255 };
@@ -278,7 +278,7 @@ mod tests {
         (0..61).map(|at| from_bytes(&(0..width).map(|part| byte(at * width + part)).collect::<Vec<u8>>())).collect()
     }
 
-    /// Holds `cast` against the kernel, which is given the same elements as bytes.
+    /// Compares `cast` with the kernel on the same elements as bytes.
     fn check<S: Element, T: Element>(source: &[S], mut target: Vec<T>) {
         let count = source.len();
         let [from, to] = [S::DTYPE, T::DTYPE].map(Storage::per_byte);

@@ -108,8 +108,8 @@ impl Format for Npz {
             places.push(Placement { form, range: start..end, crc: Some(Box::new(PendingCrc { before, offsets })) });
             directory.extend_from_slice(&entry.central_header());
         }
-        for seal in places.iter_mut().filter_map(|place| place.crc.as_mut()) {
-            seal.offsets[1] += end;
+        for crc in places.iter_mut().filter_map(|place| place.crc.as_mut()) {
+            crc.offsets[1] += end;
         }
         let tail = [directory.as_slice(), &end_records(tensors.len() as u64, directory.len() as u64, end)].concat();
         let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;

@@ -1,4 +1,4 @@
-//! Conversions from text and to text: elements one after the other, in batches.
+//! Conversions from and to text: in sequence, in batches.
 
 use super::{Conversion, Findings, NamedElements, PieceSink, dirty, first_bad, text_of};
 use crate::container::{Form, Reader, TextError, TextExtent, TextForm};
@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Condition, First, Firsts, NotANumber, Parser, Printer, Storage, Texts};
 use crate::text::shorten;
 
-/// Texts that are held at a time, and the bytes of them after which a batch ends.
+/// Texts that are held at a time, and the number of bytes after which a batch ends.
 const BATCH: u64 = 1024;
 
 const BATCH_BYTES: usize = 1 << 20;
@@ -15,7 +15,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Bytes of texts that are written at a time.
 const PIECE: usize = 1 << 20;
 
-/// What texts are made of.
+/// The source of texts.
 pub(super) enum TextSource {
     Numbers(Storage, Printer),
     Texts(TextForm),
@@ -45,7 +45,7 @@ impl<'a> Batches<'a> {
         Self { source, index: 0, texts: Texts::default(), scratch: Vec::new() }
     }
 
-    /// Reads the next batch, a multiple of 8 elements unless it is the last; false when none are left.
+    /// Reads the next batch, a multiple of 8 elements except for the last; returns false at the end.
     fn next(&mut self, elements: NamedElements, reader: &mut Reader) -> Result<bool> {
         self.index += self.texts.len() as u64;
         self.texts.clear();
@@ -78,7 +78,8 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Finds out how long the texts of a tensor are, be it numbers or text now; `progress` is told of elements so far.
+/// Determines how long the texts of a tensor are, whether it holds numbers or text now; `progress` receives the number
+/// of elements so far.
 ///
 /// # Errors
 /// When an element has no text, or `reader` fails.
@@ -98,7 +99,7 @@ pub(crate) fn measure(
         progress(batches.index + batches.texts.len() as u64);
     }
     reader.finish()?;
-    // A tensor of text that stays text keeps its width and its kind.
+    // A text tensor that stays text keeps its width and kind.
     match source {
         TextSource::Texts(TextForm::CodePoints { width, .. }) => extent.longest_chars = width,
         TextSource::Texts(TextForm::Bytes { width }) => {
@@ -180,7 +181,7 @@ impl Conversion {
     }
 }
 
-/// The first of some texts that meets each condition; `start` is the first of them all.
+/// The first of some texts that meets each condition; `start` is the index of the first.
 fn first_texts(parser: &Parser, texts: &Texts, start: u64, mut wanted: Vec<Condition>, to: Form) -> Firsts {
     let mut firsts = Firsts::default();
     let mut output = vec![0; to.bytes(1).unwrap_or_default() as usize];

@@ -1,18 +1,18 @@
-//! Runs a plan: threads take pieces of the output file from one counter, convert and write them at their place.
+//! Runs a plan: threads take pieces of the output file from one counter, convert them and write them at their offsets.
 //!
-//! The output is divided, not the tensors: a piece is about a MiB, of one large tensor or of many
-//! small ones that lie side by side, and is written with one call. Its place is known before it is made, so
-//! threads need no order among them, and the bytes are the same for any number of threads. Tensors whose elements
-//! come one after the other (compressed ones, text) are a piece each.
+//! The output is divided, not the tensors: a piece is about a MiB of one large tensor or of many small adjacent ones,
+//! and is written with one call. Its offset is known before it is made, so threads need no order, and the bytes are the
+//! same for any number of threads. Tensors that can only be read in sequence (compressed ones, text) are one piece
+//! each.
 //!
-//! What was tried, as ratios of whole runs side by side (`benches/speed.py`, page cache warm, ext4):
+//! What was tried, as ratios of whole runs (`benches/speed.py`, page cache warm, ext4):
 //!
-//! * The disk's room set aside for the output before the first write: 0.85 to 0.97 of the time without.
-//! * `pread` into reused buffers in place of the mapping, pieces of 256 KiB to 4 MiB, pages released behind the cursor,
-//!   prefetch by the processor: all within 0.9 to 1.1.
-//! * `copy_file_range` for tensors that are copied, piece by piece: 1.1 to 1.2, more than the write out of the mapping.
-//! * `MADV_HUGEPAGE` for the input: the system maps it by huge pages where the page cache has them, with or without.
-//! * A disk of 200 MB a second, and a cold cache: the time of reading the input, with any number of threads.
+//! * Reserving the output's disk space before the first write: 0.85 to 0.97 of the time without.
+//! * `pread` into reused buffers instead of the mapping, pieces of 256 KiB to 4 MiB, releasing pages behind the cursor,
+//!   prefetching by the processor: all within 0.9 to 1.1.
+//! * `copy_file_range` for copied tensors, piece by piece: 1.1 to 1.2, slower than writing from the mapping.
+//! * `MADV_HUGEPAGE` for the input: no effect; the system uses huge pages if the page cache has them.
+//! * A disk of 200 MB per second and a cold cache: the time is that of reading the input, with any number of threads.
 
 mod pieces;
 mod worker;
@@ -33,26 +33,27 @@ use worker::Worker;
 
 pub use crate::measure::accuracy::Accuracy;
 
-/// What became of a tensor.
+/// What happened to a tensor.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What happened to its values.
     pub counts: Box<Counts>,
-    /// The first of its elements that were NaN or infinite before, or met what the plan watches.
+    /// The first elements that were NaN or infinite in the source, or met a condition that the plan watches.
     pub firsts: Firsts,
-    /// How far they are from what they were, if that was asked for, and it was converted from numbers to numbers.
+    /// How near the results are to the source, if requested, for conversions from numbers to numbers.
     pub accuracy: Option<Box<Accuracy>>,
 }
 
-/// Converts everything and writes it to `output`; returns, in the order of the plan's steps, what became of each tensor.
-/// With `with_accuracy`, every result is compared with its source while both are at hand.
+/// Converts everything and writes it to `output`; returns what happened to each tensor, in the order of the plan's
+/// steps. With `with_accuracy`, every result is compared with its source while both are in the cache.
 ///
 /// # Errors
-/// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value breaks a rule of the
-/// cast. Of several such errors the first in the output is given, whatever the number of threads.
+/// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value
+/// breaks a rule of the cast. Of several such errors, the first in the output is returned, whatever the number of
+/// threads.
 ///
 /// # Panics
-/// When a thread of it has panicked.
+/// When one of its threads panics.
 pub fn run(
     plan: &Plan,
     output: &dyn Sink,
@@ -60,14 +61,14 @@ pub fn run(
     with_accuracy: bool,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
-    if !output.is_seekable() && plan.steps.iter().flat_map(|step| &step.results).any(|result| result.seal.is_some()) {
+    if !output.is_seekable() && plan.steps.iter().flat_map(|step| &step.results).any(|result| result.crc.is_some()) {
         return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
             .in_file(output.path())
             .remedy("name a file, or an output that ends in .safetensors"));
     }
     output.reserve(plan.len)?;
     let work_len = plan.len + plan.source_bytes();
-    // Only a file takes its pieces in any order.
+    // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let worker = || Worker::new(plan, output, with_accuracy, progress);
     let work = |worker: &mut Worker, piece: Vec<PiecePart>| match piece[..] {
@@ -92,24 +93,24 @@ pub fn run(
     Ok(outcomes.collect())
 }
 
-/// What compares the results of a step with their sources, where there is something to compare.
+/// Compares the results of a step with their sources, if this is possible and wanted.
 fn comparer(step: &Step, is_wanted: bool) -> Option<Comparer> {
     let conversion = step.conversion()?;
     if is_wanted && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
-/// What is known of the elements of a step that were converted.
+/// What is known about the converted elements of a step.
 #[derive(Default)]
 struct StepFindings {
     counts: Option<Box<Counts>>,
     firsts: Firsts,
     tally: Option<Box<accuracy::AccuracyTally>>,
-    /// The checksums of the bytes of its sources, then of its results; empty where none has one.
+    /// The checksums of the bytes of its sources, then of its results; empty if none has a checksum.
     sums: Vec<Hasher>,
 }
 
 impl StepFindings {
-    /// Takes what was found of the elements that follow.
+    /// Adds the findings of the elements that follow.
     fn append(&mut self, next: Self) {
         if let Some(counts) = next.counts {
             **self.counts.get_or_insert_default() += *counts;
@@ -126,7 +127,7 @@ impl StepFindings {
     }
 }
 
-/// What a decoder has counted, as losses: a NaN or infinite code or scale is one of the input.
+/// A decoder's counts as losses: a NaN or infinite code or scale counts as NaN or infinite input.
 fn counts_of(tally: &DecodeTally) -> Counts {
     let mut counts = Counts::default();
     counts.input_nan = tally.nan_codes + tally.nan_scales;
@@ -140,25 +141,25 @@ fn counts_of(tally: &DecodeTally) -> Counts {
 /// Whether a file holds a checksum of a source or a result.
 fn has_checksum(step: &Step) -> bool {
     let mut mapped = step.sources.iter().filter_map(SourceTensor::mapped);
-    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.seal.is_some())
+    mapped.any(|mapped| mapped.checksum.is_some()) || step.results.iter().any(|result| result.crc.is_some())
 }
 
-/// Compares the checksums of a step's sources with theirs, and writes those of its results.
+/// Checks the checksums of a step's sources, and writes those of its results.
 fn settle_checksums(step: &Step, sums: &[Hasher], output: &dyn Sink) -> Result<()> {
     let empty = Hasher::new(); // a tensor without elements is in no piece
     let sum = |at: usize| sums.get(at).unwrap_or(&empty);
     for (at, source) in step.sources.iter().enumerate() {
-        // A reader of the whole tensor has checked it; parts of quantized weights have none.
+        // A reader of the whole tensor has already checked it; parts of quantized weights have no checksum.
         if let (Some(checksum), true) = (source.mapped().and_then(|mapped| mapped.checksum), step.direct().is_some()) {
             checksum.check(sum(at)).map_err(|error| step.error(error))?;
         }
     }
     for (at, result) in step.results.iter().enumerate() {
-        let Some(seal) = &result.seal else { continue };
-        let mut whole = seal.before.clone();
+        let Some(crc) = &result.crc else { continue };
+        let mut whole = crc.before.clone();
         whole.combine(sum(step.sources.len() + at));
         let bytes = whole.finalize().to_le_bytes();
-        for offset in seal.offsets {
+        for offset in crc.offsets {
             output.write_at(offset, &bytes)?;
         }
     }

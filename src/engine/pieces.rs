@@ -1,14 +1,14 @@
-//! How the output is divided.
+//! How the output is divided into pieces.
 
 use crate::container::Form;
 use crate::plan::{Operation, Plan};
 use std::ops::Range;
 
-/// Bytes of input or output, whichever are more, that a thread takes at a time: enough to make a system call
-/// for each of them cheap, few enough to stay in the second-level cache.
+/// Bytes of input or output, whichever is more, that a thread takes at a time: enough to make a system call for each
+/// worthwhile, few enough for the second-level cache.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// What lies in the output: a literal, or the results of a step.
+/// What the output consists of: literals, and results of steps.
 #[derive(Clone, Copy)]
 pub(super) enum Item {
     Literal(usize),
@@ -23,7 +23,7 @@ impl Item {
         }
     }
 
-    /// Elements; of a literal its bytes, of a quantized weight its rows.
+    /// The number of elements; of a literal its bytes, of a quantized weight its rows.
     fn count(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].1.len() as u64,
@@ -66,7 +66,7 @@ pub(super) fn bytes(form: Form, elements: u64) -> u64 {
     form.bytes(elements).expect("the plan has counted all bytes")
 }
 
-/// Divides the output into pieces, in the order of their places: each is parts that lie side by side.
+/// Divides the output into pieces, in the order of their offsets; each consists of adjacent parts.
 pub(super) struct Pieces<'a> {
     plan: &'a Plan<'a>,
     order: Vec<Item>,

@@ -1,4 +1,4 @@
-//! What a thread does with a piece.
+//! How a thread converts a piece.
 
 use super::pieces::{Item, PIECE, PiecePart, bytes};
 use super::{StepFindings, comparer, counts_of, has_checksum};
@@ -15,7 +15,7 @@ use crate::read::{MappedBytes, Share, decode_rows};
 use crc32fast::Hasher;
 use std::ops::Range;
 
-/// A thread's state.
+/// The state of a thread.
 pub(super) struct Worker<'a> {
     plan: &'a Plan<'a>,
     output: &'a dyn Sink,
@@ -23,11 +23,11 @@ pub(super) struct Worker<'a> {
     /// Whether results are compared with their sources.
     with_accuracy: bool,
     buffer: Vec<u8>,
-    /// What is in the buffer: where each run of bytes goes, and how long it is.
+    /// The contents of the buffer: the offset and length of each run of bytes.
     runs: Vec<(u64, usize)>,
-    /// Bytes of a file that are in memory.
+    /// Bytes of a file that have been prefetched.
     ahead: Option<MappedBytes<'a>>,
-    /// The first elements that this thread has found in a step: what it is given later comes behind them.
+    /// The first elements that this thread has found in a step: its later pieces come after them.
     known: (usize, Firsts),
 }
 
@@ -42,7 +42,7 @@ impl<'a> Worker<'a> {
         Self { plan, output, progress, with_accuracy, buffer: Vec::new(), runs: Vec::new(), ahead: None, known }
     }
 
-    /// Converts the parts of a piece and writes what lies side by side with one call.
+    /// Converts the parts of a piece and writes adjacent bytes with one call.
     pub(super) fn assemble(&mut self, parts: &[PiecePart]) -> Result<Vec<(usize, StepFindings)>> {
         let mut all = Vec::new();
         let mut read = 0;
@@ -77,7 +77,7 @@ impl<'a> Worker<'a> {
         Ok(all)
     }
 
-    /// Converts some elements; returns what was found of them, and how many bytes were read.
+    /// Converts some elements; returns what was found, and how many bytes were read.
     fn convert(
         &mut self,
         at: usize,
@@ -91,7 +91,7 @@ impl<'a> Worker<'a> {
         let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
         let source = source.map_err(|error| step.error(error))?;
         let mut found = StepFindings::default();
-        // Straight from the page cache of one file to that of the other.
+        // Directly from the page cache of one file to that of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
         let room = if is_plain { 0..0 } else { self.room(&target)? };
         if !is_plain {
@@ -113,14 +113,14 @@ impl<'a> Worker<'a> {
             found.sums = vec![sum_of(source), sum_of(result)];
         }
         if is_plain {
-            // The system reads the source here: it may have been cut short.
+            // Here the system reads the source, which may have been cut short.
             let in_source = |error: Error| error.in_file(mapped.file.path());
             self.output.write_at(target.start, source).map_err(in_source)?;
         }
         Ok((found, source.len() as u64))
     }
 
-    /// Decodes some rows of a quantized weight; returns as [`Self::convert`].
+    /// Decodes some rows of a quantized weight; returns the same as [`Self::convert`].
     fn decode(
         &mut self,
         step: &Step,
@@ -137,7 +137,7 @@ impl<'a> Worker<'a> {
         let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];
         let infinite = [Condition::InputInfinite, Condition::Lost(Loss::Infinite)];
         for (conditions, at) in [(nan, tally.first_nan), (infinite, tally.first_infinite)] {
-            // Where there are both kinds, the first of either counts as one of the input.
+            // If there are both kinds, the first of either counts as input.
             let met = conditions.into_iter().find(|condition| counts[*condition] > 0);
             if let (Some(condition), Some(at)) = (met, at) {
                 found.firsts.add(condition, First { at, values: [String::new(), String::new()] });
@@ -152,8 +152,8 @@ impl<'a> Worker<'a> {
         Ok((found, read(part.end) - read(part.start)))
     }
 
-    /// Some bytes of a source. Of tiny tensors, which lie side by side in the source too, those that follow are read from
-    /// the disk along with them.
+    /// Some bytes of a source. Tiny tensors are adjacent in the source too, so the bytes that follow are prefetched
+    /// with them.
     fn source(&mut self, mapped: &MappedBytes<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
         let range = mapped.range.start + range.start..mapped.range.start + range.end;
         let contains = |ahead: &MappedBytes| {
@@ -168,7 +168,7 @@ impl<'a> Worker<'a> {
         Ok(&mapped.file[range])
     }
 
-    /// Room in the buffer for bytes that go to this place in the output.
+    /// Space in the buffer for bytes at this range of the output.
     fn room(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
         let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
         match self.runs.last_mut() {
@@ -182,7 +182,7 @@ impl<'a> Worker<'a> {
         Ok(filled..filled + len)
     }
 
-    /// Converts a tensor whose elements come one after the other.
+    /// Converts a tensor that can only be read in sequence.
     pub(super) fn stream(&mut self, at: usize) -> Result<(usize, StepFindings)> {
         let step = &self.plan.steps[at];
         let (source, conversion) = (&step.sources[0], step.conversion().expect("rows can be decoded alone"));
@@ -191,7 +191,7 @@ impl<'a> Worker<'a> {
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let (mut comparer, mut done) = (comparer(step, self.with_accuracy), 0);
         let mut tally = comparer.as_ref().map(|_| Box::<accuracy::AccuracyTally>::default());
-        let is_sealed = step.results[0].seal.is_some();
+        let has_crc = step.results[0].crc.is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {
             if let (Some(comparer), Some(tally)) = (&mut comparer, &mut tally) {
                 tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
@@ -199,7 +199,7 @@ impl<'a> Worker<'a> {
             done = elements;
             self.output.write_at(offset, bytes)?;
             offset += bytes.len() as u64;
-            if is_sealed {
+            if has_crc {
                 hasher.update(bytes);
             }
             self.progress.advance(share.up_to(elements));

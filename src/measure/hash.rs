@@ -1,4 +1,4 @@
-//! SHA-256 of tensors: of their bytes as they lie in a file, unpacked where they are compressed.
+//! SHA-256 of tensors: of their bytes in a file, decompressed.
 
 use crate::container::{Elements, Form, Tensor};
 use crate::error::Result;
@@ -16,13 +16,13 @@ const PIECE: usize = 1 << 20;
 /// The hashes of one tensor, as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hashes {
-    /// Of its bytes in the input; `None` of text.
+    /// Of its bytes in the input; `None` for text.
     pub source: Option<String>,
     /// Of its bytes in the output.
     pub target: String,
 }
 
-/// The hashes of all tensors of a plan, whose output is written; a thread takes a tensor at a time.
+/// The hashes of all tensors of a plan, whose output is written; each thread takes one tensor at a time.
 ///
 /// # Errors
 /// When a source is damaged, or changes meanwhile.
@@ -40,7 +40,7 @@ pub(crate) fn of(plan: &Plan, output: &MappedFile, threads: usize, progress: &dy
     Ok(hashes)
 }
 
-/// The hash of a tensor in a file; `None` of text.
+/// The hash of a tensor in a file; `None` for text.
 ///
 /// # Errors
 /// When it is damaged.

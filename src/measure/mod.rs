@@ -1,5 +1,4 @@
-//! What looks at elements and writes none: how near results are to their sources, how values are distributed, whether
-//! two tensors are equal, digests, and the bits of each element.
+//! What reads elements without writing any: accuracy, distribution, comparison, digests, and the bits of each element.
 
 pub(crate) mod accuracy;
 #[cfg(feature = "cli")]

@@ -18,11 +18,11 @@ impl Number {
         }
     }
 
-    /// `other` less this one, rounded once, or not at all where float64 holds it: 0 where they are equal and nowhere
-    /// else. NaN equals NaN, and is NaN away from any number.
+    /// `other` less this one, rounded once, or not at all if float64 holds it: 0 exactly if they are equal. NaN equals
+    /// NaN, and the difference of NaN and any number is NaN.
     #[must_use]
     pub(crate) fn to(self, other: Self) -> f64 {
-        /// Far beyond all integers there are, and few enough for the difference to fit in 128 bits.
+        /// Far beyond all integers, but small enough for the difference to fit in 128 bits.
         const BEYOND: f64 = 1e30;
         let as_float = |number: Self| match number {
             Self::Integer(integer) => integer as f64,
@@ -36,14 +36,14 @@ impl Number {
             (Self::Float(from), Self::Float(to)) => difference(from, to),
             _ => match (as_integer(self), as_integer(other)) {
                 (Some(from), Some(to)) => (to - from) as f64,
-                // A fraction is below 2^52: an integer near it is exact as float64.
+                // A number with a fraction is below 2^52: an integer near it is exact as float64.
                 _ => difference(as_float(self), as_float(other)),
             },
         }
     }
 }
 
-/// `to` less `from`, as [`Number::to`] has it.
+/// `to` less `from`, like [`Number::to`].
 #[must_use]
 pub(crate) fn difference(from: f64, to: f64) -> f64 {
     #[allow(clippy::float_cmp, reason = "equality is meant exactly")]

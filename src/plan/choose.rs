@@ -1,4 +1,4 @@
-//! What becomes of each logical tensor: it is converted, decoded or copied, or refused.
+//! What happens to each logical tensor: it is converted, decoded, copied or refused.
 
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::{Request, Spread};
@@ -15,24 +15,24 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The quantized weights that are decoded, by the stored tensors that they consist of.
+/// The quantized weights to decode, by the stored tensors that they consist of.
 #[derive(Default)]
 pub struct Weights {
     tensors: HashMap<TensorIndex, Option<QuantizedWeight>>,
-    /// Pairs of the metadata of files that change: the key, and the value that the output has, if it has one.
+    /// Metadata of the files that change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
 }
 
-/// A tensor of the inputs: the number of the input, and its number in that.
+/// A tensor of the inputs: the index of the input, and the tensor's index in it.
 pub type TensorIndex = (usize, usize);
 
-/// A quantized weight that is decoded.
+/// A quantized weight to decode.
 pub struct QuantizedWeight {
-    /// What it is called when it is decoded.
+    /// The name of the decoded tensor.
     pub name: String,
-    /// Its parts, in the order of the decoder. It takes the place of the first.
+    /// Its parts, in the order of the decoder. The decoded tensor replaces the first.
     pub parts: Vec<TensorIndex>,
-    /// What makes values of them.
+    /// Its decoder.
     pub decoder: Arc<Decoder>,
 }
 
@@ -46,27 +46,27 @@ impl Weights {
         self.tensors.insert(weight.parts[0], Some(weight));
     }
 
-    /// Leaves a tensor out that decoded weights have no use for.
+    /// Drops a tensor that decoded weights do not need.
     pub fn leave_out(&mut self, tensor: TensorIndex) {
         self.tensors.insert(tensor, None);
     }
 
-    /// Gives a pair of the metadata another value, or none.
+    /// Changes a metadata value, or removes it.
     pub fn change_metadata(&mut self, key: &str, value: Option<String>) {
         self.metadata.insert(key.to_owned(), value);
     }
 }
 
-/// A tensor as its model knows it.
+/// A tensor as its model sees it.
 #[derive(Clone, Copy)]
 enum Logical<'a, 'r> {
     Plain(&'a Tensor),
     Weight(&'r QuantizedWeight),
 }
 
-/// A logical tensor, and what is to become of it.
+/// A logical tensor, and what happens to it.
 pub(super) struct Chosen<'a> {
-    /// The number of the input that it comes from.
+    /// The index of its input.
     pub input: usize,
     pub sources: Vec<SourceTensor<'a>>,
     pub from: From,
@@ -76,13 +76,13 @@ pub(super) struct Chosen<'a> {
     pub name: Cow<'a, str>,
     /// Its type in the output.
     pub dtype: Dtype,
-    /// Whether its elements will come in column-major order.
+    /// Whether its elements will be in column-major order.
     pub fortran_order: bool,
-    /// Of text, how long the texts are.
+    /// For text, how long the texts are.
     text: Option<Box<TextExtent>>,
 }
 
-/// What a logical tensor is made of.
+/// What a logical tensor is stored as.
 pub(super) enum From {
     /// Elements in this form.
     Elements(Form),
@@ -91,7 +91,7 @@ pub(super) enum From {
 }
 
 impl Chosen<'_> {
-    /// Elements, which is the product of the shape.
+    /// The number of elements, the product of the shape.
     fn count(&self) -> u64 {
         match &self.from {
             From::Elements(_) => self.sources[0].tensor.count,
@@ -99,7 +99,7 @@ impl Chosen<'_> {
         }
     }
 
-    /// The tensor that the output is to hold.
+    /// The tensor for the output.
     pub(super) fn new_tensor(&self) -> NewTensor<'_> {
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
@@ -118,7 +118,7 @@ impl Chosen<'_> {
     }
 }
 
-/// Decides for every tensor what becomes of it, and refuses what cannot be.
+/// Decides what happens to every tensor, and refuses what is impossible.
 pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>> {
     let stored =
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
@@ -196,7 +196,7 @@ fn choose_plain<'a>(
             text: None,
         });
     }
-    // What is left as it is keeps the type that it is stored as, if it has one.
+    // A tensor that is copied keeps its stored type, if it has one.
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
     let form = source_form(tensor, from.filter(|_| target.is_ok() || is_untyped))?;
     if let Ok(target) = target
@@ -209,7 +209,7 @@ fn choose_plain<'a>(
         if is_there { Err(KeptReason::Already) } else { Ok(target) }
     });
     if target.is_ok() {
-        // A rule names the tensors that it means.
+        // A rule explicitly names its tensors.
         let codes = codes.filter(|_| selection.rule(name).is_none());
         if let Some(refusal) = codes.and_then(|codes| codes.refusal(name)) {
             return Err(refusal);
@@ -234,7 +234,7 @@ fn choose_plain<'a>(
     })
 }
 
-/// Finds out how long the texts are that will be written: no file can be laid out without.
+/// Determines how long the texts to be written are: no file can be laid out without that.
 pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
     for chosen in chosen.iter_mut().filter(|chosen| chosen.dtype == Dtype::String) {
         let (source, From::Elements(form)) = (&chosen.sources[0], &chosen.from) else { continue };
@@ -286,7 +286,7 @@ fn new_names<'a>(
         Logical::Weight(weight) => Cow::Owned(weight.name.clone()),
     };
     let new_name = |one: &(usize, Logical<'a, '_>)| match one {
-        // A nameless tensor of a format with names stays one where there is only it.
+        // The nameless tensor of a format with names stays nameless if it is the only one.
         (input, Logical::Plain(tensor))
             if inputs[*input].container.format_info().has_names && container.format_info().holds_one =>
         {

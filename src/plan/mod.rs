@@ -1,5 +1,5 @@
-//! What becomes what, and where it goes. Everything that headers tell is refused here: once a plan stands, only
-//! reading and writing can fail, and elements that are damaged, or that the rules of the cast forbid.
+//! What becomes what, and where it goes. Everything that headers reveal is refused here. Once a plan exists, only
+//! reading and writing can fail, besides damaged elements and values that the rules of the cast forbid.
 
 mod choose;
 mod source;
@@ -25,52 +25,53 @@ use choose::{Chosen, From, choose, groups, measure_texts};
 use std::collections::HashSet;
 use step::NewStored;
 
-/// What is to be done with the tensors of some files that belong together.
+/// What to do with the tensors of some files that belong together.
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// What is done to the tensors that are chosen.
+    /// What happens to the chosen tensors.
     pub operator: Operator,
-    /// Which those are, and what they become.
+    /// Which tensors are chosen, and what they become.
     pub selection: &'a Selection,
     /// What untyped elements are.
     pub from: Option<Dtype>,
     /// The format of the outputs.
     pub container: &'a dyn Container,
-    /// The tensors that no cast may take for values.
+    /// Tensors of codes, which no cast may treat as values.
     #[doc(hidden)] // for the program
     pub codes: Option<&'a ScaledCodes>,
-    /// The quantized weights that are decoded.
+    /// The quantized weights to decode.
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,
-    /// What the caller refuses: of each tensor the first element that meets it is found.
+    /// What the caller refuses: the first element of each tensor that meets it is found.
     pub fail_on: &'a [Condition],
 }
 
 impl<'a> Request<'a> {
-    /// The operator on what is selected, and nothing besides.
+    /// The operator on the selected tensors, and nothing else.
     #[must_use]
     pub fn new(operator: Operator, selection: &'a Selection, container: &'a dyn Container) -> Self {
         Self { operator, selection, from: None, container, codes: None, weights: None, fail_on: &[] }
     }
 }
 
-/// How tensors are spread over output files.
+/// How tensors are distributed over output files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// An output for each input.
     AsInputs,
     /// One output.
     One,
-    /// So many bytes of tensors in each output, in the order of the inputs; a tensor of more has one for itself.
+    /// At most so many bytes of tensors in each output, in the order of the inputs; a larger tensor has an output of
+    /// its own.
     UpTo(u64),
 }
 
-/// Plans what becomes of files that belong together; `measured` is told of bytes of input that had to be read for it,
-/// which is so of tensors that become text.
+/// Plans the conversion of files that belong together. `measured` receives the number of input bytes that had to be
+/// read for it, as for tensors that become text.
 ///
 /// # Errors
-/// When the operator lacks a pair of types, a tensor's type is not known, an output cannot hold a result, or a cast would
-/// take codes for values.
+/// When the operator lacks a pair of types, a tensor's type is unknown, an output cannot hold a result, or a cast would
+/// treat codes as values.
 pub fn build<'a>(
     request: &Request,
     inputs: &'a [Input],
@@ -117,7 +118,7 @@ pub fn build<'a>(
                     Operation::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
                 }
             };
-            let result = NewStored { name, fortran_order, range: place.range, seal: place.crc };
+            let result = NewStored { name, fortran_order, range: place.range, crc: place.crc };
             let (is_converted, kept) = (target.is_ok(), target.err());
             steps.push(Step { sources, results: vec![result], how, is_converted, kept });
         }
@@ -126,7 +127,7 @@ pub fn build<'a>(
     Ok(plans)
 }
 
-/// Refuses what can be refused without laying anything out, which for texts would read them.
+/// Refuses what can be refused without a layout, which for texts would require reading them.
 ///
 /// # Errors
 /// As [`build`].
@@ -134,14 +135,14 @@ pub(crate) fn check(request: &Request, inputs: &[Input]) -> Result<()> {
     choose(request, inputs).map(drop)
 }
 
-/// The conversions of a plan: one of each kind, shared by all of its tensors.
+/// The conversions of a plan: one of each kind, shared by all tensors.
 struct Conversions {
     operator: Operator,
     known: Vec<(bool, Conversion)>,
 }
 
 impl Conversions {
-    /// `None` where there is none.
+    /// `None` if there is none.
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Option<Conversion> {
         let is_it = |known: &&(bool, Conversion)| known.0 == is_converted && known.1.from == from && known.1.to == to;
         if let Some((_, known)) = self.known.iter().find(is_it) {
@@ -160,7 +161,7 @@ impl Conversions {
     }
 }
 
-/// The metadata of an output: those of all files that its tensors come from, where they differ those of the first.
+/// The metadata of an output: those of all files that its tensors come from; if they differ, the first file's.
 fn merge_metadata<'a>(
     sources: impl Iterator<Item = &'a Input>,
     container: &dyn Container,
@@ -174,7 +175,7 @@ fn merge_metadata<'a>(
     merged
 }
 
-/// The metadata that goes into the output: the same, but for the mark of a format that it leaves or comes to.
+/// The metadata for the output: unchanged except for the mark of the old and the new format.
 fn metadata(input: &Input, container: &dyn Container) -> Option<Vec<(String, String)>> {
     let mut metadata = input.contents.metadata.clone()?;
     let (from, to) = (input.container.format_info().metadata, container.format_info().metadata);

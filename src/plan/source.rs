@@ -15,10 +15,10 @@ pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype>
     }
 }
 
-/// Refuses a type of untyped elements that fits none of these tensors.
+/// Refuses a `--from` that fits none of these tensors.
 ///
 /// # Errors
-/// When there is one and it fits none of them.
+/// When there is such a type and it fits none of them.
 pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
     match from {
         Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
@@ -29,7 +29,7 @@ pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from
     }
 }
 
-/// How a tensor's bytes are to be read; `from` says what untyped elements are.
+/// How to read a tensor's bytes; `from` is the type of untyped elements.
 ///
 /// # Errors
 /// When the elements are untyped and `from` is missing or does not fit.
@@ -53,10 +53,10 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     }
 }
 
-/// Bytes, as which a tensor is copied that has an unsupported type.
+/// Plain bytes, as which a tensor of an unsupported type is copied.
 ///
 /// # Errors
-/// When it is to be converted, or to go into another format.
+/// When it would be converted, or written in another format.
 pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {
@@ -69,21 +69,21 @@ pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatI
     Ok(Form::Numbers(Storage::per_byte(Dtype::Uint8)))
 }
 
-/// The storage of a tensor whose elements are opaque bytes or unsigned integers as wide as `from`'s.
+/// The storage of a tensor whose elements are opaque bytes or unsigned integers of `from`'s width.
 fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
     match tensor.elements {
         Elements::Untyped(bytes) => fits(from, bytes).then(|| Storage::per_byte(from)),
         Elements::Typed(Form::Numbers(storage)) => {
             let is_opaque = storage.dtype.class() == Class::Int { signed: false };
             let reinterpreted = Storage { dtype: from, ..storage };
-            // Eight elements, because fewer packed ones can end inside a byte.
+            // Eight elements, because fewer packed ones can end within a byte.
             (is_opaque && from.bits() != 0 && reinterpreted.bytes(8) == storage.bytes(8)).then_some(reinterpreted)
         }
         Elements::Typed(Form::Texts(_)) | Elements::Opaque => None,
     }
 }
 
-/// Whether an element of `dtype` takes `bytes` bytes where it has at least a byte of its own.
+/// Whether an element of `dtype` takes `bytes` bytes if it has at least one byte.
 fn fits(dtype: Dtype, bytes: u32) -> bool {
     dtype.bits() != 0 && Storage::per_byte(dtype).bytes(1) == Some(bytes.into())
 }

@@ -14,27 +14,27 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One output file: the steps that make its tensors, and the bytes around them.
+/// One output file: the steps that make its tensors, and the other bytes.
 pub struct Plan<'a> {
-    /// Headers and the like, with their offsets in the file, in order.
+    /// Headers and other literal bytes with their offsets in the file, in order.
     #[doc(hidden)] // for tests
     pub literals: Vec<(u64, Vec<u8>)>,
     /// In the order of the input.
     pub steps: Vec<Step<'a>>,
     /// Length of the file in bytes.
     pub len: u64,
-    /// Whether the caller deflates the file when it is written.
+    /// Whether the caller deflates the file after it is written.
     pub(crate) is_deflated: bool,
 }
 
-/// What becomes of one logical tensor: the stored tensors that are its parts, the tensors of the output that are made of
-/// them, and how. A plain tensor is stored as one.
+/// What happens to one logical tensor: the stored tensors that are its parts, the output tensors made from them, and
+/// how. A plain tensor has one part.
 pub struct Step<'a> {
-    /// Its parts. There is at least one.
+    /// Its parts, at least one.
     pub(crate) sources: Vec<SourceTensor<'a>>,
-    /// What is written. There is at least one.
+    /// The tensors to write, at least one.
     pub(crate) results: Vec<NewStored<'a>>,
-    /// What makes the results' elements of the sources'.
+    /// How the results' elements are made from the sources'.
     pub(crate) how: Operation,
     /// Whether the operator is applied; otherwise the tensor is copied.
     pub is_converted: bool,
@@ -42,7 +42,7 @@ pub struct Step<'a> {
     pub(crate) kept: Option<KeptReason>,
 }
 
-/// What makes results of sources.
+/// How results are made from sources.
 pub(crate) enum Operation {
     /// Element by element.
     Convert(Conversion),
@@ -50,26 +50,26 @@ pub(crate) enum Operation {
     Decode(Arc<Decoder>),
 }
 
-/// A tensor of the output, and where it goes.
+/// A tensor of the output, and its place there.
 pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,
-    /// Whether the elements will lie in column-major order.
+    /// Whether the elements will be in column-major order.
     pub fortran_order: bool,
     /// Its bytes in the output file.
     pub range: Range<u64>,
-    /// A checksum of them that is to be written as well.
-    pub seal: Option<Box<PendingCrc>>,
+    /// A checksum of them that has to be written as well.
+    pub crc: Option<Box<PendingCrc>>,
 }
 
 impl Plan<'_> {
-    /// Bytes that the file takes on the disk while it is written: what is deflated is there twice.
+    /// Bytes that the file takes on the disk while it is written: if it is deflated later, there are two copies.
     #[must_use]
     pub(crate) fn room(&self) -> u64 {
         if self.is_deflated { self.len.saturating_mul(2) } else { self.len }
     }
 
-    /// Bytes of all tensors, without what is around them.
+    /// Bytes of all tensors, without headers.
     #[must_use]
     pub fn tensor_bytes(&self) -> u64 {
         self.steps.iter().map(Step::bytes_out).sum()
@@ -86,14 +86,14 @@ impl Plan<'_> {
         self.steps.iter().flat_map(|step| &step.results).map(|result| &*result.name)
     }
 
-    /// Refuses what was read of files that somebody has written to meanwhile.
+    /// Checks that no source was changed since it was read.
     ///
     /// # Errors
-    /// When one that a tensor comes from is not what it was.
+    /// When a source was changed.
     pub fn check_unchanged(&self) -> Result<()> {
         let mut used: Vec<&[MappedFile]> = Vec::new();
         for source in self.steps.iter().flat_map(|step| &step.sources) {
-            // Neighbours come from the same file most often.
+            // Adjacent tensors usually come from the same file.
             if !used.last().is_some_and(|last| std::ptr::eq(*last, source.files)) {
                 used.push(source.files);
             }
@@ -117,13 +117,13 @@ impl<'a> Step<'a> {
         self.sources[0].tensor
     }
 
-    /// What it is called in the input; where that says nothing, as in the output.
+    /// Its name in the input; if it has none there, its name in the output.
     #[must_use]
     pub(crate) fn source_name(&self) -> &str {
         if self.source().name.is_empty() { self.name() } else { &self.source().name }
     }
 
-    /// The type of the elements, and the one that they get.
+    /// The types of the elements before and after.
     #[must_use]
     pub fn dtypes(&self) -> (Dtype, Dtype) {
         match &self.how {
@@ -157,12 +157,12 @@ impl<'a> Step<'a> {
         self.shape().iter().product()
     }
 
-    /// The conversion, where elements are converted one by one.
+    /// The conversion, if elements are converted one by one.
     pub(crate) fn conversion(&self) -> Option<&Conversion> {
         if let Operation::Convert(conversion) = &self.how { Some(conversion) } else { None }
     }
 
-    /// Where the first result lies in the output file.
+    /// The range of the first result in the output file.
     #[must_use]
     #[doc(hidden)] // for tests
     pub fn target(&self) -> Range<u64> {
@@ -181,12 +181,12 @@ impl<'a> Step<'a> {
         self.results.iter().map(|result| result.range.end - result.range.start).sum()
     }
 
-    /// An error of its elements, with the file that they are in.
+    /// Adds the file of its elements to an error.
     pub(crate) fn error(&self, error: Error) -> Error {
         self.sources[0].error(error.in_tensor(self.name()))
     }
 
-    /// How any part of the tensor can be made alone; `None` where elements come one after the other.
+    /// How any part of the tensor can be made independently; `None` if elements can only be read in sequence.
     #[must_use]
     pub(crate) fn direct(&self) -> Option<Direct<'_, 'a>> {
         match &self.how {
@@ -198,17 +198,17 @@ impl<'a> Step<'a> {
     }
 }
 
-/// How any part of a tensor is made alone.
+/// How any part of a tensor is made independently.
 pub(crate) enum Direct<'s, 'a> {
-    /// Some elements, of these bytes.
+    /// Some elements, from these bytes.
     Convert(&'s Conversion, &'s Kernel, MappedBytes<'a>),
-    /// Some rows, of bytes of all sources.
+    /// Some rows, from bytes of all sources.
     Decode(&'s Decoder),
 }
 
 impl Direct<'_, '_> {
-    /// What the tensor is divided into, elements or rows: how many bits one takes on the wider side, and a number of them
-    /// that starts on a whole byte, or wastes least.
+    /// The unit in which the tensor is divided, elements or rows: how many bits it takes on the wider side, and a
+    /// number of units that starts on a whole byte, or wastes least.
     pub(crate) fn unit(&self) -> (u64, u64) {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;

@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint as its model knows them: which of those that are stored make quantized weights.
+//! The tensors of a checkpoint as its model sees them: which stored tensors form quantized weights.
 
 use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
@@ -11,32 +11,32 @@ use crate::quant::{
 };
 use std::path::Path;
 
-/// A checkpoint whose quantized weights are known.
+/// A checkpoint with its quantized weights.
 pub(crate) struct LogicalCheckpoint<'a> {
     /// Where the tensors are stored.
     pub source: &'a Checkpoint,
-    /// All stored tensors; results of recognition refer to them by their places here.
+    /// All stored tensors; recognition refers to them by their indices here.
     pub tensors: Vec<StoredTensor<'a>>,
-    /// The shard of each of them, and its number there.
+    /// The shard of each tensor, and its index there.
     pub places: Vec<(usize, usize)>,
-    /// The text of `config.json`, and those of the files that `ModelOpt` and GPTQ write beside it. They are read only where
-    /// a tensor can be a part of a weight.
+    /// The texts of `config.json` and of the files that `ModelOpt` and GPTQ write beside it. They are read only if a
+    /// tensor can be part of a weight.
     pub config: Option<String>,
     pub hf_quant_config: Option<String>,
     pub quantize_config: Option<String>,
     pub found: Recognized,
 }
 
-/// What a stored tensor is to its model.
+/// The role of a stored tensor in its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Membership {
-    /// Values, or what cannot be told.
+    /// A tensor of values, or of an unknown role.
     Plain,
-    /// The codes of the weight of this number, which stand for the weight.
+    /// The codes of the weight with this index; they represent the weight.
     Codes(usize),
     /// Another part of a weight, which its values depend on or which describes it.
     Part,
-    /// A scale of activations; whether it is listed among the parts of a weight.
+    /// A scale of activations, and whether it is one of a weight's parts.
     ActivationScale { is_part: bool },
     /// A tensor that only says how others are stored.
     Marker,
@@ -45,14 +45,14 @@ pub(crate) enum Membership {
 /// What a model has under one name.
 #[derive(Clone, Copy)]
 pub(crate) enum ModelTensor<'a> {
-    /// A tensor as it is stored, in its file.
+    /// A stored tensor, with its file.
     Stored(&'a Input, &'a Tensor),
     /// A quantized weight.
     Weight(&'a LogicalCheckpoint<'a>, &'a FoundWeight),
 }
 
 impl<'a> ModelTensor<'a> {
-    /// What the model calls it.
+    /// Its name in the model.
     pub(crate) fn name(self) -> &'a str {
         match self {
             Self::Stored(input, tensor) => input.name_of(tensor),
@@ -78,7 +78,7 @@ impl<'a> ModelTensor<'a> {
 }
 
 impl<'a> LogicalCheckpoint<'a> {
-    /// Finds the quantized weights of a checkpoint, and what is wrong with them, for commands that show.
+    /// Finds the quantized weights of a checkpoint and their problems, for commands that show them.
     pub(crate) fn probe(source: &'a Checkpoint) -> Self {
         let (mut tensors, mut places) = (Vec::new(), Vec::new());
         for (at, shard) in source.shards.iter().enumerate() {
@@ -108,7 +108,7 @@ impl<'a> LogicalCheckpoint<'a> {
     /// Finds the quantized weights of a checkpoint.
     ///
     /// # Errors
-    /// When a config cannot be read, or what it, names, types and shapes say contradicts.
+    /// When a config cannot be read, or contradicts names, types or shapes.
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
         let mut model = Self::probe(source);
         let found = std::mem::take(&mut model.found).check();
@@ -116,7 +116,7 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(model)
     }
 
-    /// The folder of the files that say how weights are quantized.
+    /// The folder of the files that describe how weights are quantized.
     fn folder(&self) -> &'a Path {
         self.source.folder.as_deref().unwrap_or_else(|| directory_of(&self.source.path))
     }
@@ -179,12 +179,12 @@ impl<'a> LogicalCheckpoint<'a> {
         SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
     }
 
-    /// The type that weights are decoded to where nothing else is asked for.
+    /// The type that weights are decoded to by default.
     pub(crate) fn default_target(&self) -> Dtype {
         quant::default_target(self.config.as_deref())
     }
 
-    /// What each stored tensor is to the model. A weight whose parts cannot be read in any order is plain tensors.
+    /// The role of each stored tensor. The parts of a weight that cannot be read in any order are plain tensors.
     pub(crate) fn memberships(&self) -> Vec<Membership> {
         let mut all = vec![Membership::Plain; self.tensors.len()];
         self.found.markers.iter().for_each(|at| all[*at] = Membership::Marker);
@@ -213,7 +213,7 @@ impl<'a> LogicalCheckpoint<'a> {
         parts
     }
 
-    /// What makes values of the parts of a weight.
+    /// The decoder for a weight.
     ///
     /// # Errors
     /// As [`Decoder::new`].
@@ -223,7 +223,7 @@ impl<'a> LogicalCheckpoint<'a> {
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
-    /// A weight, to be read. Its parts must be mapped.
+    /// A weight to be read. Its parts must be mapped.
     ///
     /// # Errors
     /// As [`Decoder::new`].

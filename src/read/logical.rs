@@ -1,4 +1,4 @@
-//! Tensors as a model knows them: stored as elements, or as the parts of a quantized weight.
+//! Tensors as a model sees them: stored as elements, or as the parts of a quantized weight.
 
 use super::SourceTensor;
 use crate::container::{Elements, Form, indices};
@@ -8,7 +8,7 @@ use crate::kernel::Storage;
 use crate::quant::{DecodeTally, Decoder};
 use std::ops::Range;
 
-/// A quantized weight, and what makes values of its parts.
+/// A quantized weight, and its decoder.
 pub(crate) struct WeightSource<'a> {
     /// The name of the decoded tensor.
     pub name: String,
@@ -23,7 +23,7 @@ impl WeightSource<'_> {
         self.parts[0].error(error.in_tensor(&self.name))
     }
 
-    /// Some elements, of whose rows all are decoded into `room`.
+    /// Some elements; all of their rows are decoded into `room`.
     pub(super) fn decode<'b>(&self, elements: Range<u64>, room: &'b mut Vec<u8>) -> Result<&'b [u8]> {
         let (columns, row_bytes) = (self.decoder.columns(), self.decoder.row_bytes());
         let rows = elements.start / columns..elements.end.div_ceil(columns);
@@ -35,7 +35,7 @@ impl WeightSource<'_> {
     }
 }
 
-/// Decodes some rows of the weight that these parts make. The parts must be mapped.
+/// Decodes some rows of the weight that consists of these parts. The parts must be mapped.
 ///
 /// # Errors
 /// When a part cannot be read, or the group index names a group that does not exist.
@@ -48,7 +48,7 @@ pub(crate) fn decode_rows(
     decoder.decode(rows.clone(), &read_rows(decoder, parts, rows)?, out)
 }
 
-/// All bytes of the parts of a weight, of which those that some rows need are read from the disk.
+/// All bytes of the parts of a weight; those that some rows need are read from the disk.
 ///
 /// # Errors
 /// When a part cannot be read.
@@ -64,7 +64,7 @@ pub(crate) fn read_rows<'a>(decoder: &Decoder, parts: &[SourceTensor<'a>], rows:
 /// A tensor that can be read element by element.
 #[derive(Clone, Copy)]
 pub(crate) enum LogicalTensor<'a> {
-    /// As it is stored.
+    /// A stored tensor.
     Stored(SourceTensor<'a>),
     /// The values of a quantized weight, in row-major order.
     Weight(&'a WeightSource<'a>),
@@ -106,7 +106,7 @@ impl<'a> LogicalTensor<'a> {
         indices(element, shape, fortran_order)
     }
 
-    /// The elements as messages name them.
+    /// The elements, as messages name them.
     pub(crate) fn named(&self) -> NamedElements<'a> {
         match self {
             Self::Stored(stored) => stored.named(),

@@ -1,10 +1,10 @@
 //! The reader that every command shares: tensors in pieces, by several threads, in order.
 //!
-//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`LogicalCheckpoint`] knows which stored tensors of a checkpoint
-//! make quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the values of a weight, which
-//! are decoded row by row. [`Zip`] reads some of them side by side; statistics and comparisons are its consumers. The
-//! engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and [`decode_rows`], and hashes come
-//! from [`SourceTensor::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
+//! A [`SourceTensor`] is a stored tensor with its file. A [`LogicalCheckpoint`] knows which stored tensors of a
+//! checkpoint form quantized weights. A [`LogicalTensor`] is either: stored elements, or the values of a weight, which
+//! are decoded row by row. [`Zip`] reads some of them side by side, for statistics and comparisons. The engine, which
+//! reads many tensors and writes, uses [`MappedBytes`] and [`decode_rows`]; hashes use [`SourceTensor::open`].
+//! [`in_order`] ensures the order of results, and which of several errors is reported.
 //!
 //! [`in_order`]: crate::threads::in_order
 
@@ -22,10 +22,10 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use std::ops::Range;
 
-/// A stored tensor, with the file that it is in.
+/// A stored tensor, with its file.
 #[derive(Clone, Copy)]
 pub(crate) struct SourceTensor<'a> {
-    /// The file, then those that it keeps tensors in: [`Input::files`](crate::container::Input).
+    /// The file, then the files with its external tensors: [`Input::files`](crate::container::Input).
     pub files: &'a [MappedFile],
     pub tensor: &'a Tensor,
     /// What its elements are, `--from` included.
@@ -60,25 +60,25 @@ impl<'a> SourceTensor<'a> {
         indices(element, &self.tensor.shape, self.fortran_order())
     }
 
-    /// The elements as messages name them.
+    /// The elements, as messages name them.
     pub(crate) fn named(&self) -> conversion::NamedElements<'a> {
         let Tensor { count, ref shape, .. } = *self.tensor;
         conversion::NamedElements { count, shape, fortran_order: self.fortran_order() }
     }
 
-    /// Its bytes, where they can be read in any order.
+    /// Its bytes, if they can be read in any order.
     pub(crate) fn mapped(&self) -> Option<MappedBytes<'a>> {
         let Data::Mapped { file, range, checksum } = &self.tensor.data else { return None };
         let (file, checksum) = (&self.files[*file], checksum.as_deref());
         (!self.is_transposed).then(|| MappedBytes { file, range: range.clone(), checksum })
     }
 
-    /// Whether its bytes can be read in any order, and none has to be checked: as parts of weights are read.
+    /// Whether its bytes can be read in any order and have no checksum: parts of weights are read like this.
     pub(crate) fn is_plain(&self) -> bool {
         self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
     }
 
-    /// Reads it from the first element on.
+    /// Reads it from the first element.
     ///
     /// # Errors
     /// As [`Reader::open`].
@@ -91,7 +91,7 @@ impl<'a> SourceTensor<'a> {
 #[derive(Clone)]
 pub(crate) struct MappedBytes<'a> {
     pub file: &'a MappedFile,
-    /// Where they lie in the file.
+    /// Their range in the file.
     pub range: Range<usize>,
     pub checksum: Option<&'a Checksum>,
 }
@@ -108,7 +108,7 @@ impl<'a> MappedBytes<'a> {
     }
 }
 
-/// How far a tensor is read, in bytes of its file, whatever it is compressed to.
+/// How much of a tensor has been read, in bytes of its file, even if it is compressed.
 pub(crate) struct Share {
     bytes: u64,
     elements: u64,
@@ -116,13 +116,13 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Of a tensor that takes so many bytes and has so many elements, nothing of which is read.
+    /// For a tensor of so many bytes and elements, of which nothing has been read.
     #[must_use]
     pub(crate) fn new(bytes: u64, elements: u64) -> Self {
         Self { bytes, elements: elements.max(1), reported: 0 }
     }
 
-    /// The bytes that are new when so many elements are done; none when they were done before.
+    /// The bytes that are newly read when so many elements are done.
     pub(crate) fn up_to(&mut self, elements: u64) -> u64 {
         let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
         let new = read.saturating_sub(self.reported);

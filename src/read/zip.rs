@@ -1,4 +1,4 @@
-//! Tensors of one number of elements, read side by side.
+//! Tensors with the same number of elements, read side by side.
 
 use super::{LogicalTensor, MappedBytes, Share, WeightSource};
 use crate::container::sum_of;
@@ -8,14 +8,15 @@ use crate::threads::in_order;
 use crc32fast::Hasher;
 use std::ops::{ControlFlow, Range};
 
-/// Tensors that are read side by side: by several threads where all are mapped or decoded, else one piece after the other.
+/// Tensors that are read side by side: by several threads if all are mapped or decoded, otherwise one piece after the
+/// other.
 pub(crate) struct Zip<'a, const N: usize> {
     pub sources: [LogicalTensor<'a>; N],
     /// Elements of each.
     pub count: u64,
     threads: u64,
     progress: &'a dyn Progress,
-    /// What was reported of each. A second reading of the tensors reports nothing again.
+    /// What was reported for each. A second reading of the tensors is not reported again.
     shares: [Share; N],
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct Piece<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Piece<'a, N> {
-    /// The piece in parts of at most so many elements, a number of which the bytes are whole.
+    /// The piece in blocks of at most so many elements, a number that makes whole bytes.
     pub(crate) fn blocks<'z>(
         &self,
         zip: &'z [LogicalTensor<'a>; N],
@@ -47,7 +48,7 @@ impl<'a, const N: usize> Piece<'a, N> {
 }
 
 impl<'a, const N: usize> Zip<'a, N> {
-    /// `count` is the number of elements of each, as [`LogicalTensor::elements`] has them.
+    /// `count` is the number of elements of each, as in [`LogicalTensor::elements`].
     pub(crate) fn new(sources: [LogicalTensor<'a>; N], count: u64, threads: usize, progress: &'a dyn Progress) -> Self {
         let shares = sources.each_ref().map(|source| Share::new(source.stored_len(), count));
         Self { sources, count, threads: threads as u64, progress, shares }
@@ -58,11 +59,11 @@ impl<'a, const N: usize> Zip<'a, N> {
         self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
     }
 
-    /// Hands pieces of so many elements, or about so many of quantized weights, to `look`, with a state of the thread's own,
-    /// and what that returns to `merge`, in the order of the elements, until it wants no more. Returns the states.
+    /// Passes pieces of so many elements, or about so many for quantized weights, to `look`, with a state for each
+    /// thread, and its results to `merge`, in the order of the elements, until that breaks. Returns the states.
     ///
     /// # Errors
-    /// When `look` fails or a tensor is damaged; of several errors the first, whatever the number of threads.
+    /// When `look` fails or a tensor is damaged: the first error, whatever the number of threads.
     pub(crate) fn read<S: Send, T: Send>(
         &mut self,
         piece: u64,
@@ -84,12 +85,12 @@ impl<'a, const N: usize> Zip<'a, N> {
         }
     }
 
-    /// So many elements as whole rows, where there is a weight that is decoded row by row: no row is decoded twice.
+    /// About so many elements as whole rows, if a weight is decoded row by row: no row is decoded twice.
     fn whole_rows(&self, piece: u64) -> u64 {
         let weights = self.sources.iter().filter_map(LogicalTensor::weight);
         let decoders = weights.map(|weight| &weight.decoder).filter(|decoder| decoder.columns() > 0);
         decoders.fold(piece, |piece, decoder| {
-            // Packed elements beside them start on whole bytes.
+            // Packed elements of the other tensor start on whole bytes.
             let packed = if decoder.columns().is_multiple_of(8) { 1 } else { 8 };
             let alignment = decoder.row_alignment().max(packed);
             let rows = piece / decoder.columns() / alignment * alignment;
@@ -186,14 +187,14 @@ impl<'a, const N: usize> Zip<'a, N> {
     }
 }
 
-/// What any part of a tensor can be read from, by itself.
+/// What any part of a tensor can be read from, independently.
 enum ParallelSource<'a> {
     Mapped(MappedBytes<'a>),
     Decoded(&'a WeightSource<'a>),
 }
 
 impl<'a> ParallelSource<'a> {
-    /// `None` where elements come one after the other.
+    /// `None` if elements can only be read in sequence.
     fn new(source: &LogicalTensor<'a>) -> Option<Self> {
         match source {
             LogicalTensor::Stored(stored) => stored.mapped().map(Self::Mapped),

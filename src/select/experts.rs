@@ -1,8 +1,8 @@
 //! Banks of experts: tensors of three dimensions that hold the same weight of each expert.
 //!
-//! Engines load quantized experts one by one, as matrices [out, in]. A bank [experts, out, in] is cut into these without
-//! moving an element; one that lies transposed would be quantized along the wrong dimension. Only sizes in config.json tell
-//! the two apart, so a bank is refused where they do not.
+//! Engines load quantized experts one by one, as matrices [out, in]. A bank [experts, out, in] is cut into these
+//! without moving an element; a transposed bank would be quantized along the wrong dimension. Only the sizes in
+//! config.json distinguish the two, so a bank is refused if they do not.
 
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
@@ -10,14 +10,14 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// What config.json says of a model's structure.
+/// What config.json says about a model's structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {
-    /// `model_type`, that of the language model where there are several.
+    /// `model_type`; of the language model if there are several.
     pub kind: Option<String>,
     /// Layers, without heads that predict several tokens.
     pub layers: Option<u64>,
-    /// Whether the output head is that of the embeddings, and is in no file.
+    /// Whether the output head shares the embeddings' weight, and is in no file.
     pub has_tied_head: bool,
     hidden: Option<u64>,
     /// The width of an expert.
@@ -54,7 +54,7 @@ fn is_true(members: &BTreeMap<Cow<str>, &RawValue>, key: &str) -> bool {
 /// The weight of one expert in a bank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Expert {
-    /// What it is called alone.
+    /// Its name as a single weight.
     pub name: String,
     /// Its first row, counted through all rows of the bank.
     pub first_row: u64,
@@ -62,10 +62,10 @@ pub(crate) struct Expert {
     pub shape: [u64; 2],
 }
 
-/// What the experts of a bank are, in the order of their rows. `None` where the tensor is no bank.
+/// The experts of a bank, in the order of their rows. `None` if the tensor is not a bank.
 ///
 /// # Errors
-/// When the bank is of a kind that is not known, or nothing proves how it lies.
+/// When the kind of the bank is unknown, or nothing proves its orientation.
 pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
@@ -90,7 +90,7 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
     Some(Ok((0..count).flat_map(one).collect()))
 }
 
-/// The name of the bank as a module, and that of the weight that it holds.
+/// The name of the bank's module, and that of the weight that it holds.
 pub(crate) fn bank_of(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let (bank, own) = name.rsplit_once('.')?;
@@ -107,9 +107,9 @@ fn unknown(why: &str) -> Error {
     Error::new(format!("is a bank of experts that cannot be divided: {why}"))
 }
 
-/// Whether the sizes of a matrix of a bank prove that it is [out, in]; else the reason why not.
+/// The reason if the sizes of a bank's matrix do not prove that it is [out, in].
 fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
-    /// Models whose banks lie transposed in their files, whatever the sizes; gpt-oss also interleaves gate and up.
+    /// Models whose banks are transposed in their files, whatever the sizes; gpt-oss also interleaves gate and up.
     const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
     if model.is(&TRANSPOSED) {
         let model = model.kind.as_deref().unwrap_or_default();

@@ -1,15 +1,15 @@
-//! Why tensors are left as they are, and the names of those that narrow types cost most.
+//! Why tensors are kept, and the names of those that suffer most from narrow types.
 
 use super::matches_one;
 use globset::GlobSet;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-/// What `--protect` leaves as it is, besides every tensor of fewer than two dimensions, and what is never quantized: what
-/// narrow types cost most for the least room.
+/// What `--protect` keeps, besides every tensor of fewer than two dimensions, and what is never quantized: tensors that
+/// suffer most from narrow types and save the least space.
 pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
     (KeptReason::Norm, &["*norm*", "*ln_*", "*.ln?.*"]),
-    // Of tokens, places, time and labels; `shared` is that of T5 and BART.
+    // Embeddings of tokens, positions, times and labels; `shared` is that of T5 and BART.
     (
         KeptReason::Embedding,
         &[
@@ -52,11 +52,11 @@ pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
 
 pub(super) static PROTECTED_SET: LazyLock<GlobSet> = LazyLock::new(|| matches_one(protected()));
 
-/// Why a tensor is left as it is.
+/// Why a tensor is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KeptReason {
-    /// A pattern, a rule or `--protect` leaves it out.
+    /// A pattern, a rule or `--protect` excludes it.
     LeftOut,
     /// It holds integers, bools, text or complex numbers, and the target is floating.
     NotFloating,
@@ -74,7 +74,7 @@ pub(crate) enum KeptReason {
     Bias,
     /// A head that predicts several tokens.
     Draft,
-    /// It sees or hears.
+    /// A vision or audio tower.
     Tower,
     /// A small projection of linear attention.
     LinearAttention,
@@ -82,11 +82,11 @@ pub(crate) enum KeptReason {
     Indexer,
     /// Engines absorb it into other weights.
     Absorbed,
-    /// What enters, leaves or modulates a diffusion model.
+    /// An input, output or modulation layer of a diffusion model.
     Edge,
     /// A text encoder or an autoencoder.
     Encoder,
-    /// It is no matrix of a module.
+    /// It is not the matrix of a module.
     NoMatrix,
     /// Its shape does not fit the grid.
     Shape,
@@ -95,7 +95,7 @@ pub(crate) enum KeptReason {
 }
 
 impl KeptReason {
-    /// What tensors are that a quantization keeps.
+    /// Describes the tensors that a quantization keeps for this reason.
     #[allow(dead_code, reason = "for the subcommand that quantizes")]
     #[must_use]
     pub(crate) fn describe(self) -> &'static str {

@@ -42,8 +42,8 @@ const KEPT: &[(KeptReason, &[&str])] = &[
     (KeptReason::Indexer, &["*indexer.weights_proj.*"]),
 ];
 
-/// What `ComfyUI` and the tools around it keep in the diffusion models that it loads: what enters and leaves them, and what
-/// modulates them. Their text encoders and autoencoders are kept too.
+/// What `ComfyUI` and the tools around it keep in diffusion models: input, output and modulation layers. Their text
+/// encoders and autoencoders are kept too.
 const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (
         KeptReason::Edge,
@@ -71,8 +71,8 @@ const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (KeptReason::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
 ];
 
-/// Modules beside each other that vLLM and `SGLang` fuse: they are quantized in the same way or not at all, and share scales
-/// that are one number.
+/// Sibling modules that vLLM and `SGLang` fuse: they are quantized in the same way or not at all, and share scalar
+/// scales.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
     &["gate_proj", "up_proj"],
@@ -83,7 +83,7 @@ const FUSED: &[&[&str]] = &[
     &["in_proj_b", "in_proj_a"],
 ];
 
-/// Patterns of the modules that are kept, with the reason of each.
+/// Patterns of modules to keep, with the reason for each.
 struct Keepers {
     set: GlobSet,
     reasons: Vec<KeptReason>,
@@ -105,17 +105,17 @@ impl Keepers {
 static KEEPERS: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT, GROUPS]));
 static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DIFFUSION, KEPT, GROUPS]));
 
-/// What the policy knows of the model and of the engine that is to load it.
+/// What the policy knows about the model and about the engine that will load it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {
-    /// `num_hidden_layers` of config.json: layers behind the last are heads that predict several tokens.
+    /// `num_hidden_layers` of config.json: layers after the last are heads that predict several tokens.
     pub layers: Option<u64>,
     /// The layout is that of `ComfyUI`, which fuses no modules.
     pub is_diffusion: bool,
 }
 
 impl Policy {
-    /// Why a weight of a model is kept by its name alone; `has_four_bits` says that codes are that narrow.
+    /// Why a weight of a model is kept, judging by its name alone; `has_four_bits` says that codes have 4 bits.
     pub(crate) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
         let keepers = if self.is_diffusion { &DIFFUSION } else { &KEEPERS };
         if let Some(reason) = keepers.reason(name) {

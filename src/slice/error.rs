@@ -24,13 +24,13 @@ pub enum CastError {
     },
     /// A byte that holds one float4 or float6 has other bits set.
     Malformed {
-        /// Which element it is.
+        /// The index of the element.
         index: usize,
     },
     /// A value is beyond the target's range, and the rules are
     /// [`OutOfRange::Error`](crate::kernel::OutOfRange::Error).
     OutOfRange {
-        /// Which element it is.
+        /// The index of the element.
         index: usize,
         /// The type of the target.
         target: Dtype,

@@ -1,4 +1,4 @@
-//! The sums of a block of elements, in lanes that are always the same.
+//! The sums of a block of elements, in a fixed order of lanes.
 
 use super::LANES;
 use super::sum::{exponent_of, times_power_of_two};
@@ -17,7 +17,7 @@ pub(super) struct Sums {
     pub(super) max_rel: f64,
 }
 
-/// Elements of a tensor: sources, results, and how far results are from their sources.
+/// Elements of a tensor: sources, results and errors.
 #[derive(Clone, Copy)]
 pub(super) struct ComparedBlock<'a> {
     pub(super) sources: &'a [f64],
@@ -86,7 +86,7 @@ impl Sums {
         let (x, y, error) = if is_counted { (x, y, error) } else { (0.0, 0.0, 0.0) };
         self.max_abs = self.max_abs.max(error.abs());
         self.max_rel = self.max_rel.max(relative(x, error));
-        // A difference beyond float64 is as large as one can be.
+        // A difference beyond float64 is clamped to the largest one.
         let [x, y, error] = divide([x, y, error.clamp(f64::MIN, f64::MAX)]);
         self.error += error;
         self.squared_error += error * error;

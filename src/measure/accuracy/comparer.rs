@@ -1,4 +1,4 @@
-//! Sources and results of a conversion as float64, side by side.
+//! Sources and results of a conversion, widened to float64 and compared.
 
 use super::{AccuracyTally, BLOCK};
 use crate::container::Form;
@@ -6,11 +6,11 @@ use crate::dtype::{Class, Dtype};
 use crate::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
 use crate::measure::number::Number;
 
-/// Widens elements to float64, which all types of at most 32 bits and all floats fit in; 64-bit integers are rounded.
+/// Widens elements to float64, which holds all types of at most 32 bits and all floats; 64-bit integers are rounded.
 struct Widener {
     kernel: Kernel,
     storage: Storage,
-    /// To 64 bits, for integers that have as many; and whether they are signed.
+    /// To 64 bits, for 64-bit integers; and whether they are signed.
     integer: Option<(Kernel, bool)>,
     bytes: Vec<u8>,
     values: Vec<f64>,
@@ -19,7 +19,7 @@ struct Widener {
 impl Widener {
     /// `None` for complex numbers and text.
     fn new(storage: Storage) -> Option<Self> {
-        // None of these matters on the way to float64.
+        // None of these rules matters for widening to float64.
         let rules = Rules {
             saturate: false,
             infinity_saturates_fnuz: false,
@@ -36,7 +36,7 @@ impl Widener {
         Some(Self { kernel: widen(Dtype::Float64)?, storage, integer, bytes: Vec::new(), values: Vec::new() })
     }
 
-    /// Takes `count` elements. Malformed ones are no number. Gives whether one was rounded.
+    /// Widens `count` elements; malformed ones become NaN. Returns whether one was rounded.
     fn widen(&mut self, input: &[u8], count: usize) -> bool {
         self.bytes.resize(count * 8, 0);
         let counts = self.kernel.run(input, &mut self.bytes, count);
@@ -46,7 +46,7 @@ impl Widener {
         self.integer.is_some() && counts.is_ok_and(|counts| counts[Loss::Inexact] > 0)
     }
 
-    /// The elements that were taken last, exactly.
+    /// The elements of the last call, exactly.
     fn exact(&mut self, input: &[u8]) -> Vec<Number> {
         let Some((kernel, is_signed)) = &self.integer else {
             return self.values.iter().copied().map(Number::Float).collect();
@@ -68,21 +68,21 @@ pub(crate) fn integer_of(bytes: [u8; 8], is_signed: bool) -> i128 {
     if is_signed { i64::from_le_bytes(bytes).into() } else { u64::from_le_bytes(bytes).into() }
 }
 
-/// Looks at the elements of a conversion from one storage to another.
+/// Compares the results of a conversion with their sources.
 pub(crate) struct Comparer {
     from: Widener,
     to: Widener,
 }
 
 impl Comparer {
-    /// `None` where one side is text or complex.
+    /// `None` if one side is text or complex.
     #[must_use]
     pub(crate) fn new(from: Form, to: Form) -> Option<Self> {
         let (Form::Numbers(from), Form::Numbers(to)) = (from, to) else { return None };
         Some(Self { from: Widener::new(from)?, to: Widener::new(to)? })
     }
 
-    /// What some elements add up to, of which `start` is the first.
+    /// The tally of some elements; `start` is the index of the first.
     pub(crate) fn tally(&mut self, start: u64, source: &[u8], result: &[u8], count: usize) -> AccuracyTally {
         /// Whole blocks, which are whole bytes of every type.
         const STEP: usize = 8 * BLOCK;

@@ -1,6 +1,7 @@
 //! Numbers that JSON lacks.
 
-/// A number that may be infinite, which JSON lacks: the text "Infinity" then, which other languages read as a number.
+/// A number that may be infinite, which JSON lacks: it is written as the text "Infinity", which other languages read as
+/// a number.
 pub(super) mod number {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -33,7 +34,7 @@ pub(super) mod number {
     }
 }
 
-/// Likewise of a number that may be missing.
+/// The same for a number that may be missing.
 pub(super) mod decibels {
     use super::number::{self, Read};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,10 +1,10 @@
-//! How far results are from their sources: errors, signal to noise, direction.
+//! How near results are to their sources: errors, signal to noise, direction.
 //!
-//! Values come as float64, block by block; sums of a block are added up in lanes that are always the same, and blocks in
-//! the order of the elements, so that the figures are equal to the bit whoever computes them on however many threads.
+//! Values come as float64, block by block. The sums of a block are added in a fixed order of lanes, and blocks in the
+//! order of the elements, so that all results are identical to the bit for any number of threads.
 //!
 //! Squares can be too large or too small for float64. A block of such values is divided by powers of two before it is
-//! squared, and sums keep an exponent of their own, so that nothing overflows between a block and the figures.
+//! squared, and sums have an exponent of their own, so that nothing overflows between a block and the result.
 
 mod block;
 mod comparer;
@@ -19,36 +19,36 @@ use json::{decibels, number};
 use serde::{Deserialize, Serialize};
 use sum::UnboundedSum;
 
-/// Elements that are looked at together: few enough to stay in the first-level cache as float64.
+/// Elements of a block: few enough for the first-level cache as float64.
 pub(crate) const BLOCK: usize = 1 << 10;
-/// Sums that are kept side by side, as vectors keep them.
+/// Sums that are computed side by side, as in vectors.
 const LANES: usize = 8;
 
-/// The figures of one tensor. Elements of which the source or the result is infinite or no number are left out of all
-/// but the first.
+/// How near the results of one tensor are to their sources. Elements whose source or result is infinite or NaN count
+/// only in the first field.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// Whether every value is what it was, also of those that are infinite or no number. 0 equals -0, and NaN equals NaN.
+    /// Whether every value stayed the same, including infinities and NaN. 0 equals -0, and NaN equals NaN.
     pub is_exact: bool,
     /// Elements that were compared.
     pub compared: u64,
-    /// The largest |y - x|, x being the source and y the result.
+    /// The largest |y - x|, where x is the source and y the result.
     #[serde(with = "number")]
     pub max_abs_error: f64,
-    /// The first element that has it, counted in row-major order; `None` where no element was compared.
+    /// The first element with this error, counted in row-major order; `None` if no element was compared.
     pub max_abs_error_at: Option<u64>,
-    /// The largest |y - x| / |x| of all x that are not zero; infinite where float64 has no such number.
+    /// The largest |y - x| / |x| of all nonzero x; infinite if float64 has no such number.
     #[serde(with = "number")]
     pub max_rel_error: f64,
-    /// The first element that has it.
+    /// The first element with this error.
     pub max_rel_error_at: Option<u64>,
     /// The mean of y - x.
     pub mean_error: Option<f64>,
-    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2): infinite where there is no
-    /// noise, `None` where there is no signal but noise, or nothing was compared.
+    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2): infinite without noise,
+    /// `None` if there is noise but no signal, or nothing was compared.
     #[serde(with = "decibels")]
     pub sqnr_db: Option<f64>,
-    /// The cosine of the angle between all x and all y; `None` where one of them has no length.
+    /// The cosine of the angle between all x and all y; `None` if one of these vectors has no length.
     pub cosine: Option<f64>,
 }
 
@@ -60,7 +60,7 @@ struct Largest {
 }
 
 impl Largest {
-    /// Elements come in order.
+    /// Elements must come in order.
     fn add(&mut self, other: Self) {
         if other.at.is_some() && (self.at.is_none() || other.value > self.value) {
             *self = other;
@@ -68,7 +68,7 @@ impl Largest {
     }
 }
 
-/// What some elements of a tensor add up to.
+/// The sums and extremes of some elements of a tensor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AccuracyTally {
     compared: u64,
@@ -84,11 +84,11 @@ pub(crate) struct AccuracyTally {
 }
 
 impl AccuracyTally {
-    /// Takes the next elements, of which `start` is the first. `errors` are the differences of results and sources where
+    /// Adds the next elements, starting at index `start`. `errors` are the differences between results and sources, if
     /// float64 does not hold these exactly.
     ///
     /// # Panics
-    /// When there are not as many results as sources.
+    /// When the numbers of results and sources differ.
     pub(crate) fn add(&mut self, start: u64, sources: &[f64], results: &[f64], errors: Option<&[f64]>) {
         assert_eq!(sources.len(), results.len(), "every element has a result");
         let mut room = [0.0; BLOCK];
@@ -109,7 +109,7 @@ impl AccuracyTally {
 
     fn add_block(&mut self, start: u64, block: ComparedBlock) {
         let sums = block.sums([0; 3]);
-        // Where the largest is in the block matters only if it is the largest so far.
+        // The index of the block's largest matters only if it is the largest so far.
         let largest = |so_far: Largest, found: f64, of: fn(f64, f64) -> f64| {
             if so_far.at.is_some() && found <= so_far.value {
                 return Largest::default();
@@ -124,7 +124,7 @@ impl AccuracyTally {
             max_rel: largest(self.max_rel, sums.max_rel, relative),
             ..Self::default()
         };
-        // What becomes too small when it is squared shows in the sum, unless the sum is far above it.
+        // Squares that underflow show in the sum, unless the sum is far above them.
         let is_sound = |sum: f64| sum.is_finite() && sum >= SOUND;
         let is_plain = is_sound(sums.squared_source)
             && is_sound(sums.squared_result)
@@ -138,7 +138,7 @@ impl AccuracyTally {
         self.append(&next);
     }
 
-    /// Takes the sums of a block whose sources, results and errors were divided by these powers of two.
+    /// Adds the sums of a block whose sources, results and errors were divided by these powers of two.
     fn take(&mut self, sums: &Sums, [source, result, error]: [i32; 3]) {
         self.error = UnboundedSum::new(sums.error, error);
         self.squared_error = UnboundedSum::new(sums.squared_error, 2 * error);
@@ -147,7 +147,7 @@ impl AccuracyTally {
         self.product = UnboundedSum::new(sums.product, source + result);
     }
 
-    /// Takes what elements behind these add up to.
+    /// Adds the tally of the elements that follow.
     pub(crate) fn append(&mut self, next: &Self) {
         self.compared += next.compared;
         self.changed += next.changed;
@@ -160,7 +160,7 @@ impl AccuracyTally {
         self.max_rel.add(next.max_rel);
     }
 
-    /// The figures of all that was taken.
+    /// The result for everything that was added.
     #[must_use]
     pub(crate) fn accuracy(&self) -> Accuracy {
         let Self { squared_source: signal, squared_error: noise, .. } = *self;
@@ -190,8 +190,8 @@ impl AccuracyTally {
     }
 }
 
-/// Sums of squares from here on have lost nothing that counts: the square of a number is right to the last bit from 2^-970
-/// on, and all that are smaller are below the last bit of such a sum.
+/// Sums of squares above this have lost nothing relevant: the square of a number is right to the last bit from 2^-970
+/// on, and smaller ones are below the last bit of such a sum.
 const SOUND: f64 = f64::from_bits((1023 - 900) << 52);
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
         assert_near(accuracy.cosine, 1.0);
         assert_near(Some(accuracy.sqnr_db.unwrap() + 1.0), 1.0);
         assert_near(accuracy_of(&[1e-200, 3e-200], &[1.0, 1.0]).cosine, 4.0 / 20_f64.sqrt());
-        // Results are right whatever the power of two, down to subnormal numbers, which are exact here.
+        // Results are the same whatever the power of two, down to subnormal numbers, which are exact here.
         let (sources, results) = ([3.0, -5.0, 7.0, 1.0], [3.5, -5.0, 6.0, 1.0]);
         let plain = accuracy_of(&sources, &results);
         for exponent in (-1070..=1020).step_by(10) {
@@ -270,7 +270,7 @@ mod tests {
             assert_near(accuracy.sqnr_db, plain.sqnr_db.unwrap());
             assert_eq!(accuracy.mean_error, plain.mean_error.map(|mean| times_power_of_two(mean, exponent)));
         }
-        // Blocks of any size are added up: the small one does not count, and does no harm.
+        // Blocks of any magnitude can be added: the small one does not matter, and does no harm.
         let mut sources = vec![1e-300; BLOCK];
         sources.extend(vec![1e300; BLOCK]);
         let results = vec![1e300; 2 * BLOCK];

@@ -1,6 +1,6 @@
 //! Sums beyond the range of float64.
 
-/// A sum that is `value` times 2 to the power of `exponent`; `value` is 0, or from 1 to below 2 without its sign.
+/// A sum that is `value` times 2 to the power of `exponent`; `value` is 0, or its magnitude is from 1 to below 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct UnboundedSum {
     pub(super) value: f64,
@@ -17,8 +17,8 @@ impl UnboundedSum {
         Self { value: times_power_of_two(value, -binade), exponent: exponent + binade }
     }
 
-    /// As float64 would add it, were its exponents unbounded: what the smaller one loses in being aligned is far below
-    /// the last bit of the sum.
+    /// Adds as float64 would if its exponents had no bounds: what the smaller number loses when it is aligned is far
+    /// below the last bit of the sum.
     pub(super) fn add(&mut self, other: Self) {
         let (large, small) = match () {
             () if self.value == 0.0 => (other, *self),
@@ -29,7 +29,7 @@ impl UnboundedSum {
         *self = Self::new(large.value + times_power_of_two(small.value, distance), large.exponent);
     }
 
-    /// The square root of a sum that is not negative.
+    /// The square root of a non-negative sum.
     pub(super) fn sqrt(self) -> Self {
         let odd = self.exponent.rem_euclid(2);
         Self::new((self.value * f64::from(1 << odd)).sqrt(), (self.exponent - odd) / 2)
@@ -40,14 +40,14 @@ impl UnboundedSum {
     }
 
     pub(super) fn log10(self) -> f64 {
-        // In the range of float64 the logarithm of the number itself has less to round.
+        // Within the range of float64, the logarithm of the number itself is rounded less.
         let number = times_power_of_two(self.value, self.exponent);
         let is_normal = number.is_normal();
         if is_normal { number.log10() } else { self.value.log10() + f64::from(self.exponent) * 2_f64.log10() }
     }
 }
 
-/// floor(log2|value|) of a finite number that is not zero.
+/// floor(log2|value|) of a finite nonzero number.
 pub(super) fn exponent_of(value: f64) -> i32 {
     const MANTISSA: i32 = f64::MANTISSA_DIGITS as i32 - 1;
     let magnitude = value.abs().to_bits();

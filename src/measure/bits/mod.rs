@@ -1,8 +1,8 @@
-//! What the bits of an element are and what they mean: the text of `tcast bitcast --hex` and `--bits`.
+//! What the bits of an element are and mean: the text of `tcast bitcast --hex` and `--bits`.
 //!
-//! An element is its code: the low [`Dtype::bits`] of a number of 128, a complex number's real part in the lower
-//! half, as little-endian memory has it. Bits above are ignored. A complex number is two floats and not one number of
-//! twice the width, so wherever it is written, its real part comes first. Texts have no code: callers keep them out.
+//! An element is given as its code: the low [`Dtype::bits`] bits of a number of 128, with a complex number's real part
+//! in the lower half, as in little-endian memory. Higher bits are ignored. A complex number is two floats, not one
+//! number of twice the width, so its real part is always written first. Texts have no code: callers exclude them.
 
 mod render;
 mod weight;
@@ -13,21 +13,21 @@ pub use weight::{explanation_json, explanation_row};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use crate::kernel::shortest;
 
-/// A stretch of bits with a task of its own.
+/// A field of a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BitField {
     /// One bit, set for negative numbers.
     Sign,
     /// A float's power of two, with its bias.
     Exponent,
-    /// A float's digits behind the hidden first one.
+    /// A float's digits after the hidden first one.
     Mantissa,
-    /// The digits of an integer or a bool, without a signed integer's first.
+    /// The digits of an integer or a bool, without a signed integer's sign bit.
     Integer,
 }
 
 impl BitField {
-    /// The name, as the JSON document has it.
+    /// The name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl BitField {
     }
 }
 
-/// What a code stands for.
+/// What kind of value a code represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// A float's zero, of either sign.
@@ -50,22 +50,22 @@ pub enum ValueKind {
     Normal,
     /// Infinity of either sign.
     Infinite,
-    /// The NaN of a format that has only one sort.
+    /// The NaN of a format that has only one kind.
     Nan,
-    /// An IEEE NaN with the first bit of its mantissa set (IEEE 754-2019, 6.2.1).
+    /// An IEEE NaN whose first mantissa bit is set (IEEE 754-2019, 6.2.1).
     QuietNan,
-    /// An IEEE NaN with that bit clear.
+    /// An IEEE NaN whose first mantissa bit is clear.
     SignallingNan,
     /// An integer.
     Integer,
     /// A bool.
     Bool,
-    /// Two floats, each of a kind of its own.
+    /// Two floats, each with its own kind.
     Complex,
 }
 
 impl ValueKind {
-    /// The name, as rows and the JSON document have it.
+    /// The name in rows and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,21 +83,20 @@ impl ValueKind {
     }
 }
 
-/// What a code stands for, in words.
+/// What a code means, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
     /// The kind of number.
     pub kind: ValueKind,
     /// The number as [`crate::kernel::Printer`] writes it; `true` and `false`; `1.5-2i`.
     pub value: String,
-    /// A finite float as an odd integer times a power of two, `-3*2^-1`; `None` where `value` is an integer and
-    /// nothing was rounded to write it.
+    /// A finite float as an odd integer times a power of two, `-3*2^-1`; `None` if `value` is an integer and exact.
     pub exact: Option<String>,
-    /// The mantissa of an IEEE NaN below its quiet bit, where any of it is set.
+    /// The mantissa of an IEEE NaN below its quiet bit, if not zero.
     pub payload: Option<u64>,
 }
 
-/// The codes of elements that lie in `bytes` as [`crate::kernel::Storage::per_byte`] has them.
+/// The codes of elements stored as [`crate::kernel::Storage::per_byte`].
 pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
     bytes.chunks_exact(bytes_of(dtype)).map(move |bytes| {
         let code = bytes.iter().rev().fold(0, |code, byte| code << 8 | u128::from(*byte));
@@ -105,21 +104,21 @@ pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
     })
 }
 
-/// The code in hexadecimal, most significant digit first: as many digits as the width needs. A complex number's
-/// real part stands before the imaginary one.
+/// The code in hexadecimal, most significant digit first, with as many digits as the width needs. A complex number's
+/// real part comes first.
 #[must_use]
 pub fn hex(dtype: Dtype, code: u128) -> String {
     let digit = |(dtype, code): (Dtype, u128)| format!("{code:0width$x}", width = dtype.bits().div_ceil(4) as usize);
     numbers(dtype, code).into_iter().map(digit).collect()
 }
 
-/// How many elements a row of `--hex` has: 16 bytes of them, or 16 where several would fit in a byte.
+/// How many elements a row of `--hex` has: 16 bytes of them, or 16 elements if several would fit in a byte.
 #[must_use]
 pub fn per_row(dtype: Dtype) -> usize {
     16 / bytes_of(dtype)
 }
 
-/// The binary digits of a code, most significant first, by their tasks; a complex number's real part first.
+/// The binary digits of a code by field, most significant first; a complex number's real part first.
 #[must_use]
 pub fn parts(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     numbers(dtype, code).into_iter().flat_map(|(dtype, code)| parts_of_number(dtype, code)).collect()
@@ -128,7 +127,7 @@ pub fn parts(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
 fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     let bits = dtype.bits();
     let widths = match dtype.class() {
-        // One bit of an integer is its sign and nothing else.
+        // The single bit of an integer is its sign.
         Class::Int { signed: true } if bits == 1 => vec![(BitField::Sign, 1)],
         Class::Int { signed: true } => vec![(BitField::Sign, 1), (BitField::Integer, bits - 1)],
         Class::Int { signed: false } | Class::Bool => vec![(BitField::Integer, bits)],
@@ -148,7 +147,7 @@ fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     parts.collect()
 }
 
-/// What a code stands for.
+/// What a code means.
 #[must_use]
 pub fn meaning(dtype: Dtype, code: u128) -> Meaning {
     if let Some(halves) = halves(dtype, code) {
@@ -165,7 +164,7 @@ pub fn meaning(dtype: Dtype, code: u128) -> Meaning {
         }
         Class::Float(format) => float(dtype, &format, code as u64),
         Class::Scale if code == 0xff => plain(ValueKind::Nan, "NaN"),
-        // 2^-127 has a code like all others here, though float32 has it among its subnormal numbers.
+        // 2^-127 has a code like all others here, although it is subnormal in float32.
         Class::Scale => finite(dtype, ValueKind::Normal, power_of_two(code as i32 - 127), 1, code as i32 - 127),
         Class::Complex | Class::String => unreachable!("{dtype} is not one number"),
     }
@@ -185,7 +184,7 @@ fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
         let payload = Some(mantissa & !quiet).filter(|&payload| payload != 0);
         return Meaning { payload, ..plain(kind, "NaN") };
     }
-    // A format without NaN calls the code of its negative zero so.
+    // In a format without NaN, this is the code of negative zero.
     if format.specials != Specials::Finite && (magnitude > format.max_finite() || code == format.nan()) {
         return plain(ValueKind::Nan, "NaN");
     }
@@ -204,12 +203,13 @@ fn float(dtype: Dtype, format: &FloatFormat, code: u64) -> Meaning {
     finite(dtype, kind, number, integer, exponent)
 }
 
-/// What `number`, of the size `integer` times 2 to the `exponent`, means; digits as [`crate::kernel::Printer`] has them.
+/// The meaning of `number`, whose magnitude is `integer` times 2 to the `exponent`; digits as in
+/// [`crate::kernel::Printer`].
 fn finite(dtype: Dtype, kind: ValueKind, number: f64, integer: u64, exponent: i32) -> Meaning {
     let value = if dtype == Dtype::Float64 { shortest(number) } else { shortest(number as f32) };
     let (zeros, sign) = (integer.trailing_zeros(), if number < 0.0 { "-" } else { "" });
     let (odd, exponent) = (integer.unbounded_shr(zeros), exponent + zeros as i32);
-    // The shortest digits of a large integer end in zeros that it lacks; `.0` writes it out.
+    // The shortest digits of a large integer end in zeros that it does not have; `.0` prints it completely.
     let is_told = kind == ValueKind::Zero || exponent >= 0 && value == format!("{number:.0}");
     let exact = (!is_told).then(|| format!("{sign}{odd}*2^{exponent}"));
     Meaning { exact, ..plain(kind, value) }
@@ -231,7 +231,7 @@ fn plain(kind: ValueKind, value: impl Into<String>) -> Meaning {
     Meaning { kind, value: value.into(), exact: None, payload: None }
 }
 
-/// Of -1022 to 1023.
+/// For exponents from -1022 to 1023.
 fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((1023 + exponent) as u64) << 52)
 }
@@ -245,7 +245,7 @@ fn halves(dtype: Dtype, code: u128) -> Option<[(Dtype, u128); 2]> {
     Some([code, code >> part.bits()].map(|code| (part, low_bits(part, code))))
 }
 
-/// The one number, or the two, that an element is made of.
+/// The one or two numbers that an element consists of.
 fn numbers(dtype: Dtype, code: u128) -> Vec<(Dtype, u128)> {
     halves(dtype, code).map_or_else(|| vec![(dtype, low_bits(dtype, code))], Vec::from)
 }

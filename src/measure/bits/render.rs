@@ -5,10 +5,10 @@ use crate::dtype::{Class, Dtype};
 use anstyle::{AnsiColor, Style as Colour};
 use serde_json::{Map, Value, json};
 
-/// Where rows go.
+/// Where rows are printed.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderStyle {
-    /// Whether to someone's eyes: with colours, and in columns. Otherwise rows are bare, for scripts.
+    /// Whether for people: with colours, and in columns. For scripts, rows have neither.
     pub is_terminal: bool,
     /// Digits of the last index.
     pub index_width: usize,
@@ -20,8 +20,8 @@ const DIM: Colour = Colour::new().dimmed();
 
 /// A row of `--hex`: the index of the first element, and the codes.
 ///
-/// On a terminal, their values follow between bars, as `hexdump -C` has its text, where full rows of the type fit;
-/// only a row of uncommonly long integers is then without.
+/// On a terminal, their values follow between bars, like the text of `hexdump -C`, if full rows of the type fit; only a
+/// row of unusually long integers then has none.
 #[must_use]
 pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &RenderStyle) -> String {
     let codes = join(elements.iter().map(|&code| hex(dtype, code)), " ");
@@ -30,19 +30,19 @@ pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &Render
         return row + &codes;
     }
     let values = join(elements.iter().map(|&code| brief(dtype, code)), " ");
-    // A short last row is padded, so that its values stand below the others.
+    // A short last row is padded, so that its values are aligned with the others.
     let full = |width: usize| per_row(dtype) * (width + 1) - 1;
     let codes_width = full(hex(dtype, 0).len());
-    // A short row has values only where full ones have.
+    // A short row shows values only if full ones do.
     let values_width = full(brief_width(dtype)).max(values.len());
     let columns = style.index_width + 2 + codes_width + 3 + values_width + 1;
     if columns <= style.width { format!("{row}{codes:codes_width$}  |{values}|") } else { row + &codes }
 }
 
-/// Characters of a brief float, and of the integers that are common.
+/// Characters of a brief float, and of common integers.
 const FITTING: usize = 8;
 
-/// How wide brief values of a type are, but for large integers and the far ends of float64.
+/// The width of brief values of a type, except large integers and extreme float64s.
 fn brief_width(dtype: Dtype) -> usize {
     match dtype.class() {
         Class::Complex => FITTING + "+".len() + FITTING + "i".len(),
@@ -53,7 +53,7 @@ fn brief_width(dtype: Dtype) -> usize {
     }
 }
 
-/// A value with floats of 8 characters or so: a row is to stand beside the codes. `--bits` has all digits.
+/// A value with floats of about 8 characters, which fits beside the codes. `--bits` has all digits.
 fn brief(dtype: Dtype, code: u128) -> String {
     if let Some(halves) = halves(dtype, code) {
         let [real, imaginary] = halves.map(|(dtype, code)| brief(dtype, code));
@@ -71,9 +71,9 @@ fn brief(dtype: Dtype, code: u128) -> String {
     format!("{number:.1e}")
 }
 
-/// A row of `--bits`: the index, the parts of the code, the value, what it is exactly, and its kind.
+/// A row of `--bits`: the index, the fields of the code, the value, its exact form, and its kind.
 ///
-/// On a terminal, sign, exponent and mantissa have a colour each, and the kinds stand in a column.
+/// On a terminal, sign, exponent and mantissa have different colours, and the kinds are aligned in a column.
 #[must_use]
 pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyle) -> String {
     let (parts, meaning) = (parts(dtype, code), meaning(dtype, code));
@@ -89,7 +89,7 @@ pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyl
     }
     let before = style.index_width + 2 + parts.iter().map(|(_, digits)| digits.len() + 1).sum::<usize>() + 1;
     let digits = join(parts.into_iter().map(|(part, digits)| colored(part, &digits, style)), " ");
-    // The column narrows where lines would not fit, unless this one does not fit anyway.
+    // The column is narrowed if lines would not fit, unless this one does not fit anyway.
     let room = style.width.saturating_sub(before + 2 + kind.len().max(ValueKind::Subnormal.name().len()));
     let column = statement_width(dtype);
     let column = if what.len() <= room { column.min(room) } else { column };
@@ -102,7 +102,8 @@ pub fn hex_json(dtype: Dtype, index: u64, code: u128) -> Value {
     json!({ "index": index, "bits": hex(dtype, code) })
 }
 
-/// As [`hex_json`], with all that a row of `--bits` says. A complex number has `real` and `imaginary` for `parts`.
+/// [`hex_json`] with everything that a row of `--bits` has. A complex number has `real` and `imaginary` instead of
+/// `parts`.
 #[must_use]
 pub fn bits_json(dtype: Dtype, index: u64, code: u128) -> Value {
     let mut value = number_json(dtype, code);
@@ -134,7 +135,7 @@ pub(super) fn index(index: u64, style: &RenderStyle) -> String {
     if style.is_terminal { format!("{DIM}{index:width$}{DIM:#}") } else { index.to_string() }
 }
 
-/// The value, and what else there is to say of it.
+/// The value, and its exact form or payload.
 fn statement(dtype: Dtype, code: u128, meaning: &Meaning) -> String {
     let value = &meaning.value;
     match (&meaning.exact, meaning.payload) {
@@ -145,12 +146,12 @@ fn statement(dtype: Dtype, code: u128, meaning: &Meaning) -> String {
     }
 }
 
-/// How long statements are, but for floats that have many zeros behind the point: those are too rare and too long to
-/// push all others aside.
+/// The length of statements, except floats with many zeros after the point: those are too rare and too long to shift
+/// all others.
 fn statement_width(dtype: Dtype) -> usize {
     match dtype.class() {
         Class::Bool => "false".len(),
-        // Of the lowest number and the highest, the longer.
+        // The longer of the lowest and the highest number.
         Class::Int { signed } => meaning(dtype, if signed { 1 << (dtype.bits() - 1) } else { u128::MAX }).value.len(),
         Class::Float(_) if dtype.bits() < 8 => "-1.625 = -13*2^-3".len(),
         Class::Float(_) if dtype.bits() == 8 => "-0.0000076293945 = -1*2^-17".len(),
@@ -159,13 +160,13 @@ fn statement_width(dtype: Dtype) -> usize {
     }
 }
 
-/// Digits in the colour of their task, where there are colours.
+/// Digits in the colour of their field, if there are colours.
 pub(super) fn colored(part: BitField, digits: &str, style: &RenderStyle) -> String {
     let colour = colour(part);
     if style.is_terminal { format!("{colour}{digits}{colour:#}") } else { digits.to_owned() }
 }
 
-/// Colours that can be read on dark and on light ground.
+/// Colours that are legible on dark and light backgrounds.
 fn colour(part: BitField) -> Colour {
     match part {
         BitField::Sign => AnsiColor::Red.on_default(),

@@ -1,4 +1,4 @@
-//! Values of quantized weights: the code, and what makes a value of it.
+//! Values of quantized weights: the code, and how it becomes a value.
 
 use super::render::{RenderStyle, colored, index};
 use super::{BitField, hex, meaning, parts};
@@ -7,7 +7,7 @@ use crate::kernel::shortest;
 use crate::quant::{CodeKind, Explanation};
 use serde_json::{Map, Value, json};
 
-/// A row: the index, the bits of the code, and the product that the value is: `(11 - 8) * 0.5 = 1.5`.
+/// A row: the index, the bits of the code, and the product that gives the value: `(11 - 8) * 0.5 = 1.5`.
 #[must_use]
 pub fn explanation_row(
     codes: CodeKind,
@@ -32,7 +32,7 @@ pub fn explanation_row(
     format!("{}  {}  {number} * {scale}{global} = {value}", index(element_index, style), bits.join(" "))
 }
 
-/// As a row of [`explanation_row`].
+/// The contents of [`explanation_row`] as JSON.
 #[must_use]
 pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation: &Explanation) -> Value {
     let bits = fields(codes, explanation.code);
@@ -57,7 +57,7 @@ pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation:
     value
 }
 
-/// The binary digits of a code by their tasks.
+/// The binary digits of a code by field.
 fn fields(codes: CodeKind, code: u8) -> Vec<(BitField, String)> {
     let digits = |bits: u32| vec![(BitField::Integer, format!("{code:0width$b}", width = bits as usize))];
     match codes {
@@ -67,7 +67,7 @@ fn fields(codes: CodeKind, code: u8) -> Vec<(BitField, String)> {
     }
 }
 
-/// The number that a code is.
+/// The number that a code represents.
 fn code(codes: CodeKind, explanation: &Explanation) -> String {
     match codes {
         CodeKind::Dtype(dtype) => meaning(dtype, explanation.code.into()).value,
@@ -75,7 +75,7 @@ fn code(codes: CodeKind, explanation: &Explanation) -> String {
     }
 }
 
-/// A number of float32, or a power of two beyond them.
+/// A float32, or a power of two beyond its range.
 fn float(number: f64) -> String {
     match number {
         _ if number.is_nan() => "NaN".to_owned(),

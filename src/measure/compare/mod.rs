@@ -1,9 +1,9 @@
-//! Two tensors side by side: whether bits and values are equal, where they first differ, and how far they are apart.
+//! Compares two tensors: whether bits and values are equal, where they first differ, and by how much.
 //!
-//! Tensors of one type are compared byte by byte, at the speed of reading. Only where that finds a difference, or the types
-//! differ, are values looked at: widened to float64 block by block, and 64-bit integers exactly where float64 would round
-//! them. Pieces go to threads, and what is found in them is put together in the order of the elements: the result is equal
-//! to the bit for any number of threads.
+//! Tensors of one type are compared byte by byte, at the speed of reading. Only if that finds a difference, or the
+//! types differ, are values compared: widened to float64 block by block, and 64-bit integers exactly where float64
+//! would round them. Threads take pieces, and their results are merged in the order of the elements, so the result is
+//! identical to the bit for any number of threads.
 
 mod numbers;
 mod texts;
@@ -18,22 +18,22 @@ use crate::progress::{Progress, Silent};
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalCheckpoint, LogicalTensor, ModelTensor, SourceTensor, Zip};
 
-/// A tensor, and the file that it is in.
+/// A tensor, and its file.
 type FileTensor<'a> = (&'a Input, &'a Tensor);
 
 /// How tensors are compared.
 pub(crate) struct CompareOptions<'a> {
     /// What untyped elements are.
     pub from: Option<Dtype>,
-    /// How far values may be apart; `None` where bits and types count too.
+    /// How much values may differ; `None` if bits and types count too.
     pub tolerance: Option<Tolerance>,
     /// Threads to use.
     pub threads: usize,
-    /// Told of the bytes of both sides.
+    /// Receives the bytes of both sides.
     pub progress: &'a dyn Progress,
 }
 
-/// How far a value of B may be from that of A: `absolute + relative * |A|`.
+/// How much a value of B may differ from that of A: `absolute + relative * |A|`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Tolerance {
     pub absolute: f64,
@@ -43,23 +43,23 @@ pub(crate) struct Tolerance {
 impl Tolerance {
     /// Whether the tolerance allows this difference from a number.
     fn accepts(self, difference: f64, number: f64) -> bool {
-        // NaN and Inf must be the same; a product with Inf would be as large as any difference.
+        // NaN and Inf must be equal; a tolerance times Inf would allow any difference.
         difference == 0.0 || difference.is_finite() && difference.abs() <= self.absolute + self.relative * number.abs()
     }
 }
 
-/// What was found of two tensors, or of one that has no counterpart.
+/// The result for two tensors, or for one without a counterpart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Status {
     /// Type, shape and bits are equal.
     Equal,
-    /// All values are equal, and so are the types; bits are not.
+    /// All values and the types are equal, but not the bits.
     BitsDiffer,
-    /// There is a tolerance, and no value differs by more; or all are equal, and the types are not.
+    /// There is a tolerance that no value exceeds; or all values are equal, but not the types.
     WithinTolerance,
     /// Values differ.
     ValuesDiffer,
-    /// All values are equal, and the types are not; or one holds text and the other numbers.
+    /// All values are equal, but not the types; or one holds text and the other numbers.
     TypesDiffer,
     /// The shapes differ.
     ShapesDiffer,
@@ -98,23 +98,23 @@ impl Status {
     }
 }
 
-/// What was found of two tensors.
+/// The result of comparing two tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
-    /// In a word.
+    /// The result in a word.
     pub status: Status,
-    /// Elements whose values differ by more than the tolerance; where none does, those whose bits differ.
+    /// How many elements differ by more than the tolerance; if none does, how many have different bits.
     pub differing: u64,
     /// The first of them.
     pub first: Option<Difference>,
-    /// How far B is from A, where numbers differ. Sums of squares of 64-bit integers are those of the nearest float64.
+    /// How far B is from A, if numbers differ. Sums of squares of 64-bit integers use the nearest float64.
     pub accuracy: Option<Accuracy>,
     /// The indices of the elements with the largest absolute and the largest relative error.
     pub largest_at: [Option<Vec<u64>>; 2],
 }
 
 impl Comparison {
-    /// Without more to say than that.
+    /// A result without details.
     #[must_use]
     pub(crate) fn of(status: Status) -> Self {
         Self { status, differing: 0, first: None, accuracy: None, largest_at: [None, None] }
@@ -124,30 +124,30 @@ impl Comparison {
 /// An element that differs.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
-    /// Where it is, an index for each dimension.
+    /// Its coordinates.
     pub index: Vec<u64>,
-    /// What it is in A and in B.
+    /// The element in A and in B.
     pub elements: [Shown; 2],
 }
 
 /// An element as text.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
-    /// Its value; of opaque bytes, these.
+    /// Its value; for opaque bytes, those.
     pub value: String,
-    /// Its bits in hexadecimal; a text has none.
+    /// Its bits in hexadecimal; text has none.
     pub bits: Option<String>,
 }
 
-/// Compares two tensors. Quantized weights are decoded: beside a tensor of floats of up to 32 bits to its type as their
-/// libraries do, otherwise to float32 without a rounding on the way.
+/// Compares two tensors. A quantized weight is decoded: compared with a tensor of floats of up to 32 bits, to its type
+/// and as its library does; otherwise to float32 without intermediate rounding.
 ///
 /// # Errors
-/// When one cannot be read or is damaged, or nobody has said what its elements are; where a damaged one differs from the
-/// other is told as well.
+/// When one cannot be read or is damaged, or the type of its elements is unknown. The error about a damaged tensor also
+/// says where it differs from the other.
 ///
 /// # Panics
-/// When a thread of it has panicked.
+/// When one of its threads panics.
 pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(Status::ShapesDiffer));
@@ -193,7 +193,7 @@ pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<
     }
 }
 
-/// What quantized weights are decoded to, and how.
+/// The type and arithmetic that quantized weights are decoded with.
 pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype, Arithmetic) {
     let stored = tensors.into_iter().find_map(|tensor| match tensor {
         ModelTensor::Stored(_, tensor) => plan::source_form(tensor, from).ok().map(Form::dtype),
@@ -205,7 +205,7 @@ pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype
     }
 }
 
-/// Whether two weights are stored alike, to the last byte: then nothing has to be decoded.
+/// Whether two weights are stored identically: then nothing has to be decoded.
 fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &CompareOptions) -> Result<bool> {
     let [(_, a), (_, b)] = weights;
     if a.layout != b.layout || a.parameters != b.parameters {
@@ -230,10 +230,10 @@ fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &Co
     Ok(true)
 }
 
-/// Compares two tensors of one shape as they are stored.
+/// Compares two stored tensors of one shape.
 fn of_stored(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<Comparison> {
     let [a, b] = tensors.map(|(_, tensor)| tensor);
-    // Opaque bytes can be compared with their like.
+    // Opaque bytes can be compared with the same kind of opaque bytes.
     let are_opaque = a.elements == b.elements && matches!(a.elements, Elements::Untyped(_));
     let side = |(input, tensor): FileTensor<'_>| -> Result<Elements> {
         if are_opaque && options.from.is_none() {

@@ -1,4 +1,4 @@
-//! Numbers and opaque bytes: bits first; where they differ, values and figures.
+//! Numbers and opaque bytes: first the bits; if they differ, values and accuracy.
 
 use super::values::{ValuePairs, convert, storage};
 use super::{Comparison, Difference, Shown, Status, Tolerance};
@@ -12,9 +12,9 @@ use crate::read::{LogicalTensor, Piece, Zip};
 use crate::text::hex_digits;
 use std::ops::ControlFlow;
 
-/// Bytes of a side in a piece of which the bits are compared.
+/// Bytes of a side in a piece when bits are compared.
 const PIECE: u64 = 1 << 20;
-/// Elements of a piece of which the values are compared: as many of every type, so that figures do not depend on it.
+/// Elements of a piece when values are compared: the same number for every type, so that results do not depend on it.
 const VALUES: u64 = 1 << 17;
 
 pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<Comparison> {
@@ -34,7 +34,7 @@ pub(super) fn compare(mut zip: Zip<2>, tolerance: Option<Tolerance>) -> Result<C
         ControlFlow::Continue(())
     };
     let read = zip.read(piece, || (), |(), piece| look.at(piece), append);
-    // A file that is damaged is best mended where it is known to be.
+    // Knowing where a file is damaged helps to repair it.
     let first = [&seen.beyond, &seen.unequal, &seen.bits].into_iter().find_map(|spots| spots.first.as_ref());
     read.map_err(|error| match first {
         Some((element, [a, b])) if error.remedy_text().is_none() => {
@@ -51,25 +51,25 @@ pub(super) fn are_equal(mut zip: Zip<2>) -> Result<bool> {
     BitComparison::new(&zip.sources).map_or(Ok(false), |bits| bits.are_all_equal(&mut zip))
 }
 
-/// Elements of a piece of which the bits are compared.
+/// Elements of a piece when bits are compared.
 fn piece_of_bits(sides: &[LogicalTensor; 2]) -> u64 {
-    // Packed elements start on whole bytes, as 8 of them end on one.
+    // Packed elements start on whole bytes, and 8 of them end on one.
     let width = sides.iter().map(|side| side.bytes(8).div_ceil(8) as u64).max().unwrap_or(1);
     (PIECE / width.max(1)).max(1)
 }
 
-/// How bits are compared: as they lie in the files where they lie alike, otherwise little endian and one element in a byte
-/// at the least.
+/// How bits are compared: as stored if both are stored alike, otherwise little endian with at least one byte per
+/// element.
 struct BitComparison {
     are_alike: bool,
-    /// What brings the elements of each side to that; `None` where they are so, or are opaque.
+    /// The conversion of each side to that; `None` if none is needed or the bytes are opaque.
     ordered: Option<[Conversion; 2]>,
-    /// Bytes of an element then.
+    /// Bytes of an element after that.
     width: usize,
 }
 
 impl BitComparison {
-    /// `None` of different types.
+    /// `None` for different types.
     fn new(sides: &[LogicalTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let (Some(a), Some(b)) = (a, b) else {
@@ -137,7 +137,7 @@ impl BitComparison {
             differs(at);
             found = true;
         }
-        // What fills up the last byte of packed elements belongs to no element: the last one stands for it.
+        // Padding in the last byte of packed elements belongs to no element and is attributed to the last one.
         if !found && self.are_alike {
             differs(block.count - 1);
         }
@@ -145,7 +145,7 @@ impl BitComparison {
     }
 }
 
-/// Elements of one sort: how many, and the first with what both sides have there.
+/// Elements with some property: how many, and the first one with the elements of both sides.
 #[derive(Default)]
 struct Spots {
     count: u64,
@@ -173,25 +173,25 @@ fn shown(side: &LogicalTensor, bytes: &[u8], at: usize) -> Shown {
         let digits = hex_digits(&opaque[..opaque.len().min(32)]);
         return Shown { value: format!("bytes {digits}"), bits: Some(digits) };
     };
-    // Packed elements are read from a whole byte on.
+    // Packed elements are read from the start of a byte.
     let (start, target) = (at / 8 * 8, Storage::per_byte(storage.dtype));
     let count = at - start + 1;
     let mut ordered = vec![0; target.bytes(count as u64).unwrap_or_default() as usize];
     let kernel = Kernel::copy(storage, target);
-    // Bits that do not belong there are an error of those who want the value.
+    // Excess bits are reported where the value is needed.
     let _ = kernel.map(|kernel| kernel.run(&bytes[side.bytes(start as u64)..], &mut ordered, count));
     let code = codes(storage.dtype, &ordered).last().unwrap_or_default();
     Shown { value: meaning(storage.dtype, code).value, bits: Some(hex(storage.dtype, code)) }
 }
 
-/// What was seen in some elements.
+/// What was found in some elements.
 #[derive(Default)]
 struct Seen {
     /// Elements whose bits differ.
     bits: Spots,
-    /// Those whose values differ.
+    /// Elements whose values differ.
     unequal: Spots,
-    /// Those whose values differ by more than the tolerance.
+    /// Elements whose values differ by more than the tolerance.
     beyond: Spots,
     tally: AccuracyTally,
 }
@@ -205,14 +205,14 @@ impl Seen {
     }
 }
 
-/// What is looked for.
+/// What to look for.
 struct Look<'a> {
     sides: [LogicalTensor<'a>; 2],
-    /// `None` of different types.
+    /// `None` for different types.
     bits: Option<BitComparison>,
-    /// `None` of opaque bytes.
+    /// `None` for opaque bytes.
     values: Option<ValuePairs>,
-    /// `None` where bits and types count.
+    /// `None` if bits and types count.
     tolerance: Option<Tolerance>,
 }
 

@@ -1,4 +1,4 @@
-//! Texts, one after the other: whatever they are stored as, equal texts are equal.
+//! Texts, one after the other: equal texts are equal, however they are stored.
 
 use super::{Comparison, Difference, Shown, Status};
 use crate::container::{Elements, Form, Reader, TextError, TextForm, position};
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Texts;
 use crate::read::{SourceTensor, Zip};
 
-/// Texts after which the progress is told.
+/// Texts between two progress reports.
 const BATCH: u64 = 1024;
 
 pub(super) fn compare(mut zip: Zip<2>, sources: [SourceTensor; 2]) -> Result<Comparison> {
@@ -36,7 +36,7 @@ pub(super) fn compare(mut zip: Zip<2>, sources: [SourceTensor; 2]) -> Result<Com
     Ok(Comparison { differing, first, ..Comparison::of(status) })
 }
 
-/// One text, and room to read it.
+/// One text, and a buffer to read it.
 #[derive(Default)]
 struct Next {
     texts: Texts,

@@ -1,4 +1,4 @@
-//! Elements of any two types as numbers that can be compared: float64, and 64-bit integers where that would round them.
+//! Elements of any two types as numbers that can be compared: float64, and 64-bit integers if float64 would round them.
 
 use crate::container::{Elements, Form};
 use crate::conversion::Conversion;
@@ -10,7 +10,7 @@ use crate::measure::number::{Number, difference};
 use crate::operator::cast::CastAttributes;
 use crate::read::{LogicalTensor, Piece};
 
-/// How the elements of a side are stored; `None` of opaque bytes.
+/// How the elements of a side are stored; `None` for opaque bytes.
 pub(super) fn storage(side: &LogicalTensor) -> Option<Storage> {
     match side.elements() {
         Elements::Typed(Form::Numbers(storage)) => Some(storage),
@@ -18,7 +18,7 @@ pub(super) fn storage(side: &LogicalTensor) -> Option<Storage> {
     }
 }
 
-/// Converts `count` elements of a side, of which `start` is the first.
+/// Converts `count` elements of a side, starting at index `start`.
 pub(super) fn convert(
     how: &Conversion,
     side: &LogicalTensor,
@@ -30,10 +30,10 @@ pub(super) fn convert(
     how.convert(side.named(), start, input, count, output).map_err(|error| side.error(error))
 }
 
-/// What makes numbers of both sides' elements.
+/// Converts the elements of both sides to comparable numbers.
 pub(super) struct ValuePairs {
     sides: [SideConversion; 2],
-    /// Numbers of an element: 2 where one of the types is complex.
+    /// Numbers per element: 2 if one of the types is complex.
     pub(super) per_element: usize,
 }
 
@@ -46,14 +46,14 @@ pub(super) struct Float64Block {
 
 struct SideConversion {
     float: Conversion,
-    /// To 64 bits, for integers that have as many; and whether they are signed.
+    /// To 64 bits, for 64-bit integers; and whether they are signed.
     integer: Option<(Conversion, bool)>,
-    /// Numbers of an element, where the imaginary part of a real number does not count.
+    /// Numbers per element, without the imaginary part of a real number.
     parts: usize,
 }
 
 impl ValuePairs {
-    /// `None` of opaque bytes.
+    /// `None` for opaque bytes.
     pub(super) fn new(sides: &[LogicalTensor; 2]) -> Option<Self> {
         let [a, b] = sides.each_ref().map(storage);
         let sides = [SideConversion::new(a?)?, SideConversion::new(b?)?];
@@ -61,7 +61,7 @@ impl ValuePairs {
         Some(Self { sides, per_element })
     }
 
-    /// Both as float64, and the place of the first number.
+    /// Both sides as float64, and the index of the first number.
     pub(super) fn floats(&self, sides: &[LogicalTensor; 2], block: &Piece<2>) -> Result<(u64, Float64Block)> {
         let mut floats = Float64Block { values: [Vec::new(), Vec::new()], are_exact: true };
         for (at, widening) in self.sides.iter().enumerate() {
@@ -76,8 +76,8 @@ impl ValuePairs {
         Ok((block.start * self.per_element as u64, floats))
     }
 
-    /// What has to be added to the numbers of A to come to those of B: 0 where they are equal and nowhere else, and no
-    /// number where one of them is none.
+    /// What has to be added to the numbers of A to get those of B: 0 exactly where they are equal, and NaN where only
+    /// one of them is NaN.
     pub(super) fn differences(
         &self,
         sides: &[LogicalTensor; 2],
@@ -105,7 +105,7 @@ impl ValuePairs {
         Ok(self.spread(widening, numbers, Number::Integer(0)))
     }
 
-    /// Real numbers beside complex ones have an imaginary part too.
+    /// Real numbers compared with complex ones get an imaginary part.
     fn spread<T: Copy>(&self, widening: &SideConversion, numbers: Vec<T>, zero: T) -> Vec<T> {
         if widening.parts == self.per_element {
             return numbers;

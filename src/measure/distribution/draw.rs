@@ -1,4 +1,4 @@
-//! A histogram as a picture for a terminal, with the ranges of the narrow formats beside it.
+//! A histogram drawn for a terminal, with the ranges of the narrow formats beside it.
 
 use super::Histogram;
 use crate::dtype::{Class, Dtype, FloatFormat};
@@ -10,19 +10,19 @@ use std::fmt::Write as _;
 const FORMATS: [(Dtype, &str); 4] =
     [(Dtype::Float16, "f16"), (Dtype::Float8E4M3FN, "e4m3"), (Dtype::Float8E5M2, "e5m2"), (Dtype::Float4E2M1, "e2m1")];
 
-/// Rows above which exponents are put together.
+/// The number of rows above which exponents are merged.
 const ROWS: i32 = 24;
 
-/// Columns of a format's line.
+/// Width of a format's column.
 const LINE: usize = 5;
 
-/// Draws one bar for each exponent, the largest on top, on lines of at most `width` characters where that is enough
-/// for a bar. Beside the bars stands for each narrow format what becomes of such numbers in it, and below them what
-/// that makes in all. Empty where the histogram is.
+/// Draws one bar for each exponent, the largest on top, in lines of at most `width` characters if that is enough for a
+/// bar. Columns beside the bars show, for each narrow format, what happens to such numbers; a table below has the
+/// totals. Empty if the histogram is.
 ///
-/// With more than 24 exponents, those that are beyond all of the formats are put together, and if need be the others
-/// by twos. A number that is exactly half of a format's smallest, and so becomes zero, is drawn as one that is larger:
-/// the histogram does not tell it from them.
+/// If there are more than 24 exponents, those beyond all formats are merged, and if necessary the others in pairs. A
+/// number that is exactly half of a format's smallest, and so becomes zero, is drawn like a larger one: the histogram
+/// cannot distinguish them.
 #[must_use]
 pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     let rows = rows(histogram);
@@ -91,7 +91,8 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     if high - low < ROWS {
         return (low..=high).rev().map(|both| HistogramRow::new(histogram, power(both), both, both)).collect();
     }
-    // Below all formats every number becomes zero, above them none is held: there is nothing to tell apart.
+    // Below all formats every number becomes zero, and above them none is representable: there is nothing to
+    // distinguish.
     let reaches = || FORMATS.iter().map(|(dtype, _)| FormatRange::of(*dtype));
     let bottom = reaches().map(|reach| reach.smallest - 1).min().unwrap_or(low);
     let top = reaches().map(|reach| reach.highest).max().unwrap_or(high);
@@ -103,7 +104,7 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     }
     let mut from = first;
     while from <= last {
-        // By twos they begin with an even exponent.
+        // Pairs begin with an even exponent.
         let to = last.min(from + step - 1 - from.rem_euclid(step));
         let label = if from == to { power(from) } else { format!("{}..{to}", power(from)) };
         rows.push(HistogramRow::new(histogram, label, from, to));
@@ -116,13 +117,13 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     rows
 }
 
-/// What a format holds.
+/// The range of a format.
 struct FormatRange {
-    /// The exponent of its smallest number: what is less than half of that becomes zero.
+    /// The exponent of its smallest number: numbers below half of that become zero.
     smallest: i32,
-    /// The exponent of its smallest number with all digits.
+    /// The exponent of its smallest number with full precision.
     normal: i32,
-    /// The exponent of its largest number, which never fills it to the end.
+    /// The exponent of its largest number, which does not reach the end of that binade.
     highest: i32,
     largest: f64,
 }
@@ -142,7 +143,7 @@ impl FormatRange {
         }
     }
 
-    /// What becomes of numbers with these exponents. Partly so and partly so is drawn in halves.
+    /// What happens to numbers with these exponents; mixed cases are drawn in halves.
     fn mark(&self, low: i32, high: i32) -> (char, Style) {
         let [green, yellow, red] = [AnsiColor::Green, AnsiColor::Yellow, AnsiColor::Red].map(AnsiColor::on_default);
         let rounded = self.smallest - 1; // not all lost: up to the smallest number
@@ -157,7 +158,8 @@ impl FormatRange {
         }
     }
 
-    /// The share of numbers beyond the largest; the most that it can be, as some have the same exponent as that.
+    /// The share of numbers beyond the largest. It is an upper bound if some numbers have the same exponent as the
+    /// largest.
     fn beyond(&self, histogram: &Histogram, total: u64) -> String {
         let least = histogram.within(self.highest + 1..i32::MAX);
         let most = histogram.within(self.highest..i32::MAX);
@@ -166,14 +168,14 @@ impl FormatRange {
     }
 }
 
-/// Columns of a share.
+/// Width of a share.
 const SHARE: usize = 7;
 
 fn power(exponent: i32) -> String {
     format!("2^{exponent}")
 }
 
-/// A bar in eighths of a character; none is so short that it cannot be seen.
+/// A bar in eighths of a character; every nonzero bar is visible.
 fn bar(count: u64, most: u64, width: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (u128::from(count) * width as u128 * 8 / u128::from(most.max(1))) as usize;

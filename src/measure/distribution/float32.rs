@@ -1,23 +1,23 @@
-//! The loops of float32, and of floats of fewer bits widened to it: blocks into counts and exact sums.
+//! The loops for float32, and for narrower floats widened to it: blocks into counts and exact sums.
 //!
-//! A block is 1024 numbers. The compiler vectorises what is done with it, for each instruction set, and every set gives
-//! the same bits:
+//! A block is 1024 numbers. The compiler vectorises these loops for each instruction set, and every set gives the same
+//! bits:
 //!
-//! * **Exponents** are counted two by two: those of two numbers, side by side, are the place of one counter among
-//!   65,536, of which a tensor's numbers need some hundreds. So there is one addition for two numbers, which no set of
-//!   vector instructions helps with, and no exponent is dearer than another.
-//! * **The sum** is exact in whatever order it is made. Numbers of 23 neighbouring exponents are multiples of the
-//!   smallest one's last digit, and 128 of them add up to less than 2^53 of it, which float64 holds. Most blocks have
-//!   no more exponents than that; others are gone over again for each further 23.
+//! * **Exponents** are counted in pairs: those of two numbers are the index of one of 65,536 counters, of which a
+//!   tensor's numbers need some hundreds. So there is one addition per two numbers, which no vector instructions
+//!   accelerate, and no exponent is more expensive than another.
+//! * **The sum** is exact in any order. Numbers of 23 adjacent exponents are multiples of the smallest one's last
+//!   digit, and 128 of them add up to less than 2^53 of it, which float64 holds. Most blocks have no more exponents
+//!   than that; others are passed over again for each further 23.
 //! * **Extremes** are kept for each column of the block.
 //!
-//! A block that has Inf, NaN or a float32 subnormal is looked at one number after the other, as are the numbers behind
-//! the last whole block. Tests hold the two against each other.
+//! A block with Inf, NaN or a float32 subnormal is processed one number at a time, as are the numbers after the last
+//! whole block. Tests compare the two.
 //!
-//! What was tried, in nanoseconds a number with AVX-512, AVX2 and neither: all of this takes 0.60, 0.75 and 1.1. A
-//! counter for each sign and exponent that sums up mantissas as well, as `tally.rs` has it for float64: 0.78 on each,
-//! without extremes. Exponents compared with each that the block has: 0.23, 0.45 and 0.6, where pairs take 0.38, 0.41
-//! and 0.5, but the more the more exponents there are.
+//! What was tried, in nanoseconds per number with AVX-512, AVX2 and neither: all of this takes 0.60, 0.75 and 1.1. A
+//! counter for each sign and exponent that also sums mantissas, as in `tally.rs` for float64: 0.78 on each, without
+//! extremes. Comparing exponents with each of the block's exponents: 0.23, 0.45 and 0.6, where pairs take 0.38, 0.41
+//! and 0.5, but it takes longer the more exponents there are.
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
@@ -25,18 +25,18 @@ use super::Distribution;
 use super::tally::{Beside, FloatFields, Repeat, Tally, power_of_two};
 use crate::kernel::{Isa, Loop};
 
-/// Numbers side by side: a row is some vectors, and a column is gone down by one place of a vector.
+/// Numbers in a row: a row is a few vectors, and columns are processed down the rows.
 const ROW: usize = 128;
 const ROWS: usize = 8;
 type FloatBlock = [[[u8; 4]; ROW]; ROWS];
 
-/// The exponent fields of each two rows of a block, a pair for each column.
+/// The exponent fields of every two rows of a block, a pair for each column.
 type Pairs = [[[u8; 2]; ROW]; ROWS / 2];
 
-/// Lanes that a block's sum comes in: 128 numbers each.
+/// Lanes of a block's sum: 128 numbers each.
 const LANES: usize = 8;
 
-/// Exponents whose numbers are added up together: 24 bits, 22 exponents further, 2^7 times, are 53 bits.
+/// Exponents whose numbers are summed together: 24 bits, 22 exponents apart, 2^7 times, are 53 bits.
 const WINDOW: u8 = 23;
 
 /// Bits of a float32's mantissa.
@@ -47,14 +47,14 @@ const SPECIAL: u8 = 255;
 const LOWEST: i32 = -149;
 const FIELDS: FloatFields = FloatFields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
 
-/// Of float32s.
+/// The tally of float32s.
 pub(super) struct Float32Tally {
-    /// Numbers by exponent field, but for those in pairs.
+    /// Numbers by exponent field, except those in pairs.
     counts: [u64; 256],
-    /// How often two numbers with these exponent fields met, the second's in the upper 8 bits; no counters as long as
-    /// there was no block.
+    /// How often two numbers with these exponent fields occurred together, the second's in the upper 8 bits; empty
+    /// until there is a block.
     pairs: Vec<u64>,
-    /// The exponent fields that pairs have, 0 aside.
+    /// The range of exponent fields in pairs, except 0.
     met: (u8, u8),
     sum: Sum,
     min: [f32; ROW],
@@ -86,7 +86,7 @@ impl Float32Tally {
         }
     }
 
-    /// Takes a block, unless a number of it needs a look of its own.
+    /// Adds a block, unless a number of it needs separate treatment.
     #[inline(always)]
     fn add_block(&mut self, block: &FloatBlock, pairs: &mut Pairs) -> bool {
         pair_fields(block, pairs);
@@ -122,9 +122,9 @@ impl Float32Tally {
         }
     }
 
-    /// Puts each number where it belongs that was counted or compared with others.
+    /// Moves the counts of pairs and columns to where they belong.
     fn settle(&mut self) {
-        // Rows of which nothing was met are passed by: to look through them takes longer than a small tensor.
+        // Empty rows are skipped: looking through them takes longer than a small tensor.
         let rows = (0..=u8::MAX).zip(self.pairs.as_chunks::<256>().0);
         for (second, row) in rows.filter(|(second, _)| *second == 0 || (self.met.0..=self.met.1).contains(second)) {
             self.counts[usize::from(second)] += row.iter().sum::<u64>();
@@ -174,7 +174,7 @@ impl Repeat<4> for Float32Tally {
     }
 }
 
-/// Blocks that are looked at with one instruction set.
+/// Processes blocks with one instruction set.
 struct DistributionLoop<'a> {
     floats: &'a mut Float32Tally,
     blocks: &'a [FloatBlock],
@@ -206,7 +206,7 @@ fn pair_fields(block: &FloatBlock, pairs: &mut Pairs) {
     }
 }
 
-/// The smallest exponent field, the smallest that is not 0 (or 0 where there is none), and the largest.
+/// The smallest exponent field, the smallest nonzero one (or 0 if there is none), and the largest.
 #[inline(always)]
 fn reach(fields: &[u8]) -> (u8, u8, u8) {
     let (mut least, mut low, mut high) = (u8::MAX, u8::MAX, 0);
@@ -224,7 +224,7 @@ fn has_subnormal(block: &FloatBlock) -> bool {
     block.as_flattened().iter().fold(false, |any, number| any | is_subnormal(number))
 }
 
-/// Sums of numbers that have been through `keep`.
+/// Sums of numbers after applying `keep`.
 #[inline(always)]
 fn sums(block: &FloatBlock, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
     let mut columns = [0.0; ROW];
@@ -242,7 +242,7 @@ fn sums(block: &FloatBlock, keep: impl Fn(f32) -> f32) -> [f64; LANES] {
     lanes
 }
 
-/// Of numbers that are all finite.
+/// For numbers that are all finite.
 #[inline(always)]
 fn find_extremes(block: &FloatBlock, min: &mut [f32; ROW], max: &mut [f32; ROW]) {
     for (at, (min, max)) in min.iter_mut().zip(max).enumerate() {
@@ -254,13 +254,13 @@ fn find_extremes(block: &FloatBlock, min: &mut [f32; ROW], max: &mut [f32; ROW])
     }
 }
 
-/// The smallest number with an exponent field, 0 being that of zero.
+/// The smallest number with an exponent field; 0 is that of zero.
 fn smallest(field: u8) -> f32 {
     f32::from_bits(u32::from(field) << MANTISSA)
 }
 
-/// An exact sum of float32s: digits of 32 bits, the first in units of the smallest float32, each with room above for
-/// the sums of more numbers than there are.
+/// An exact sum of float32s: digits of 32 bits, the first in units of the smallest float32, each with headroom for more
+/// numbers than there can be.
 #[derive(Default)]
 struct Sum([i128; 8]);
 
@@ -268,13 +268,13 @@ struct Sum([i128; 8]);
 const DIGIT: u32 = 32;
 
 impl Sum {
-    /// Adds so many of the last digits that numbers with an exponent field have.
+    /// Adds a multiple of the last digit of numbers with an exponent field.
     fn add(&mut self, field: u8, units: i128) {
         let place = u32::from(field.max(1)) - 1;
         self.0[(place / DIGIT) as usize] += units << (place % DIGIT);
     }
 
-    /// Adds what a block comes to, in multiples of the last digit of numbers with this exponent field.
+    /// Adds the sums of a block, as multiples of the last digit of numbers with this exponent field.
     #[inline(always)]
     fn add_lanes(&mut self, field: u8, lanes: [f64; LANES]) {
         let scale = power_of_two(127 + MANTISSA as i32 - i32::from(field.max(1)));
@@ -287,17 +287,17 @@ impl Sum {
         }
     }
 
-    /// What it is, as exponents and factors: the same for the same sum, whatever it was made of.
+    /// The sum as exponents and factors: the same for equal sums, however they were computed.
     fn terms(mut self) -> Vec<(i32, i128)> {
         self.carry();
-        // All digits have the sign of the sum, so that none takes away what another adds.
+        // All digits get the sign of the sum, so that they do not cancel each other.
         let sign = self.0[7].signum() | 1;
         self.0 = self.0.map(|digit| digit * sign);
         self.carry();
         (LOWEST..).step_by(DIGIT as usize).zip(self.0.map(|digit| digit * sign)).collect()
     }
 
-    /// Leaves all digits but the last from 0 to 2^32.
+    /// Normalizes all digits except the last to 0 to 2^32.
     fn carry(&mut self) {
         for at in 1..self.0.len() {
             self.0[at] += self.0[at - 1] >> DIGIT;
@@ -320,7 +320,7 @@ mod tests {
         (0..count).map(|_| next()).collect()
     }
 
-    /// Compares whole blocks, on every instruction set, with the same numbers one after the other.
+    /// Compares whole blocks, on every instruction set, with the same numbers processed one at a time.
     fn check(numbers: &[u32]) {
         let lane: Vec<u8> = numbers.iter().flat_map(|bits| bits.to_le_bytes()).collect();
         let mut each = Float32Tally::default();
@@ -340,19 +340,19 @@ mod tests {
         const COUNT: usize = 4 * ROW * ROWS + 700;
         let random = random(COUNT);
         check(&random);
-        // Exponents as weights have them, of either sign and of one; with zeros of both.
+        // Exponents as in weights, of both signs and of one, with zeros of both.
         let field = |bits: u32| 127 - (bits >> MANTISSA).trailing_zeros().min(8);
         let weights: Vec<u32> = random.iter().map(|bits| bits & 0x807f_ffff | field(*bits) << MANTISSA).collect();
         check(&weights);
         check(&weights.iter().map(|bits| bits | 1 << 31).collect::<Vec<_>>());
         check(&weights.iter().map(|bits| if bits % 3 == 0 { bits & 1 << 31 } else { *bits }).collect::<Vec<_>>());
-        // One number in one block that needs a look of its own, or another window.
+        // One number in one block that needs separate treatment, or another window.
         for other in [0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 1, 0x8000_0123, 0x0080_0001, 0x7f7f_ffff, 0xf000_0001] {
             let mut numbers = weights.clone();
             numbers[1500] = other;
             check(&numbers);
         }
-        // All exponents but those of zero, subnormals, Inf and NaN.
+        // All exponents except those of zero, subnormals, Inf and NaN.
         check(&random.iter().map(|bits| bits & 0x807f_ffff | ((bits >> 7) % 254 + 1) << MANTISSA).collect::<Vec<_>>());
         for all in [0, 1 << 31, 0x3f80_0000, 0x7f7f_ffff, 0xff7f_ffff, 0x0080_0000, 1, 0x7fc0_0000] {
             check(&vec![all; COUNT]);
@@ -363,7 +363,7 @@ mod tests {
     fn a_window_of_the_largest_numbers_is_added_up_exactly() {
         for spread in [u32::from(WINDOW) - 1, WINDOW.into(), 2 * u32::from(WINDOW)] {
             for sign in [0, 1 << 31] {
-                // All digits of the large ones, and the last of the small ones.
+                // All digits of the large numbers, and the last digit of the small ones.
                 let [large, small] =
                     [(100 + spread) << MANTISSA | 0x7f_ffff, 100 << MANTISSA | 1].map(|bits| bits | sign);
                 let mut numbers = [large; ROW * ROWS];

@@ -1,12 +1,12 @@
-//! The loop of integers, widened to 64 bits: into counts and exact sums.
+//! The loop for integers, widened to 64 bits: into counts and exact sums.
 
 use super::Distribution;
 use super::tally::{Repeat, Tally};
 use crate::measure::number::Number;
 
-/// Of integers of 64 bits.
+/// The tally of 64-bit integers.
 pub(super) struct IntegerTally<const SIGNED: bool> {
-    /// Zeros, then for every exponent the numbers that have it.
+    /// Zeros, then the numbers with each exponent.
     counts: [u64; 65],
     sum: i128,
     min: i128,

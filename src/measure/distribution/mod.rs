@@ -1,9 +1,9 @@
-//! Accuracy of one tensor: its extremes, its mean, what is not a number, and how its exponents are spread.
+//! The distribution of a tensor's values: extremes, mean, special values, and a histogram of exponents.
 //!
-//! A tensor is read once, in pieces that threads take from one counter. The kernels widen floats to float32, but for
-//! float64, and integers to 64 bits, so that one loop serves for each of the three; large tensors of types of 16 bits and
-//! fewer are counted word by word and widened afterwards. All that is kept are counts and exact sums, which are the same
-//! in any order: the figures are equal to the bit for any number of threads and any instruction set.
+//! A tensor is read once, in pieces that threads take from one counter. The kernels widen floats to float32, float64
+//! excepted, and integers to 64 bits, so that one loop serves each of the three; large tensors of types of 16 bits and
+//! fewer are counted word by word and widened afterwards. Only counts and exact sums are kept, which do not depend on
+//! the order: all results are identical to the bit for any number of threads and any instruction set.
 
 mod draw;
 mod float32;
@@ -37,19 +37,20 @@ const PIECE: u64 = 1 << 20;
 /// How the values of one tensor are distributed. A complex number counts as two numbers, its real and its imaginary part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// How many numbers there are, NaN and Inf included.
+    /// How many numbers there are, including NaN and Inf.
     pub count: u64,
-    /// The smallest of those that are finite, as are the next three; `None` where none is. -0 shows as 0.
+    /// The smallest finite number; `None` if there is none. -0 is shown as 0.
     pub min: Option<Number>,
-    /// The largest.
+    /// The largest finite number.
     pub max: Option<Number>,
-    /// The largest absolute value.
+    /// The largest absolute value of finite numbers.
     pub abs_max: Option<Number>,
-    /// The mean, right to the last bit or the one before it whatever the number of values and their order.
+    /// The mean of finite numbers, right to the last bit or the one before it, whatever the number of values and their
+    /// order.
     pub mean: Option<f64>,
     /// Zeros of either sign.
     pub zeros: u64,
-    /// Numbers with fewer digits than the tensor's own type has elsewhere, being so small.
+    /// Numbers so small that the tensor's type holds them with fewer digits.
     pub subnormals: u64,
     /// Values that are not a number.
     pub nan: u64,
@@ -57,15 +58,15 @@ pub struct Distribution {
     pub plus_infinite: u64,
     /// -Inf.
     pub minus_infinite: u64,
-    /// The first element that is not a number, counted in row-major order.
+    /// The first NaN, counted in row-major order.
     pub first_nan: Option<u64>,
-    /// The first that is infinite.
+    /// The first infinite element.
     pub first_infinite: Option<u64>,
-    /// How all others are spread: finite, and not zero.
+    /// The exponents of all other numbers: finite, and not zero.
     pub exponents: Histogram,
 }
 
-/// How many finite numbers that are not zero have each binary exponent, which is floor(log2|x|).
+/// How many finite nonzero numbers have each binary exponent, floor(log2|x|).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram(BTreeMap<i32, u64>);
 
@@ -76,20 +77,20 @@ impl Histogram {
         self.0.iter().map(|(&exponent, &count)| (exponent, count))
     }
 
-    /// How many numbers have an exponent of a range.
+    /// How many numbers have an exponent in a range.
     #[must_use]
     pub fn within(&self, exponents: Range<i32>) -> u64 {
         if exponents.is_empty() { 0 } else { self.0.range(exponents).map(|(_, count)| count).sum() }
     }
 
-    /// How many numbers there are in all.
+    /// How many numbers there are in total.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 }
 
-/// Counts of the same exponent add up, so that the histograms of several tensors make one.
+/// Counts of the same exponent are added, so the histograms of several tensors can be merged.
 impl FromIterator<(i32, u64)> for Histogram {
     fn from_iter<T: IntoIterator<Item = (i32, u64)>>(counts: T) -> Self {
         let mut histogram = Self::default();
@@ -100,13 +101,13 @@ impl FromIterator<(i32, u64)> for Histogram {
     }
 }
 
-/// The figures of a tensor whose elements have this form. `None` for text.
+/// The distribution of a tensor whose elements have this form. `None` for text.
 ///
 /// # Errors
-/// When the tensor is damaged, or an element malformed; of several such elements the first is named.
+/// When the tensor is damaged, or an element is malformed; the first such element is named.
 ///
 /// # Panics
-/// When a thread of it has panicked.
+/// When one of its threads panics.
 pub fn of(
     tensor: &Tensor,
     form: Form,
@@ -122,19 +123,19 @@ pub fn of(
     measure(LogicalTensor::Stored(source), from, parts, threads, progress).map(Some)
 }
 
-/// The figures of the values of a quantized weight.
+/// The distribution of the values of a quantized weight.
 ///
 /// # Errors
 /// When a part cannot be read.
 ///
 /// # Panics
-/// When a thread of it has panicked.
+/// When one of its threads panics.
 pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Progress) -> Result<Distribution> {
     let from = Storage::packed(weight.decoder.target());
     measure(LogicalTensor::Weight(weight), from, 1, threads, progress)
 }
 
-/// The figures of a tensor that is read as so many real numbers for each element.
+/// The distribution of a tensor with so many real numbers per element.
 fn measure(
     source: LogicalTensor,
     from: Storage,
@@ -165,7 +166,7 @@ fn measure(
     Ok(stats)
 }
 
-/// A tensor that is to be read, as real numbers.
+/// A tensor to be read as real numbers.
 struct Work<'a> {
     source: LogicalTensor<'a>,
     from: Storage,
@@ -175,7 +176,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// As [`Work::run`], of words where there are many.
+    /// [`Work::run`] for narrow types, counting words if there are many.
     fn run_narrow<const WIDTH: usize, T: Repeat<WIDTH>>(&self, lane: Dtype) -> Result<Distribution> {
         let Some(per_word) = elements_per_word(self.from, self.count) else {
             return self.run::<T>(lane);
@@ -208,8 +209,8 @@ impl Work<'_> {
         Ok(tally.distribution())
     }
 
-    /// The first NaN and the first Inf, as far as they are wanted. Few tensors have any, so they are read once more: no
-    /// other tensor pays for it.
+    /// The first NaN and the first Inf, if wanted. Few tensors have any, so those are read once more, at no cost for
+    /// the others.
     fn first_specials(&self, wanted: [bool; 2]) -> Result<[Option<u64>; 2]> {
         let conversion = self.conversion(Dtype::Float64);
         let firsts = [0, 1].map(|at| AtomicU64::new(if wanted[at] { u64::MAX } else { 0 }));
@@ -237,7 +238,7 @@ impl Work<'_> {
         Conversion::cast(from, to, CastAttributes::default().rules()).expect("every real number can be widened")
     }
 
-    /// Takes the elements of a piece.
+    /// Adds the elements of a piece.
     fn widen<T: Tally>(&self, conversion: &Conversion, lane: &mut BufferedTally<T>, piece: &Piece<1>) -> Result<()> {
         if conversion.kernel().is_some_and(Kernel::is_plain_copy) {
             lane.tally.add(piece.bytes[0]);
@@ -256,7 +257,7 @@ impl Work<'_> {
         converted.map(drop).map_err(|error| self.source.error(error))
     }
 
-    /// Has threads read the pieces of the tensor, and returns the states of the threads.
+    /// Makes threads read the pieces of the tensor, and returns the states of the threads.
     fn read<S: Default + Send>(&self, look: impl Fn(&mut S, &Piece<1>) -> Result<()> + Sync) -> Result<Vec<S>> {
         let piece = PIECE / u64::from(self.from.dtype.bits().div_ceil(8));
         let mut zip = Zip::new([self.source], self.count, self.threads, self.progress);
@@ -264,7 +265,7 @@ impl Work<'_> {
     }
 }
 
-/// A tally, and room for what it takes.
+/// A tally, and a buffer for its input.
 #[derive(Default)]
 struct BufferedTally<T> {
     tally: T,

@@ -1,27 +1,27 @@
-//! The loops of numbers of 64 bits, into counts and exact sums.
+//! The loops for 64-bit numbers, into counts and exact sums.
 
 use super::Distribution;
 use crate::measure::number::Number;
 use std::collections::BTreeMap;
 
-/// What some numbers of a tensor add up to.
+/// Counts and sums of some numbers of a tensor.
 pub(super) trait Tally: Default + Send {
-    /// Takes numbers of the type that it is of.
+    /// Adds numbers of its type.
     fn add(&mut self, lane: &[u8]);
 
-    /// Takes what another has taken.
+    /// Adds another tally.
     fn merge(&mut self, other: Self);
 
-    /// The figures; subnormals are for those to count who know the type.
+    /// The distribution, without subnormals, which only a caller that knows the type can count.
     fn distribution(self) -> Distribution;
 }
 
-/// A tally that takes a number as often as it is there.
+/// A tally that can add a number several times.
 pub(super) trait Repeat<const WIDTH: usize>: Tally {
     fn add_times(&mut self, number: [u8; WIDTH], times: u64);
 }
 
-/// Where the fields of a float type's numbers are.
+/// The fields of a float type.
 pub(super) struct FloatFields {
     /// The exponent of its smallest number.
     pub(super) lowest: i32,
@@ -42,7 +42,7 @@ const NEGATIVE: usize = BINS / 2;
 /// The bin of Inf and NaN.
 const SPECIAL: usize = NEGATIVE - 1;
 
-/// Numbers of one sign and exponent: how many, and the sum of their mantissas, without the hidden bit.
+/// Numbers of one sign and exponent: their count, and the sum of their mantissas without the hidden bit.
 #[derive(Clone, Copy, Default)]
 struct ExponentBin {
     count: u64,
@@ -56,8 +56,8 @@ impl ExponentBin {
     }
 }
 
-/// The same of a few numbers, one addition for each: the lower half of the mantissas in the second, the upper half in
-/// the first, and from bit [`COUNT`] on how many there are.
+/// The same for a few numbers, with one addition for each: the lower half of the mantissas in the second, the upper
+/// half in the first, and the count from bit [`COUNT`] on.
 type SmallBin = [u64; 2];
 
 const HALF: u32 = MANTISSA / 2;
@@ -65,17 +65,17 @@ const COUNT: u32 = 44;
 /// Numbers that a [`SmallBin`] takes.
 const ROOM: usize = 1 << (COUNT - HALF);
 
-/// Numbers that are looked at together: few enough to stay in the second-level cache.
+/// Numbers of a block: few enough for the second-level cache.
 pub(super) const BLOCK: usize = 1 << 13;
 
-/// Numbers next to each other often have the same exponent: they go to different bins in turn, so that an addition
-/// need not wait for the one before it.
+/// Adjacent numbers often have the same exponent: they go to different bins in turn, so that an addition does not wait
+/// for the one before it.
 const WAYS: usize = 4;
 
-/// Extremes that are found side by side, as vectors find them.
+/// Extremes that are found side by side, as in vectors.
 const LANES: usize = 8;
 
-/// Of float64s.
+/// The tally of float64s.
 pub(super) struct Float64Tally {
     small_bins: Vec<[SmallBin; WAYS]>,
     /// Numbers in the small bins.
@@ -132,7 +132,7 @@ impl Float64Tally {
         })
     }
 
-    /// Of numbers that are all finite.
+    /// For numbers that are all finite.
     fn find_extremes(&mut self, block: &[u8]) {
         let (mut min, mut max) = (self.min, self.max);
         let (groups, rest) = block.as_chunks::<{ 8 * LANES }>();
@@ -151,7 +151,7 @@ impl Float64Tally {
         (self.min, self.max) = (min, max);
     }
 
-    /// Makes room in the small bins.
+    /// Empties the small bins.
     fn settle(&mut self) {
         self.in_small_bins = 0;
         for (bin, ways) in self.bins.iter_mut().zip(&mut self.small_bins) {
@@ -198,16 +198,16 @@ impl Tally for Float64Tally {
     }
 }
 
-/// Of no more than [`FEW`] float64s, with only the bins that have any: those of [`Float64Tally`] are too many to be cleared
-/// and looked through for a bias or a scale, of which a model has thousands.
+/// The tally of at most [`FEW`] float64s, with only the bins in use: [`Float64Tally`] has too many to clear and scan
+/// for a bias or a scale, of which a model has thousands.
 #[derive(Default)]
 pub(super) struct FewFloats {
-    /// By exponent; of numbers with either sign.
+    /// By exponent, for numbers of either sign.
     bins: BTreeMap<usize, [ExponentBin; 2]>,
     beside: Beside,
 }
 
-/// Numbers for which [`FewFloats`] are faster.
+/// The number up to which [`FewFloats`] is faster.
 pub(super) const FEW: u64 = 1 << 10;
 
 impl Tally for FewFloats {
@@ -234,7 +234,7 @@ impl Tally for FewFloats {
     }
 }
 
-/// The figures of float64s: the numbers with either sign of each exponent field that has any, ascending.
+/// The distribution of float64s, from the numbers of either sign for each exponent field in use, ascending.
 fn distribution(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distribution {
     let counts: Vec<_> = bins.iter().map(|(field, [plus, minus])| (*field, plus.count + minus.count)).collect();
     let terms = bins.into_iter().filter(|(field, _)| *field != SPECIAL).map(|(field, bins)| {
@@ -245,13 +245,13 @@ fn distribution(beside: Beside, bins: Vec<(usize, [ExponentBin; 2])>) -> Distrib
     beside.distribution(&FLOAT64, &counts, &terms.collect::<Vec<_>>())
 }
 
-/// What counts of exponents and sums do not tell of floats.
+/// What counts of exponents and sums do not show about floats.
 pub(super) struct Beside {
     min: f64,
     max: f64,
     plus_infinite: u64,
     minus_infinite: u64,
-    /// Subnormals, which share the exponent field of zero: how many have each exponent, from the lowest up.
+    /// Subnormals, which share the exponent field of zero: how many have each exponent, from the lowest.
     subnormals: [u64; MANTISSA as usize],
 }
 
@@ -268,14 +268,14 @@ impl Default for Beside {
 }
 
 impl Beside {
-    /// Looks at each float64 by itself.
+    /// Processes each float64 individually.
     fn sort_out(&mut self, block: &[u8]) {
         for number in block.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes)) {
             self.add_times(number, number.is_subnormal().then(|| number.abs().to_bits()), 1);
         }
     }
 
-    /// Takes a number, and the mantissa of one that is subnormal in its own type.
+    /// Adds a number, and its mantissa if it is subnormal in its own type.
     pub(super) fn add_times(&mut self, number: f64, subnormal: Option<u64>, times: u64) {
         if number.is_finite() {
             self.widen(number, number);
@@ -287,7 +287,7 @@ impl Beside {
         }
     }
 
-    /// Takes the extremes of finite numbers.
+    /// Adds the extremes of finite numbers.
     pub(super) fn widen(&mut self, min: f64, max: f64) {
         self.min = self.min.min(min);
         self.max = self.max.max(max);
@@ -302,7 +302,7 @@ impl Beside {
         }
     }
 
-    /// The figures, with the numbers of each exponent field and the terms of their sum, either ascending.
+    /// The distribution, given the numbers of each exponent field and the terms of their sum, both ascending.
     pub(super) fn distribution(
         self,
         fields: &FloatFields,
@@ -318,7 +318,7 @@ impl Beside {
         let normal = counts.iter().filter(|(field, _)| *field > 0 && *field < fields.special);
         let exponents =
             normal.map(|(field, count)| (fields.lowest + fields.mantissa as i32 + *field as i32 - 1, *count));
-        // A sum with 0 makes 0 of -0.
+        // Adding 0 turns -0 into 0.
         let (min, max) = (self.min + 0.0, self.max + 0.0);
         let some = |number: f64| (finite > 0).then_some(Number::Float(number));
         Distribution {
@@ -326,7 +326,7 @@ impl Beside {
             min: some(min),
             max: some(max),
             abs_max: some(max.max(-min)),
-            // What was rounded up may have left the range.
+            // A value that was rounded up may be out of range.
             mean: (finite > 0).then(|| mean(terms, finite).clamp(min, max)),
             zeros: small - subnormals,
             subnormals: 0,
@@ -342,8 +342,8 @@ impl Beside {
 
 /// The sum of `factor * 2^exponent` over ascending exponents, divided by `count`.
 ///
-/// The terms are exact. What an addition rounds off is added to the end (Neumaier), in units of the largest term, so
-/// that nothing overflows on the way to a mean that does not.
+/// The terms are exact. The rounding error of each addition is added at the end (Neumaier), in units of the largest
+/// term, so that nothing overflows on the way to a mean that does not.
 fn mean(terms: &[(i32, i128)], count: u64) -> f64 {
     let terms = || terms.iter().rev().filter(|(_, factor)| *factor != 0);
     let Some(&(unit, _)) = terms().next() else { return 0.0 };
@@ -361,7 +361,7 @@ fn mean(terms: &[(i32, i128)], count: u64) -> f64 {
     (sum + rest) / count as f64 * power_of_two(half) * power_of_two(unit - half)
 }
 
-/// 2^exponent, of an exponent not above 1023; 0 below the normal numbers.
+/// 2^exponent, for an exponent of at most 1023; 0 below the normal numbers.
 pub(super) fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023).max(0) as u64) << MANTISSA)
 }

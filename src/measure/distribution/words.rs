@@ -1,16 +1,16 @@
 //! Counts of 16-bit words, for types so narrow that there are not many words.
 //!
-//! A word is one number of 16 bits, two of 8, four of 4. What each stands for is found out once, at the end: so a
-//! number of 16 bits costs 0.5 ns on any instruction set, one of 8 bits half of that, and no figure costs anything.
+//! A word is one number of 16 bits, two of 8, or four of 4. What each represents is determined once, at the end: a
+//! number of 16 bits costs 0.5 ns on any instruction set, one of 8 bits half of that, and the rest nothing.
 
 use super::tally::Repeat;
 use crate::kernel::{Kernel, Storage, SubByteLayout};
 use std::ops::RangeInclusive;
 
-/// Elements for which this is faster than to widen them; no more, as counters of 64 bits take a third longer.
+/// How many elements make this faster than widening; not more, as 64-bit counters take a third longer.
 const MANY: RangeInclusive<u64> = 1 << 18..=u32::MAX as u64;
 
-/// How often each word has been met.
+/// How often each word occurs.
 pub(super) struct WordCounts(Vec<u32>);
 
 impl Default for WordCounts {
@@ -24,7 +24,7 @@ impl WordCounts {
         let counts: &mut [u32; 1 << 16] = self.0.as_mut_slice().try_into().expect("a counter for each word");
         let (groups, rest) = words.as_chunks::<8>();
         for group in groups {
-            // One load for four words: a processor has few for all its additions to memory.
+            // One load for four words: a processor has few load ports beside all its additions to memory.
             let group = u64::from_le_bytes(*group);
             for at in 0..4 {
                 counts[(group >> (16 * at)) as usize & 0xffff] += 1;
@@ -41,7 +41,7 @@ impl WordCounts {
         }
     }
 
-    /// Gives a tally the elements of all words, which the kernel brings to its type.
+    /// Passes the elements of all words to a tally, converted to its type by the kernel.
     pub(super) fn tell<const WIDTH: usize>(&self, kernel: &Kernel, per_word: usize, tally: &mut impl Repeat<WIDTH>) {
         let mut lane = vec![0; 256 * per_word * WIDTH];
         for (high, counts) in (0..=u8::MAX).zip(self.0.as_chunks::<256>().0) {
@@ -60,8 +60,8 @@ impl WordCounts {
     }
 }
 
-/// The elements that a word is, of so many. `None` where words are not to be counted: they are not whole elements, or not
-/// every word is sound.
+/// How many elements a word has. `None` if words cannot be counted: they are not whole elements, or not every word is
+/// valid.
 pub(super) fn elements_per_word(storage: Storage, count: u64) -> Option<usize> {
     let bits = storage.dtype.bits() as usize;
     let is_whole = match storage.layout {
