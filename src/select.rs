@@ -1,9 +1,7 @@
 //! Which tensors are converted, and to what: globs, rules and defaults.
 
-#[allow(dead_code, reason = "for the subcommand that quantizes")]
 pub(crate) mod experts;
 mod kept;
-#[allow(dead_code, reason = "for the subcommand that quantizes")]
 pub(crate) mod policy;
 
 pub(crate) use kept::{GROUPS, KeptReason, protected};

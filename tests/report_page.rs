@@ -52,6 +52,7 @@ fn page_of(files: Vec<FileReport>, options: Value, time: Option<Duration>, sprea
         input,
         output,
         options,
+        config: None,
         bytes_in: 48_000_000,
         files,
         before: 0,

@@ -6,14 +6,16 @@ mod dequantize;
 mod diff;
 mod inspect;
 mod promote;
+mod quantize;
 
-pub use crate::job::Partition;
+pub use crate::job::{Defect, Partition, SchemeRule};
 pub use bitcast::{BitcastArgs, ElementRange, Position};
 pub use cast::{CastArgs, ShardArgs, Size, ValueArgs};
 pub use dequantize::{DequantizeArgs, RoundingArg};
 pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
+pub use quantize::QuantizeArgs;
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;
@@ -29,6 +31,7 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
 
   tcast cast model.safetensors --to float8e4m3fn  to another type
   tcast dequantize llama-fp8                      values of quantized weights
+  tcast quantize llama --scheme fp8               codes and scales for engines
   tcast bitcast x.npy --bits                      bits, printed or reinterpreted
   tcast promote x.npy w.npy -o common             to the type in common
   tcast inspect model.safetensors --stats         what is in a file, and figures
@@ -40,8 +43,7 @@ The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 const EXAMPLES: &str = "Examples:
   tcast cast model.safetensors --to float8e4m3fn
   tcast dequantize llama-fp8
-  tcast bitcast x.npy --bits
-  tcast inspect model.safetensors
+  tcast quantize llama --scheme fp8
   tcast diff before.npy after.npy
   tcast cast --help";
 
@@ -118,6 +120,8 @@ pub enum Command {
     Cast(Box<CastArgs>),
     /// Decode quantized weights: values instead of codes and scales
     Dequantize(Box<DequantizeArgs>),
+    /// Quantize weights: codes and scales that engines load
+    Quantize(Box<QuantizeArgs>),
     /// Reinterpret the bits of elements as another type, or print them
     Bitcast(Box<BitcastArgs>),
     /// Convert tensors to the type that they have in common

@@ -34,7 +34,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         partition: args.shards.part,
         resume: args.shards.resume,
         force_codes: args.force_codes,
-        fail_on: fail_on(args),
+        fail_on: fail_on(args).into(),
         measures: Measures { accuracy: args.stats || args.report.is_some(), hash: args.hash },
         ..job(Operator::Cast(attributes), args.to, &args.file, options)
     };
@@ -44,6 +44,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         file: &args.file,
         selection,
         allow_unmatched: args.selection.allow_unmatched,
+        config: None,
         report: args.report.as_deref(),
     })
 }

@@ -9,7 +9,7 @@ use crate::container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, JobInput, Measures, Publish};
+use crate::job::{self, FailOn, IfExists, Job, JobInput, Measures, Publish};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
@@ -25,6 +25,7 @@ pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, option
         operator,
         output: file.output.as_deref(),
         to,
+        label: None,
         existing: existing(file.force, file.skip_existing),
         publish: Publish::Each,
         dry_run: file.dry_run,
@@ -34,7 +35,7 @@ pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, option
         partition: None,
         resume: false,
         force_codes: true,
-        fail_on: Vec::new(),
+        fail_on: FailOn::default(),
         measures: Measures::default(),
         options,
     }
@@ -59,7 +60,7 @@ pub(super) fn run(task: &Task) -> Result<()> {
     let matched = check_matched(&task.selection, &names, task.allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;
-    let input = |source| JobInput { source, selection: &task.selection, from: args.from, decoding: None };
+    let input = |source| JobInput { source, selection: &task.selection, from: args.from, recoding: None };
     write(task, &sources.iter().map(input).collect::<Vec<_>>(), start)
 }
 

@@ -7,7 +7,7 @@ use super::{check_matched, finish, warn};
 use crate::cli::{DequantizeArgs, RoundingArg};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, Decoding, Job, JobInput, Measures};
+use crate::job::{self, Job, JobInput, Measures, Recoding};
 use crate::operator::Operator;
 use crate::quant::Arithmetic;
 use crate::read::LogicalCheckpoint;
@@ -38,9 +38,9 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         RoundingArg::Library => Arithmetic::Library,
         RoundingArg::Exact => Arithmetic::Exact,
     };
-    let decoding = Decoding::new(&model, &wanted, target, arithmetic, args.keep_activation_scales)?;
-    if !args.file.quiet && !decoding.left_out.is_empty() {
-        let (count, first) = (decoding.left_out.len() as u64, shorten(&decoding.left_out[0]));
+    let recoding = Recoding::decode(&model, &wanted, target, arithmetic, args.keep_activation_scales)?;
+    if !args.file.quiet && !recoding.left_out.is_empty() {
+        let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));
         let scales = counted(count, "scale");
         warn(&format!("left out: {scales} of activations, '{first}' is one: --keep-activation-scales keeps them"));
     }
@@ -56,7 +56,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         max_shard_size: args.max_shard_size.map(|size| size.0),
         partition: args.part,
         resume: args.resume,
-        fail_on: args.fail_on.clone(),
+        fail_on: args.fail_on.clone().into(),
         measures: Measures { accuracy: false, hash: args.hash },
         ..job(Operator::Dequantize, Some(target), &args.file, options(Some(target), &args.file, &chosen, more))
     };
@@ -67,9 +67,10 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         // What is no weight is copied.
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
+        config: None,
         report: args.report.as_deref(),
     };
-    let input = JobInput { source, selection: &task.selection, from: None, decoding: Some(&decoding) };
+    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&recoding) };
     write(&task, slice::from_ref(&input), start)
 }
 

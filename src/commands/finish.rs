@@ -21,12 +21,37 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
             let (operator, bytes_in, before, is_published) = (command, bytes, shards, false);
             (
                 false,
-                Report { operator, input: path, output: path, options, bytes_in, files, before, time, is_published },
+                Report {
+                    operator,
+                    input: path,
+                    output: path,
+                    options,
+                    config: None,
+                    bytes_in,
+                    files,
+                    before,
+                    time,
+                    is_published,
+                },
             )
         }
         Finished::Now { operator, options, input, bytes_in, files } => {
             let (options, bytes_in, files, before) = (options.clone(), *bytes_in, files.clone(), files.len());
-            (true, Report { operator, input, output: path, options, bytes_in, files, before, time, is_published: true })
+            (
+                true,
+                Report {
+                    operator,
+                    input,
+                    output: path,
+                    options,
+                    config: None,
+                    bytes_in,
+                    files,
+                    before,
+                    time,
+                    is_published: true,
+                },
+            )
         }
     };
     if args.json {

@@ -12,6 +12,7 @@ mod finish;
 mod inspect;
 mod observer;
 mod promote;
+mod quantize;
 mod remedies;
 mod report_file;
 mod results;
@@ -59,6 +60,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     let result = choose_isa().and_then(|()| match &cli.command {
         Command::Cast(args) => cast::run(args).map(done),
         Command::Dequantize(args) => dequantize::run(args).map(done),
+        Command::Quantize(args) => quantize::run(args).map(done),
         Command::Bitcast(args) => bitcast::run(args).map(done),
         Command::Promote(args) => promote::run(args).map(done),
         Command::Inspect(args) => inspect::run(args).map(done),
@@ -119,8 +121,8 @@ fn choose_isa() -> Result<(), Error> {
 /// What other tools call it.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("convert", "cast"),
-    ("quantize", "cast"),
-    ("requantize", "cast"),
+    ("requantize", "quantize"),
+    ("compress", "quantize"),
     ("view", "bitcast"),
     ("hex", "bitcast"),
     ("info", "inspect"),

@@ -8,7 +8,7 @@ use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, FileReport, Job, JobInput, Measures, Publish, TensorReport};
+use crate::job::{self, FailOn, FileReport, Job, JobInput, Measures, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision, PromoteAttributes};
 use crate::operator::{Operator, cast};
@@ -138,7 +138,8 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         partition: None,
         resume: false,
         force_codes: true,
-        fail_on: Vec::new(),
+        fail_on: FailOn::default(),
+        label: None,
         measures: Measures::default(),
         options: json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate }),
     };
@@ -153,7 +154,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
             source,
             selection,
             from: args.from.filter(|_| plan::check_from(tensors, args.from).is_ok()),
-            decoding: None,
+            recoding: None,
         }
     };
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();

@@ -3,7 +3,7 @@
 use super::report_file::ReportFile;
 use super::{note, print, print_json, tell, tell_error};
 use crate::cli::FileArgs;
-use crate::container::checkpoint::Checkpoint;
+use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
@@ -24,6 +24,8 @@ pub(super) struct Task<'a> {
     pub(super) selection: Selection,
     /// A pattern may match nothing.
     pub(super) allow_unmatched: bool,
+    /// What config.json says of the quantized weights.
+    pub(super) config: Option<&'a Value>,
     /// Where the report is written as well.
     pub(super) report: Option<&'a Path>,
 }
@@ -43,7 +45,7 @@ fn report<'a>(
     let time = (!job.dry_run).then(|| begin.elapsed());
     let (operator, input, options) = (job.operator.name(), &*source.path, job.options.clone());
     let is_published = time.is_some() && !files.iter().any(|file| file.meets(&job.fail_on));
-    Report { operator, input, output, options, bytes_in, files, before, time, is_published }
+    Report { operator, input, output, options, config: task.config, bytes_in, files, before, time, is_published }
 }
 
 /// Says that the output of the only input exists, and is left as it is.
@@ -99,6 +101,9 @@ pub(super) fn show(
         tell_room(output, report.room());
     }
     plain_float8.into_iter().for_each(tell_of_plain_float8);
+    if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
+        note("engines need the quantization_config of its config.json, which --json prints: there is no config.json");
+    }
     if job.partition.is_some() && !args.dry_run {
         let when = if finished == all { "all are" } else { "when all are" };
         let all = counted(all as u64, "shard");

@@ -14,6 +14,7 @@
 //! * `MADV_HUGEPAGE` for the input: no effect; the system uses huge pages if the page cache has them.
 //! * A disk of 200 MB per second and a cold cache: the time is that of reading the input, with any number of threads.
 
+mod extremes;
 mod pieces;
 mod worker;
 
@@ -21,9 +22,10 @@ use crate::error::{Error, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Counts, Firsts, Loss};
 use crate::measure::accuracy::{self, Comparer};
-use crate::plan::{Plan, Step};
+use crate::measure::quantized::QuantizedAccuracy;
+use crate::plan::{Operation, Plan, Step};
 use crate::progress::Progress;
-use crate::quant::DecodeTally;
+use crate::quant::{DecodeTally, EncodeTally};
 use crate::read::SourceTensor;
 use crate::threads::in_order;
 use crc32fast::Hasher;
@@ -42,6 +44,8 @@ pub struct Outcome {
     pub firsts: Firsts,
     /// How near the results are to the source, if requested, for conversions from numbers to numbers.
     pub accuracy: Option<Box<Accuracy>>,
+    /// What it cost, if it was quantized.
+    pub quantized: Option<Box<QuantizedAccuracy>>,
 }
 
 /// Converts everything and writes it to `output`; returns what happened to each tensor, in the order of the plan's
@@ -66,10 +70,19 @@ pub fn run(
             .in_file(output.path())
             .remedy("name a file, or an output that ends in .safetensors"));
     }
+    let is_quantized = plan.steps.iter().any(|step| matches!(step.how, Operation::Encode(_)));
+    if !output.is_seekable() && is_quantized {
+        return Err(Error::new("codes and scales are written side by side, and a pipe takes bytes in order only")
+            .in_file(output.path())
+            .remedy("name a file with -o"));
+    }
     output.reserve(plan.len)?;
     let work_len = plan.len + plan.source_bytes();
     // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
+    if is_quantized {
+        extremes::find(plan, threads, progress)?;
+    }
     let worker = || Worker::new(plan, output, with_accuracy, progress);
     let work = |worker: &mut Worker, piece: Vec<PiecePart>| match piece[..] {
         [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
@@ -86,9 +99,15 @@ pub fn run(
         settle_checksums(step, &found.sums, output)?;
     }
     plan.check_unchanged()?;
-    let outcomes = plan.steps.iter().zip(found).map(|(step, StepFindings { counts, firsts, tally, .. })| {
+    let outcomes = plan.steps.iter().zip(found).map(|(step, StepFindings { counts, firsts, tally, encoded, .. })| {
         let accuracy = comparer(step, with_accuracy).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
-        Outcome { counts: counts.unwrap_or_default(), firsts, accuracy }
+        let quantized = match &step.how {
+            Operation::Encode(weight) => {
+                Some(Box::new(QuantizedAccuracy::new(&weight.rows.encoder, &encoded.unwrap_or_default())))
+            }
+            Operation::Convert(_) | Operation::Decode(_) => None,
+        };
+        Outcome { counts: counts.unwrap_or_default(), firsts, accuracy, quantized }
     });
     Ok(outcomes.collect())
 }
@@ -105,6 +124,7 @@ struct StepFindings {
     counts: Option<Box<Counts>>,
     firsts: Firsts,
     tally: Option<Box<accuracy::AccuracyTally>>,
+    encoded: Option<Box<EncodeTally>>,
     /// The checksums of the bytes of its sources, then of its results; empty if none has a checksum.
     sums: Vec<Hasher>,
 }
@@ -118,6 +138,9 @@ impl StepFindings {
         self.firsts.merge(next.firsts);
         if let Some(tally) = &next.tally {
             self.tally.get_or_insert_default().append(tally);
+        }
+        if let Some(encoded) = &next.encoded {
+            **self.encoded.get_or_insert_default() += encoded;
         }
         if self.sums.is_empty() {
             self.sums = next.sums;

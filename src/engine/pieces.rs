@@ -30,6 +30,7 @@ impl Item {
             Self::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(_) => plan.steps[at].source().count,
                 Operation::Decode(decoder) => decoder.rows(),
+                Operation::Encode(weight) => weight.rows.encoder.rows(),
             },
         }
     }
@@ -48,7 +49,12 @@ impl PiecePart {
         (self.end - self.start) as usize
     }
 
-    /// Its bytes in the output.
+    /// Its rows.
+    pub(super) fn rows(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    /// Its bytes in the output, where these lie in one place.
     pub(super) fn target(&self, plan: &Plan) -> Range<u64> {
         let offset = self.item.offset(plan);
         let at = |unit| match self.item {
@@ -56,6 +62,7 @@ impl PiecePart {
             Item::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(conversion) => offset + bytes(conversion.to, unit),
                 Operation::Decode(decoder) => offset + unit * decoder.row_bytes(),
+                Operation::Encode(_) => unreachable!("results lie in several places"),
             },
         };
         at(self.start)..at(self.end)

@@ -8,9 +8,9 @@ use crate::error::{Error, Kind, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
-use crate::plan::{Direct, Plan, Step};
+use crate::plan::{Direct, Plan, Quantization, Step};
 use crate::progress::Progress;
-use crate::quant::Decoder;
+use crate::quant::{Decoder, EncodeTally, Extremes};
 use crate::read::{MappedBytes, Share, decode_rows};
 use crc32fast::Hasher;
 use std::ops::Range;
@@ -48,10 +48,9 @@ impl<'a> Worker<'a> {
         let mut read = 0;
         self.runs.clear();
         for part in parts {
-            let target = part.target(self.plan);
             let at = match part.item {
                 Item::Literal(at) => {
-                    let room = self.room(&target)?;
+                    let room = self.room(&part.target(self.plan))?;
                     self.buffer[room]
                         .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
                     continue;
@@ -61,9 +60,10 @@ impl<'a> Worker<'a> {
             let step = &self.plan.steps[at];
             let (found, bytes) = match step.direct().expect("others are streamed") {
                 Direct::Convert(conversion, kernel, mapped) => {
-                    self.convert(at, part, (conversion, kernel, mapped), target, parts.len() == 1)
+                    self.convert(at, part, (conversion, kernel, mapped), part.target(self.plan), parts.len() == 1)
                 }
-                Direct::Decode(decoder) => self.decode(step, part, decoder, &target),
+                Direct::Decode(decoder) => self.decode(step, part, decoder, &part.target(self.plan)),
+                Direct::Encode(weight) => self.encode(step, part, weight),
             }?;
             read += bytes;
             all.push((at, found));
@@ -152,6 +152,37 @@ impl<'a> Worker<'a> {
         Ok((found, read(part.end) - read(part.start)))
     }
 
+    /// Quantizes some rows of a weight; returns as [`Self::convert`].
+    fn encode(&mut self, step: &Step, part: &PiecePart, weight: &Quantization) -> Result<(StepFindings, u64)> {
+        let encoder = &weight.rows.encoder;
+        let source = weight.rows.read(part.rows())?;
+        let unneeded = Extremes::default();
+        let extremes = weight.extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
+        let ranges = encoder.part_ranges(part.rows());
+        let mut rooms = Vec::with_capacity(ranges.len());
+        for (range, result) in ranges.into_iter().zip(&step.results) {
+            let start = result.range.start;
+            rooms.push(self.room(&(start + range.start..start + range.end))?);
+        }
+        // Rooms lie one behind the other.
+        let first = rooms.first().map_or(0, |room| room.start);
+        let mut rest = &mut self.buffer[first..];
+        let mut outputs = Vec::with_capacity(rooms.len());
+        for room in rooms {
+            let (output, others) = rest.split_at_mut(room.len());
+            outputs.push(output);
+            rest = others;
+        }
+        let mut tally = EncodeTally::default();
+        encoder.encode(part.rows(), source, extremes, &mut outputs, &mut tally);
+        if let Some(element) = tally.first_special {
+            return Err(weight.rows.special(element));
+        }
+        let read = source.len() as u64;
+        let found = StepFindings { encoded: Some(Box::new(tally)), ..StepFindings::default() };
+        Ok((found, if weight.extremes.is_some() { read / 2 } else { read }))
+    }
+
     /// Some bytes of a source. Tiny tensors are adjacent in the source too, so the bytes that follow are prefetched
     /// with them.
     fn source(&mut self, mapped: &MappedBytes<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
@@ -209,6 +240,9 @@ impl<'a> Worker<'a> {
         let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
         let found = found.map_err(|error| step.error(error))?;
         let sums = vec![Hasher::new(), hasher];
-        Ok((at, StepFindings { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, sums }))
+        Ok((
+            at,
+            StepFindings { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, encoded: None, sums },
+        ))
     }
 }

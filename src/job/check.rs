@@ -30,8 +30,8 @@ pub(super) fn plans<'a, T>(
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     let is_cast = matches!(job.operator, Operator::Cast(_));
     let codes = if is_cast && !job.force_codes { Some(codes(source)?) } else { None };
-    let (operator, fail_on) = (job.operator, &job.fail_on[..]);
-    let weights = route.input.decoding.map(|decoding| &decoding.weights);
+    let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
+    let weights = route.input.recoding.map(|recoding| &recoding.weights);
     let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights, fail_on };
     let in_file = |error: Error| error.in_file(&source.path);
     plan::check(&request, &source.shards).map_err(in_file)?;

@@ -12,8 +12,8 @@ use crate::select::Selection;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// What a job needs to decode weights.
-pub(crate) struct Decoding {
+/// What a job needs to decode or to quantize weights.
+pub(crate) struct Recoding {
     pub(super) weights: Weights,
     /// Files beside the shards that get another text, or are left out.
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
@@ -21,12 +21,12 @@ pub(crate) struct Decoding {
     pub(crate) left_out: Vec<String>,
 }
 
-impl Decoding {
+impl Recoding {
     /// Decides how the weights that are selected are decoded.
     ///
     /// # Errors
     /// When there are none, a weight cannot be decoded, or its config cannot say that others stay quantized.
-    pub(crate) fn new(
+    pub(crate) fn decode(
         model: &LogicalCheckpoint,
         selection: &Selection,
         target: Dtype,

@@ -13,12 +13,18 @@ mod folder;
 mod observer;
 mod outcome;
 mod place;
+mod quantizing;
 mod share;
 
-pub(crate) use decoding::Decoding;
+pub(crate) use decoding::Recoding;
 pub(crate) use folder::{Finished, finish};
 pub(crate) use observer::{Notice, Observer, ShardProgress};
+#[cfg(feature = "cli")]
+pub use outcome::Defect;
+pub(crate) use outcome::FailOn;
 pub use outcome::{FileReport, TensorReport};
+pub use quantizing::SchemeRule;
+pub(crate) use quantizing::{QuantizeRequest, Quantizing, layout_of};
 pub use share::Partition;
 
 use crate::container::checkpoint::{self, Checkpoint};
@@ -27,7 +33,6 @@ use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
-use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
 use file::FileOutput;
@@ -44,6 +49,8 @@ pub(crate) struct Job<'a> {
     pub(crate) output: Option<&'a Path>,
     /// The type in the names of outputs that are beside their inputs.
     pub(crate) to: Option<Dtype>,
+    /// What is in these names instead.
+    pub(crate) label: Option<&'a str>,
     pub(crate) existing: IfExists,
     pub(crate) publish: Publish,
     /// Write nothing.
@@ -60,7 +67,7 @@ pub(crate) struct Job<'a> {
     /// Cast codes that have scales as if they were values.
     pub(crate) force_codes: bool,
     /// What must not happen to a value.
-    pub(crate) fail_on: Vec<Condition>,
+    pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
     /// All options that decide about the bytes: those of a run that continues another one must be the same.
     pub(crate) options: Value,
@@ -100,8 +107,8 @@ pub(crate) struct JobInput<'a, 's> {
     pub(crate) selection: &'s Selection,
     /// What untyped elements are.
     pub(crate) from: Option<Dtype>,
-    /// The quantized weights that are decoded.
-    pub(crate) decoding: Option<&'s Decoding>,
+    /// The weights that are decoded or quantized.
+    pub(crate) recoding: Option<&'s Recoding>,
 }
 
 /// What is there now.

@@ -6,12 +6,106 @@ use crate::engine::Outcome;
 use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
-use crate::plan::{Operation, Plan, Step};
+use crate::measure::quantized::QuantizedAccuracy;
+use crate::plan::{Operation, Plan, Quantization, Step};
 use crate::select::KeptReason;
+use crate::text::counted;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::iter;
+
+/// What must not happen to a value, and what must not become of a quantized weight.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FailOn {
+    /// What must not happen to a value.
+    pub conditions: Vec<Condition>,
+    /// What must not become of a weight that is quantized.
+    pub defects: Vec<Defect>,
+    /// The least ratio of signal to noise of such a weight, in decibels.
+    pub min_sqnr_db: Option<f64>,
+}
+
+/// Something that can become of a weight when it is quantized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+pub enum Defect {
+    /// Values beyond the largest code of their group
+    Clipped,
+    /// Groups whose scale is too small for its type
+    Underflowed,
+}
+
+impl From<Vec<Condition>> for FailOn {
+    fn from(conditions: Vec<Condition>) -> Self {
+        Self { conditions, ..Self::default() }
+    }
+}
+
+impl FailOn {
+    /// Whether everything may happen.
+    #[must_use]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none()
+    }
+
+    /// What of a weight is refused, in words.
+    pub(crate) fn refuses(&self, figures: &QuantizedAccuracy) -> impl Iterator<Item = String> {
+        let count = |defect| match defect {
+            Defect::Clipped => (figures.clipped, "value", "beyond the codes of its group"),
+            Defect::Underflowed => (figures.underflowed_groups, "group", "with a scale too small for its type"),
+        };
+        let defects = self.defects.iter().map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);
+        let defects = defects.map(|(count, what, how)| format!("{} {how}", counted(count, what)));
+        let noise = self.min_sqnr_db.zip(figures.sqnr_db).filter(|(least, sqnr)| sqnr < least);
+        defects.chain(noise.map(|(least, sqnr)| format!("SQNR {sqnr:.2} dB, below {least} dB")))
+    }
+}
+
+/// What a weight was quantized to, and what it cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QuantizedReport {
+    /// What was asked for.
+    pub scheme: Box<str>,
+    /// How it is stored.
+    pub layout: Box<str>,
+    /// The tensors that it is stored as.
+    pub parts: Vec<PartReport>,
+    /// What it cost; `None` where nothing has happened yet.
+    #[serde(flatten, skip_serializing_if = "Option::is_none", default)]
+    pub accuracy: Option<QuantizedAccuracy>,
+}
+
+/// A tensor that a quantized weight is stored as.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PartReport {
+    /// Its name.
+    pub name: Box<str>,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Lengths of its dimensions.
+    pub shape: Vec<u64>,
+    /// SHA-256 of its bytes, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sha256: Option<Box<str>>,
+}
+
+impl QuantizedReport {
+    fn new(step: &Step, weight: &Quantization, accuracy: Option<Box<QuantizedAccuracy>>) -> Self {
+        let part = |(name, dtype, shape): (&str, Dtype, &[u64])| PartReport {
+            name: name.into(),
+            dtype,
+            shape: shape.to_vec(),
+            sha256: None,
+        };
+        Self {
+            scheme: weight.scheme.name.into(),
+            layout: weight.rows.encoder.layout().name.into(),
+            parts: step.new_tensors().map(part).collect(),
+            accuracy: accuracy.map(|accuracy| *accuracy),
+        }
+    }
+}
 
 /// One output file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,6 +160,9 @@ pub struct TensorReport<'a> {
     /// How far its values are from those before, where that was asked for.
     #[serde(rename = "figures", skip_serializing_if = "Option::is_none", default)]
     pub accuracy: Option<Box<Accuracy>>,
+    /// What it was quantized to, if it was.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub quantized: Option<Box<QuantizedReport>>,
     /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
@@ -96,15 +193,21 @@ impl<'a> FileReport<'a> {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
             // Text lies in other ways in other formats, and is not hashed.
             if !tensor.is_text() {
-                (tensor.sha256_in, tensor.sha256_out) = (hashes.source.map(Into::into), Some(hashes.target.into()));
+                let mut targets = hashes.targets.into_iter().map(Into::into);
+                tensor.sha256_in = hashes.source.map(Into::into);
+                if let Some(quantized) = &mut tensor.quantized {
+                    quantized.parts.iter_mut().zip(targets).for_each(|(part, hash)| part.sha256 = Some(hash));
+                } else {
+                    tensor.sha256_out = targets.next();
+                }
             }
         }
     }
 
     /// Whether a value in it met one of some conditions.
     #[must_use]
-    pub(crate) fn meets(&self, conditions: &[Condition]) -> bool {
-        self.tensors.iter().any(|tensor| tensor.meets(conditions))
+    pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
+        self.tensors.iter().any(|tensor| tensor.meets(fail_on))
     }
 
     /// The losses of all tensors.
@@ -116,9 +219,9 @@ impl<'a> FileReport<'a> {
 
 impl<'a> TensorReport<'a> {
     fn new(step: &Step<'a>, outcome: Option<Outcome>) -> Self {
-        let (counts, mut firsts, accuracy) = match outcome {
-            Some(Outcome { counts, firsts, accuracy }) => (Some(counts), firsts, accuracy),
-            None => (None, Firsts::default(), None),
+        let (counts, mut firsts, accuracy, quantized) = match outcome {
+            Some(Outcome { counts, firsts, accuracy, quantized }) => (Some(counts), firsts, accuracy, quantized),
+            None => (None, Firsts::default(), None, None),
         };
         let (source, result) = (step.source(), &step.results[0]);
         if result.fortran_order {
@@ -126,16 +229,19 @@ impl<'a> TensorReport<'a> {
         }
         let old = if matches!(step.how, Operation::Convert(_)) { &*source.name } else { "" };
         Self {
-            name: result.name.clone(),
+            name: match &step.how {
+                Operation::Encode(weight) => Cow::Owned(weight.name.clone()),
+                Operation::Convert(_) | Operation::Decode(_) => result.name.clone(),
+            },
             renamed_from: (!old.is_empty() && old != result.name).then_some(Cow::Borrowed(old)),
             shape: match &step.how {
                 Operation::Convert(_) => Cow::Borrowed(&source.shape),
-                Operation::Decode(_) => Cow::Owned(step.shape().to_vec()),
+                Operation::Decode(_) | Operation::Encode(_) => Cow::Owned(step.shape().to_vec()),
             },
             from: step.dtypes().0,
             to: step.dtypes().1,
             layout: match &step.how {
-                Operation::Convert(_) => None,
+                Operation::Convert(_) | Operation::Encode(_) => None,
                 Operation::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
             },
             stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
@@ -154,6 +260,10 @@ impl<'a> TensorReport<'a> {
                 }
                 accuracy
             }),
+            quantized: match &step.how {
+                Operation::Encode(weight) => Some(Box::new(QuantizedReport::new(step, weight, quantized))),
+                Operation::Convert(_) | Operation::Decode(_) => None,
+            },
             sha256_in: None,
             sha256_out: None,
         }
@@ -174,9 +284,11 @@ impl<'a> TensorReport<'a> {
 
     /// Whether one of its values met one of some conditions.
     #[must_use]
-    pub(crate) fn meets(&self, conditions: &[Condition]) -> bool {
+    pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         let counts = self.counts.as_ref();
-        counts.is_some_and(|counts| conditions.iter().any(|condition| counts[*condition] > 0))
+        let figures = self.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref());
+        counts.is_some_and(|counts| fail_on.conditions.iter().any(|condition| counts[*condition] > 0))
+            || figures.is_some_and(|figures| fail_on.refuses(figures).next().is_some())
     }
 
     /// The indices of an element, if there is such an element: what was recorded is checked by nobody else.
@@ -197,6 +309,9 @@ impl<'a> TensorReport<'a> {
         if let Some(accuracy) = &self.accuracy {
             value["figures"]["max_abs_error_index"] = accuracy.max_abs_error_at.map_or(Value::Null, indices);
             value["figures"]["max_rel_error_index"] = accuracy.max_rel_error_at.map_or(Value::Null, indices);
+        }
+        if let Some(figures) = self.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref()) {
+            value["quantized"]["max_abs_error_index"] = figures.max_abs_error_at.map_or(Value::Null, indices);
         }
         value
     }

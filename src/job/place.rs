@@ -3,6 +3,7 @@
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
 use crate::container::{self, Container};
+use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, is_standard_output};
@@ -85,14 +86,14 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<
     if let Some(output) = job.output {
         return Ok(output.to_owned());
     }
-    let Some(to) = job.to else {
+    let Some(label) = job.label.or(job.to.map(Dtype::name)) else {
         let error = Error::new("without a type the output has no name of its own");
         return Err(error.of(Kind::Unnamed(Wanted::Any)));
     };
     match &source.folder {
-        Some(folder) => folder_with_type(folder, to.name()),
-        None if job.max_shard_size.is_some() => folder_with_type(&source.path.with_extension(""), to.name()),
-        None => beside_input(&source.path, with_type(&source.path, to.name())),
+        Some(folder) => folder_with_type(folder, label),
+        None if job.max_shard_size.is_some() => folder_with_type(&source.path.with_extension(""), label),
+        None => beside_input(&source.path, with_type(&source.path, label)),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::container::{Elements, Form, Tensor};
 use crate::error::Result;
 use crate::io::map::MappedFile;
-use crate::plan::{Plan, source_form};
+use crate::plan::{NewStored, Plan, source_form};
 use crate::progress::Progress;
 use crate::read::{MappedBytes, SourceTensor};
 use crate::text::hex_digits;
@@ -18,8 +18,8 @@ const PIECE: usize = 1 << 20;
 pub(crate) struct Hashes {
     /// Of its bytes in the input; `None` for text.
     pub source: Option<String>,
-    /// Of its bytes in the output.
-    pub target: String,
+    /// Of the bytes of each of its results in the output.
+    pub targets: Vec<String>,
 }
 
 /// The hashes of all tensors of a plan, whose output is written; each thread takes one tensor at a time.
@@ -30,10 +30,11 @@ pub(crate) fn of(plan: &Plan, output: &MappedFile, threads: usize, progress: &dy
     let hashes = |at: usize| -> Result<Hashes> {
         let step = &plan.steps[at];
         let source = of_tensor(step.source(), step.sources[0].files, progress)?;
-        let target = step.target();
-        let range = target.start as usize..target.end as usize;
-        let target = of_mapped(&MappedBytes { file: output, range, checksum: None }, progress)?;
-        Ok(Hashes { source, target })
+        let target = |result: &NewStored| {
+            let range = result.range.start as usize..result.range.end as usize;
+            of_mapped(&MappedBytes { file: output, range, checksum: None }, progress)
+        };
+        Ok(Hashes { source, targets: step.results.iter().map(target).collect::<Result<_>>()? })
     };
     let hashes = each(threads, plan.steps.len(), hashes).into_iter().collect::<Result<_>>()?;
     plan.check_unchanged()?;

@@ -9,3 +9,4 @@ pub(crate) mod compare;
 pub mod distribution;
 pub(crate) mod hash;
 pub mod number;
+pub(crate) mod quantized;

@@ -18,6 +18,8 @@ pub enum Operator {
     Promote(cast::CastAttributes),
     /// Quantized weights are decoded; all other tensors stay.
     Dequantize,
+    /// Weights become codes and scales; all other tensors stay.
+    Quantize,
 }
 
 impl Operator {
@@ -30,7 +32,7 @@ impl Operator {
             Self::Cast(attributes) => cast::check(source, target, attributes),
             Self::BitCast => bitcast::check(source, target),
             // `promote::promote` and the decoder have already refused the others.
-            Self::Promote(_) | Self::Dequantize => Ok(()),
+            Self::Promote(_) | Self::Dequantize | Self::Quantize => Ok(()),
         }
     }
 
@@ -49,6 +51,7 @@ impl Operator {
             Self::BitCast => "bitcast",
             Self::Promote(_) => "promote",
             Self::Dequantize => "dequantize",
+            Self::Quantize => "quantize",
         }
     }
 }

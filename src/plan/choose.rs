@@ -1,5 +1,6 @@
 //! What happens to each logical tensor: it is converted, decoded, copied or refused.
 
+use super::quantized::{PlainWeight, Quantization, SharedExtremes};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::{Request, Spread};
 use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
@@ -7,7 +8,7 @@ use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::operator::Operator;
-use crate::quant::Decoder;
+use crate::quant::{Decoder, EncodedPart};
 use crate::read::{Share, SourceTensor};
 use crate::select::{Candidate, KeptReason, Rename};
 use crate::text::shorten;
@@ -15,10 +16,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The quantized weights to decode, by the stored tensors that they consist of.
+/// The weights to decode or to quantize, by the stored tensors that they consist of.
 #[derive(Default)]
 pub struct Weights {
-    tensors: HashMap<TensorIndex, Option<QuantizedWeight>>,
+    tensors: HashMap<TensorIndex, Fate>,
+    /// The weights that share a scale, by the numbers that [`Weights::share`] gives.
+    shared: Vec<Vec<(TensorIndex, PlainWeight)>>,
     /// Metadata of the files that change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
 }
@@ -36,19 +39,46 @@ pub struct QuantizedWeight {
     pub decoder: Arc<Decoder>,
 }
 
+/// What becomes of a stored tensor that a model has weights in.
+enum Fate {
+    LeftOut,
+    /// It is the first part of a weight that is decoded.
+    Decoded(QuantizedWeight),
+    /// It holds weights that are quantized, one behind the other.
+    Quantized(Vec<PlainWeight>),
+    /// It is copied.
+    Kept(KeptReason),
+}
+
 impl Weights {
-    /// Adds a weight.
+    /// Adds a weight that is decoded.
     ///
     /// # Panics
     /// When it has no parts.
     pub fn add(&mut self, weight: QuantizedWeight) {
-        self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, None)));
-        self.tensors.insert(weight.parts[0], Some(weight));
+        self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, Fate::LeftOut)));
+        self.tensors.insert(weight.parts[0], Fate::Decoded(weight));
+    }
+
+    /// Adds the weights of a tensor that are quantized, in the order of their rows.
+    pub fn quantize(&mut self, tensor: TensorIndex, weights: Vec<PlainWeight>) {
+        self.tensors.insert(tensor, Fate::Quantized(weights));
+    }
+
+    /// Has some weights share a scale; returns the number for [`PlainWeight::shared`].
+    pub fn share(&mut self, weights: Vec<(TensorIndex, PlainWeight)>) -> usize {
+        self.shared.push(weights);
+        self.shared.len() - 1
+    }
+
+    /// Copies a tensor, and says why.
+    pub(crate) fn keep(&mut self, tensor: TensorIndex, reason: KeptReason) {
+        self.tensors.insert(tensor, Fate::Kept(reason));
     }
 
     /// Drops a tensor that decoded weights do not need.
     pub fn leave_out(&mut self, tensor: TensorIndex) {
-        self.tensors.insert(tensor, None);
+        self.tensors.insert(tensor, Fate::LeftOut);
     }
 
     /// Changes a metadata value, or removes it.
@@ -60,8 +90,9 @@ impl Weights {
 /// A tensor as its model sees it.
 #[derive(Clone, Copy)]
 enum Logical<'a, 'r> {
-    Plain(&'a Tensor),
+    Plain(&'a Tensor, Option<KeptReason>),
     Weight(&'r QuantizedWeight),
+    ToQuantize(&'a Tensor, &'r PlainWeight),
 }
 
 /// A logical tensor, and what happens to it.
@@ -69,7 +100,7 @@ pub(super) struct Chosen<'a> {
     /// The index of its input.
     pub input: usize,
     pub sources: Vec<SourceTensor<'a>>,
-    pub from: From,
+    pub from: From<'a>,
     /// The type to convert to, or why the tensor is copied.
     pub target: Result<Dtype, KeptReason>,
     /// Its name in the output.
@@ -83,30 +114,53 @@ pub(super) struct Chosen<'a> {
 }
 
 /// What a logical tensor is stored as.
-pub(super) enum From {
+pub(super) enum From<'a> {
     /// Elements in this form.
     Elements(Form),
     /// The parts of a quantized weight.
     Parts(Arc<Decoder>),
+    /// The values of a weight that is quantized.
+    Values(Quantization<'a>),
 }
 
-impl Chosen<'_> {
+impl<'a> Chosen<'a> {
     /// The number of elements, the product of the shape.
     fn count(&self) -> u64 {
         match &self.from {
             From::Elements(_) => self.sources[0].tensor.count,
             From::Parts(decoder) => decoder.shape().iter().product(),
+            From::Values(weight) => weight.rows.encoder.shape().iter().product(),
         }
     }
 
-    /// The tensor for the output.
-    pub(super) fn new_tensor(&self) -> NewTensor<'_> {
+    /// Its bytes in the output.
+    fn bytes(&self) -> u64 {
+        match &self.from {
+            From::Values(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
+            _ => self.dtype.packed_bytes(self.count()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// The names of the tensors for the output.
+    pub(super) fn new_names(&self) -> Vec<Cow<'a, str>> {
+        match &self.from {
+            From::Values(weight) => weight.part_names().map(Cow::Owned).collect(),
+            _ => vec![self.name.clone()],
+        }
+    }
+
+    /// The tensors for the output.
+    pub(super) fn new_tensors(&self) -> Vec<NewTensor<'_>> {
+        if let From::Values(weight) = &self.from {
+            return weight.part_names().zip(weight.rows.encoder.parts()).map(new_part).collect();
+        }
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
             From::Elements(_) => (&source.shape[..], (source.elements == Elements::Opaque).then_some(&*source.stored)),
             From::Parts(decoder) => (decoder.shape(), None),
+            From::Values(_) => (&[][..], None),
         };
-        NewTensor {
+        vec![NewTensor {
             name: Cow::Borrowed(&self.name),
             dtype: self.dtype,
             shape,
@@ -114,7 +168,20 @@ impl Chosen<'_> {
             fortran_order: self.fortran_order,
             text: self.text.clone(),
             opaque,
-        }
+        }]
+    }
+}
+
+/// A part of a weight that is quantized.
+fn new_part((name, part): (String, &EncodedPart)) -> NewTensor<'_> {
+    NewTensor {
+        name: Cow::Owned(name),
+        dtype: part.dtype,
+        shape: &part.shape,
+        count: part.shape.iter().product(),
+        fortran_order: false,
+        text: None,
+        opaque: None,
     }
 }
 
@@ -124,31 +191,106 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let logical = |place: TensorIndex| match request.weights.and_then(|weights| weights.tensors.get(&place)) {
-        None => Some((place.0, Logical::Plain(tensor(place)))),
-        Some(Some(weight)) => Some((place.0, Logical::Weight(weight))),
-        Some(None) => None,
-    };
-    let all: Vec<(usize, Logical)> = stored().filter_map(logical).collect();
+    let mut all: Vec<(usize, Logical)> = Vec::new();
+    for place in stored() {
+        match request.weights.and_then(|weights| weights.tensors.get(&place)) {
+            None => all.push((place.0, Logical::Plain(tensor(place), None))),
+            Some(Fate::Kept(reason)) => all.push((place.0, Logical::Plain(tensor(place), Some(*reason)))),
+            Some(Fate::Decoded(weight)) => all.push((place.0, Logical::Weight(weight))),
+            Some(Fate::Quantized(weights)) => {
+                all.extend(weights.iter().map(|weight| (place.0, Logical::ToQuantize(tensor(place), weight))));
+            }
+            Some(Fate::LeftOut) => {}
+        }
+    }
     let names = new_names(inputs, &all, request.container, &request.selection.renames)?;
     let mut chosen = Vec::with_capacity(names.len());
+    let mut shared = SharedScales::new(request.weights, inputs);
     for (&(input, logical), name) in all.iter().zip(names) {
         chosen.push(match logical {
-            Logical::Plain(tensor) => {
+            Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
-                choose_plain(request, inputs, input, tensor, name).map_err(in_place)?
+                let mut plain = choose_plain(request, inputs, input, tensor, name).map_err(in_place)?;
+                if let (Some(reason), Err(kept)) = (reason, &mut plain.target) {
+                    *kept = reason;
+                }
+                plain
+            }
+            Logical::ToQuantize(tensor, weight) => {
+                let source = stored_tensor(&inputs[input], tensor);
+                choose_to_quantize(request, input, source, weight, name, &mut shared)?
             }
             Logical::Weight(weight) => {
-                let source = |&(input, at): &TensorIndex| {
-                    let (files, tensor) = (&inputs[input].files[..], &inputs[input].contents.tensors[at]);
-                    SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false }
-                };
+                let source =
+                    |&(input, at): &TensorIndex| stored_tensor(&inputs[input], &inputs[input].contents.tensors[at]);
                 let sources = weight.parts.iter().map(source).collect();
                 choose_weight(request, input, sources, weight, name)?
             }
         });
     }
     Ok(chosen)
+}
+
+/// A tensor as it is stored.
+fn stored_tensor<'a>(input: &'a Input, tensor: &'a Tensor) -> SourceTensor<'a> {
+    SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
+}
+
+/// The weights that share scales, as they are needed.
+struct SharedScales<'a, 'r> {
+    weights: Option<&'r Weights>,
+    inputs: &'a [Input],
+    known: HashMap<usize, Arc<SharedExtremes<'a>>>,
+}
+
+impl<'a, 'r> SharedScales<'a, 'r> {
+    fn new(weights: Option<&'r Weights>, inputs: &'a [Input]) -> Self {
+        Self { weights, inputs, known: HashMap::new() }
+    }
+
+    fn get(&mut self, number: usize) -> Arc<SharedExtremes<'a>> {
+        let shared = self.known.entry(number).or_insert_with(|| {
+            let all = self.weights.and_then(|weights| weights.shared.get(number)).into_iter().flatten();
+            let rows = |((input, at), weight): &(TensorIndex, PlainWeight)| {
+                weight.rows(stored_tensor(&self.inputs[*input], &self.inputs[*input].contents.tensors[*at]))
+            };
+            Arc::new(SharedExtremes::new(all.map(rows).collect()))
+        });
+        Arc::clone(shared)
+    }
+}
+
+fn choose_to_quantize<'a>(
+    request: &Request,
+    input: usize,
+    source: SourceTensor<'a>,
+    weight: &PlainWeight,
+    name: Cow<'a, str>,
+    shared: &mut SharedScales<'a, '_>,
+) -> Result<Chosen<'a>> {
+    check_mapped(&source)?;
+    let mut dtypes = weight.encoder.parts().iter().map(|part| part.dtype);
+    if let Some(dtype) = dtypes.find(|dtype| request.container.stores(*dtype).is_none()) {
+        return Err(source.error(request.container.refusal(dtype)));
+    }
+    let dtype = weight.encoder.parts()[0].dtype;
+    let extremes = weight.shared.map(|number| shared.get(number));
+    let from = From::Values(Quantization {
+        name: name.to_string(),
+        rows: weight.rows(source),
+        scheme: weight.scheme,
+        extremes,
+    });
+    let (sources, target) = (vec![source], Ok(dtype));
+    Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
+}
+
+/// Refuses a tensor whose bytes cannot be read in any order.
+fn check_mapped(part: &SourceTensor) -> Result<()> {
+    if part.mapped().is_some_and(|mapped| mapped.checksum.is_none()) {
+        return Ok(());
+    }
+    Err(part.error(Error::new("quantized weights are read from and made of .safetensors files only")))
 }
 
 fn choose_weight<'a>(
@@ -158,9 +300,7 @@ fn choose_weight<'a>(
     weight: &QuantizedWeight,
     name: Cow<'a, str>,
 ) -> Result<Chosen<'a>> {
-    if let Some(part) = sources.iter().find(|part| !part.is_plain()) {
-        return Err(part.error(Error::new("parts of quantized weights are read from .safetensors files only")));
-    }
+    sources.iter().try_for_each(check_mapped)?;
     let dtype = weight.decoder.target();
     if request.container.stores(dtype).is_none() {
         return Err(sources[0].error(request.container.refusal(dtype)));
@@ -261,7 +401,7 @@ pub(super) fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<
             groups.push(Vec::new());
             let mut filled = 0_u64;
             for tensor in chosen {
-                let bytes = tensor.dtype.packed_bytes(tensor.count()).unwrap_or(u64::MAX);
+                let bytes = tensor.bytes();
                 filled = filled.saturating_add(bytes);
                 if filled > limit && groups.last().is_some_and(|group| !group.is_empty()) {
                     filled = bytes;
@@ -282,12 +422,13 @@ fn new_names<'a>(
     renames: &[Rename],
 ) -> Result<Vec<Cow<'a, str>>> {
     let old_name = |&(input, logical): &(usize, Logical<'a, '_>)| match logical {
-        Logical::Plain(tensor) => Cow::Borrowed(inputs[input].name_of(tensor)),
+        Logical::Plain(tensor, _) => Cow::Borrowed(inputs[input].name_of(tensor)),
         Logical::Weight(weight) => Cow::Owned(weight.name.clone()),
+        Logical::ToQuantize(_, weight) => Cow::Owned(weight.name.clone()),
     };
     let new_name = |one: &(usize, Logical<'a, '_>)| match one {
         // The nameless tensor of a format with names stays nameless if it is the only one.
-        (input, Logical::Plain(tensor))
+        (input, Logical::Plain(tensor, _))
             if inputs[*input].container.format_info().has_names && container.format_info().holds_one =>
         {
             Cow::Borrowed(&*tensor.name)

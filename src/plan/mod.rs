@@ -2,15 +2,19 @@
 //! reading and writing can fail, besides damaged elements and values that the rules of the cast forbid.
 
 mod choose;
+mod quantized;
 mod source;
 mod step;
 
 #[doc(hidden)] // for the program
 pub use choose::{QuantizedWeight, TensorIndex, Weights};
+#[doc(hidden)] // for the program
+pub use quantized::PlainWeight;
+pub(crate) use quantized::{Quantization, SharedExtremes};
 pub(crate) use source::check_from;
 #[doc(hidden)] // for tests
 pub use source::source_form;
-pub(crate) use step::{Direct, Operation};
+pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
 
 use crate::container::{Container, Form, Input, Metadata, NewTensor};
@@ -23,7 +27,6 @@ use crate::scaled::ScaledCodes;
 use crate::select::Selection;
 use choose::{Chosen, From, choose, groups, measure_texts};
 use std::collections::HashSet;
-use step::NewStored;
 
 /// What to do with the tensors of some files that belong together.
 #[non_exhaustive]
@@ -39,7 +42,7 @@ pub struct Request<'a> {
     /// Tensors of codes, which no cast may treat as values.
     #[doc(hidden)] // for the program
     pub codes: Option<&'a ScaledCodes>,
-    /// The quantized weights to decode.
+    /// The weights to decode or to quantize.
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,
     /// What the caller refuses: the first element of each tensor that meets it is found.
@@ -83,7 +86,7 @@ pub fn build<'a>(
     let mut plans = Vec::new();
     let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
     for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
-        let new: Vec<NewTensor> = group.iter().map(Chosen::new_tensor).collect();
+        let new: Vec<NewTensor> = group.iter().flat_map(Chosen::new_tensors).collect();
         let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
         sources.dedup();
         if spread == Spread::AsInputs {
@@ -105,22 +108,29 @@ pub fn build<'a>(
         let layout = request.container.lay_out(&new.iter().collect::<Vec<_>>(), metadata.as_deref())?;
         let mut steps = Vec::with_capacity(group.len());
         drop(new);
-        for (chosen, place) in group.into_iter().zip(layout.places) {
-            let Chosen { sources, from, target, name, fortran_order, .. } = chosen;
+        let mut places = layout.places.into_iter();
+        for chosen in group {
+            let names = chosen.new_names();
+            let Chosen { sources, from, target, fortran_order, .. } = chosen;
+            let results = names.into_iter().zip(&mut places).map(|(name, place)| {
+                (NewStored { name, fortran_order, range: place.range, crc: place.crc }, place.form)
+            });
+            let (results, forms): (Vec<_>, Vec<_>) = results.unzip();
             let how = match from {
                 From::Parts(decoder) => Operation::Decode(decoder),
+                From::Values(weight) => Operation::Encode(Box::new(weight)),
                 From::Elements(from) => {
+                    let to = forms[0];
                     let refused = || {
-                        Error::new(format!("{} cannot become {}", from.dtype(), place.form.dtype())).in_tensor(&name)
+                        Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&results[0].name)
                     };
-                    let conversion = conversions.get(from, place.form, target.is_ok()).ok_or_else(refused)?;
+                    let conversion = conversions.get(from, to, target.is_ok()).ok_or_else(refused)?;
                     let is_watched = target.is_ok() && !request.fail_on.is_empty();
                     Operation::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
                 }
             };
-            let result = NewStored { name, fortran_order, range: place.range, crc: place.crc };
             let (is_converted, kept) = (target.is_ok(), target.err());
-            steps.push(Step { sources, results: vec![result], how, is_converted, kept });
+            steps.push(Step { sources, results, how, is_converted, kept });
         }
         plans.push(Plan { steps, literals: layout.literals, len: layout.len, is_deflated: false });
     }

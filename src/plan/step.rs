@@ -1,5 +1,6 @@
 //! Steps: what a plan consists of.
 
+use super::quantized::Quantization;
 use crate::container::{Elements, Form, PendingCrc, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -35,7 +36,7 @@ pub struct Step<'a> {
     /// The tensors to write, at least one.
     pub(crate) results: Vec<NewStored<'a>>,
     /// How the results' elements are made from the sources'.
-    pub(crate) how: Operation,
+    pub(crate) how: Operation<'a>,
     /// Whether the operator is applied; otherwise the tensor is copied.
     pub is_converted: bool,
     /// Why it is copied, if it is.
@@ -43,11 +44,13 @@ pub struct Step<'a> {
 }
 
 /// How results are made from sources.
-pub(crate) enum Operation {
+pub(crate) enum Operation<'a> {
     /// Element by element.
     Convert(Conversion),
     /// A quantized weight is decoded, row by row; the sources are its parts, in the order of the decoder.
     Decode(Arc<Decoder>),
+    /// A weight is quantized, row by row; the results are its parts, in the order of the encoder.
+    Encode(Box<Quantization<'a>>),
 }
 
 /// A tensor of the output, and its place there.
@@ -105,10 +108,22 @@ impl Plan<'_> {
 }
 
 impl<'a> Step<'a> {
-    /// Its name in the output; empty in a format without names.
+    /// Its name in the output, of a weight that is quantized without those of its parts; empty in a format without names.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.results[0].name
+        if let Operation::Encode(weight) = &self.how { &weight.name } else { &self.results[0].name }
+    }
+
+    /// The tensors of the output: name, dtype and shape.
+    pub(crate) fn new_tensors(&self) -> impl Iterator<Item = (&str, Dtype, &[u64])> {
+        let parts = match &self.how {
+            Operation::Encode(weight) => weight.rows.encoder.parts(),
+            Operation::Convert(_) | Operation::Decode(_) => &[],
+        };
+        self.results.iter().enumerate().map(|(at, result)| match parts.get(at) {
+            Some(part) => (&*result.name, part.dtype, &part.shape[..]),
+            None => (&*result.name, self.dtypes().1, self.shape()),
+        })
     }
 
     /// The stored tensor that holds its elements.
@@ -129,6 +144,7 @@ impl<'a> Step<'a> {
         match &self.how {
             Operation::Convert(conversion) => (conversion.from.dtype(), conversion.to.dtype()),
             Operation::Decode(decoder) => (stored_dtype(self.source()), decoder.target()),
+            Operation::Encode(weight) => (stored_dtype(self.source()), weight.rows.encoder.parts()[0].dtype),
         }
     }
 
@@ -138,7 +154,7 @@ impl<'a> Step<'a> {
     pub fn form(&self) -> Form {
         match &self.how {
             Operation::Convert(conversion) => conversion.to,
-            Operation::Decode(decoder) => Form::Numbers(Storage::packed(decoder.target())),
+            Operation::Decode(_) | Operation::Encode(_) => Form::Numbers(Storage::packed(self.dtypes().1)),
         }
     }
 
@@ -148,6 +164,7 @@ impl<'a> Step<'a> {
         match &self.how {
             Operation::Convert(_) => &self.source().shape,
             Operation::Decode(decoder) => decoder.shape(),
+            Operation::Encode(weight) => weight.rows.encoder.shape(),
         }
     }
 
@@ -172,7 +189,10 @@ impl<'a> Step<'a> {
     /// Bytes that its parts take in their files.
     #[must_use]
     pub fn bytes_in(&self) -> u64 {
-        self.sources.iter().map(SourceTensor::stored_len).sum()
+        match &self.how {
+            Operation::Encode(weight) => weight.rows.bytes(), // its tensor may hold others
+            Operation::Convert(_) | Operation::Decode(_) => self.sources.iter().map(SourceTensor::stored_len).sum(),
+        }
     }
 
     /// Bytes that its results take.
@@ -194,6 +214,7 @@ impl<'a> Step<'a> {
                 Some(Direct::Convert(conversion, conversion.kernel()?, self.sources[0].mapped()?))
             }
             Operation::Decode(decoder) => Some(Direct::Decode(decoder)),
+            Operation::Encode(weight) => Some(Direct::Encode(weight)),
         }
     }
 }
@@ -204,6 +225,8 @@ pub(crate) enum Direct<'s, 'a> {
     Convert(&'s Conversion, &'s Kernel, MappedBytes<'a>),
     /// Some rows, from bytes of all sources.
     Decode(&'s Decoder),
+    /// Some rows, which go into all results.
+    Encode(&'s Quantization<'a>),
 }
 
 impl Direct<'_, '_> {
@@ -218,12 +241,16 @@ impl Direct<'_, '_> {
                 (bits.max(8).into(), ELEMENTS) // an element of fewer than 8 bits may take a whole byte
             }
             Self::Decode(decoder) => (decoder.row_bytes().saturating_mul(8).max(1), decoder.row_alignment()),
+            Self::Encode(weight) => {
+                let encoder = &weight.rows.encoder;
+                (encoder.row_bytes().saturating_mul(8).max(1), encoder.row_alignment())
+            }
         }
     }
 }
 
 /// The type that a part is stored as.
-fn stored_dtype(tensor: &Tensor) -> Dtype {
+pub(super) fn stored_dtype(tensor: &Tensor) -> Dtype {
     match tensor.elements {
         Elements::Typed(form) => form.dtype(),
         Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,

@@ -6,7 +6,9 @@
 
 use super::config::add_member;
 use super::layout::{Group, Layout};
+use super::scheme::{CodeType, TargetGrid};
 use crate::container::{as_json, members};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value, json};
 
@@ -18,18 +20,24 @@ const COMPRESSED_TENSORS: &str = "0.20.0";
 pub struct QuantizedGroup<'a> {
     /// How they are stored.
     pub layout: &'static Layout,
-    /// The elements that share a scale.
-    pub group: Group,
-    /// The width of a code.
-    pub bits: u32,
-    /// Whether there are no zero points.
-    pub is_symmetric: bool,
-    /// Whether scales are powers of two.
-    pub has_exponents: bool,
+    /// Codes, groups and scales.
+    pub grid: TargetGrid,
     /// The scale of the activations, where these are quantized by one that is stored.
     pub has_input_scale: bool,
     /// Their modules, as the checkpoint names them.
     pub modules: Vec<&'a str>,
+}
+
+impl QuantizedGroup<'_> {
+    /// Whether there are no zero points.
+    fn is_symmetric(&self) -> bool {
+        !matches!(self.grid.codes, CodeType::Int { symmetric: false, .. })
+    }
+
+    /// Whether scales are powers of two.
+    fn has_exponents(&self) -> bool {
+        matches!(self.grid.scale, Some(Dtype::Float8E8M0 | Dtype::Uint8))
+    }
 }
 
 /// Modules that are not quantized.
@@ -149,7 +157,7 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
 fn weights_of(group: &QuantizedGroup) -> Value {
     let is_integer = matches!(group.layout.name, "ct-int8" | "ct-pack");
     let has_global = group.layout.name == "ct-nvfp4";
-    let (strategy, group_size) = match group.group {
+    let (strategy, group_size) = match group.grid.group {
         Group::Tensor => ("tensor", None),
         Group::Channel => ("channel", None),
         Group::Block(_) => ("block", None),
@@ -159,20 +167,20 @@ fn weights_of(group: &QuantizedGroup) -> Value {
     let mut weights = json!({
         "dynamic": false,
         "group_size": group_size,
-        "num_bits": group.bits,
+        "num_bits": group.grid.codes.bits(),
         "strategy": strategy,
-        "symmetric": group.is_symmetric,
+        "symmetric": group.is_symmetric(),
         "type": if is_integer { "int" } else { "float" },
     });
-    if let Group::Block(block) = group.group {
+    if let Group::Block(block) = group.grid.group {
         weights["block_structure"] = json!(block);
     }
     if has_global {
         weights["scale_dtype"] = json!("torch.float8_e4m3fn");
-    } else if group.has_exponents {
+    } else if group.has_exponents() {
         weights["scale_dtype"] = json!("torch.uint8"); // without it vLLM does not take mxfp8 for what it is
     }
-    if !group.is_symmetric {
+    if !group.is_symmetric() {
         weights["zp_dtype"] = json!("torch.int8");
     }
     weights
@@ -190,7 +198,7 @@ fn activations_of(group: &QuantizedGroup) -> Value {
             "type": kind,
         })
     };
-    match (group.layout.name, group.group) {
+    match (group.layout.name, group.grid.group) {
         ("ct-int8", _) => dynamic(8, "token", "int", None),
         ("ct-fp8", Group::Channel) => dynamic(8, "token", "float", None),
         ("ct-fp8", Group::Tensor) => dynamic(8, "tensor", "float", None),
@@ -217,7 +225,7 @@ fn activations_of(group: &QuantizedGroup) -> Value {
 /// A `quantization_config` of transformers and `DeepSeek`: blocks of float8, or groups of 32 with exponents.
 fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
     let kept = sorted(kept, str::to_owned);
-    if let Group::Neighbours(size) | Group::Block([1, size]) = group.group {
+    if let Group::Neighbours(size) | Group::Block([1, size]) = group.grid.group {
         return json!({
             "activation_scheme": "dynamic",
             "fmt": "e4m3",
@@ -227,7 +235,7 @@ fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
             "weight_block_size": [1, size],
         });
     }
-    let block = if let Group::Block(block) = group.group { json!(block) } else { Value::Null };
+    let block = if let Group::Block(block) = group.grid.group { json!(block) } else { Value::Null };
     let mut config = json!({
         "activation_scheme": "dynamic",
         "fmt": "e4m3",
@@ -235,7 +243,7 @@ fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
         "quant_method": "fp8",
         "weight_block_size": block,
     });
-    if group.has_exponents {
+    if group.has_exponents() {
         config["scale_fmt"] = json!("ue8m0");
     }
     config
@@ -304,7 +312,7 @@ fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
 }
 
 fn algorithm_of(group: &QuantizedGroup) -> &'static str {
-    match (group.layout.name, group.group) {
+    match (group.layout.name, group.grid.group) {
         ("modelopt-nvfp4", _) if group.has_input_scale => "NVFP4",
         ("modelopt-nvfp4", _) => "W4A16_NVFP4",
         ("modelopt-mxfp4", _) => "mxfp4",
@@ -316,7 +324,7 @@ fn algorithm_of(group: &QuantizedGroup) -> &'static str {
 }
 
 fn group_size_of(group: &QuantizedGroup) -> Option<u64> {
-    match group.group {
+    match group.grid.group {
         Group::Neighbours(size) => Some(size),
         Group::Block([_, columns]) => Some(columns),
         _ => None,

@@ -1,6 +1,7 @@
 //! What a conversion did: as a summary for people, as JSON for scripts, and as a page.
 
 mod html;
+mod quantized;
 mod refusal;
 mod summary;
 
@@ -30,6 +31,8 @@ pub struct Report<'a> {
     pub output: &'a Path,
     /// The options that decide about values, as JSON.
     pub options: Value,
+    /// The `quantization_config` that engines look for in config.json, where weights were quantized.
+    pub config: Option<&'a Value>,
     /// Length of the input in bytes.
     pub bytes_in: u64,
     /// The output, or the shards of it.
@@ -46,6 +49,11 @@ impl TensorReport<'_> {
     /// The name of the type that it had.
     fn type_name(&self) -> String {
         self.layout.as_deref().or(self.stored.as_deref()).map_or_else(|| self.from.to_string(), shorten)
+    }
+
+    /// What it was converted to.
+    fn new_type_name(&self) -> &str {
+        self.quantized.as_ref().map_or(self.to.name(), |quantized| &quantized.scheme)
     }
 
     /// An element by its indices, as text, if there is such an element.
@@ -141,6 +149,9 @@ impl Report<'_> {
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out(),
         });
+        if let Some(config) = self.config {
+            document["quantization_config"] = config.clone();
+        }
         if let Some(time) = &self.time {
             document["seconds"] = json!(time.as_secs_f64());
         }

@@ -2,6 +2,7 @@
 
 use super::{Report, TensorReport};
 use crate::error::{Error, Kind};
+use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
 use crate::select::rule_to_keep;
 use crate::text::{counted, flag_with, shorten};
@@ -12,8 +13,9 @@ const FEW: usize = 8;
 impl Report<'_> {
     /// An error that lists each tensor with values that met one of some conditions; `None` where there is none.
     #[must_use]
-    pub(crate) fn refusal(&self, conditions: &[Condition]) -> Option<Error> {
-        let found: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(conditions)).collect();
+    pub(crate) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
+        let conditions = &fail_on.conditions;
+        let found: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(fail_on)).collect();
         if found.is_empty() {
             return None;
         }
@@ -22,7 +24,7 @@ impl Report<'_> {
             "{} {verb} values that --fail-on refuses: no output was written",
             counted(found.len() as u64, "tensor")
         );
-        let details = found.iter().flat_map(|tensor| lines(tensor, conditions)).collect();
+        let details = found.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
         Some(
             Error::new(what)
                 .in_file(self.input)
@@ -68,7 +70,11 @@ fn count(tensor: &TensorReport, condition: Condition) -> u64 {
 }
 
 /// What of it met each condition, and where first.
-fn lines(tensor: &TensorReport, conditions: &[Condition]) -> Vec<String> {
+fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
+    let conditions = &fail_on.conditions;
+    let figures = tensor.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref());
+    let quantized = figures.into_iter().flat_map(|figures| fail_on.refuses(figures));
+    let quantized = quantized.map(|what| format!("{}: {what}", shorten(&tensor.name)));
     let met =
         Condition::ALL.into_iter().filter(|condition| conditions.contains(condition) && count(tensor, *condition) > 0);
     let line = |condition: Condition| {
@@ -85,5 +91,5 @@ fn lines(tensor: &TensorReport, conditions: &[Condition]) -> Vec<String> {
         });
         format!("{name}{met} of {} {}{}", counted(all, "value"), condition.describe(), first.unwrap_or_default())
     };
-    met.map(line).collect()
+    met.map(line).chain(quantized).collect()
 }

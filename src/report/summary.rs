@@ -77,6 +77,7 @@ impl Report<'_> {
                 }
             }
         }
+        text += &self.unfit();
         if self.time.is_some() || self.is_measured() {
             text += &self.values();
         }
@@ -106,7 +107,9 @@ impl Report<'_> {
             let _ = write!(text, "\n  {} came with the input", specials(&total, |count| count.to_string()));
             text.push_str(&self.inputs());
         }
-        if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
+        if self.is_quantized() {
+            text += &self.quantized_values();
+        } else if total.is_lossless() && values > 0 && self.operator != Operator::BitCast.name() {
             text.push_str(match self.operator == Operator::Dequantize.name() {
                 false => "\n  every value came through unchanged",
                 true if total.input_nan + total.input_infinite == 0 => "\n  every decoded value is finite",
@@ -123,6 +126,9 @@ impl Report<'_> {
 
     /// Why tensors are copied that nobody asked to be left out.
     fn reasons(&self) -> String {
+        if self.is_quantized() {
+            return self.kept_reasons();
+        }
         let of = |why| self.tensors().filter(move |tensor| tensor.kept == Some(why));
         let (already, others) = (of(KeptReason::Already).count(), of(KeptReason::NotFloating).count());
         let mut reasons = Vec::new();
@@ -170,7 +176,7 @@ impl Report<'_> {
         for tensor in self.tensors() {
             let pattern = pattern(&tensor.name);
             let key =
-                (pattern.clone(), tensor.from as usize, tensor.to as usize, tensor.kept, tensor.stored.as_deref());
+                (pattern.clone(), tensor.from as usize, tensor.new_type_name(), tensor.kept, tensor.stored.as_deref());
             let place = *places.entry(key).or_insert_with(|| {
                 groups.push((pattern, Vec::new()));
                 groups.len() - 1
@@ -187,8 +193,9 @@ impl Report<'_> {
             };
             let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
             let to = match first.kept {
-                None => format!("-> {}", first.to),
+                None => format!("-> {}", first.new_type_name()),
                 Some(KeptReason::Already) => "already".to_owned(),
+                Some(reason) if self.is_quantized() => format!("kept: {}", reason.describe()),
                 Some(_) => "kept".to_owned(),
             };
             let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());
@@ -244,8 +251,8 @@ pub(super) fn specials(total: &Counts, number: impl Fn(u64) -> String) -> String
 pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> String {
     let mut names: Vec<&str> = Vec::new();
     for tensor in tensors {
-        if !names.contains(&tensor.to.name()) {
-            names.push(tensor.to.name());
+        if !names.contains(&tensor.new_type_name()) {
+            names.push(tensor.new_type_name());
         }
     }
     names.join(", ")

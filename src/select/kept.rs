@@ -92,11 +92,12 @@ pub(crate) enum KeptReason {
     Shape,
     /// It is fused with a weight that is kept.
     Fused,
+    /// The layout has experts only.
+    NotExpert,
 }
 
 impl KeptReason {
     /// Describes the tensors that a quantization keeps for this reason.
-    #[allow(dead_code, reason = "for the subcommand that quantizes")]
     #[must_use]
     pub(crate) fn describe(self) -> &'static str {
         match self {
@@ -118,6 +119,7 @@ impl KeptReason {
             Self::NoMatrix => "not weight matrices",
             Self::Shape => "of shapes that do not fit the groups",
             Self::Fused => "fused with a kept weight",
+            Self::NotExpert => "not experts",
         }
     }
 }

@@ -150,6 +150,22 @@ fn layer_of(name: &str) -> Option<u64> {
     rest.split('.').next()?.parse().ok()
 }
 
+/// Groups the places of the experts of each layer, which engines load as one module. Sets of one are left out.
+pub(crate) fn expert_sets<'a>(policy: &Policy, names: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    for (at, name) in names.enumerate().filter(|_| !policy.is_diffusion) {
+        let Some((layer, _)) = name.split_once(".experts.") else { continue };
+        let place = *places.entry(layer).or_insert_with(|| {
+            sets.push(Vec::new());
+            sets.len() - 1
+        });
+        sets[place].push(at);
+    }
+    sets.retain(|set| set.len() > 1);
+    sets
+}
+
 /// Groups the places of members by their fused set, in the order of the first member of each. Members of no set are left
 /// out, and so are sets of one.
 pub(crate) fn fused_sets<'a>(policy: &Policy, modules: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {

@@ -95,6 +95,11 @@ impl Manifest {
     /// comes last.
     pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
         let side_files = self.side_files.iter().map(|side| &side.file);
+        // Those that the input does not have.
+        let is_new = |name: &&String| {
+            !self.side_files.iter().any(|side| side.file == **name) && self.index.as_ref() != Some(*name)
+        };
+        let side_files = side_files.chain(self.texts.keys().filter(is_new));
         side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
     }
 
@@ -148,7 +153,7 @@ impl Manifest {
             .chain(shards.map(|shard| &shard.file).filter(|name| !is_plain(name) || !is_shard_name(name)))
             .chain(self.replaced.iter().filter(|name| !is_plain(name) || !is_index(name) && !is_shard_name(name)))
             .chain(side_files.filter(|path| !is_inside(path)))
-            .chain(self.texts.keys().filter(|name| !self.files().any(|file| file == *name)));
+            .chain(self.texts.keys().filter(|path| !is_inside(path)));
         let refuse = |name: &String| Err(Error::new(format!("names '{}', which is not in the folder", shorten(name))));
         stray.next().map_or(Ok(()), refuse)?;
         let mut seen = HashSet::new();

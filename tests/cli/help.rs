@@ -3,7 +3,7 @@
 use crate::common::{Bench, fixture};
 use std::fs;
 
-const SUBCOMMANDS: [&str; 6] = ["cast", "dequantize", "bitcast", "promote", "inspect", "diff"];
+const SUBCOMMANDS: [&str; 7] = ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff"];
 
 /// The help of a command line, in a terminal of 80 columns.
 fn help(line: &str) -> String {
@@ -31,7 +31,9 @@ fn the_program_alone_says_what_it_can_do() {
 
 #[test]
 fn the_short_help_is_one_screen() {
-    for (line, rows) in [("-h", 24), ("cast -h", 40), ("bitcast -h", 36), ("promote -h", 36), ("inspect -h", 24)] {
+    for (line, rows) in
+        [("-h", 24), ("cast -h", 40), ("bitcast -h", 36), ("promote -h", 36), ("quantize -h", 24), ("inspect -h", 24)]
+    {
         let help = help(line);
         assert!(help.lines().count() <= rows, "{line}: {}\n{help}", help.lines().count());
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{line}: {help}");
@@ -97,6 +99,9 @@ fn every_example_of_the_help_works() {
         fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
         bench.add_checkpoint("llama-tiny-bf16", "llama");
         bench.add_checkpoint("llama-fp8", "llama-fp8");
+        if example.starts_with("quantize") {
+            fs::remove_dir_all(bench.path("llama-fp8")).unwrap(); // which it writes
+        }
         if example.starts_with("diff --report") {
             bench.run("cast model.safetensors --to f16 --hash --report r.json -q").expect(0, "", "");
         }

@@ -21,6 +21,7 @@ mod inspect;
 mod opset;
 mod outputs;
 mod promote;
+mod quantize;
 mod quantized;
 mod scripts;
 mod several;

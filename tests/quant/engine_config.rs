@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use std::fs;
-use tcast::quant::{EngineConfig, Group, KeptModules, QuantizedGroup, find};
+use tcast::dtype::Dtype;
+use tcast::quant::{CodeType, EngineConfig, Group, KeptModules, QuantizedGroup, TargetGrid, find};
 
 /// A block that a library has written.
 fn written(name: &str) -> Value {
@@ -11,13 +12,15 @@ fn written(name: &str) -> Value {
 }
 
 fn group(layout: &str, group: Group, bits: u32) -> QuantizedGroup<'static> {
-    let has_exponents = layout.contains("-mx");
+    let codes = match (layout, bits) {
+        ("ct-int8" | "ct-pack", _) => CodeType::Int { bits, symmetric: true },
+        (_, 4) => CodeType::Float(Dtype::Float4E2M1),
+        _ => CodeType::Float(Dtype::Float8E4M3FN),
+    };
+    let scale = layout.contains("-mx").then_some(Dtype::Uint8);
     QuantizedGroup {
         layout: find(layout).unwrap_or_else(|| panic!("{layout}")),
-        group,
-        bits,
-        is_symmetric: true,
-        has_exponents,
+        grid: TargetGrid { codes, group, scale },
         has_input_scale: false,
         modules: vec!["a.q_proj"],
     }
@@ -78,7 +81,7 @@ fn blocks_of_float8_are_those_of_deepseek_and_mean_the_same_to_transformers() {
     }
     wanted["fmt"] = json!("e4m3");
     assert_eq!(block(&fp8, &["lm_head"]), wanted);
-    let exponents = QuantizedGroup { has_exponents: true, ..fp8 };
+    let exponents = QuantizedGroup { grid: TargetGrid { scale: Some(Dtype::Float8E8M0), ..fp8.grid }, ..fp8 };
     assert_eq!(block(&exponents, &[])["scale_fmt"], "ue8m0");
     assert_eq!(block(&group("hf-fp8", Group::Block([1, 32]), 8), &["lm_head"]), written("mxfp8"));
 }

@@ -43,6 +43,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         file: &args.file,
         selection,
         allow_unmatched: args.selection.allow_unmatched,
+        config: None,
         report: None,
     })
 }

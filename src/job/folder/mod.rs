@@ -44,7 +44,7 @@ impl<'a> FolderOutput<'a> {
     /// When there is something in it, it is the input's own or lies in that, or a file of the input cannot be read.
     pub(super) fn new(
         job: &Job,
-        &Route { input: JobInput { source, decoding, .. }, output: ref path, .. }: &Route<'a, '_>,
+        &Route { input: JobInput { source, recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
         (plans, spread): (Vec<Plan<'a>>, Spread),
         files: &mut Files,
         observer: &dyn Observer,
@@ -72,9 +72,9 @@ impl<'a> FolderOutput<'a> {
             names.into_iter().zip(&plans).map(|(file, plan)| ManifestShard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let changed = match decoding {
-            Some(decoding) => {
-                decoding.side_files.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect()
+        let changed = match recoding {
+            Some(recoding) => {
+                recoding.side_files.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect()
             }
             None => config_of(source, &plans)?.map(|text| (CONFIG.to_owned(), Some(text))).into_iter().collect(),
         };

@@ -12,7 +12,7 @@ use crate::job::observer::{Notice, Observer, ShardProgress};
 use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
-use crate::plan::{Plan, source_form};
+use crate::plan::{Plan, Step, source_form};
 use crate::progress::Silent;
 use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
@@ -109,15 +109,16 @@ impl<'a> FolderOutput<'a> {
 /// A tensor that is not in a folder as it would be written there, in words.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
-    for planned in plans.iter().flat_map(|plan| &plan.steps) {
-        let name = shorten(planned.name());
-        let Some(tensor) = found.remove(planned.name()) else { return Some(format!("tensor '{name}' is missing")) };
+    for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::new_tensors) {
+        let tensor = found.remove(name);
+        let name = shorten(name);
+        let Some(tensor) = tensor else { return Some(format!("tensor '{name}' is missing")) };
         let is = source_form(tensor, None).map_or("opaque", |form| form.dtype().name());
-        let wanted = planned.dtypes().1.name();
+        let wanted = dtype.name();
         if is != wanted {
             return Some(format!("tensor '{name}' is {is} there, and would be {wanted}"));
         }
-        if tensor.shape != planned.shape() {
+        if tensor.shape != shape {
             return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));
         }
     }

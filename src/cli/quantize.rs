@@ -1,0 +1,185 @@
+//! The arguments of `tcast quantize`.
+
+use super::{FileArgs, RoundingArg, Size};
+use crate::job::{Defect, Partition, SchemeRule};
+use crate::quant::{SCHEMES, Scheme};
+use crate::select::{Pattern, Rename};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::path::PathBuf;
+
+/// The arguments of `tcast quantize`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Args, Debug)]
+#[command(
+    mut_arg("from", |from| from.hide(true)), // weights are floats
+    mut_arg("force", |force| force.hide_short_help(true)),
+    long_about = "Quantize the weights of a model: write codes and scales, and a config.json that engines load.
+
+tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
+heads, norms, biases, routers, multi-token prediction and vision towers are copied, and so are weights whose shape does \
+not fit. The bytes are those that the library of the layout writes. No calibration and no GPU is needed; memory stays \
+flat, whatever the size of the model.",
+    override_usage = "tcast quantize [OPTIONS] --scheme <SCHEME> <MODEL>
+       tcast quantize --finish <OUT>",
+    after_help = "Example: tcast quantize llama --scheme fp8
+--help has all flags, the schemes, and more examples.",
+    after_long_help = examples()
+)]
+pub struct QuantizeArgs {
+    /// What is quantized.
+    #[arg(
+        required_unless_present = "finish",
+        value_name = "MODEL",
+        help = "A .safetensors file, or a folder of shards",
+        long_help = "A .safetensors file, or a folder of shards with or without an index, of float32, bfloat16 or \
+                     float16 weights; config.json beside them says what the model is."
+    )]
+    pub model: Option<PathBuf>,
+
+    /// Codes and groups: fp8, fp8-block, int8, int4, nvfp4, mxfp4
+    #[arg(
+        long,
+        value_name = "SCHEME",
+        required_unless_present = "finish",
+        value_parser = scheme_parser(),
+        hide_possible_values = true,
+        ignore_case = true
+    )]
+    pub scheme: Option<&'static Scheme>,
+
+    /// Whose format: compressed-tensors, huggingface, modelopt, comfyui
+    #[arg(long, value_name = "LAYOUT", value_parser = layout_parser(), hide_possible_values = true, ignore_case = true)]
+    pub layout: Option<String>,
+
+    /// Values that share a scale in int4, int4-asym and int8a16 [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(8..=65536), hide_short_help = true)]
+    pub group_size: Option<u64>,
+
+    /// How scales and codes are rounded
+    #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
+    pub arithmetic: RoundingArg,
+
+    /// Quantize weights too whose last blocks are partial
+    ///
+    /// transformers and `SGLang` do not load such weights.
+    #[arg(long, hide_short_help = true)]
+    pub partial_blocks: bool,
+
+    /// Quantize activations to 4 bits as well: not without --input-global-scale
+    #[arg(long, hide_short_help = true)]
+    pub activations: bool,
+
+    /// Quantize only weights whose name matches; repeatable
+    #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
+    pub include: Vec<Pattern>,
+
+    /// Do not quantize weights whose name matches; repeatable
+    #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
+    pub exclude: Vec<Pattern>,
+
+    /// Another scheme, or keep, for some weights; repeatable
+    ///
+    /// The first match wins, before --scheme and before what is copied by default.
+    #[arg(long, value_name = "GLOB=SCHEME", help_heading = "Which weights")]
+    pub rule: Vec<SchemeRule>,
+
+    /// A pattern that matches no tensor is no error
+    #[arg(long, help_heading = "Which weights", hide_short_help = true)]
+    pub allow_unmatched: bool,
+
+    /// Another name for a tensor in the output; repeatable
+    #[arg(long, value_name = "OLD=NEW", help_heading = "Which weights", hide_short_help = true)]
+    pub rename: Vec<Rename>,
+
+    /// Fail, and write nothing, if this becomes of a weight; repeatable
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Reports", hide_short_help = true)]
+    pub fail_on: Vec<Defect>,
+
+    /// Fail, and write nothing, if a weight has a lower ratio of signal to noise, in decibels
+    #[arg(long, value_name = "DB", help_heading = "Reports", hide_short_help = true)]
+    pub min_sqnr: Option<f64>,
+
+    /// Write the report to a file: .html or .json
+    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    pub report: Option<PathBuf>,
+
+    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
+    #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
+    pub hash: bool,
+
+    /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
+    #[arg(long, value_name = "SIZE", help_heading = SHARDS, hide_short_help = true)]
+    pub max_shard_size: Option<Size>,
+
+    /// Continue an interrupted run: finished shards are kept, if input and options are the same
+    #[arg(long, conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
+    pub resume: bool,
+
+    /// Do the I-th of N parts, beside others that may run at once, also on other machines
+    #[arg(long, value_name = "I/N", conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
+    pub part: Option<Partition>,
+
+    /// Complete the folder that all parts were written into
+    #[arg(long, value_name = "OUT", help_heading = SHARDS, hide_short_help = true, conflicts_with_all = ["model",
+          "scheme", "layout", "part", "resume", "max_shard_size", "output", "force", "skip_existing", "dry_run",
+          "report", "hash", "fail_on", "min_sqnr"])]
+    pub finish: Option<PathBuf>,
+
+    /// Where the result goes.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
+
+const SHARDS: &str = "Folders of shards";
+
+fn scheme_parser() -> impl TypedValueParser<Value = &'static Scheme> {
+    let value = |scheme: &Scheme| PossibleValue::new(scheme.name).aliases(scheme.aliases.to_vec()).help(scheme.summary);
+    PossibleValuesParser::new(SCHEMES.iter().map(value))
+        .map(|name| Scheme::find(&name).expect("it is a possible value"))
+}
+
+fn layout_parser() -> PossibleValuesParser {
+    PossibleValuesParser::new(layouts())
+}
+
+/// The names of all layouts, in the order of the schemes.
+fn layouts() -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for layout in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
+        if !names.contains(&layout.name) {
+            names.push(layout.name);
+        }
+    }
+    names
+}
+
+/// The schemes with their layouts, and examples.
+fn examples() -> String {
+    let scheme = |scheme: &Scheme| {
+        let aliases = match scheme.aliases {
+            [] => String::new(),
+            aliases => format!(" ({})", aliases.join(", ")),
+        };
+        let layouts: Vec<&str> = scheme.layouts.iter().map(|layout| layout.name).collect();
+        format!("  {}{aliases}: {}\n      {}\n", scheme.name, scheme.summary, layouts.join(", "))
+    };
+    let schemes: String = SCHEMES.iter().map(scheme).collect();
+    format!("Schemes, and the layouts that store them, the default first:\n{schemes}\n{EXAMPLES}")
+}
+
+const EXAMPLES: &str = "Examples:
+  tcast quantize llama --scheme fp8
+      writes llama-fp8/, which vLLM, SGLang and transformers load
+  tcast quantize llama --scheme nvfp4 --layout modelopt -o llama-nvfp4
+      4 bits for TensorRT-LLM; vLLM and SGLang load it too
+  tcast quantize llama --scheme fp8-block
+      as DeepSeek publishes its models
+  tcast quantize llama --scheme int4 --rule '*.down_proj.*=int8a16' -o w4a16
+      more bits for some weights
+  tcast quantize llama --scheme fp8 --dry-run
+      shows each weight, what it becomes, and what is copied
+
+Exit codes:
+  0 done, 1 failed or refused, 2 wrong usage, 3 a weight that --fail-on or
+  --min-sqnr forbids, 4 the output exists, 130 interrupted.";

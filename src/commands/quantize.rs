@@ -1,0 +1,149 @@
+//! `tcast quantize`: decides which weights are quantized, then as every conversion.
+
+use super::convert::{job, options, write};
+use super::observer::Console;
+use super::results::Task;
+use super::{check_matched, finish};
+use crate::cli::{QuantizeArgs, RoundingArg};
+use crate::container::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::job::{self, FailOn, Job, JobInput, Measures, QuantizeRequest, Quantizing, SchemeRule, layout_of};
+use crate::operator::Operator;
+use crate::quant::{Arithmetic, EncodeOptions, Scheme};
+use crate::read::LogicalCheckpoint;
+use crate::select::Selection;
+use crate::text::{counted, quoted};
+use clap::ValueEnum;
+use serde_json::json;
+use std::slice;
+use std::time::Instant;
+
+pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
+    let start = Instant::now();
+    if let Some(folder) = &args.finish {
+        return finish::run(folder, &args.file);
+    }
+    let scheme = args.scheme.expect("clap requires a scheme");
+    check(args, scheme)?;
+    let inputs = args.model.as_slice();
+    let console = Console { is_quiet: args.file.quiet };
+    let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
+    let source = opened.first().expect("clap requires a model");
+    check_is_plain(source, scheme)?;
+    let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    check_patterns(args, &selection, source)?;
+    let request = QuantizeRequest {
+        scheme,
+        layout: args.layout.as_deref(),
+        group_size: args.group_size,
+        options: EncodeOptions {
+            arithmetic: match args.arithmetic {
+                RoundingArg::Library => Arithmetic::Library,
+                RoundingArg::Exact => Arithmetic::Exact,
+            },
+            ..EncodeOptions::default()
+        },
+        selection: &selection,
+        rules: &args.rule,
+        with_partial_blocks: args.partial_blocks,
+    };
+    let quantizing = Quantizing::new(source, &request)?;
+    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    let defects: Vec<_> = args.fail_on.iter().map(|defect| name(defect.to_possible_value())).collect();
+    let more = json!({
+        "scheme": scheme.name,
+        "layout": layout_of(scheme, args.layout.as_deref())?.name,
+        "group_size": args.group_size,
+        "arithmetic": name(args.arithmetic.to_possible_value()),
+        "partial_blocks": args.partial_blocks,
+        "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
+        "fail_on": defects,
+        "min_sqnr": args.min_sqnr,
+        "max_shard_size": args.max_shard_size.map(|size| size.0),
+    });
+    let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
+    let job = Job {
+        label: Some(scheme.name),
+        max_shard_size: args.max_shard_size.map(|size| size.0),
+        partition: args.part,
+        resume: args.resume,
+        fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
+        measures: Measures { accuracy: false, hash: args.hash },
+        ..job(Operator::Quantize, None, &args.file, options(None, &args.file, &chosen, more))
+    };
+    let task = Task {
+        job,
+        inputs,
+        file: &args.file,
+        // What is no weight is copied.
+        selection: Selection { renames: args.rename.clone(), ..Selection::default() },
+        allow_unmatched: args.allow_unmatched,
+        report: args.report.as_deref(),
+        config: quantizing.config.block.as_ref(),
+    };
+    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&quantizing.recoding) };
+    write(&task, slice::from_ref(&input), start)
+}
+
+fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
+    if args.file.from.is_some() {
+        let error = Error::usage("--from has no effect: weights are float32, bfloat16 or float16");
+        return Err(error.remedy("leave --from out"));
+    }
+    if args.hash && !args.file.json && args.report.is_none() {
+        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
+    }
+    if args.activations {
+        let error = Error::usage(
+            "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \
+             and no weight holds it",
+        );
+        return Err(error.remedy("leave --activations out: the weights have 4 bits, and activations stay as they are"));
+    }
+    let schemes = || args.rule.iter().filter_map(SchemeRule::scheme).chain([scheme]);
+    if args.group_size.is_some() && !schemes().any(|scheme| scheme.has_group_size) {
+        let error = Error::usage(format!("--group-size has no effect: the groups of {} have one size", scheme.name));
+        return Err(error.remedy("leave --group-size out"));
+    }
+    for scheme in schemes() {
+        let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+        layout_of(scheme, Some(layout)).map_err(|error| {
+            let known: Vec<String> = scheme.layouts.iter().map(|layout| format!("--layout {}", layout.name)).collect();
+            error.remedy(format!("choose {}", known.join(" or ")))
+        })?;
+    }
+    Ok(())
+}
+
+/// Refuses a model that is quantized already.
+fn check_is_plain(source: &Checkpoint, scheme: &Scheme) -> Result<()> {
+    let model = LogicalCheckpoint::open(source)?;
+    let Some(first) = model.found.weights.first() else { return Ok(()) };
+    let weights = counted(model.found.weights.len() as u64, "weight");
+    let message = format!("is quantized already: {weights}, layout {}", first.layout.name);
+    let plain = source.path.with_file_name(format!(
+        "{}-bfloat16",
+        source.path.file_name().unwrap_or_default().to_string_lossy().trim_end_matches(".safetensors")
+    ));
+    let remedy = format!(
+        "decode it first: tcast dequantize {} -o {}, then tcast quantize {} --scheme {}",
+        quoted(&source.path),
+        quoted(&plain),
+        quoted(&plain),
+        scheme.name
+    );
+    Err(Error::new(message).in_file(&source.path).remedy(remedy))
+}
+
+/// Refuses patterns that match nothing.
+fn check_patterns(args: &QuantizeArgs, selection: &Selection, source: &Checkpoint) -> Result<()> {
+    let names = Quantizing::names(source)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    check_matched(selection, &names, args.allow_unmatched, args.file.quiet)
+        .map_err(|error| error.in_file(&source.path))?;
+    if let Some(rule) = args.rule.iter().find(|rule| !args.allow_unmatched && !rule.matches_one(&names)) {
+        let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(&source.path);
+        return Err(error.remedy("correct it, or add --allow-unmatched"));
+    }
+    Ok(())
+}

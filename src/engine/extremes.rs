@@ -1,0 +1,69 @@
+//! The first pass over weights whose scale depends on the largest magnitude of whole tensors.
+
+use super::pieces::PIECE;
+use crate::error::Result;
+use crate::plan::{Operation, Plan, SharedExtremes};
+use crate::progress::Progress;
+use crate::quant::Extremes;
+use crate::threads::in_order;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+/// Some rows of a member of a set.
+struct Piece {
+    set: usize,
+    member: usize,
+    rows: Range<u64>,
+}
+
+/// Finds the largest magnitudes that steps of a plan need and that no earlier plan has found. What is read counts half: it
+/// is read once more.
+///
+/// # Errors
+/// When a tensor cannot be read, or an element of one is infinite or NaN: the first of them, whatever the number of threads.
+pub(super) fn find(plan: &Plan, threads: u64, progress: &dyn Progress) -> Result<()> {
+    let mut sets: Vec<&Arc<SharedExtremes>> = Vec::new();
+    for step in &plan.steps {
+        let Operation::Encode(weight) = &step.how else { continue };
+        if let Some(set) = weight.extremes.as_ref().filter(|set| set.get().is_none()) {
+            // Weights of a set may be far apart, but there are few sets in between.
+            if !sets.iter().rev().any(|known| Arc::ptr_eq(known, set)) {
+                sets.push(set);
+            }
+        }
+    }
+    let pieces = sets.iter().enumerate().flat_map(|(set, extremes)| {
+        extremes.members.iter().enumerate().flat_map(move |(member, weight)| {
+            let (all, count) = (weight.encoder.rows(), (PIECE / weight.encoder.row_bytes().max(1)).max(1));
+            let rows = (0..all).step_by(count as usize).map(move |start| start..all.min(start + count));
+            rows.map(move |rows| Piece { set, member, rows })
+        })
+    });
+    let work = |(): &mut (), Piece { set, member, rows }: Piece| {
+        let weight = &sets[set].members[member];
+        let columns = weight.encoder.shape().last().copied().unwrap_or(1);
+        let first = rows.start * columns;
+        let bytes = weight.read(rows)?;
+        let found = Extremes::of(weight.dtype(), bytes, first);
+        progress.advance(bytes.len() as u64 / 2);
+        match found.first_special {
+            Some(element) => Err(weight.special(element)),
+            None => Ok((set, found)),
+        }
+    };
+    let mut found = vec![Extremes::default(); sets.len()];
+    in_order(
+        threads,
+        pieces,
+        || (),
+        work,
+        |(set, next)| {
+            found[set].merge(&next);
+            ControlFlow::Continue(())
+        },
+    )?;
+    for (set, found) in sets.into_iter().zip(found) {
+        set.set(found);
+    }
+    Ok(())
+}

@@ -1,0 +1,446 @@
+//! What becomes of the weights of an input, for jobs that quantize.
+
+use super::decoding::Recoding;
+use crate::container::Form;
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, read_side_file};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::output::directory_of;
+use crate::plan::{PlainWeight, TensorIndex, Weights, source_form};
+use crate::quant::{
+    EncodeOptions, Encoder, EngineConfig, Group, KeptModules, QuantizedGroup, Scheme, SchemeLayout, TargetGrid,
+};
+use crate::select::experts::{Model, bank_of, experts, is_of_gpt_oss};
+use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
+use crate::select::{KeptReason, Pattern, Selection};
+use crate::text::{counted, shorten};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// `GLOB=SCHEME`, or `GLOB=keep` with no scheme: what becomes of some weights.
+#[derive(Clone, Debug)]
+pub struct SchemeRule {
+    pattern: Pattern,
+    scheme: Option<&'static Scheme>,
+}
+
+impl std::str::FromStr for SchemeRule {
+    type Err = Error;
+
+    /// # Errors
+    /// What is wrong with the rule.
+    fn from_str(text: &str) -> Result<Self> {
+        let (pattern, scheme) =
+            text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=SCHEME or GLOB=keep"))?;
+        let scheme = match scheme {
+            "keep" => None,
+            name => {
+                Some(Scheme::find(name).ok_or_else(|| Error::new(format!("there is no scheme '{}'", shorten(name))))?)
+            }
+        };
+        Ok(Self { pattern: pattern.parse()?, scheme })
+    }
+}
+
+impl std::fmt::Display for SchemeRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}={}", self.pattern, self.scheme.map_or("keep", |scheme| scheme.name))
+    }
+}
+
+impl SchemeRule {
+    /// The scheme of the weights that it names; `None` where it keeps them.
+    #[must_use]
+    pub fn scheme(&self) -> Option<&'static Scheme> {
+        self.scheme
+    }
+
+    /// Whether it names one of some tensors.
+    pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
+        names.iter().any(|name| self.pattern.matches(name.as_ref()))
+    }
+}
+
+/// What is asked for.
+pub(crate) struct QuantizeRequest<'a> {
+    /// The scheme of weights that no rule names.
+    pub scheme: &'static Scheme,
+    /// The layout of all; `None` is the default of the scheme.
+    pub layout: Option<&'a str>,
+    pub group_size: Option<u64>,
+    pub options: EncodeOptions,
+    /// Which weights.
+    pub selection: &'a Selection,
+    pub rules: &'a [SchemeRule],
+    /// Whether blocks may be partial at the edges.
+    pub with_partial_blocks: bool,
+}
+
+/// What a job needs to quantize weights, and what engines need to know.
+pub(crate) struct Quantizing {
+    pub(crate) recoding: Recoding,
+    pub(crate) config: EngineConfig,
+}
+
+/// A weight that can be quantized, and whether it is.
+struct Candidate {
+    place: TensorIndex,
+    name: String,
+    first_row: u64,
+    shape: Vec<u64>,
+    dtype: Dtype,
+    /// How it is stored, or why it is kept.
+    stored: Result<Stored, KeptReason>,
+    /// Whether a rule names it.
+    is_named: bool,
+}
+
+/// How a weight is to be stored.
+#[derive(Clone)]
+struct Stored {
+    scheme: &'static Scheme,
+    layout: &'static SchemeLayout,
+    grid: TargetGrid,
+    encoder: Option<Arc<Encoder>>,
+}
+
+impl Quantizing {
+    /// The names that patterns can match: those of all tensors, and those of the experts in banks.
+    ///
+    /// # Errors
+    /// When the config cannot be read.
+    pub(crate) fn names(source: &Checkpoint) -> Result<Vec<String>> {
+        let model = Model::read(config_beside(source)?.as_deref());
+        let mut names: Vec<String> = Vec::new();
+        for (shard, tensor) in source.tensors() {
+            let name = shard.name_of(tensor);
+            names.push(name.to_owned());
+            if let Some(Ok(bank)) = experts(&model, name, &tensor.shape) {
+                names.extend(bank.into_iter().map(|expert| expert.name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Decides which weights are quantized, and how.
+    ///
+    /// # Errors
+    /// When there are none, a layout lacks a scheme, nothing proves how a bank of experts lies, modules that engines fuse
+    /// would differ, or the config cannot be read or cannot say what is quantized.
+    pub(crate) fn new(source: &Checkpoint, request: &QuantizeRequest) -> Result<Self> {
+        let in_file = |error: Error| error.in_file(&source.path);
+        let folder = source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path));
+        let text = config_beside(source)?;
+        let model = Model::read(text.as_deref());
+        let layout = layout_of(request.scheme, request.layout)?;
+        let policy = Policy { layers: model.layers, is_diffusion: layout.name == "comfyui" };
+        let planner = Planner { request, policy, model: &model, layout: layout.name };
+        let mut plan = planner.candidates(source).map_err(in_file)?;
+        planner.fit(&mut plan.weights).map_err(in_file)?;
+        planner.check_fused(&mut plan.weights).map_err(in_file)?;
+        if !plan.weights.iter().any(|weight| weight.stored.is_ok()) {
+            return Err(in_file(nothing_to_quantize(&plan)));
+        }
+        let config = planner.config(&plan).map_err(in_file)?;
+        let mut side_files = Vec::new();
+        if let Some(text) = &text {
+            let text = config.write_into(text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
+            side_files.push((CONFIG, Some(text)));
+        }
+        if let Some(older) = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some()) {
+            let text = serde_json::to_string_pretty(older).expect("a JSON value is always text");
+            side_files.push((HF_QUANT_CONFIG, Some(text + "\n")));
+        }
+        let weights = planner.weights(plan);
+        Ok(Self { recoding: Recoding { weights, side_files, left_out: Vec::new() }, config })
+    }
+}
+
+/// The text of the config.json of a folder, or beside a file.
+fn config_beside(source: &Checkpoint) -> Result<Option<String>> {
+    read_side_file(source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path)), CONFIG)
+}
+
+/// How a layout stores a scheme.
+///
+/// # Errors
+/// When it lacks the scheme.
+pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
+    scheme.in_layout(name).ok_or_else(|| {
+        let known: Vec<&str> = scheme.layouts.iter().map(|layout| layout.name).collect();
+        let name = name.unwrap_or_default();
+        let message = format!("the layout {} has no scheme {}, which is stored as ", shorten(name), scheme.name);
+        Error::usage(message + &known.join(", "))
+    })
+}
+
+/// All tensors of a checkpoint.
+struct Candidates {
+    weights: Vec<Candidate>,
+    /// Tensors that are no weights of modules.
+    others: Vec<(TensorIndex, KeptReason)>,
+}
+
+struct Planner<'a> {
+    request: &'a QuantizeRequest<'a>,
+    policy: Policy,
+    model: &'a Model,
+    /// The layout of all weights.
+    layout: &'static str,
+}
+
+impl Planner<'_> {
+    /// Decides by names, types and ranks.
+    fn candidates(&self, source: &Checkpoint) -> Result<Candidates> {
+        let mut found = Candidates { weights: Vec::new(), others: Vec::new() };
+        for (input, shard) in source.shards.iter().enumerate() {
+            for (at, tensor) in shard.contents.tensors.iter().enumerate() {
+                let (place, name) = ((input, at), shard.name_of(tensor));
+                let dtype = source_form(tensor, None).ok().map(Form::dtype);
+                let float = dtype.filter(|dtype| matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16));
+                let Some(dtype) = float else {
+                    found.others.push((place, KeptReason::NotFloating));
+                    continue;
+                };
+                let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
+                let bank = experts(self.model, name, &tensor.shape);
+                let expert = match &bank {
+                    Some(Ok(bank)) => bank.first().map(|expert| expert.name.as_str()),
+                    _ => None,
+                };
+                let names: Vec<&str> = std::iter::once(name).chain(expert).collect();
+                let (asked, is_named) = self.asked(&names).map_err(in_place)?;
+                let reason = self.policy.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
+                let stored = match (asked, reason) {
+                    (Ok(_), Some(reason)) if !is_named => Err(reason),
+                    (asked, _) => asked,
+                };
+                let one = |name: &str, first_row, shape: &[u64]| Candidate {
+                    place,
+                    name: name.to_owned(),
+                    first_row,
+                    shape: shape.to_vec(),
+                    dtype,
+                    stored: stored.clone(),
+                    is_named,
+                };
+                let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
+                if self.layout == "gpt-oss" {
+                    if is_of_gpt_oss(self.model, name, &tensor.shape) {
+                        found.weights.push(one(name, 0, &tensor.shape));
+                    } else if is_matrix {
+                        found
+                            .weights
+                            .push(Candidate { stored: Err(KeptReason::NotExpert), ..one(name, 0, &tensor.shape) });
+                    } else {
+                        found.others.push((place, reason.unwrap_or(KeptReason::NoMatrix)));
+                    }
+                } else if let Some(bank) = bank {
+                    match (bank, &stored) {
+                        // A bank that stays is not cut.
+                        (_, Err(_)) => found.weights.push(one(name, 0, &tensor.shape)),
+                        (Err(error), Ok(_)) => return Err(in_place(error)),
+                        (Ok(_), Ok(_)) if self.policy.is_diffusion => {
+                            return Err(in_place(Error::new("is a bank of experts, which the layout cannot store")));
+                        }
+                        (Ok(bank), Ok(_)) => found
+                            .weights
+                            .extend(bank.iter().map(|expert| one(&expert.name, expert.first_row, &expert.shape))),
+                    }
+                } else if is_matrix {
+                    found.weights.push(one(name, 0, &tensor.shape));
+                } else if is_named && stored.is_ok() {
+                    return Err(in_place(Error::new(format!(
+                        "a rule quantizes it, and its shape {:?} is not that of a weight matrix",
+                        tensor.shape
+                    ))));
+                } else {
+                    found.others.push((place, reason.unwrap_or(KeptReason::NoMatrix)));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What the options say of a weight, and whether they name it. A bank of experts has the name of an expert besides.
+    fn asked(&self, names: &[&str]) -> Result<(Result<Stored, KeptReason>, bool)> {
+        let is_one =
+            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
+        let Selection { include, exclude, .. } = self.request.selection;
+        if !include.is_empty() && !is_one(include) || is_one(exclude) {
+            return Ok((Err(KeptReason::LeftOut), true));
+        }
+        let rule = self.request.rules.iter().find(|rule| rule.matches_one(names));
+        let scheme = match rule {
+            Some(SchemeRule { scheme: None, .. }) => return Ok((Err(KeptReason::LeftOut), true)),
+            Some(SchemeRule { scheme: Some(scheme), .. }) => *scheme,
+            None => self.request.scheme,
+        };
+        let layout = layout_of(scheme, Some(self.layout))?;
+        let mut grid = layout.grid;
+        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size) {
+            grid.group = Group::Neighbours(size);
+        }
+        Ok((Ok(Stored { scheme, layout, grid, encoder: None }), rule.is_some()))
+    }
+
+    /// Makes the encoders; a weight whose shape does not fit is kept.
+    fn fit(&self, weights: &mut [Candidate]) -> Result<()> {
+        type Key<'k> = (&'static str, &'k [u64], Dtype);
+        let mut known: HashMap<Key, Result<Arc<Encoder>, String>> = HashMap::new();
+        for Candidate { name, shape, dtype, stored, is_named, .. } in weights {
+            let Ok(found) = stored else { continue };
+            let made = known.entry((found.scheme.name, shape, *dtype)).or_insert_with(|| {
+                if let (Group::Block(block), false) = (found.grid.group, self.request.with_partial_blocks)
+                    && let [.., rows, columns] = shape[..]
+                    && !(rows.is_multiple_of(block[0]) && columns.is_multiple_of(block[1]))
+                {
+                    return Err(format!("its shape {shape:?} is not a multiple of {block:?}"));
+                }
+                let encoder = Encoder::new(found.layout.layout(), &found.grid, shape, *dtype, self.request.options);
+                encoder.map(Arc::new).map_err(|unfit| unfit.to_string())
+            });
+            match made {
+                Ok(encoder) => found.encoder = Some(Arc::clone(encoder)),
+                Err(why) if *is_named => {
+                    let message = format!("a rule quantizes it to {}, and {why}", found.scheme.name);
+                    return Err(Error::new(message).in_tensor(name));
+                }
+                Err(_) => *stored = Err(KeptReason::Shape),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has modules that engines fuse become the same, or stay.
+    fn check_fused(&self, weights: &mut [Candidate]) -> Result<()> {
+        let names: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
+        let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
+        let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
+        for set in fused_sets(&self.policy, modules).into_iter().chain(experts) {
+            let scheme = |at: usize| weights[at].stored.as_ref().ok().map(|stored| stored.scheme.name);
+            let first = scheme(set[0]);
+            if set.iter().all(|at| scheme(*at) == first) {
+                continue;
+            }
+            let is_wish = |at: &usize| weights[*at].is_named;
+            if set.iter().any(is_wish) {
+                const FEW: usize = 3;
+                let names: Vec<String> = set.iter().take(FEW).map(|at| shorten(&weights[*at].name)).collect();
+                let more = if set.len() > FEW { format!(" and {} more", set.len() - FEW) } else { String::new() };
+                let message = format!(
+                    "engines fuse {}{more}: they can only be quantized to the same scheme, or kept, together",
+                    names.join(", ")
+                );
+                return Err(Error::new(message));
+            }
+            for at in set {
+                if weights[at].stored.is_ok() {
+                    weights[at].stored = Err(KeptReason::Fused);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What engines need to know.
+    fn config(&self, plan: &Candidates) -> Result<EngineConfig> {
+        let mut groups: Vec<QuantizedGroup> = Vec::new();
+        let mut kept = KeptModules::default();
+        for weight in &plan.weights {
+            match &weight.stored {
+                Ok(stored) => {
+                    let module = module_of(&weight.name).unwrap_or(&weight.name);
+                    let layout = stored.layout.layout();
+                    let same = |group: &&mut QuantizedGroup| group.layout == layout && group.grid == stored.grid;
+                    match groups.iter_mut().find(same) {
+                        Some(group) => group.modules.push(module),
+                        None => groups.push(QuantizedGroup {
+                            layout,
+                            grid: stored.grid,
+                            has_input_scale: false,
+                            modules: vec![module],
+                        }),
+                    }
+                }
+                Err(_) if weight.shape.len() > 2 => kept.banks.extend(bank_of(&weight.name).map(|(bank, _)| bank)),
+                Err(_) => kept.modules.extend(module_of(&weight.name)),
+            }
+        }
+        let is_head = |module: &&&str| module.ends_with("lm_head");
+        if self.model.has_tied_head && !kept.modules.iter().any(|module| is_head(&module)) {
+            kept.modules.push("lm_head");
+        }
+        EngineConfig::new(&groups, &kept)
+    }
+
+    /// What the plan needs.
+    fn weights(&self, found: Candidates) -> Weights {
+        let mut weights = Weights::default();
+        for (place, reason) in found.others {
+            weights.keep(place, reason);
+        }
+        let mut by_place: Vec<(TensorIndex, Vec<PlainWeight>)> = Vec::new();
+        let mut places: Vec<Option<(usize, usize)>> = Vec::new();
+        for weight in &found.weights {
+            match &weight.stored {
+                Err(reason) => {
+                    weights.keep(weight.place, *reason);
+                    places.push(None);
+                }
+                Ok(Stored { scheme, encoder, .. }) => {
+                    let encoder = encoder.clone().expect("weights that do not fit are kept");
+                    let plain = PlainWeight {
+                        name: weight.name.clone(),
+                        first_row: weight.first_row,
+                        encoder,
+                        scheme,
+                        shared: None,
+                    };
+                    match by_place.last_mut().filter(|(place, _)| *place == weight.place) {
+                        Some((_, weights)) => weights.push(plain),
+                        None => by_place.push((weight.place, vec![plain])),
+                    }
+                    let at = by_place.len() - 1;
+                    places.push(Some((at, by_place[at].1.len() - 1)));
+                }
+            }
+        }
+        let modules: Vec<&str> =
+            found.weights.iter().map(|weight| module_of(&weight.name).unwrap_or_default()).collect();
+        let mut sets = fused_sets(&self.policy, modules.into_iter());
+        let mut is_in_set = vec![false; places.len()];
+        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
+        sets.extend((0..places.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
+        for set in sets {
+            let members: Vec<(usize, usize)> = set.iter().filter_map(|at| places[*at]).collect();
+            let Some(&(at, number)) = members.first() else { continue };
+            if !by_place[at].1[number].encoder.needs_extremes() {
+                continue;
+            }
+            let member = |&(at, number): &(usize, usize)| (by_place[at].0, by_place[at].1[number].clone());
+            let shared = weights.share(members.iter().map(member).collect());
+            for (at, number) in members {
+                by_place[at].1[number].shared = Some(shared);
+            }
+        }
+        for (place, plain) in by_place {
+            weights.quantize(place, plain);
+        }
+        weights
+    }
+}
+
+/// An error that says why all weights are kept.
+fn nothing_to_quantize(plan: &Candidates) -> Error {
+    let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
+    let mut counts: Vec<(KeptReason, u64)> = Vec::new();
+    for reason in reasons.chain(plan.others.iter().map(|(_, reason)| *reason)) {
+        match counts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((reason, 1)),
+        }
+    }
+    let details = counts.iter().map(|(reason, count)| format!("{}: {}", counted(*count, "tensor"), reason.describe()));
+    Error::new("no weight would be quantized").with_details(details.collect())
+}

@@ -1,0 +1,39 @@
+//! What it costs a weight to be quantized.
+
+use crate::quant::{EncodeTally, Encoder};
+use serde::{Deserialize, Serialize};
+
+/// How far the codes and scales of a weight are from its values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QuantizedAccuracy {
+    /// Bits of codes, scales and everything else that is stored, for each value.
+    pub bits_per_weight: f64,
+    /// Whether every value is its code times its scale.
+    pub is_exact: bool,
+    /// The ratio of signal to noise in decibels; `None` where there is no noise.
+    pub sqnr_db: Option<f64>,
+    /// The largest difference of a value and what stands for it.
+    pub max_abs_error: f64,
+    /// The first element that has it, counted in row-major order; `None` where there is no noise.
+    pub max_abs_error_at: Option<u64>,
+    /// Values beyond the largest code of their group.
+    pub clipped: u64,
+    /// Groups whose scale is too small for its type.
+    pub underflowed_groups: u64,
+}
+
+impl QuantizedAccuracy {
+    /// What was counted when all of a weight was encoded.
+    #[must_use]
+    pub(crate) fn new(encoder: &Encoder, tally: &EncodeTally) -> Self {
+        Self {
+            bits_per_weight: encoder.bits_per_value(),
+            is_exact: tally.is_exact(),
+            sqnr_db: tally.sqnr_db().filter(|decibels| decibels.is_finite()),
+            max_abs_error: tally.max_error,
+            max_abs_error_at: tally.max_error_at.filter(|_| tally.max_error > 0.0),
+            clipped: tally.clipped,
+            underflowed_groups: tally.underflowed_groups,
+        }
+    }
+}

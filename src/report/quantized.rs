@@ -1,0 +1,76 @@
+//! What became of weights that were quantized, in words.
+
+use super::{Report, TensorReport};
+use crate::measure::quantized::QuantizedAccuracy;
+use crate::operator::Operator;
+use crate::select::KeptReason;
+use crate::text::{counted, shorten};
+use std::fmt::Write as _;
+
+/// Names that a line has at most.
+const FEW: usize = 5;
+
+impl Report<'_> {
+    pub(super) fn is_quantized(&self) -> bool {
+        self.operator == Operator::Quantize.name()
+    }
+
+    /// Why tensors are copied, with the number of each.
+    pub(super) fn kept_reasons(&self) -> String {
+        let mut counts: Vec<(KeptReason, usize)> = Vec::new();
+        for reason in self.tensors().filter_map(|tensor| tensor.kept) {
+            match counts.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((reason, 1)),
+            }
+        }
+        let reasons: Vec<String> =
+            counts.iter().map(|(reason, count)| format!("{count} {}", reason.describe())).collect();
+        if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
+    }
+
+    /// The weights that are kept although an engine would load them quantized, a line for each reason.
+    pub(super) fn unfit(&self) -> String {
+        let mut text = String::new();
+        for reason in [KeptReason::Shape, KeptReason::Fused, KeptReason::Absorbed] {
+            let names = self.tensors().filter(|tensor| tensor.kept == Some(reason)).map(|tensor| &*tensor.name);
+            let names: Vec<&str> = names.collect();
+            if names.is_empty() {
+                continue;
+            }
+            let some: Vec<String> = names.iter().take(FEW).map(|name| shorten(name)).collect();
+            let more = if names.len() > FEW { format!(" and {} more", names.len() - FEW) } else { String::new() };
+            let _ = write!(text, "\n  kept, {}: {}{more}", reason.describe(), some.join(", "));
+        }
+        text
+    }
+
+    /// What it cost the weights, a line each, each after a line feed.
+    pub(super) fn quantized_values(&self) -> String {
+        let weights: Vec<(&TensorReport, &QuantizedAccuracy)> =
+            self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?.accuracy.as_ref()?))).collect();
+        let sqnr = |accuracy: &QuantizedAccuracy| accuracy.sqnr_db.unwrap_or(f64::INFINITY);
+        let worst = weights.iter().min_by(|a, b| sqnr(a.1).total_cmp(&sqnr(b.1)));
+        let Some((worst, accuracy)) = worst else { return String::new() };
+        let values: f64 = weights.iter().map(|(tensor, _)| tensor.elements() as f64).sum();
+        let bits: f64 =
+            weights.iter().map(|(tensor, accuracy)| tensor.elements() as f64 * accuracy.bits_per_weight).sum();
+        let mut text = format!("\n  {:.2} bits per weight; ", bits / values);
+        match accuracy.sqnr_db {
+            Some(sqnr) => {
+                let _ = write!(text, "the lowest SQNR is {sqnr:.2} dB, of {}", shorten(&worst.name));
+            }
+            None => text.push_str("every value came through unchanged"),
+        }
+        let sum = |count: fn(&QuantizedAccuracy) -> u64| weights.iter().map(|(_, accuracy)| count(accuracy)).sum();
+        let (clipped, groups): (u64, u64) =
+            (sum(|accuracy| accuracy.clipped), sum(|accuracy| accuracy.underflowed_groups));
+        if clipped > 0 {
+            let _ = write!(text, "\n  {} beyond the codes of their groups", counted(clipped, "value"));
+        }
+        if groups > 0 {
+            let _ = write!(text, "\n  {} with a scale too small for its type", counted(groups, "group"));
+        }
+        text
+    }
+}

@@ -1,0 +1,352 @@
+//! `tcast quantize`: codes and scales of plain weights, through the program. The bytes of every layout are held by
+//! `tests/quant/encode.rs`; here are checkpoints, choices, configs and messages.
+
+use crate::common::{Bench, fixture, safetensors};
+use ::safetensors::SafeTensors;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// A tensor: its dtype, shape and bytes.
+type Stored = (String, Vec<usize>, Vec<u8>);
+
+/// All tensors of a folder of shards, or of a file.
+fn tensors(path: &Path) -> BTreeMap<String, Stored> {
+    let files: Vec<_> = match fs::read_dir(path) {
+        Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
+        Err(_) => vec![path.to_owned()],
+    };
+    let mut all = BTreeMap::new();
+    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "safetensors")) {
+        let bytes = fs::read(file).unwrap();
+        for (name, view) in SafeTensors::deserialize(&bytes).unwrap().tensors() {
+            all.insert(name, (view.dtype().to_string(), view.shape().to_vec(), view.data().to_vec()));
+        }
+    }
+    all
+}
+
+/// Refuses two sets of tensors that differ, without printing their bytes.
+#[track_caller]
+fn assert_same(found: &BTreeMap<String, Stored>, wanted: &BTreeMap<String, Stored>) {
+    assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+    for (name, tensor) in wanted {
+        let (dtype, shape, bytes) = &found[name];
+        assert_eq!((dtype, shape), (&tensor.0, &tensor.1), "{name}");
+        assert!(*bytes == tensor.2, "{name}");
+    }
+}
+
+fn config(bench: &Bench, folder: &str) -> Value {
+    serde_json::from_slice(&bench.read(&format!("{folder}/config.json"))).unwrap()
+}
+
+/// A file of bfloat16 tensors, each with small numbers that differ.
+fn model(tensors: &[(&str, &[u64])]) -> Vec<u8> {
+    let (mut entries, mut data) = (Vec::new(), Vec::new());
+    for (at, (name, shape)) in tensors.iter().enumerate() {
+        let (start, count) = (data.len(), shape.iter().product::<u64>());
+        let value = |element: u64| {
+            0x3c00 + ((element * 37 + at as u64 * 11) % 600) as u16 + ((element % 3 == 0) as u16) * 0x8000
+        };
+        data.extend((0..count).flat_map(|element| value(element).to_le_bytes()));
+        entries
+            .push(format!(r#""{name}":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[{start},{}]}}"#, data.len()));
+    }
+    safetensors(&format!("{{{}}}", entries.join(",")), &data)
+}
+
+/// A folder `m` with a file of these tensors, and a config.json.
+fn bench_with(tensors: &[(&str, &[u64])], config: &str) -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("m")).unwrap();
+    bench.write("m/model.safetensors", &model(tensors));
+    bench.write("m/config.json", config.as_bytes());
+    bench
+}
+
+#[test]
+fn a_checkpoint_becomes_the_one_that_llmcompressor_writes() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    let outcome = bench.run("quantize m --scheme NVFP4A16 -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("quantize 14 tensors to nvfp4, copied 7: "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("1 embeddings") && outcome.stderr.contains("5 norms"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\n  4.50 bits per weight; the lowest SQNR is "), "{}", outcome.stderr);
+    assert_same(&tensors(&bench.path("out")), &tensors(&fixture("checkpoints/llama-nvfp4a16")));
+    let mut found = config(&bench, "out");
+    let groups = &mut found["quantization_config"]["config_groups"];
+    *groups = json!({ "NVFP4A16": groups["group_0"] });
+    let wanted: Value =
+        serde_json::from_slice(&fs::read(fixture("checkpoints/llama-nvfp4a16/config.json")).unwrap()).unwrap();
+    assert_eq!(found, wanted);
+    let index: Value = serde_json::from_slice(&bench.read("out/model.safetensors.index.json")).unwrap();
+    assert_eq!(index["weight_map"].as_object().unwrap().len(), 49);
+    // No decoded value differs from what is read of the checkpoint that the library wrote.
+    let library = fixture("checkpoints/llama-nvfp4a16");
+    let outcome = bench.run_args(&["diff", "out", library.to_str().unwrap()]);
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), "21 tensors are equal\n"), "{outcome:?}");
+}
+
+#[test]
+fn what_was_decoded_becomes_the_codes_and_scales_of_transformers_again() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.run("dequantize q -q -o plain").expect(0, "", "");
+    bench.run("quantize plain --scheme fp8-block -q -o out").expect(0, "", "");
+    assert_same(&tensors(&bench.path("out")), &tensors(&fixture("checkpoints/llama-fp8")));
+    let block = &config(&bench, "out")["quantization_config"];
+    assert_eq!(block["modules_to_not_convert"], json!(["lm_head", "model.embed_tokens"]));
+}
+
+#[test]
+fn threads_parts_and_a_second_run_change_no_byte() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    for scheme in ["fp8", "nvfp4", "int4-asym", "fp8-tensor"] {
+        bench.run(&format!("quantize m --scheme {scheme} -q -j1 -o one-{scheme}")).expect(0, "", "");
+        bench.run(&format!("quantize m --scheme {scheme} -q -j4 -o four-{scheme}")).expect(0, "", "");
+        for part in ["2/3", "3/3", "1/3"] {
+            bench.run(&format!("quantize m --scheme {scheme} -q -o parts-{scheme} --part {part}")).expect(0, "", "");
+        }
+        bench.run(&format!("quantize --finish parts-{scheme} -q")).expect(0, "", "");
+        // The same command once more finds its own work, and compares.
+        bench.run(&format!("quantize m --scheme {scheme} -q -o one-{scheme} --resume")).expect(0, "", "");
+        let one = bench.path(&format!("one-{scheme}"));
+        for entry in fs::read_dir(&one).unwrap() {
+            let name = entry.unwrap().file_name();
+            let read = |folder: &str| fs::read(bench.path(&format!("{folder}-{scheme}")).join(&name)).unwrap();
+            assert!(read("one") == read("four") && read("one") == read("parts"), "{scheme}: {name:?}");
+        }
+    }
+}
+
+#[test]
+fn each_layout_can_be_decoded_again() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    for (scheme, layout, least) in [
+        ("fp8", "compressed-tensors", 30.0),
+        ("fp8", "modelopt", 30.0),
+        ("fp8", "comfyui", 29.0),
+        ("fp8-tensor", "compressed-tensors", 29.0),
+        ("fp8-block", "huggingface", 30.0),
+        ("fp8-block", "modelopt", 30.0),
+        ("fp8-block-ue8m0", "huggingface", 30.0),
+        ("int8", "compressed-tensors", 35.0),
+        ("int8", "comfyui", 22.0),
+        ("int8a16", "compressed-tensors", 35.0),
+        ("int4", "compressed-tensors", 12.0),
+        ("int4-asym", "compressed-tensors", 14.0),
+        ("nvfp4", "modelopt", 19.0),
+        ("nvfp4", "comfyui", 19.0),
+        ("mxfp4", "compressed-tensors", 16.0),
+        ("mxfp4", "modelopt", 15.0),
+        ("mxfp6", "compressed-tensors", 28.0),
+        ("mxfp8", "compressed-tensors", 30.0),
+        ("mxfp8", "modelopt", 30.0),
+        ("mxfp8", "mxfp8", 30.0),
+        ("mxfp8", "comfyui", 30.0),
+    ] {
+        let (out, back) = (format!("{scheme}-{layout}"), format!("{scheme}-{layout}-back"));
+        let outcome = bench.run(&format!("quantize m --scheme {scheme} --layout {layout} -o {out} --json -q"));
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{out}");
+        let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        bench.run(&format!("dequantize {out} -q -o {back}")).expect(0, "", "");
+        let outcome = bench.run(&format!("diff m {back} --json"));
+        let diff: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let mut seen = 0;
+        for tensor in report["tensors"].as_array().unwrap() {
+            let Some(told) = tensor["quantized"]["sqnr_db"].as_f64() else { continue };
+            let same = |other: &&Value| other["name"] == tensor["name"];
+            let measured =
+                diff["tensors"].as_array().unwrap().iter().find(same).unwrap()["figures"]["sqnr_db"].as_f64().unwrap();
+            // What is decoded is rounded to bfloat16 besides.
+            assert!((told - measured).abs() < 0.2, "{out} {}: {told} {measured}", tensor["name"]);
+            assert!(told > least, "{out} {}: {told}", tensor["name"]);
+            seen += 1;
+        }
+        assert_eq!(seen, if scheme.starts_with("fp8-block") { 8 } else { 14 }, "{out}");
+    }
+}
+
+#[test]
+fn patterns_and_rules_choose_and_the_config_names_each_group() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    let line =
+        "quantize m --scheme fp8 --exclude *.o_proj.weight --rule *.mlp.*=nvfp4 --rule lm_head.weight=fp8 -q -o out";
+    bench.run(line).expect(0, "", "");
+    let found = tensors(&bench.path("out"));
+    assert_eq!(found["model.layers.0.self_attn.o_proj.weight"].0, "BF16");
+    assert_eq!(found["model.layers.0.self_attn.q_proj.weight"].0, "F8_E4M3");
+    assert_eq!(found["model.layers.1.mlp.up_proj.weight_packed"].0, "U8");
+    assert_eq!(found["lm_head.weight_scale"].1, [256, 1]);
+    let block = &config(&bench, "out")["quantization_config"];
+    assert_eq!(block["format"], "mixed-precision");
+    let targets = |group: &str| block["config_groups"][group]["targets"].as_array().unwrap().len();
+    assert_eq!([targets("group_0"), targets("group_1")], [6, 7]);
+    let kept = ["model.embed_tokens", "model.layers.0.self_attn.o_proj", "model.layers.1.self_attn.o_proj"];
+    assert_eq!(block["ignore"], json!(kept));
+    bench.run("dequantize out -q -o back").expect(0, "", "");
+}
+
+#[test]
+fn banks_of_experts_become_matrices_and_share_what_engines_fuse() {
+    const EXPERTS: &str = r#"{"model_type": "qwen3_5_moe", "hidden_size": 64, "moe_intermediate_size": 48}"#;
+    let bank: &[(&str, &[u64])] = &[
+        ("model.layers.0.mlp.experts.gate_up_proj", &[2, 96, 64]),
+        ("model.layers.0.mlp.experts.down_proj", &[2, 64, 48]),
+        ("model.layers.0.mlp.gate.weight", &[2, 64]),
+    ];
+    let bench = bench_with(bank, EXPERTS);
+    bench.run("quantize m --scheme nvfp4 -q -o out").expect(0, "", "");
+    let (before, found) = (tensors(&bench.path("m")), tensors(&bench.path("out")));
+    assert_eq!(found.len(), 6 * 3 + 1);
+    let global = |module: &str| &found[&format!("model.layers.0.mlp.experts.{module}.weight_global_scale")].2;
+    assert_eq!(global("0.gate_proj"), global("0.up_proj"));
+    assert_eq!(found["model.layers.0.mlp.experts.1.up_proj.weight_packed"].1, [48, 32]);
+    assert_eq!(found["model.layers.0.mlp.gate.weight"], before["model.layers.0.mlp.gate.weight"]);
+    // Each expert is what it would be alone.
+    let rows = |name: &str, first: usize, shape: [u64; 2]| {
+        let bytes = &before[name].2[first * shape[1] as usize * 2..][..(shape[0] * shape[1] * 2) as usize];
+        let header =
+            format!(r#"{{"w.weight":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[0,{}]}}}}"#, bytes.len());
+        safetensors(&header, bytes)
+    };
+    bench.write("alone.safetensors", &rows("model.layers.0.mlp.experts.down_proj", 64, [64, 48]));
+    bench.run("quantize alone.safetensors --scheme nvfp4 -q -o one.safetensors").expect(0, "", "");
+    let alone = tensors(&bench.path("one.safetensors"));
+    for part in ["weight_packed", "weight_scale", "weight_global_scale"] {
+        let expert = &found[&format!("model.layers.0.mlp.experts.1.down_proj.{part}")];
+        assert_eq!(expert, &alone[&format!("w.{part}")], "{part}");
+    }
+    // Where nothing proves how the bank lies, it is refused, and can be kept.
+    bench.write("m/config.json", b"{}");
+    let outcome = bench.run("quantize m --scheme nvfp4 -q -o none");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
+    assert!(
+        outcome.stderr.contains("cannot be divided: there is no config.json with hidden_size"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(!bench.path("none").exists());
+}
+
+#[test]
+fn a_shape_that_does_not_fit_is_kept_and_so_is_what_is_fused_with_it() {
+    let tensors: &[(&str, &[u64])] = &[
+        ("a.mlp.gate_proj.weight", &[8, 128]),
+        ("a.mlp.up_proj.weight", &[8, 100]),
+        ("a.mlp.down_proj.weight", &[8, 128]),
+    ];
+    let bench = bench_with(tensors, "{}");
+    let outcome = bench.run("quantize m --scheme int4 -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("kept, of shapes that do not fit the groups: a.mlp.up_proj.weight\n"),
+        "{}",
+        outcome.stderr
+    );
+    assert!(outcome.stderr.contains("kept, fused with a kept weight: a.mlp.gate_proj.weight\n"), "{}", outcome.stderr);
+    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["a.mlp.gate_proj", "a.mlp.up_proj"]));
+    // A wish that cannot be met is an error.
+    let refused = |line: &str, code: i32, message: &str| {
+        let outcome = bench.run(&format!("{line} -o none"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(code), ""), "{line}: {outcome:?}");
+        assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);
+        assert!(!bench.path("none").exists(), "{line}");
+    };
+    refused(
+        "quantize m --scheme int4 --rule *.up_proj.weight=int4",
+        1,
+        "a rule quantizes it to int4, and its rows of 100",
+    );
+    refused(
+        "quantize m --scheme fp8 --exclude *.up_proj.weight",
+        1,
+        "engines fuse a.mlp.gate_proj.weight, a.mlp.up_proj.weight",
+    );
+}
+
+#[test]
+fn values_that_are_no_numbers_are_named_and_nothing_is_written() {
+    for scheme in ["fp8", "nvfp4", "mxfp4"] {
+        let bench = bench_with(&[("a.q_proj.weight", &[4, 64]), ("a.k_proj.weight", &[4, 64])], "{}");
+        let mut bytes = bench.read("m/model.safetensors");
+        let end = bytes.len();
+        bytes[end - 2..].copy_from_slice(&0x7fc0_u16.to_le_bytes());
+        bench.write("m/model.safetensors", &bytes);
+        for threads in [1, 3] {
+            let outcome = bench.run(&format!("quantize m --scheme {scheme} -o out -j{threads}"));
+            assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+            let message = "tensor 'a.k_proj.weight': element [3, 63] is infinite or NaN";
+            assert!(outcome.stderr.contains(message), "{scheme}: {}", outcome.stderr);
+            assert!(!bench.path("out/config.json").exists());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_written() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    let refused = |line: &str, code: i32, messages: &[&str]| {
+        let outcome = bench.run(&format!("{line} -o out"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(code), ""), "{line}: {outcome:?}");
+        for message in messages {
+            assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);
+        }
+        assert!(!bench.path("out").exists(), "{line}");
+    };
+    let commands = "tcast dequantize 'q' -o 'q-bfloat16', then tcast quantize 'q-bfloat16' --scheme nvfp4";
+    refused("quantize q --scheme nvfp4", 1, &["is quantized already: 14 weights, layout hf-fp8", commands]);
+    refused("quantize m --scheme nvfp4 --layout huggingface", 2, &["has no scheme nvfp4", "--layout modelopt"]);
+    refused("quantize m --scheme nvfp4 --activations", 2, &["measured while the model runs"]);
+    refused("quantize m --scheme fp8 --group-size 32", 2, &["--group-size has no effect"]);
+    refused("quantize m --scheme fp8 --from e4m3", 2, &["--from has no effect"]);
+    refused("quantize m --scheme fp8 --include nothing", 2, &["--include 'nothing' matches no tensor"]);
+    refused("quantize m --scheme fp8 --rule nothing=int8", 2, &["--rule 'nothing=int8' matches no tensor"]);
+    refused("quantize m --scheme fp8 --include *norm*", 1, &["no weight would be quantized"]);
+    refused("quantize m --scheme fp9", 2, &["invalid value 'fp9'"]);
+}
+
+#[test]
+fn too_much_noise_is_refused_and_the_weights_are_named() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let outcome = bench.run("quantize m --scheme nvfp4 -o out --min-sqnr 25");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(3), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("model.layers.0.mlp.down_proj.weight: SQNR "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(" dB, below 25 dB"), "{}", outcome.stderr);
+    assert!(!bench.path("out/config.json").exists());
+    bench
+        .run("quantize m --scheme nvfp4 -o other --min-sqnr 10 --fail-on clipped --fail-on underflowed -q")
+        .expect(0, "", "");
+}
+
+#[test]
+fn a_file_without_a_config_gets_its_block_in_the_report() {
+    let bench = Bench::new();
+    bench.write("w.safetensors", &model(&[("a.q_proj.weight", &[8, 128]), ("a.norm.weight", &[128])]));
+    let outcome = bench.run("quantize w.safetensors --scheme fp8 --json");
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!(report["quantization_config"]["config_groups"]["group_0"]["format"], "float-quantized");
+    let weight = &report["tensors"][0];
+    assert_eq!((&weight["name"], &weight["cast"]), (&json!("a.q_proj.weight"), &json!(true)));
+    let quantized = &weight["quantized"];
+    assert_eq!((&quantized["scheme"], &quantized["layout"]), (&json!("fp8"), &json!("ct-fp8")));
+    assert_eq!(quantized["parts"][1], json!({"name": "a.q_proj.weight_scale", "dtype": "bfloat16", "shape": [8, 1]}));
+    assert_eq!(quantized["bits_per_weight"], 8.125);
+    assert_eq!(report["tensors"][1]["kept"], "norm");
+    assert!(outcome.stderr.contains("quantization_config of its config.json"), "{}", outcome.stderr);
+    assert_eq!(tensors(&bench.path("w.fp8.safetensors")).len(), 3);
+}
+
+#[test]
+fn a_dry_run_says_what_would_become_of_each_tensor() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let outcome = bench.run("quantize m --scheme mxfp4 --dry-run");
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stdout.contains("bfloat16 -> mxfp4"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("bfloat16 kept: embeddings"), "{}", outcome.stdout);
+    assert!(outcome.stderr.starts_with("would quantize 28 tensors to mxfp4, copy 10: "), "{}", outcome.stderr);
+    assert_eq!(bench.files(), ["m"]);
+}
