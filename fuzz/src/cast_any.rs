@@ -158,6 +158,7 @@ fn show(file: FileReport, path: &Path, bytes_in: u64) {
         input: path,
         output: path,
         options: json!({}),
+        config: None,
         bytes_in,
         files,
         before: 0,

@@ -21,7 +21,7 @@ use std::time::Instant;
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let start = Instant::now();
     if let Some(folder) = &args.finish {
-        return finish::run(folder, &args.file);
+        return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
     let scheme = args.scheme.expect("clap requires a scheme");
     check(args, scheme)?;

@@ -25,7 +25,7 @@ impl Report<'_> {
             }
         }
         let reasons: Vec<String> =
-            counts.iter().map(|(reason, count)| format!("{count} {}", reason.describe())).collect();
+            counts.iter().map(|(reason, count)| format!("{} ({count})", reason.describe())).collect();
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
     }
 

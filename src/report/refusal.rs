@@ -21,8 +21,9 @@ impl Report<'_> {
         }
         let verb = if found.len() == 1 { "has" } else { "have" };
         let what = format!(
-            "{} {verb} values that --fail-on refuses: no output was written",
-            counted(found.len() as u64, "tensor")
+            "{} {verb} {}: no output was written",
+            counted(found.len() as u64, "tensor"),
+            if self.is_quantized() { "more loss than is allowed" } else { "values that --fail-on refuses" }
         );
         let details = found.iter().flat_map(|tensor| lines(tensor, fail_on)).collect();
         Some(
@@ -60,6 +61,9 @@ impl Report<'_> {
         remedies.push(format!("leave {them} with {}{more}", rules.join(" ")));
         if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
             remedies.push("choose a wider type".to_owned());
+        }
+        if self.is_quantized() {
+            remedies.push("choose a scheme with more bits or smaller groups".to_owned());
         }
         remedies.join(", or ")
     }

@@ -72,7 +72,7 @@ fn a_checkpoint_becomes_the_one_that_llmcompressor_writes() {
     let outcome = bench.run("quantize m --scheme NVFP4A16 -o out");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
     assert!(outcome.stderr.starts_with("quantize 14 tensors to nvfp4, copied 7: "), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("1 embeddings") && outcome.stderr.contains("5 norms"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("embeddings (1)") && outcome.stderr.contains("norms (5)"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("\n  4.50 bits per weight; the lowest SQNR is "), "{}", outcome.stderr);
     assert_same(&tensors(&bench.path("out")), &tensors(&fixture("checkpoints/llama-nvfp4a16")));
     let mut found = config(&bench, "out");
