@@ -4,7 +4,7 @@ use super::lanes::Float32Lane;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
 
-/// A cast between floats that keeps what it can.
+/// A cast between floats that keeps as much as possible.
 pub(super) fn cast(source: Dtype, target: Dtype) -> Option<Kernel> {
     let rules = Rules {
         saturate: false,
@@ -21,14 +21,14 @@ pub(super) fn run(kernel: &Kernel, input: &[u8], output: &mut [u8], count: usize
     let _ = kernel.run(input, output, count);
 }
 
-/// A rounding on the way: float32 to a narrower type and back.
+/// An intermediate rounding: float32 to a narrower type and back.
 pub(super) struct Through {
     narrow: Kernel,
     widen: Kernel,
 }
 
 impl Through {
-    /// `None` where nothing is rounded.
+    /// `None` if nothing is rounded.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         let is_wide = dtype == Dtype::Float32;
         (!is_wide).then(|| Some(Self { narrow: cast(Dtype::Float32, dtype)?, widen: cast(dtype, Dtype::Float32)? }))?

@@ -1,15 +1,15 @@
-//! Codes out of every packing, one in a byte.
+//! Unpacks codes of every packing to one per byte.
 
 use super::layout::Packing;
 
 /// Codes of rows and columns of one matrix.
 pub(super) struct CodeWindow<'a> {
-    /// The stored bytes of the matrix; of [`Packing::Flat`], of the tensor.
+    /// The stored bytes of the matrix; for [`Packing::Flat`], of the tensor.
     pub(super) bytes: &'a [u8],
     /// Bytes from one stored row to the next.
     pub(super) stride: usize,
     pub(super) bits: usize,
-    /// The first row; the output says how many.
+    /// The first row; the output determines how many.
     pub(super) row: usize,
     /// The first column, a multiple of 32, and how many.
     pub(super) column: usize,
@@ -18,11 +18,11 @@ pub(super) struct CodeWindow<'a> {
     pub(super) width: usize,
 }
 
-/// The nibble of a word that holds the code of each of its eight columns (AWQ).
+/// The nibble of a word with the code of each of its eight columns (AWQ).
 pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 impl Packing {
-    /// How many rows to unpack at a time: those whose codes are in the same bytes or nearby.
+    /// How many rows to unpack at a time: those whose codes share bytes or cache lines.
     pub(super) fn tile(self) -> usize {
         match self {
             Self::Rows(_) | Self::RowsHighFirst | Self::Flat => 1,
@@ -57,7 +57,7 @@ fn rows(window: &CodeWindow, out: &mut [u8], high_first: bool) {
     }
 }
 
-/// Pairs of codes; of the last byte maybe one.
+/// Pairs of codes; the last byte may hold one.
 #[inline(always)]
 fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
     let (pairs, last) = out.as_chunks_mut::<2>();
@@ -70,7 +70,7 @@ fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
     }
 }
 
-/// A stream of bits, the low bits of a byte first: eight codes lie in as many bytes as a code has bits.
+/// A stream of bits, low bits of a byte first: eight codes take as many bytes as a code has bits.
 #[inline(always)]
 fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
     let mask = ((1_u16 << bits) - 1) as u8;
@@ -96,7 +96,8 @@ fn flat(window: &CodeWindow, out: &mut [u8]) {
     }
 }
 
-/// A stored row is a column: its bytes are two rows each. Taken 16 columns at a time, so that each row gets 16 codes at once.
+/// A stored row is a column: each of its bytes holds two rows. 16 columns are processed at a time, so that each row
+/// gets 16 codes at once.
 #[inline(always)]
 fn blocks(window: &CodeWindow, out: &mut [u8]) {
     let rows = window.row..window.row + out.len() / window.columns;
@@ -120,7 +121,7 @@ fn blocks(window: &CodeWindow, out: &mut [u8]) {
     }
 }
 
-/// int32 words, of which each holds codes of one row.
+/// int32 words that each hold codes of one row.
 #[inline(always)]
 fn words(window: &CodeWindow, out: &mut [u8]) {
     let (bits, codes) = (window.bits, 32 / window.bits);
@@ -150,7 +151,7 @@ fn spread(word: u32) -> u64 {
     (word | word << 4) & 0x0f0f_0f0f_0f0f_0f0f
 }
 
-/// As [`words`], of codes of three bits, 32 of which lie in three words.
+/// [`words`] for codes of three bits, 32 of which take three words.
 #[inline(always)]
 fn triples(window: &CodeWindow, out: &mut [u8]) {
     for at in 0..window.columns / 32 {
@@ -168,7 +169,8 @@ fn triples(window: &CodeWindow, out: &mut [u8]) {
     }
 }
 
-/// A stored row is a column, and eight rows are in a word, in AWQ's order. Taken 16 columns at a time, as [`blocks`].
+/// A stored row is a column, and a word holds eight rows in AWQ's order. 16 columns are processed at a time, as in
+/// [`blocks`].
 #[inline(always)]
 fn awq(window: &CodeWindow, out: &mut [u8]) {
     let rows = window.row..window.row + out.len() / window.columns;

@@ -1,6 +1,6 @@
-//! `config.json` and what else says how weights are quantized, as it has to be when weights were decoded.
+//! Rewrites `config.json`, and other descriptions of how weights are quantized, after weights were decoded.
 //!
-//! All but what changes keeps its bytes and its order.
+//! Everything that does not change keeps its bytes and its order.
 
 use crate::container::checkpoint::with_dtype;
 use crate::container::{as_json, members};
@@ -14,14 +14,14 @@ use std::ops::Range;
 
 /// The modules of a checkpoint whose weights were quantized.
 pub struct Modules<'a> {
-    /// Those that are decoded.
+    /// Modules that are decoded.
     pub decoded: &'a HashSet<&'a str>,
-    /// Those that stay quantized.
+    /// Modules that stay quantized.
     pub left: &'a HashSet<&'a str>,
 }
 
-/// The dtype that a model computes in, by its `config.json`: bfloat16 where it does not name one of float32, bfloat16 and
-/// float16. Weights are decoded to it where nothing else is asked for.
+/// The dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32, bfloat16 or
+/// float16. Weights are decoded to it by default.
 #[must_use]
 pub fn default_target(config: Option<&str>) -> Dtype {
     let json = config.map(as_json).unwrap_or_default();
@@ -37,11 +37,12 @@ pub fn default_target(config: Option<&str>) -> Dtype {
     of(&json).or_else(inner).unwrap_or(Dtype::Bfloat16)
 }
 
-/// `config.json` of a model whose weights were decoded to `target`: without what says that they are quantized, or, where
-/// some stay so, with the decoded modules on the list of those that are not. `method` is the one that recognition found.
+/// `config.json` of a model whose weights were decoded to `target`: without the description of the quantization or, if
+/// some weights stay quantized, with the decoded modules in the list of those that are not. `method` is the one that
+/// recognition found.
 ///
 /// # Errors
-/// When the config is no JSON object, or its method cannot say which modules were decoded.
+/// When the config is not a JSON object, or its method cannot express which modules were decoded.
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Dtype) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(|| Error::new("is no JSON object"))?;
@@ -79,10 +80,11 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     Ok(with_dtype(&changed, &computed_in).unwrap_or(changed))
 }
 
-/// `hf_quant_config.json` of a model whose weights were decoded; `None` where no weight stays quantized, and it goes.
+/// `hf_quant_config.json` of a model whose weights were decoded; `None` if no weight stays quantized, so that the file
+/// is dropped.
 ///
 /// # Errors
-/// When it is no JSON object.
+/// When it is not a JSON object.
 pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
     if modules.left.is_empty() {
         return Ok(None);
@@ -97,7 +99,7 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
     changed.map(Some).ok_or_else(|| Error::new("is no JSON object"))
 }
 
-/// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` where none stays.
+/// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` if none stays.
 #[must_use]
 pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     if modules.left.is_empty() {
@@ -109,7 +111,7 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     })
 }
 
-/// A `quantization_config` that names the decoded modules among those that are not quantized.
+/// A `quantization_config` that lists the decoded modules among those that are not quantized.
 fn without(text: &str, json: &str, method: &str, modules: &Modules) -> Result<String> {
     let broken = || Error::new("its quantization_config is no object");
     let decoded = sorted(modules);
@@ -148,7 +150,7 @@ fn sorted<'a>(modules: &Modules<'a>) -> Vec<&'a str> {
     names
 }
 
-/// The names that transformers knows modules by: a bank of experts is one, whatever tensors it has.
+/// The names that transformers uses for modules: a bank of experts is one module, whatever tensors it has.
 fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a str>> {
     let bank =
         |name: &str| name.rsplit_once('.').map(|(bank, _)| bank.len()).filter(|len| name[..*len].ends_with(".experts"));
@@ -167,7 +169,7 @@ fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a st
     Ok(entries)
 }
 
-/// With the decoded modules on the list `key`, and no layers of their own.
+/// Adds the decoded modules to the list `key` and removes their layers.
 fn modelopt(text: &str, json: &str, key: &str, modules: &Modules) -> Option<String> {
     let text = rewrite(text, json, &[], &mut |key, text, json| match key {
         "quantized_layers" => without_members(text, json, modules).map_or(Edit::Keep, Edit::Replace),
@@ -176,12 +178,12 @@ fn modelopt(text: &str, json: &str, key: &str, modules: &Modules) -> Option<Stri
     listed(&text, &as_json(&text), &[key], &sorted(modules))
 }
 
-/// An object without the members that are called as decoded modules.
+/// An object without the members named like decoded modules.
 fn without_members(text: &str, json: &str, modules: &Modules) -> Option<String> {
     rewrite(text, json, &[], &mut |key, _, _| if modules.decoded.contains(key) { Edit::Remove } else { Edit::Keep })
 }
 
-/// An object whose lists under these keys have some more entries.
+/// An object with more entries in the lists under these keys.
 fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<String> {
     let items: Vec<String> = entries.iter().map(|entry| serde_json::json!(entry).to_string()).collect();
     let names = members(json)?;
@@ -204,11 +206,11 @@ fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<Str
     })
 }
 
-/// An object whose object under this key has some more members.
+/// An object with more members in the object under this key.
 fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Option<String> {
     let added: Vec<(&str, String)> = entries.iter().map(|(key, value)| (&**key, value.clone())).collect();
     let names = members(json)?;
-    // GPTQModel takes the first pattern that matches, so that new ones stand before the others.
+    // GPTQModel takes the first pattern that matches, so new ones come before the others.
     let old = names.get(key).and_then(|value| members(value.get()));
     let mut all: Vec<String> =
         added.iter().map(|(key, value)| format!("{}: {value}", serde_json::json!(key))).collect();
@@ -227,29 +229,29 @@ fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Opt
     rewrite(text, json, &[(key, value)], &mut |_, _, _| Edit::Keep)
 }
 
-/// An object with one more member, behind the others. `None` where it is no object.
+/// An object with one more member at the end. `None` if it is not an object.
 pub(super) fn add_member(text: &str, key: &str, value: &str) -> Option<String> {
     rewrite(text, &as_json(text), &[(key, value.to_owned())], &mut |found, _, _| {
         if found == key { Edit::Remove } else { Edit::Keep }
     })
 }
 
-/// What becomes of a member.
+/// What happens to a member.
 enum Edit {
     Keep,
     Remove,
     Replace(String),
 }
 
-/// A member of an object: its key, and where it and its value are.
+/// A member of an object: its key, and the positions of key and value.
 struct JsonMember<'a> {
     key: Cow<'a, str>,
     start: usize,
     value: Range<usize>,
 }
 
-/// An object with some members changed and some added. `json` is the text with the literals of Python replaced, and as
-/// long. `None` where it is no object.
+/// An object with some members changed and some added. `json` is the text with Python's literals replaced, of the same
+/// length. `None` if it is not an object.
 fn rewrite(
     text: &str,
     json: &str,
@@ -278,7 +280,7 @@ fn rewrite(
         changed += replaced.as_deref().unwrap_or(&text[value.clone()]);
         (end, is_first) = (value.end, false);
     }
-    // As the first one is set apart from the brace before it.
+    // Uses the whitespace between the brace and the first member.
     let before = text[..first.start].rsplit('{').next().unwrap_or_default();
     for (key, value) in added {
         let joint = if is_first { String::new() } else { format!(",{}", if before.is_empty() { " " } else { before }) };

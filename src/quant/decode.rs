@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::kernel::Isa;
 use std::ops::Range;
 
-/// Turns the stored bytes of a weight into its values.
+/// Converts the stored bytes of a weight to its values.
 pub struct Decoder {
     pub(super) steps: Steps,
     part_bytes: Vec<u64>,
@@ -19,13 +19,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder of the weight that `parts` make, to `target`: float32, bfloat16 or float16.
+    /// A decoder for the weight with these `parts`, to `target`: float32, bfloat16 or float16.
     ///
-    /// Parts of other roles than the layout has are ignored where no value depends on them (shape, description, activation
+    /// Parts whose roles the layout lacks are ignored if no value depends on them (shape, description, activation
     /// scale), and are errors otherwise.
     ///
     /// # Errors
-    /// A part is missing, there twice, or of a dtype or shape that contradicts the others or the parameters; a parameter
+    /// A part is missing, duplicated, or of a dtype or shape that contradicts the others or the parameters; a parameter
     /// is missing or impossible. Errors name the codes, the part, and the shapes found and expected.
     pub fn new(
         layout: &'static Layout,
@@ -53,7 +53,7 @@ impl Decoder {
         &self.steps.geometry.shape
     }
 
-    /// The rows of the weight: the product of all its lengths but the last.
+    /// The rows of the weight: the product of all its lengths except the last.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.steps.geometry.all_rows()
@@ -77,7 +77,7 @@ impl Decoder {
         self.steps.geometry.columns * u64::from(self.steps.target.bits() / 8)
     }
 
-    /// Ranges of rows that start at multiples of this read the parts with the least waste; any range gives the same bytes.
+    /// Ranges of rows that start at multiples of this read the parts most efficiently; any range gives the same bytes.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         match self.steps.layout.codes.packing {
@@ -88,7 +88,7 @@ impl Decoder {
         }
     }
 
-    /// The bytes of each part that these rows need, in the order of the parts: to read them ahead.
+    /// The bytes of each part that these rows need, in the order of the parts, for prefetching.
     #[must_use]
     pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
         let geometry = &self.steps.geometry;
@@ -118,20 +118,20 @@ impl Decoder {
         ranges
     }
 
-    /// Decodes a range of rows, of the whole stored bytes of each part, in the order of the parts and little endian, into
-    /// `out`, likewise little endian.
+    /// Decodes a range of rows from the whole stored bytes of each part, in the order of the parts and little endian,
+    /// to `out`, also little endian.
     ///
     /// # Errors
     /// The group index names a group that does not exist.
     ///
     /// # Panics
-    /// When there are not as many parts as the decoder was made of, a part has not the bytes that its shape needs, the rows
-    /// are not those of the weight, or `out` has not the bytes of the rows.
+    /// When the number of parts is wrong, the bytes of a part do not match its shape, the rows are out of range, or the
+    /// length of `out` is wrong.
     pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         self.decode_on(Isa::chosen(), rows, parts, out)
     }
 
-    /// As [`Decoder::decode`], with one of the instruction sets of [`Isa::available`]: for tests.
+    /// [`Decoder::decode`] with one of the instruction sets of [`Isa::available`]: for tests.
     ///
     /// # Errors
     /// As [`Decoder::decode`].
@@ -153,17 +153,17 @@ impl Decoder {
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map: map.unwrap_or_default(), room, range, out }))
     }
 
-    /// Refuses a group index that names groups which do not exist, as [`Decoder::decode`] does. `read` gives the bytes of the
-    /// part at this place; it is called for the group index only.
+    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does. `read` returns the bytes of
+    /// the part with this index; it is called only for the group index.
     ///
     /// # Errors
-    /// When there is such a group, or the part cannot be read.
+    /// When the index names such a group, or the part cannot be read.
     pub fn check_group_index<B: AsRef<[u8]>>(&self, read: impl FnOnce(usize) -> Result<B>) -> Result<()> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
         self.groups_of_columns(slot, read(slot.index)?.as_ref()).map(drop)
     }
 
-    /// The group of each column. `None` where it is that of its neighbours.
+    /// The group of each column. `None` if groups are contiguous.
     pub(super) fn group_index(&self, parts: &[&[u8]]) -> Result<Option<Vec<u32>>> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
         self.groups_of_columns(slot, parts[slot.index])
@@ -175,7 +175,7 @@ impl Decoder {
             _ => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
         };
         let groups = self.steps.geometry.grid[1];
-        // compressed-tensors writes -1 where columns are in order after all.
+        // compressed-tensors writes -1 if the columns are in order after all.
         let is_unused = self.steps.layout.zeros == Zeros::PackedDown && index.contains(&-1);
         if is_unused && self.steps.geometry.columns.div_ceil(self.steps.geometry.block[1]) == groups {
             return Ok(None);

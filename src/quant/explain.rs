@@ -17,11 +17,11 @@ use std::ops::Range;
 pub enum CodeKind {
     /// Numbers of this type.
     Dtype(Dtype),
-    /// Unsigned integers of so many bits, half of whose range stands for 0.
+    /// Unsigned integers of so many bits, where half of the range means 0.
     Centered(u32),
     /// Unsigned integers of so many bits, less their zero points.
     Shifted(u32),
-    /// Places in a table of 16 values.
+    /// Indices into a table of 16 values.
     Map,
 }
 
@@ -36,12 +36,12 @@ impl fmt::Display for CodeKind {
     }
 }
 
-/// Which values a weight can have: what its codes are, and what they are multiplied with.
+/// Which values a weight can have: its codes, and what they are multiplied by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// What the codes are.
     pub codes: CodeKind,
-    /// Which elements share a scale; `None` where only the group index tells.
+    /// Which elements share a scale; `None` if only the group index says.
     pub group: Option<Group>,
     /// Whether each column names its group.
     pub is_indexed: bool,
@@ -95,22 +95,22 @@ impl FoundWeight {
     /// As [`Decoder::new`].
     ///
     /// # Panics
-    /// When the tensors are not those that the weight was found in.
+    /// When the tensors are not those in which the weight was found.
     pub fn grid(&self, tensors: &[StoredTensor]) -> Result<Grid> {
         Ok(Grid::new(self.layout, &Geometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
     }
 }
 
-/// A value of a quantized weight, and what it is made of.
+/// A value of a quantized weight, and how it is computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// The bits of the code, the lowest first.
+    /// The bits of the code.
     pub code: u8,
-    /// The number that the code is, the zero point included.
+    /// The number that the code represents, including the zero point.
     pub number: f32,
-    /// The code that means 0.
+    /// The code that represents 0.
     pub zero_point: Option<f32>,
-    /// What the number, less the zero point, is multiplied with.
+    /// What the number, less the zero point, is multiplied by.
     pub scale: f64,
     /// The scale of the scale, and whether the scale is divided by it.
     pub global_scale: Option<(f32, bool)>,
@@ -125,7 +125,7 @@ impl Decoder {
         self.steps.geometry.bits
     }
 
-    /// What the values of some columns of a row are made of, of the bytes that [`Decoder::decode`] takes.
+    /// How the values of some columns of a row are computed, from the bytes that [`Decoder::decode`] takes.
     ///
     /// # Errors
     /// As [`Decoder::decode`].
@@ -183,7 +183,7 @@ impl Decoder {
                 let width = steps.target.bits() as usize / 8;
                 let value = values[at * width..][..width].iter().rev();
                 let number = f32::from_le_bytes(numbers[at - column]);
-                // What is centered is widened so already.
+                // Centered codes are already shifted by widening.
                 let centre = match steps.layout.codes.values {
                     CodeValues::Unsigned if steps.zeros.order == Zeros::None => Some((1 << (geometry.bits - 1)) as f32),
                     _ => None,

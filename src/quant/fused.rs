@@ -1,13 +1,13 @@
-//! Codes to products in one pass over the values, for what nearly all weights are: the scales are numbers of ordinary size,
-//! and the library rounds the product once, to float32 or to the target.
+//! Codes to products in one pass over the values, for nearly all weights: the scales are numbers of ordinary size, and
+//! the library rounds the product once, to float32 or to the target.
 //!
-//! The general way, which also counts, takes five passes: with AVX-512, one core makes about 1 value a nanosecond by it, and
-//! 2 to 4 by this one to bfloat16.
+//! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
+//! nanosecond with it, and 2 to 4 with this one to bfloat16.
 
 use super::lanes::{Float32Lane, SmallFloat};
 use crate::dtype::{Class, Dtype};
 
-/// What codes are to the loop.
+/// What codes are, for the loop.
 #[derive(Clone, Copy)]
 pub(super) enum Fused {
     /// Floats, and the magnitude of the code that is NaN.
@@ -21,24 +21,24 @@ pub(super) enum Fused {
 /// The groups of a segment, as float32.
 pub(super) struct SegmentGroups<'a> {
     pub(super) scales: &'a Float32Lane,
-    /// Empty where there are none.
+    /// Empty if there are none.
     pub(super) zeros: &'a Float32Lane,
     /// Elements of a group, and how many of the first are before the segment.
     pub(super) size: usize,
     pub(super) skip: usize,
-    /// Twice the product is meant.
+    /// Whether the products have to be doubled.
     pub(super) is_halved: bool,
 }
 
 impl Fused {
-    /// Of float8e4m3fn.
+    /// For float8e4m3fn.
     pub(super) fn e4m3() -> Option<Self> {
         let Class::Float(format) = Dtype::Float8E4M3FN.class() else { return None };
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
-    /// Whether scales are neither so large that a product may be infinite in the target, nor so small that one may be 0, of a
-    /// code that is not: the smallest is 2^-9.
+    /// Whether scales are neither so large that a product may be infinite in the target, nor so small that the product
+    /// with a nonzero code may be 0: the smallest code is 2^-9.
     #[inline(always)]
     fn takes(self, codes: &[u8], scales: &Float32Lane, target: Dtype) -> bool {
         let (least, most) = if target == Dtype::Float16 { (3.1e-5, 50.0) } else { (1e-32, 1e37) };
@@ -51,8 +51,8 @@ impl Fused {
             && (nan == u8::MAX || codes.iter().fold(true, |all, code| all & (code & 0x7f != nan)))
     }
 
-    /// Writes products in bfloat16 where that is the target, and otherwise in float32. Gives false, and may write anything,
-    /// where codes or scales need the general way.
+    /// Writes products in bfloat16 if that is the target, otherwise in float32. Returns false, with unspecified output,
+    /// if codes or scales need the general method.
     #[inline(always)]
     pub(super) fn multiply(self, codes: &[u8], groups: &SegmentGroups, target: Dtype, out: &mut [u8]) -> bool {
         if !self.takes(codes, groups.scales, target) {
@@ -81,14 +81,14 @@ impl Fused {
                 products(codes, groups, out, |code, _| (i32::from(code) - half) as f32, finish);
             }
             Self::Unsigned(_) => products(codes, groups, out, |code, zero| f32::from(code) - zero, finish),
-            // Without zero points their iterator gives 0.
+            // If there are no zero points, their iterator gives 0.
             Self::Signed => products(codes, groups, out, |code, zero| f32::from(code as i8) - zero, finish),
         }
     }
 }
 
-/// Group by group, so that scale and zero point of a group are constants of a loop; those of common sizes have loops of
-/// a known length.
+/// Group by group, so that scale and zero point of a group are loop constants; common sizes have loops of a fixed
+/// length.
 #[inline(always)]
 fn products<const W: usize>(
     codes: &[u8],
@@ -144,8 +144,8 @@ fn products_by<const N: usize, const W: usize>(
     }
 }
 
-/// A float32 that is a number, or infinite, as bfloat16 to nearest even: just under half of the last kept bit is added,
-/// one more if that bit is odd, and the rest is cut.
+/// A float32, finite or infinite, as bfloat16 to nearest even: add just under half of the last kept bit, one more if
+/// that bit is odd, and truncate.
 #[inline(always)]
 fn round(value: f32) -> [u8; 2] {
     let bits = value.to_bits();

@@ -6,12 +6,12 @@ use super::weight::{WeightShape, bits, round_up};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-/// Where everything is. Rows and columns are those of a matrix of the weight.
+/// The positions of everything. Rows and columns are those of a matrix of the weight.
 #[derive(Clone, Debug)]
 pub(super) struct Geometry {
     /// The shape of the weight.
     pub(super) shape: Vec<u64>,
-    /// How many matrices the leading dimensions make.
+    /// The number of matrices, from the leading dimensions.
     pub(super) matrices: u64,
     pub(super) rows: u64,
     pub(super) columns: u64,
@@ -20,15 +20,15 @@ pub(super) struct Geometry {
     /// Bytes from one stored row of codes to the next, and from one matrix to the next.
     pub(super) stride: u64,
     pub(super) matrix_bytes: u64,
-    /// Which elements share a scale; `None` where only the group index tells.
+    /// Which elements share a scale; `None` if only the group index says.
     pub(super) group: Option<Group>,
     /// Rows and columns of a group.
     pub(super) block: [u64; 2],
-    /// Groups below each other, and side by side, in a matrix.
+    /// Groups vertically and horizontally in a matrix.
     pub(super) grid: [u64; 2],
-    /// Scales of a matrix; 0 where all matrices share them.
+    /// Scales per matrix; 0 if all matrices share them.
     pub(super) matrix_scales: u64,
-    /// Global scales of a matrix, likewise.
+    /// Global scales per matrix; 0 if all matrices share one.
     pub(super) matrix_globals: u64,
     /// Elements from one row of tiles of a swizzled scale to the next.
     pub(super) swizzled_columns: u64,
@@ -109,7 +109,7 @@ impl Geometry {
         self.matrices * self.rows
     }
 
-    /// Which elements share a scale: what the config says, or what the shapes leave no doubt of.
+    /// Which elements share a scale, from the config or from unambiguous shapes.
     fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &WeightShape, scale: &Part) -> Result<()> {
         let blocks = |group: Group| match group {
             Group::Tensor => [self.rows.max(1), self.columns.max(1)],
@@ -136,7 +136,7 @@ impl Geometry {
         if block.contains(&0) {
             return Err(parts.error("it has a scale for a group of 0 elements".to_owned()));
         }
-        // With a group for each column there are as many groups as there are scales.
+        // With a group for each column, there are as many groups as scales.
         let indexed = self.group_index.and(match parts.layout.scale_order {
             ScaleOrder::Transposed => scale.shape.first(),
             _ => scale.shape.last(),

@@ -1,15 +1,16 @@
-//! Loops over one row of values, in float32 and for `--arithmetic exact` in float64: each vectorises by itself.
+//! Loops over one row of values, in float32, and in float64 for `--arithmetic exact`; the compiler vectorises each.
 
 use super::layout::Combination;
 use crate::dtype::FloatFormat;
 
-/// A lane of float32: little endian bytes, as [`crate::kernel::Kernel`] takes them.
+/// A lane of float32: little endian bytes, as for [`crate::kernel::Kernel`].
 pub(super) type Float32Lane = [[u8; 4]];
 
-/// The bits of the one NaN that comes out.
+/// The bits of the only NaN that is written.
 const NAN: u32 = 0x7fc0_0000;
 
-/// Floats of 8 bits and fewer, as the constants that turn their codes into float32. Infinities and NaNs are no numbers.
+/// Floats of 8 bits and fewer, as the constants that convert their codes to float32. Infinities and NaNs are not
+/// handled.
 #[derive(Clone, Copy)]
 pub(super) struct SmallFloat {
     shift: u32,
@@ -19,7 +20,7 @@ pub(super) struct SmallFloat {
     unit: u32,
     rebias: u32,
     min_normal: u32,
-    /// What makes a positive zero of a negative one, where it shall be.
+    /// Added to turn a negative zero into a positive one, if required.
     nothing: f32,
 }
 
@@ -57,7 +58,7 @@ pub(super) fn widen_floats(codes: &[u8], lane: &mut Float32Lane, floats: SmallFl
     }
 }
 
-/// Unsigned codes less a number.
+/// Unsigned codes minus a number.
 #[inline(always)]
 pub(super) fn widen_integers(codes: &[u8], lane: &mut Float32Lane, zero: i32) {
     for (value, code) in lane.iter_mut().zip(codes) {
@@ -65,7 +66,7 @@ pub(super) fn widen_integers(codes: &[u8], lane: &mut Float32Lane, zero: i32) {
     }
 }
 
-/// Codes of a table.
+/// Codes that index a table.
 #[inline(always)]
 pub(super) fn look_up(codes: &[u8], lane: &mut Float32Lane, table: &[[u8; 4]; 16]) {
     for (value, code) in lane.iter_mut().zip(codes) {
@@ -80,7 +81,7 @@ pub(super) fn subtract(lane: &mut Float32Lane, zeros: &Float32Lane) {
     }
 }
 
-/// Gives each element what its group has; the first group has only `size - skip` elements left.
+/// Gives each element its group's value; the first group has only `size - skip` elements left.
 #[inline(always)]
 pub(super) fn expand(groups: &Float32Lane, size: usize, skip: usize, lane: &mut Float32Lane) {
     match (size, skip) {
@@ -108,7 +109,7 @@ fn expand_by<const N: usize>(groups: &Float32Lane, lane: &mut Float32Lane) {
     }
 }
 
-/// Gives each element what the group has that its column names.
+/// Gives each element the value of the group that its column names.
 #[inline(always)]
 pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Float32Lane) {
     for (value, group) in lane.iter_mut().zip(index) {
@@ -116,7 +117,7 @@ pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Flo
     }
 }
 
-/// One product for each element, in float32; twice that where the scales are halved.
+/// One product per element, in float32; doubled if the scales are halved.
 #[inline(always)]
 pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, is_halved: bool, out: &mut Float32Lane) {
     let factor = if is_halved { 2.0 } else { 1.0 };
@@ -126,7 +127,7 @@ pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, is_halved: boo
     }
 }
 
-/// Multiplies with one number.
+/// Multiplies by one number.
 #[inline(always)]
 pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
     for value in lane {
@@ -135,8 +136,8 @@ pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
     }
 }
 
-/// As [`multiply`] and with the global scale, in float64: products of these types are exact there, and a quotient is
-/// rounded so late that rounding it once more gives what rounding it once would have given.
+/// [`multiply`] including the global scale, in float64: products of these types are exact there, and a quotient has
+/// enough digits that rounding it again gives the correctly rounded result.
 #[inline(always)]
 pub(super) fn multiply_exactly(
     codes: &Float32Lane,
@@ -158,7 +159,7 @@ pub(super) fn multiply_exactly(
     }
 }
 
-/// How many values are 0, of codes and scales that are not; values have as many bytes as their chunks.
+/// How many values are 0 although code and scale are not; the values' bytes are those of their chunks.
 #[inline(always)]
 pub(super) fn count_flushed<const N: usize>(codes: &Float32Lane, scales: &Float32Lane, values: &[[u8; N]]) -> u64 {
     let is_zero = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes) == 0.0;

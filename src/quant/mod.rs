@@ -1,16 +1,16 @@
-//! Quantized weights: how libraries store them, and the values they stand for.
+//! Quantized weights: how libraries store them, and the values that they represent.
 //!
-//! A quantized weight is stored as several tensors, its *parts*: codes, the scales that codes are multiplied with, and
+//! A quantized weight is stored as several tensors, its *parts*: codes, the scales that codes are multiplied by, and
 //! sometimes a global scale, zero points or tables. How one library stores and computes them is a [`Layout`], a row of
 //! the table [`LAYOUTS`]. One [`Decoder`] reads all of them:
 //!
-//! 1. [`Decoder::new`] takes the layout, what its config says ([`Parameters`]) and the [`Part`]s from the headers, and
-//!    checks every shape and dtype against every other.
-//! 2. [`Decoder::decode`] turns the stored bytes of the parts into any range of rows of the weight. It is a pure
-//!    function: the rows of a weight come out the same however they are split among calls, threads and machines.
+//! 1. [`Decoder::new`] takes the layout, the parameters from its config ([`Parameters`]) and the [`Part`]s from the
+//!    headers, and checks all shapes and dtypes against each other.
+//! 2. [`Decoder::decode`] converts the stored bytes of the parts to any range of rows of the weight. It is a pure
+//!    function: the rows of a weight are the same however they are split among calls, threads and machines.
 //!
-//! The weight has the orientation that its model wants, [out, in] for a linear layer: layouts that store the transpose
-//! (GPTQ, AWQ) or whose library returns it (gpt-oss) are transposed on the way.
+//! The weight has the orientation that its model needs, [out, in] for a linear layer: layouts that store the transpose
+//! (GPTQ, AWQ) or whose library returns it (gpt-oss) are transposed.
 
 #![allow(
     clippy::float_cmp,

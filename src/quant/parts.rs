@@ -1,4 +1,4 @@
-//! The parts of a weight as the headers of files describe them.
+//! The parts of a weight, as described in file headers.
 
 use super::layout::{Group, Layout, Role};
 use crate::dtype::Dtype;
@@ -8,50 +8,51 @@ use crate::text::shorten;
 /// A stored tensor that belongs to a weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// What it is to the weight.
+    /// Its role in the weight.
     pub role: Role,
     /// The tensor's name, for messages.
     pub name: &'a str,
     /// The dtype of its elements.
     pub dtype: Dtype,
-    /// Its shape in elements, of packed tensors that of the file.
+    /// Its shape in elements; for packed tensors, that of the file.
     pub shape: &'a [u64],
 }
 
-/// What the shapes of the parts do not tell: it is in config.json, in the names of the layout, or in tensors of a few bytes.
+/// What the shapes of the parts do not show: it comes from config.json, the names of the layout, or tensors of a few
+/// bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
-    /// The shape of the weight where that of the codes leaves it open: `weight_shape` of compressed-tensors, `shape` of
-    /// bitsandbytes' `quant_state`, what the model says of a padded `ComfyUI` weight.
+    /// The shape of the weight if that of the codes does not determine it: `weight_shape` of compressed-tensors,
+    /// `shape` of bitsandbytes' `quant_state`, or the model's shape of a padded `ComfyUI` weight.
     pub shape: Option<Vec<u64>>,
     /// The width of integer codes in int32 words.
     pub bits: Option<u32>,
-    /// The elements that share a scale; of bitsandbytes, `blocksize` as [`Group::Neighbours`].
+    /// The elements that share a scale; for bitsandbytes, `blocksize` as [`Group::Neighbours`].
     pub group: Option<Group>,
-    /// Stored zero points are one less, modulo the range of codes: GPTQ's `checkpoint_format` `gptq`, its default, and
-    /// not `gptq_v2`.
+    /// Stored zero points are one less, modulo the range of codes: GPTQ's default `checkpoint_format` `gptq`, but not
+    /// `gptq_v2`.
     pub zeros_are_one_less: bool,
-    /// bitsandbytes' `nested_blocksize`; 256 where it is not given.
+    /// bitsandbytes' `nested_blocksize`; 256 if not given.
     pub nested_group: Option<u64>,
     /// bitsandbytes' `nested_offset`.
     pub nested_offset: f32,
-    /// `ComfyUI`'s `convrot_groupsize`, where the weight is rotated: 4, 16, 64, 256 or 1024.
+    /// `ComfyUI`'s `convrot_groupsize`, if the weight is rotated: 4, 16, 64, 256 or 1024.
     pub rotation: Option<u64>,
-    /// The type that the weight had before it was quantized, where the library returns to it first: bitsandbytes' `dtype`.
+    /// The original type of the weight, if the library converts to it first: bitsandbytes' `dtype`.
     pub weight_dtype: Option<Dtype>,
 }
 
-/// A part without its name: what the decoder keeps.
+/// A part without its name, which the decoder keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
-    /// Where it is among the parts.
+    /// Its index among the parts.
     pub(super) index: usize,
     pub(super) dtype: Dtype,
     /// Its elements.
     pub(super) count: u64,
 }
 
-/// The parts of a weight by their roles, and what errors say of them.
+/// The parts of a weight by role, and errors about them.
 pub(super) struct Parts<'a> {
     pub(super) layout: &'static Layout,
     pub(super) parts: &'a [Part<'a>],
@@ -73,7 +74,7 @@ impl<'a> Parts<'a> {
         Ok(Some((Slot { index, dtype: part.dtype, count }, part)))
     }
 
-    /// Refuses shapes whose products do not fit into any number.
+    /// Refuses shapes whose products overflow.
     pub(super) fn check_shapes(&self, weight: Option<&[u64]>) -> Result<()> {
         if let Some(shape) = weight.filter(|shape| !is_possible(shape)) {
             return Err(self.error(format!("the shape {shape:?} of the weight is too large")));
@@ -82,7 +83,7 @@ impl<'a> Parts<'a> {
         Err(self.error(format!("the shape {:?} of '{}' is too large", part.shape, part.show())))
     }
 
-    /// The part of a role that the layout cannot do without.
+    /// The part with a role that the layout requires.
     pub(super) fn need(&self, role: Role) -> Result<(Slot, Part<'a>)> {
         let codes = self.parts.iter().find(|part| part.role == Role::Codes).map_or("", |codes| codes.name);
         let missing = || {
@@ -92,7 +93,7 @@ impl<'a> Parts<'a> {
         self.find(role)?.ok_or_else(missing)
     }
 
-    /// The part of a role, which must have one of these dtypes.
+    /// A part that must have one of these dtypes.
     pub(super) fn typed(&self, (slot, part): (Slot, Part<'a>), dtypes: &[Dtype]) -> Result<(Slot, Part<'a>)> {
         if dtypes.contains(&part.dtype) {
             return Ok((slot, part));
@@ -112,13 +113,13 @@ impl<'a> Parts<'a> {
         Error::new(message).in_tensor(codes.map_or("", |codes| codes.name))
     }
 
-    /// A part's shape is not what the codes need.
+    /// The error for a part whose shape does not fit the codes.
     pub(super) fn mismatch(&self, part: &Part, expected: &[u64], why: &str) -> Error {
         self.error(format!("'{}' has the shape {:?}, but {why} needs {expected:?}", part.show(), part.shape))
     }
 }
 
-/// Whether the lengths of a shape can be multiplied in any way, a 0 among them or not, and made bits of.
+/// Whether the product of a shape's lengths, ignoring zeros, can be counted in bits.
 fn is_possible(shape: &[u64]) -> bool {
     let all = shape.iter().try_fold(1_u64, |product, length| product.checked_mul((*length).max(1)));
     all.is_some_and(|all| all < 1 << 56)

@@ -1,11 +1,11 @@
 //! The rotation of `ComfyUI`'s `ConvRot`.
 //!
-//! A weight that is rotated was multiplied, in groups of 4^n columns, with the n-fold Kronecker power of
-//! [[1, 1, 1, -1], [1, 1, -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]], divided by 2^n. That matrix is symmetric and its own
-//! inverse, so that to multiply once more gives the weight (comfy-kitchen, `tensor/int8_utils.py`). The library sums in
-//! float32, in an order that differs from one machine to another; here sums are those of float64.
+//! A rotated weight was multiplied, in groups of 4^n columns, by the n-fold Kronecker power of [[1, 1, 1, -1], [1, 1,
+//! -1, 1], [1, -1, 1, 1], [-1, 1, 1, 1]], divided by 2^n. That matrix is symmetric and its own inverse, so multiplying
+//! again gives the weight (comfy-kitchen, `tensor/int8_utils.py`). The library sums in float32, in an order that
+//! depends on the machine; here sums are in float64.
 
-/// Rotates each `size` values, which are float64 in little endian bytes.
+/// Rotates each group of `size` values, which are float64 in little endian bytes.
 pub(super) fn rotate(values: &mut [[u8; 8]], size: usize) {
     let scale = 1.0 / (size as f64).sqrt(); // a power of two
     for group in values.chunks_exact_mut(size) {

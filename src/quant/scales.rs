@@ -7,24 +7,25 @@ use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
-/// How stored scales become numbers.
+/// How stored scales are converted to numbers.
 pub(super) enum Reading {
     /// Floats.
     Numbers(Kernel),
-    /// Bytes that are powers of two; the float32 bits of the first and of the last, and what is taken off the others.
+    /// Bytes that are powers of two: the float32 bits of the first and of the last, and what is subtracted from the
+    /// others.
     Exponents { first: u32, last: u32, less: u32 },
-    /// Codes of a map, which have scales of their own and an offset (bitsandbytes).
+    /// Codes of a map, with scales of their own and an offset (bitsandbytes).
     Nested { group: usize, offset: f32 },
 }
 
 impl Reading {
-    /// `None` for a dtype that is no number.
+    /// `None` for a dtype that is not a number.
     pub(super) fn new(layout: &Layout, geometry: &Geometry, offset: f32) -> Option<Self> {
         let dtype = geometry.scale.dtype;
         if geometry.nested.is_some() {
             return Some(Self::Nested { group: geometry.nested_group as usize, offset });
         }
-        // Bytes of E4M3 are a type of their own to old versions of torch only.
+        // Only old versions of torch lack a type for E4M3 and use bytes.
         let is_viewed = dtype == Dtype::Uint8 && layout.scale_dtypes.contains(&Dtype::Float8E4M3FN);
         if matches!(dtype, Dtype::Uint8 | Dtype::Float8E8M0) && !is_viewed {
             return Some(exponents(layout.exponents, dtype));
@@ -33,7 +34,7 @@ impl Reading {
         cast(dtype, Dtype::Float32).map(Self::Numbers)
     }
 
-    /// Whether the scales are half of what they mean.
+    /// Whether the scales are half of their real values.
     pub(super) fn is_halved(&self) -> bool {
         matches!(self, Self::Exponents { less: 1, .. })
     }
@@ -47,7 +48,7 @@ fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
         Exponents::ByDtype if dtype == Dtype::Float8E8M0 => (TINY, nan, 0),
         Exponents::Infinity | Exponents::ByDtype => (TINY, infinity, 0),
         Exponents::Zero => (0, infinity, 0),
-        // 2^(b-128), which is a float32 for every b; codes are doubled for it.
+        // 2^(b-128), which is a float32 for every b; codes are doubled to compensate.
         Exponents::Ldexp => (TINY >> 1, 254 << 23, 1),
     };
     Reading::Exponents { first, last, less }
@@ -59,12 +60,12 @@ pub(super) struct GroupRange {
     pub(super) matrix: usize,
     /// The row of groups.
     pub(super) below: usize,
-    /// The groups; of [`ScaleOrder::Flat`], of the whole weight.
+    /// The groups; for [`ScaleOrder::Flat`], of the whole weight.
     pub(super) groups: Range<usize>,
 }
 
 impl Reading {
-    /// Writes the scales of some groups, of the stored `bytes`; `raw` has room for as many of them.
+    /// Writes the scales of some groups from the stored `bytes`; `raw` is a buffer for as many of them.
     #[inline(always)]
     pub(super) fn fetch(
         &self,
@@ -102,7 +103,7 @@ impl Reading {
                 for (out, byte) in out.iter_mut().zip(stored) {
                     let bits = u32::from(*byte).wrapping_sub(*less) << 23;
                     let bits = if *byte == 0 { *first } else { bits };
-                    // 2^-127 is no normal number.
+                    // 2^-127 is subnormal.
                     let bits = if *less == 1 && *byte == 1 { *first << 1 } else { bits };
                     *out = (if *byte == 255 { *last } else { bits }).to_le_bytes();
                 }
@@ -119,7 +120,7 @@ impl Reading {
     }
 }
 
-/// Where the first scale of a row lies in tiles of 128 x 4 that are row-major: see [`ScaleOrder::Swizzled`].
+/// The offset of a row's first scale in row-major tiles of 128 x 4: see [`ScaleOrder::Swizzled`].
 pub(super) fn swizzled_line(row: usize, columns: usize) -> usize {
     512 * (row / 128 * (columns / 4)) + 16 * (row % 32) + 4 * (row % 128 / 32)
 }

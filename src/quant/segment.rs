@@ -1,4 +1,4 @@
-//! The rows of one call: a tile of codes, and then each row of it in segments that fit into the first-level cache.
+//! The rows of one call: a tile of codes, and then each of its rows in segments that fit into the first-level cache.
 
 use super::casts::run;
 use super::codes::CodeWindow;
@@ -14,23 +14,23 @@ use crate::dtype::Dtype;
 use crate::kernel::Loop;
 use std::ops::Range;
 
-/// Values that pass through the lanes at a time, a multiple of what codes and rotations come in.
+/// Values that pass through the lanes at a time, a multiple of the units of codes and rotations.
 pub(super) const SEGMENT: usize = 1024;
 
-/// Room for a tile of codes and for each lane of a segment.
+/// Buffers for a tile of codes and for each lane of a segment.
 pub(super) struct Room {
     /// Values of a segment.
     columns: usize,
     codes: Vec<u8>,
     lane: Vec<[u8; 4]>,
     scales: Vec<[u8; 4]>,
-    /// Scales and zero points of the groups of a segment, and which they are.
+    /// Scales and zero points of the groups of a segment, and their range.
     groups: Vec<[u8; 4]>,
     zeros: Vec<[u8; 4]>,
     fetched: Option<GroupRange>,
     values: Vec<[u8; 4]>,
     wide: Vec<[u8; 8]>,
-    /// Stored scales, and what is rounded.
+    /// Stored scales, and intermediate roundings.
     scratch: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ impl Loop for RowDecoder<'_> {
     }
 }
 
-/// The numbers that codes are, less what centres them.
+/// The numbers that codes represent, minus their centre.
 #[inline(always)]
 pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
     match &steps.widening {
@@ -127,12 +127,12 @@ pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut
 }
 
 impl RowDecoder<'_> {
-    /// Makes values of codes, from a column of a row of a matrix on; `row` is counted through all of them.
+    /// Decodes codes, starting at a column of a row of a matrix; `row` is counted through all matrices.
     #[inline(always)]
     fn segment(&mut self, codes: &[u8], [matrix, within, column]: [usize; 3], row: usize) -> DecodeTally {
         let Self { steps, parts, index, map, room, range, out } = self;
         let Steps { layout, geometry, .. } = steps;
-        // 1. The groups that these columns belong to, and how many elements of the first are before them.
+        // 1. The groups of these columns, and how many elements of the first come before them.
         let (columns, width) = (codes.len(), geometry.columns as usize);
         let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
         let first = if layout.scale_order == ScaleOrder::Flat { row * width + column } else { column };
@@ -140,7 +140,7 @@ impl RowDecoder<'_> {
             Some(_) => (0..geometry.grid[1] as usize, 0),
             None => (first / size..(first + columns).div_ceil(size), first % size),
         };
-        // 2. Their scales and zero points, unless the row before had the same.
+        // 2. Their scales and zero points, unless the previous row had the same.
         let count = groups.len();
         let (scales_of, zeros_of) = (&mut room.groups[..count], &mut room.zeros[..]);
         let zeros_of = if steps.zeros.order == Zeros::None { &mut [] } else { &mut zeros_of[..count] };
@@ -160,10 +160,10 @@ impl RowDecoder<'_> {
         let start = (row - range.start) * width + column;
         let bytes = steps.target.bits() as usize / 8;
         let out = &mut out[start * bytes..][..columns * bytes];
-        // 3. Ordinary numbers take the short way.
+        // 3. Ordinary numbers use the fast method.
         if let Some(fused) = steps.fused.filter(|_| index.is_none()) {
             let groups = SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved };
-            // float16 has its rounding in the kernels only.
+            // Only the kernels round to float16.
             let is_done = if steps.target == Dtype::Float16 {
                 let products = room.values[..columns].as_flattened_mut();
                 let is_done = fused.multiply(codes, &groups, steps.target, products);
@@ -190,7 +190,7 @@ impl RowDecoder<'_> {
             lanes::subtract(lane, scales); // which is exact
         }
         spread(scales_of, scales);
-        // 4. Products, and what becomes of them.
+        // 4. Products, and their roundings.
         let products = &mut room.values[..columns];
         if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut room.wide[..columns];
@@ -234,7 +234,7 @@ impl RowDecoder<'_> {
     }
 }
 
-/// The global scale of a matrix; 1 where there is none.
+/// The global scale of a matrix; 1 if there is none.
 #[inline(always)]
 pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
@@ -244,7 +244,7 @@ pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratc
     scratch.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes))
 }
 
-/// Scales with the global scale, in the steps of the library.
+/// Combines scales with the global scale, in the library's steps.
 #[inline(always)]
 fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [u8]) {
     let mut global = [global.to_le_bytes()];
@@ -284,7 +284,7 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
     }
 }
 
-/// Counts infinite values and NaNs, the first of which is element `at`: for the few segments that have any.
+/// Counts infinite values and NaNs, for the few segments that have any; `at` is the index of the first element.
 #[inline(never)]
 fn count_specials(
     out: &[u8],

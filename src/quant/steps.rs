@@ -1,4 +1,4 @@
-//! What is done to each value of a weight, worked out once.
+//! How each value of a weight is computed, determined once.
 
 use super::casts::{Through, cast};
 use super::fused::Fused;
@@ -15,20 +15,20 @@ use crate::kernel::Kernel;
 /// In which steps values are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
-    /// As the library of the layout does: its bytes.
+    /// As the library of the layout computes them, with the same bytes.
     #[default]
     Library,
-    /// The exact product of code (less its zero point), scale and global scale, rounded once. The scale of nested
-    /// bitsandbytes layouts is what that library makes of them, and rotated weights are sums in float64.
+    /// The exact product of code (minus its zero point), scale and global scale, rounded once. Scales of nested
+    /// bitsandbytes layouts are computed as by that library, and rotated weights are sums in float64.
     Exact,
 }
 
-/// What codes are, as the loops need it.
+/// What codes are, for the loops.
 pub(super) enum CodeDecoding {
     /// Numbers of 8 bits.
     Kernel(Kernel),
     Floats(SmallFloat),
-    /// Unsigned integers, less a number.
+    /// Unsigned integers minus a number.
     Integers(i32),
     Map,
 }
@@ -49,7 +49,7 @@ pub(super) struct Steps {
     pub(super) product_rounding: Option<Through>,
     /// From the last lane to the target.
     pub(super) encode: Kernel,
-    /// The short way, where there is one.
+    /// The fast method, if possible.
     pub(super) fused: Option<Fused>,
 }
 

@@ -2,12 +2,12 @@
 //!
 //! Longer than 400 lines because it is one table.
 //!
-//! A new layout is a row. What a row cannot say in its fields is one small function that a variant of [`Packing`],
-//! [`ScaleOrder`], [`Exponents`] or [`Zeros`] names.
+//! A new layout is a row. What its fields cannot express is one small function for a variant of [`Packing`],
+//! [`ScaleOrder`], [`Exponents`] or [`Zeros`].
 //!
-//! The rules are those of compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen 0.2.40,
-//! and were compared with them byte for byte. Those of `ComfyUI`'s int8, optimum-quanto 0.2.7, `AutoGPTQ`, `AutoAWQ` and
-//! bitsandbytes were read in their sources.
+//! The rules are those of compressed-tensors 0.20.0, transformers 5.23.0, nvidia-modelopt 0.47.0 and comfy-kitchen
+//! 0.2.40, and were compared with these byte for byte. Those of `ComfyUI`'s int8, optimum-quanto 0.2.7, `AutoGPTQ`,
+//! `AutoAWQ` and bitsandbytes were taken from their sources.
 
 use super::layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
@@ -19,7 +19,7 @@ use crate::dtype::Dtype::{
     Int8, Int32, Uint8,
 };
 
-/// The layout of this name.
+/// The layout with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.name == name)
@@ -28,7 +28,7 @@ pub fn find(name: &str) -> Option<&'static Layout> {
 const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];
 const EXPONENTS: &[Dtype] = &[Uint8, Float8E8M0];
 
-/// One number in a byte, which is as wide as its dtype.
+/// One number per byte, as wide as its dtype.
 const fn bytes(dtypes: &'static [Dtype]) -> CodeStorage {
     CodeStorage { values: CodeValues::Stored, packing: Packing::Rows(1), dtypes, padding: 1 }
 }
@@ -41,7 +41,7 @@ const NIBBLES: CodeStorage = CodeStorage {
     padding: 1,
 };
 
-/// A row that most others differ from in a few fields only: float8 with float32 products.
+/// A row from which most others differ in only a few fields: float8 with float32 products.
 const BASE: Layout = Layout {
     name: "",
     library: "",

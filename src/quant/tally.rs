@@ -1,25 +1,27 @@
-//! What decoded values are, counted where they are decoded.
+//! Counts of decoded values.
 
 use std::ops::AddAssign;
 
-/// How many values of a weight are not finite, and why. Sums in any order are equal, so threads add theirs up.
+/// How many values of a weight are not finite, and why. Sums do not depend on the order, so each thread counts on its
+/// own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeTally {
     /// Values that are NaN.
     pub nan: u64,
-    /// Those of them whose code is NaN.
+    /// NaN values whose code is NaN.
     pub nan_codes: u64,
-    /// Those of them whose scale or global scale is NaN. The rest are products of 0 and infinity.
+    /// NaN values whose scale or global scale is NaN. The rest are products of 0 and infinity.
     pub nan_scales: u64,
     /// Values that are infinite.
     pub infinite: u64,
-    /// Those of them whose scale is finite: the product is beyond the range of the target, or of a type on the way to it.
+    /// Infinite values whose scale is finite: the product is beyond the range of the target, or of an intermediate
+    /// type.
     pub overflowed: u64,
-    /// Values that are 0 though neither their code nor their scale is; of rotated weights not counted.
+    /// Values that are 0 although neither their code nor their scale is; not counted for rotated weights.
     pub flushed: u64,
-    /// The first value that is NaN, counted in row-major order through the whole weight.
+    /// The first NaN, counted in row-major order through the whole weight.
     pub first_nan: Option<u64>,
-    /// Likewise, infinite.
+    /// The first infinite value.
     pub first_infinite: Option<u64>,
 }
 

@@ -1,11 +1,11 @@
-//! The weight that codes stand for: its shape, and where its rows are in the codes.
+//! The weight that codes represent: its shape, and where its rows are in the codes.
 
 use super::layout::{CodeValues, Packing};
 use super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-/// The codes, and the weight they stand for.
+/// The codes, and the weight that they represent.
 pub(super) struct WeightShape {
     pub(super) shape: Vec<u64>,
     /// Dimensions before the last two.
@@ -70,7 +70,7 @@ impl WeightShape {
         let (shape, rows) = match given {
             None => (own, rows),
             Some(shape) => {
-                // What is padded may be shorter; columns were compared above.
+                // A padded weight may be shorter; columns were compared above.
                 let fits = shape.len() == own.len()
                     && own.iter().zip(shape).rev().enumerate().all(|(at, (stored, wanted))| match at {
                         0 => *wanted == columns,
@@ -86,7 +86,7 @@ impl WeightShape {
         Ok(Self { shape, leading: leading.to_vec(), rows, columns, stride, matrix_bytes })
     }
 
-    /// Of one stream, whose shape only the description knows.
+    /// For a single stream, whose shape only the description has.
     fn flat(parts: &Parts, given: Option<&[u64]>, codes: &Part) -> Result<Self> {
         let Some([leading @ .., columns]) = given else {
             return Err(parts.error("the shape of the weight is not known".to_owned()));

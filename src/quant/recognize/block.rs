@@ -1,4 +1,4 @@
-//! The `quantization_config` of a model as JSON, and what one entry of it says of a weight.
+//! The `quantization_config` of a model as JSON, and what one entry of it says about a weight.
 
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -6,19 +6,19 @@ use crate::quant::{Parameters, Role};
 use crate::text::shorten;
 use serde_json::{Map, Value};
 
-/// What is said of a weight.
+/// What is said about a weight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claim {
-    /// The layouts that it may have.
+    /// The layouts that are possible.
     pub(super) layouts: Vec<&'static str>,
     pub(super) parameters: Parameters,
-    /// Parts that the layout can do without and this weight cannot.
+    /// Parts that the layout can omit but this weight needs.
     pub(super) needs: Vec<Role>,
     /// The dtype of codes, if the config names it.
     pub(super) codes: Option<Dtype>,
     /// Scales are not exponents.
     pub(super) no_exponents: bool,
-    /// Who says so and in which words: "the config says ...".
+    /// The source and its words: "the config says ...".
     pub(super) said: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the config of a checkpoint says of its weights.
+//! What the config of a checkpoint says about its weights.
 
 use super::block::{Claim, ConfigObject};
 use super::found::CheckpointInfo;
@@ -13,31 +13,31 @@ use regex::Regex;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// All that a config says.
+/// Everything that a config says.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// The method, where a config names one.
+    /// The method, if a config names one.
     pub(super) method: Option<String>,
-    /// What is not quantized.
+    /// Modules that are not quantized.
     ignored: ModuleList,
-    /// Everything that is said, which the other fields refer to by place.
+    /// All claims, which the other fields refer to by index.
     all: Vec<Claim>,
-    /// Claims on single modules; `None` where a module is not quantized.
+    /// Claims about single modules; `None` if a module is not quantized.
     named: HashMap<String, Option<usize>>,
     patterned: Vec<(Regex, Option<usize>)>,
-    /// Claims on all others.
+    /// Claims about all other modules.
     others: Vec<usize>,
 }
 
-/// What it says of one module.
+/// What it says about one module.
 pub(super) struct Said<'a> {
-    /// The entry that says it is not quantized.
+    /// The entry that says that it is not quantized.
     pub(super) ignored: Option<Listed>,
-    /// What it may be otherwise.
+    /// The possible claims otherwise.
     pub(super) claims: Vec<&'a Claim>,
 }
 
-/// Methods whose weights tcast does not decode, with what is known of them.
+/// Methods whose weights tcast does not decode, with what is known about them.
 const REFUSED: &[(&str, &str)] = &[
     ("gguf", "blocks of llama.cpp in safetensors; convert the .gguf file with llama.cpp's own tools"),
     ("fbgemm_fp8", "FP8 of fbgemm, with a scale for each row and a bound of activations"),
@@ -57,7 +57,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
 ];
 
-/// Bytes of a block that is read: those that list every module of a large model have a few MiB.
+/// How many bytes of a block are read: those that list every module of a large model have a few MiB.
 const MOST: usize = 16 << 20;
 
 impl Claims {
@@ -160,7 +160,7 @@ impl Claims {
         }
     }
 
-    /// What it says of a module. Nothing where there is no config.
+    /// What it says about a module; nothing if there is no config.
     pub(super) fn on(&self, module: &str) -> Said<'_> {
         let around = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
         let named = std::iter::once(module).chain(around).find_map(|name| self.named.get_key_value(name));
@@ -175,7 +175,7 @@ impl Claims {
                 ignored.get_or_insert(Listed::Firmly(entry));
                 self.others.clone()
             }
-            // Where there is one claim only, a name that it does not list may be spelled another way there.
+            // If there is only one claim, a module that is not listed may be spelled differently there.
             None if self.others.is_empty() && self.all.len() == 1 => vec![0],
             None => self.others.clone(),
         };
@@ -183,7 +183,7 @@ impl Claims {
     }
 }
 
-/// What says how weights are quantized, and the file that it is in.
+/// The description of how weights are quantized, and its file.
 fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)>> {
     let object = |file: &'static str, text: &str| {
         let json = as_json(text);
@@ -272,7 +272,7 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
     }
     let mut claim = integers(block, "gptq", &format!("{said}, checkpoint_format '{form}'"))?;
     claim.parameters.zeros_are_one_less = form == "gptq";
-    // AutoGPTQ orders by activations where it is not told otherwise.
+    // AutoGPTQ uses activation order by default.
     if block.get("desc_act") != Some(&Value::Bool(false)) {
         claim.needs.push(Role::GroupIndex);
     }
@@ -291,7 +291,7 @@ fn awq(block: &ConfigObject) -> Result<Claim> {
     integers(block, "awq", "the config says quant_method 'awq', version 'gemm'")
 }
 
-/// The claim on all modules, and those of `GPTQModel`'s `dynamic` on some.
+/// The claim about all modules, and those of `GPTQModel`'s `dynamic` about some.
 fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Vec<ClaimRule>> {
     let mut rules = Vec::new();
     for (entry, own) in block.objects("dynamic")? {
@@ -324,7 +324,7 @@ fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &s
     changed
 }
 
-/// `auto-round`, which stores as others do.
+/// `auto-round`, which uses the formats of others.
 fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     let packing = block.text("packing_format").unwrap_or("auto_round:auto_gptq");
     let (layout, mut claim) = match packing.rsplit(':').next().unwrap_or_default() {

@@ -1,4 +1,4 @@
-//! What `ComfyUI` says of the layers of a file: in its metadata, and in a tensor for each.
+//! What `ComfyUI` says about the layers of a file: in its metadata, and in a tensor for each.
 
 use super::block::Claim;
 use super::descriptions;
@@ -60,7 +60,7 @@ impl Layers {
         self.described.keys()
     }
 
-    /// What is said of a layer.
+    /// What is said about a layer.
     pub(super) fn on(&self, source: &CheckpointInfo, layer: &str) -> Result<Option<Claim>> {
         let Some(description) = self.described.get(layer) else { return Ok(None) };
         let of_tensor = description.tensor.map(|index| descriptions::comfy_tensor(source, index)).transpose()?;
@@ -75,12 +75,12 @@ impl Layers {
         Ok(of_tensor.or(of_file))
     }
 
-    /// What a tensor `comfy_quant` says, if that can be read.
+    /// What a tensor `comfy_quant` says, if it can be read.
     pub(super) fn claim(&self, source: &CheckpointInfo, name: &str) -> Option<Claim> {
         self.on(source, name.strip_suffix(".comfy_quant")?).ok()?
     }
 
-    /// The dtype of codes that the marker of a file says, for the layers whose names begin as its own does.
+    /// The dtype of codes according to the marker of a file, for the layers with its prefix.
     pub(super) fn marked(&self, source: &CheckpointInfo, name: &str) -> Option<Dtype> {
         let marker = self.markers.iter().find(|index| {
             let prefix = source.tensors[**index].name.strip_suffix("scaled_fp8");

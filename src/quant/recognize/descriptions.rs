@@ -8,7 +8,7 @@ use crate::quant::{Group, Parameters};
 use crate::text::shorten;
 use serde_json::Value;
 
-/// What is read of a tensor that describes another; real ones have a few hundred bytes.
+/// How much of a tensor that describes another is read; real ones have a few hundred bytes.
 const MOST: u64 = 64 << 10;
 
 /// The content of a small tensor.
@@ -80,7 +80,7 @@ pub(super) fn quant_state(source: &CheckpointInfo, index: usize) -> Result<Param
     })
 }
 
-/// bitsandbytes' `weight_format`: 0 where rows are rows, other numbers for the orders of old GPU kernels.
+/// bitsandbytes' `weight_format`: 0 for plain rows, other numbers for the orders of old GPU kernels.
 pub(super) fn check_rows(source: &CheckpointInfo, index: usize) -> Result<()> {
     if bytes(source, index)?.iter().all(|byte| *byte == 0) {
         return Ok(());
@@ -94,7 +94,7 @@ pub(super) fn comfy_tensor(source: &CheckpointInfo, index: usize) -> Result<Clai
     comfy(&object(source, index)?, &format!("'{}'", shorten(source.tensors[index].name)))
 }
 
-/// What `ComfyUI` says of a layer.
+/// What `ComfyUI` says about a layer.
 pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Result<Claim> {
     let layer = ConfigObject(object);
     let Some(format) = layer.text("format") else { return Err(Error::new(format!("{who} names no format"))) };

@@ -1,4 +1,4 @@
-//! Configs that say different things of different modules: those of compressed-tensors and `ModelOpt`.
+//! Configs that differ between modules: those of compressed-tensors and `ModelOpt`.
 
 use super::block::{Claim, ConfigObject};
 use super::modules::pattern;
@@ -8,18 +8,18 @@ use crate::text::shorten;
 use regex::Regex;
 use serde_json::Value;
 
-/// A claim on some modules.
+/// A claim about some modules.
 #[derive(Debug, Default)]
 pub(super) struct ClaimRule {
     pub(super) names: Vec<String>,
     pub(super) patterns: Vec<Regex>,
-    /// All that no other rule names.
+    /// All modules that no other rule names.
     pub(super) is_for_others: bool,
     /// `None`: they are not quantized.
     pub(super) claim: Option<Claim>,
 }
 
-/// Patterns that are tried one after the other.
+/// How many patterns are tried.
 pub(super) const MOST_PATTERNS: usize = 1000;
 
 /// The formats of compressed-tensors: layout, type of numbers, their bits (0: any).
@@ -69,7 +69,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
                 }
                 None => rule.names.push(target.to_owned()),
             }
-            // A class of modules: tensors do not say of which class theirs are.
+            // A class of modules: the tensors do not show the class of theirs.
             rule.is_for_others |= target.starts_with(char::is_uppercase);
         }
         rules.push(rule);
@@ -157,7 +157,7 @@ pub(super) fn modelopt(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     Ok(rules)
 }
 
-/// What an algorithm of `ModelOpt` stores; `None` where weights are left as they are.
+/// What an algorithm of `ModelOpt` stores; `None` if it keeps weights as they are.
 fn algorithm(algo: Option<&str>, group_size: Option<u64>) -> Result<Option<Claim>> {
     let Some(algo) = algo else { return Ok(None) };
     let (layout, group) = match algo.to_ascii_uppercase().as_str() {

@@ -1,4 +1,4 @@
-//! The tensors that belong to no weight: values, markers, scales of activations, and parts whose others are missing.
+//! The tensors that belong to no weight: values, markers, scales of activations, and parts of incomplete weights.
 
 use super::block::Claim;
 use super::found::{Problem, Recognized};
@@ -11,7 +11,7 @@ use crate::quant::{Layout, Names, Role, find};
 use crate::text::shorten;
 use std::collections::HashSet;
 
-/// Problems that are kept.
+/// How many problems are kept.
 const MOST: usize = 1000;
 
 impl Recognized {
@@ -22,7 +22,7 @@ impl Recognized {
     }
 }
 
-/// Puts all tensors that are not in use where they belong.
+/// Sorts all unused tensors into the lists.
 pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
     let tensors = finder.source.tensors;
     let activations = found.weights.iter().flat_map(|weight| &weight.parts).filter(|part| part.0 == Role::Activation);
@@ -45,7 +45,7 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
             match stray {
                 Stray::Codes => missing_scale(name, None),
                 Stray::PartOf(codes) => match finder.places.get(&*codes) {
-                    // What describes codes is right; what is missing is their scale.
+                    // The description of the codes is right; what is missing is their scale.
                     Some(&index) if name.ends_with(".comfy_quant") && tensors[index].dtype.is_some_and(is_code) => {
                         missing_scale(tensors[index].name, finder.layers.claim(finder.source, name).as_ref())
                     }
@@ -64,7 +64,7 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
             });
             let is_float = tensor.dtype.is_some_and(Dtype::is_floating);
             let is_alike = codes.contains(&(kind(name), tensor.dtype));
-            // Nothing but codes has the type of codes, where ComfyUI does not say of each layer what it is.
+            // Only codes have this type, unless ComfyUI describes each layer.
             let is_only = finder.layers.is_empty() && is_float && dtypes.contains(&tensor.dtype);
             let is_codes = match said.ignored {
                 Some(Listed::Firmly(_) | Listed::Loosely(_)) => false,
@@ -94,12 +94,12 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
     }
 }
 
-/// Whether tensors of a dtype can be codes that nothing else says they are.
+/// Whether tensors of a dtype can be codes although nothing else says so.
 fn is_code(dtype: Dtype) -> bool {
     dtype.bits() <= 8 && dtype != Dtype::Bool
 }
 
-/// Parts of layouts whose names other tensors have too.
+/// Parts of layouts whose names other tensors can have too.
 fn stray_by_dtype(name: &str, dtype: Option<Dtype>) -> Option<Stray> {
     let (end, codes) = match dtype? {
         Dtype::Float8E8M0 => (".scale", ".weight"),

@@ -1,8 +1,8 @@
-//! Which tensors of a checkpoint make a quantized weight, and of which layout it is.
+//! Which tensors of a checkpoint form quantized weights, and in which layout.
 //!
-//! [`recognize`] looks at names, dtypes and shapes of all tensors, and at what config and descriptions say. All of them
-//! have to agree: a contradiction is an error that names both sides. It is a pure function but for the few tensors whose
-//! content it has to know, which it reads through [`CheckpointInfo::read`].
+//! [`recognize`] looks at names, dtypes and shapes of all tensors, and at configs and descriptions. All of them have to
+//! agree: a contradiction is an error that names both sides. It is a pure function except for the few tensors whose
+//! content it needs, which it reads through [`CheckpointInfo::read`].
 
 mod block;
 mod claims;
@@ -26,7 +26,7 @@ use names::{Pair, pairs};
 use std::collections::HashSet;
 use weigh::Finder;
 
-/// Finds the quantized weights of a checkpoint, and everything that is wrong with them: for commands that show.
+/// Finds the quantized weights of a checkpoint and all contradictions: for commands that show them.
 #[must_use]
 pub fn probe(source: &CheckpointInfo) -> Recognized {
     let mut found = Recognized::default();
@@ -83,24 +83,25 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
     found
 }
 
-/// Whether a tensor of this dtype can be the codes beside a scale, or says by its name that it is.
+/// Whether a tensor of this dtype can be the codes for a scale, or is named as codes.
 fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
     let is_plain_name = matches!(pair.family.codes, "" | ".weight");
     let dtypes = pair.family.rows.iter().flat_map(|(layout, _)| layout.codes.dtypes);
     !is_plain_name || dtypes.clone().any(|dtype| tensor.dtype == Some(*dtype))
 }
 
-/// Whether a tensor of this dtype can be a part of a quantized weight that values are not: codes, or words of codes.
+/// Whether a tensor of this dtype can be a part of a quantized weight that plain values cannot be: codes, or words of
+/// codes.
 #[must_use]
 pub fn can_be_part(dtype: Option<Dtype>) -> bool {
     dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || dtype == Dtype::Int32)
 }
 
 impl Recognized {
-    /// Refuses what does not fit.
+    /// Refuses contradictions.
     ///
     /// # Errors
-    /// The first of the [`Recognized::problems`]; it counts the others.
+    /// The first of the [`Recognized::problems`], with the number of others.
     pub fn check(mut self) -> Result<Self> {
         match self.problems.len() {
             0 => Ok(self),

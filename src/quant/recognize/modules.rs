@@ -1,4 +1,4 @@
-//! Lists of modules in configs, each matched as the engine that the config is for does.
+//! Lists of modules in configs, each matched as its engine does.
 
 use regex::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 use std::collections::HashSet;
@@ -6,20 +6,21 @@ use std::collections::HashSet;
 /// How the entries of a list match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchStyle {
-    /// compressed-tensors: the whole name, or `re:` and a regular expression that matches from the start.
+    /// compressed-tensors: the whole name, or `re:` and a regular expression anchored at the start.
     Prefixed,
-    /// transformers: a name, that of a module around it, its end, or a regular expression that matches from the start.
+    /// transformers: a name, that of an enclosing module, the end of a name, or a regular expression anchored at the
+    /// start.
     Transformers,
     /// `ModelOpt`: Python's fnmatch.
     Globs,
 }
 
-/// What an entry says of a module.
+/// What an entry says about a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Listed {
-    /// It is the module's name, or a pattern that was written for it.
+    /// It is the module's name, or a pattern for it.
     Firmly(String),
-    /// It is the end of the name, or the name of something around it. Not all engines take it for a match.
+    /// It is the end of the name, or the name of an enclosing module. Not all engines consider this a match.
     Loosely(String),
 }
 
@@ -28,15 +29,16 @@ pub(super) enum Listed {
 pub(super) struct ModuleList {
     names: HashSet<String>,
     patterns: RegexSet,
-    /// The entries that `patterns` were made of.
+    /// The entries of `patterns`.
     texts: Vec<String>,
     style: Option<MatchStyle>,
 }
 
-/// The size of compiled patterns. What is larger, or not known to this engine (such as look-around), matches nothing.
+/// The size limit of compiled patterns. Larger ones, and those with unsupported features (such as look-around), match
+/// nothing.
 const MOST: usize = 1 << 20;
 
-/// A regular expression that matches from the start.
+/// A regular expression anchored at the start.
 pub(super) fn pattern(text: &str) -> Option<Regex> {
     RegexBuilder::new(&anchored(text)).size_limit(MOST).build().ok()
 }
@@ -65,7 +67,7 @@ impl ModuleList {
         }
         let set = |patterns: &[String]| RegexSetBuilder::new(patterns).size_limit(MOST).build();
         list.patterns = set(&patterns).unwrap_or_else(|_| {
-            // One that is not understood must not hide the others.
+            // An unsupported pattern must not hide the others.
             let is_known = |text: &String| RegexBuilder::new(text).size_limit(MOST).build().is_ok();
             let known: Vec<bool> = patterns.iter().map(is_known).collect();
             let mut at = known.iter();
@@ -104,7 +106,7 @@ fn glob(text: &str) -> String {
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
         rest = &rest[next.len_utf8()..];
-        // A bracket that closes at once is one of the set.
+        // A bracket right after the opening one belongs to the set.
         let close = |rest: &str| rest.get(1..).and_then(|rest| rest.find(']')).map(|at| at + 1);
         match (next, close(rest)) {
             ('*', _) => expression += ".*",

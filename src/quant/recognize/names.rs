@@ -1,14 +1,14 @@
-//! How the parts of weights are called, over all layouts.
+//! The names of weights' parts in all layouts.
 
 use crate::quant::{LAYOUTS, Layout, Names, Role};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Layouts whose codes and scales are called alike.
+/// Layouts whose codes and scales have the same names.
 pub(super) struct Family {
-    /// What the names of codes end in.
+    /// The suffix of codes.
     pub(super) codes: &'static str,
-    /// What the names of scales end in, instead.
+    /// The suffix of scales, which replaces that of codes.
     pub(super) scale: &'static str,
     /// The layouts with their names.
     pub(super) rows: Vec<(&'static Layout, Names)>,
@@ -24,19 +24,19 @@ pub(super) static FAMILIES: LazyLock<Vec<Family>> = LazyLock::new(|| {
             None => families.push(Family { codes, scale, rows: vec![(layout, names)] }),
         }
     }
-    // `x.weight` with `x.weight_scale_inv` is also a tensor `x.weight` with `_scale_inv` behind it.
+    // `x.weight` with `x.weight_scale_inv` also looks like a tensor `x.weight` with the suffix `_scale_inv`.
     families.sort_by_key(|family| std::cmp::Reverse(family.codes.len()));
     families
 });
 
-/// Codes and scale that belong together by their names.
+/// Codes and scale that belong together according to their names.
 pub(super) struct Pair<'a> {
     pub(super) stem: &'a str,
     pub(super) family: &'static Family,
     pub(super) scale: usize,
 }
 
-/// The scales that a tensor may be the codes of, by its name: one, if nothing is wrong.
+/// The scales of which a tensor may be the codes, judging by its name: one, if nothing is wrong.
 pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pair<'a>> {
     let mut found = Vec::<Pair>::new();
     for family in FAMILIES.iter() {
@@ -49,7 +49,7 @@ pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pai
     found
 }
 
-/// What the decoded tensor and its module are called.
+/// The names of the decoded tensor and its module.
 pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     match codes {
         ".weight" | ".weight_packed" | ".qweight" | ".weight._data" => (format!("{stem}.weight"), stem.to_owned()),
@@ -57,7 +57,7 @@ pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     }
 }
 
-/// Names of scales of activations, and of what goes with them.
+/// Names of scales of activations, and of related tensors.
 const ACTIVATION: &[&str] = &[
     ".input_scale",
     ".input_global_scale",
@@ -82,8 +82,7 @@ pub(super) fn is_activation_scale(name: &str) -> bool {
     ACTIVATION.iter().any(|end| name.ends_with(end))
 }
 
-/// Names that tell by themselves that a tensor is a part of a quantized weight, and what its codes are called. Where they
-/// are empty, it is the codes.
+/// Names that identify a tensor as a part of a quantized weight, and the name of its codes; empty if it is the codes.
 const TELLING: &[(&str, &str)] = &[
     (".weight_packed", ""),
     (".qweight", ""),
@@ -124,7 +123,7 @@ pub(super) enum Stray {
     PartOf(String),
 }
 
-/// What a name says of a tensor that belongs to no weight.
+/// What the name of a tensor that belongs to no weight says.
 pub(super) fn stray(name: &str) -> Option<Stray> {
     let (end, codes) = TELLING.iter().find(|(end, _)| name.ends_with(end))?;
     let stem = &name[..name.len() - end.len()];
@@ -135,7 +134,7 @@ pub(super) fn stray(name: &str) -> Option<Stray> {
     })
 }
 
-/// A name without its numbers: what is alike in all layers.
+/// A name without its numbers: what all layers have in common.
 pub(super) fn kind(name: &str) -> String {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     name.split('.').map(|part| if is_number(&part) { "" } else { part }).collect::<Vec<_>>().join(".")

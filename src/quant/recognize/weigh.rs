@@ -1,4 +1,4 @@
-//! One weight: which layout its parts, its config and its description agree on.
+//! One weight: finds the layout on which its parts, its config and its description agree.
 
 use super::block::Claim;
 use super::claims::Claims;
@@ -14,7 +14,7 @@ use crate::quant::{Combination, Layout, Names, Packing, Parameters, Role, ScaleO
 use crate::text::shorten;
 use std::collections::HashMap;
 
-/// What all weights of a checkpoint are found with.
+/// What is needed to find all weights of a checkpoint.
 pub(super) struct Finder<'a> {
     pub(super) source: &'a CheckpointInfo<'a>,
     pub(super) places: HashMap<&'a str, usize>,
@@ -22,7 +22,7 @@ pub(super) struct Finder<'a> {
     pub(super) layers: Layers,
 }
 
-/// A layout that a weight may have, and who says so.
+/// A possible layout of a weight, and its source.
 #[derive(Clone, Copy)]
 struct LayoutCandidate<'a> {
     layout: &'static Layout,
@@ -30,10 +30,11 @@ struct LayoutCandidate<'a> {
     claim: Option<&'a Claim>,
 }
 
-/// Layouts that tensors alone do not tell: the widths of codes or whether there are zero points is in the config only.
+/// Layouts that tensors alone do not identify: only the config has the width of codes, or whether there are zero
+/// points.
 const TOLD_BY_CONFIG: &[&str] = &["ct-int8", "ct-pack", "gptq", "awq"];
 
-/// What helps where the tensors alone do not tell how a weight is stored.
+/// What helps if the tensors alone do not show how a weight is stored.
 const NO_CONFIG: &str = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
 
 impl Finder<'_> {
@@ -45,19 +46,19 @@ impl Finder<'_> {
         self.source.tensors[index].dtype
     }
 
-    /// The parts that weights of these names have, as far as they are there.
+    /// The existing parts of a weight with these names.
     pub(super) fn parts(&self, stem: &str, names: Names) -> Vec<(Role, usize)> {
         let place = |(role, suffix): &(Role, &str)| Some((*role, *self.places.get(&*format!("{stem}{suffix}"))?));
         names.iter().filter_map(place).collect()
     }
 
-    /// The weight that codes and their scale make.
+    /// The weight formed by codes and their scale.
     pub(super) fn weigh(&self, codes: usize, pair: &Pair) -> Result<FoundWeight> {
         let (name, module) = decoded(pair.stem, pair.family.codes);
         let in_codes = |error: Error| error.in_tensor(self.source.tensors[codes].name);
         let found = self.candidate(codes, pair, &module).and_then(|(candidate, claim)| {
             let mut parts = self.parts(pair.stem, candidate.names);
-            // Activation scales need no dtype that is known.
+            // Activation scales may have an unknown dtype.
             parts.retain(|(role, index)| *role != Role::Activation || self.dtype(*index).is_some());
             let parameters = self.parameters(&candidate, claim.as_ref(), &parts, pair.stem)?;
             let (shape, name) = (self.check(&candidate, claim.as_ref(), &parameters, &parts)?, name);
@@ -66,7 +67,7 @@ impl Finder<'_> {
         found.map_err(in_codes)
     }
 
-    /// The layout that all agree on.
+    /// The layout on which everything agrees.
     fn candidate<'b>(
         &'b self,
         codes: usize,
@@ -117,7 +118,7 @@ impl Finder<'_> {
         Ok((candidate, described))
     }
 
-    /// Those of some candidates whose codes and scales have the right dtypes.
+    /// The candidates whose codes and scales have suitable dtypes.
     fn fitting<'b>(
         &self,
         codes: usize,
@@ -153,11 +154,11 @@ impl Finder<'_> {
         Ok(candidates)
     }
 
-    /// One of several candidates, which the shapes tell from the others.
+    /// The only one of several candidates that the shapes allow.
     fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[LayoutCandidate<'b>]) -> Result<LayoutCandidate<'b>> {
         let find = |name: &str| candidates.iter().copied().find(|candidate| candidate.layout.name == name);
         let scale = self.source.tensors[pair.scale].shape;
-        // The same values in other steps. ModelOpt's scales have no dimensions of 1.
+        // The same values by other steps. ModelOpt's scales have no dimensions of 1.
         if let (Some(theirs), Some(other)) = (find("modelopt-fp8"), find("ct-fp8")) {
             let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
             return Ok(if is_theirs { theirs } else { other });
@@ -181,13 +182,13 @@ impl Finder<'_> {
         Err(Error::new(message).remedy(NO_CONFIG))
     }
 
-    /// Refuses what no config tells and the tensors cannot.
+    /// Refuses what neither a config nor the tensors determine.
     fn check_told(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
         if TOLD_BY_CONFIG.contains(&layout.name) {
             let message = format!("it is stored as by {}, and there is no config to say the rest", layout.library);
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
-        // Shapes of which the tiles of ComfyUI are whole.
+        // Shapes with whole ComfyUI tiles.
         let [shape, scale] = [codes, pair.scale].map(|index| self.source.tensors[index].shape);
         let is_tiled = matches!(layout.name, "modelopt-nvfp4" | "ct-mxfp8" | "modelopt-mxfp8")
             && matches!((shape, scale), ([rows, _], [_, columns]) if rows.is_multiple_of(128) && columns.is_multiple_of(4));
@@ -203,7 +204,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// What config, description and small parts say of it.
+    /// What config, description and small parts say about it.
     fn parameters(
         &self,
         candidate: &LayoutCandidate,
@@ -228,7 +229,7 @@ impl Finder<'_> {
         Ok(parameters)
     }
 
-    /// The shape of a padded weight, whose rows its bias tells.
+    /// The shape of a padded weight, whose bias shows the number of rows.
     fn unpadded(&self, layout: &Layout, parts: &[(Role, usize)], stem: &str) -> Option<Vec<u64>> {
         let bias = self.source.tensors[*self.places.get(&*format!("{stem}.bias"))?].shape;
         let codes = &self.source.tensors[parts.iter().find(|(role, _)| *role == Role::Codes)?.1];
@@ -239,7 +240,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Holds the parts against each other and against what is said; gives the shape of the weight.
+    /// Compares the parts with each other and with the claims; returns the shape of the weight.
     fn check(
         &self,
         candidate: &LayoutCandidate,
@@ -264,7 +265,7 @@ impl Finder<'_> {
                 format!("it has a global scale, '{}', which the layout {} lacks", self.show(global), layout.name);
             return Err(Error::new(message));
         }
-        // Without them, what fills up the last byte or word of a row would be taken for values.
+        // Otherwise the padding in the last byte or word of a row would be decoded as values.
         let needed = match layout.name {
             "bnb-4bit" => Some(Role::Description),
             "ct-pack" => Some(Role::Shape),
@@ -323,13 +324,13 @@ impl Finder<'_> {
     }
 }
 
-/// A part that is not there: what it is, and what it would be called.
+/// A missing part: its role, and its name.
 fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role, usize)]) -> String {
     let codes = parts.iter().find(|(role, _)| *role == Role::Codes).map_or("", |(_, index)| tensors[*index].name);
     layout.describe_missing(role, codes)
 }
 
-/// Whether a layout is known without a config.
+/// Whether a layout can be identified without a config.
 fn is_told_by_tensors(layout: &Layout, pair: &Pair) -> bool {
     let is_of_vllm = layout.name == "hf-fp8" && pair.family.scale == ".weight_scale";
     !is_of_vllm && (!layout.name.starts_with("comfy-") || pair.family.scale == ".scale_weight")
