@@ -1,21 +1,20 @@
 //! The crate's interface: what `examples/` does with it, and that the program does the same.
 
-mod common;
-#[path = "../examples/convert_file.rs"]
+#[path = "../../examples/convert_file.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_file;
-#[path = "../examples/convert_in_memory.rs"]
+#[path = "../../examples/convert_in_memory.rs"]
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_in_memory;
 
-use common::{Bench, fixture, npy_data, npy_f32};
+use crate::common::{Bench, fixture, npy_data, npy_f32};
 use tcast::dtype::Dtype;
 use tcast::kernel::Loss;
 
 /// Where `target/` is elsewhere, as with `CARGO_TARGET_DIR`, and there is nothing but the fixtures.
 #[test]
 fn the_first_command_of_the_readme_needs_no_folder_of_cargo() {
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let line = readme.lines().find_map(|line| line.strip_prefix("cargo run --release -- ")).unwrap();
     let bench = Bench::new();
     std::fs::create_dir(bench.path("fixtures")).unwrap();

@@ -1,0 +1,124 @@
+//! `tcast::cast` on slices of typed elements.
+
+use std::fmt::Debug;
+use tcast::cast;
+use tcast::dtype::Dtype;
+use tcast::kernel::{Kernel, Loss, OutOfRange, Rules, Storage};
+use tcast::slice::{
+    CastError, Element, Float4E2M1, Float6E2M3, Float6E3M2, Float8E3M4, Float8E4M3, Float8E4M3B11FNUZ, Float8E4M3FN,
+    Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0, Int1, Int2, Int4, Packed, PackedMut, Uint1, Uint2, Uint4,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Codes of every kind; elements of a byte have no more bits than their type.
+fn elements<E: Element>(from_bytes: impl Fn(&[u8]) -> E) -> Vec<E> {
+    let width = size_of::<E>();
+    let mask = if E::DTYPE.bits() < 8 { (1 << E::DTYPE.bits()) - 1 } else { 255 };
+    let byte = |at: usize| (at * 37 + at / 8 * 11) as u8 & mask;
+    (0..61).map(|at| from_bytes(&(0..width).map(|part| byte(at * width + part)).collect::<Vec<u8>>())).collect()
+}
+
+/// Compares `cast` with the kernel on the same elements as bytes.
+fn check<S: Element + IntoBytes + Immutable + Debug, T: Element + IntoBytes + Immutable + Debug>(
+    source: &[S],
+    mut target: Vec<T>,
+) {
+    let count = source.len();
+    let [from, to] = [S::DTYPE, T::DTYPE].map(Storage::per_byte);
+    let source_bytes = little_endian(source);
+    let rules = Rules::default();
+    let Some(kernel) = Kernel::cast(from, to, &rules) else {
+        let refused = Err(CastError::Unsupported { source: S::DTYPE, target: T::DTYPE });
+        return assert_eq!(cast(source, &mut target, &rules), refused);
+    };
+    let mut expected = vec![0; to.bytes(count as u64).unwrap() as usize];
+    let counts = kernel.run(&source_bytes, &mut expected, count).unwrap();
+    assert_eq!(cast(source, &mut target, &rules), Ok(counts), "{} to {}", S::DTYPE, T::DTYPE);
+    assert_eq!(little_endian(&target), expected, "{} to {}", S::DTYPE, T::DTYPE);
+}
+
+fn little_endian<E: IntoBytes + Immutable>(elements: &[E]) -> Vec<u8> {
+    let bytes = elements.as_bytes().chunks_exact(size_of::<E>());
+    let turn = |bytes: &[u8]| {
+        if cfg!(target_endian = "big") { bytes.iter().rev().copied().collect() } else { bytes.to_vec() }
+    };
+    bytes.flat_map(turn).collect()
+}
+
+macro_rules! for_each_element {
+    ($then:ident $(, $argument:expr)*) => {
+        $then!($($argument,)* bool, |bytes: &[u8]| bytes[0] & 1 == 1);
+        for_each_element!(@read $then [$($argument),*] i8 i16 i32 i64 u8 u16 u32 u64 half::f16 half::bf16 f32 f64
+            Float8E4M3FN Float8E4M3FNUZ Float8E5M2 Float8E5M2FNUZ Float8E8M0 Float8E3M4 Float8E4M3 Float8E4M3B11FNUZ
+            Float6E2M3 Float6E3M2 Float4E2M1 Int4 Uint4 Int2 Uint2 Int1 Uint1);
+    };
+    (@read $then:ident $arguments:tt $($element:ty)*) => {
+        $(for_each_element!(@one $then $arguments $element);)*
+    };
+    (@one $then:ident [$($argument:expr),*] $element:ty) => {
+        $then!($($argument,)* $element, |bytes: &[u8]| <$element>::read_from_bytes(bytes).unwrap());
+    };
+}
+
+#[test]
+fn every_pair_of_element_types_is_what_the_kernel_makes_of_their_bytes() {
+    let mut seen = Vec::new();
+    macro_rules! to {
+        ($source:expr, $element:ty, $read:expr) => {
+            check($source, vec![elements::<$element>($read)[0]; 61]);
+        };
+    }
+    macro_rules! from {
+        ($element:ty, $read:expr) => {
+            let source = &elements::<$element>($read)[..];
+            for_each_element!(to, source);
+            seen.push(<$element as Element>::DTYPE);
+        };
+    }
+    for_each_element!(from);
+    let numbers = Dtype::all().filter(|dtype| {
+        Kernel::cast(Storage::packed(*dtype), Storage::per_byte(Dtype::Float32), &Rules::default()).is_some()
+    });
+    seen.sort_unstable();
+    assert_eq!(seen, numbers.collect::<Vec<_>>(), "every type that can be cast is an element");
+}
+
+/// Elements that `cast` converts at a time.
+const CHUNK: usize = 1 << 16;
+
+#[test]
+fn packed_elements_are_those_of_a_slice_over_several_chunks() {
+    let source: Vec<f32> = (0..CHUNK + 13).map(|at| (at % 97) as f32 / 8.0 - 6.0).collect();
+    let mut codes = vec![Float4E2M1::default(); source.len()];
+    let counts = cast(&source, &mut codes, &Rules::default()).unwrap();
+    let mut bytes = vec![0xff; source.len().div_ceil(2)];
+    let mut packed = PackedMut::<Float4E2M1>::new(&mut bytes, source.len()).unwrap();
+    assert_eq!(cast(&source, &mut packed, &Rules::default()), Ok(counts));
+    let pair = |at: usize| codes.get(at).map_or(0, |code| code.to_bits());
+    assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == pair(2 * at) | pair(2 * at + 1) << 4));
+    let [mut one, mut other] = [vec![0_u8; source.len()], vec![0_u8; source.len()]];
+    let packed = Packed::<Float4E2M1>::new(&bytes, source.len()).unwrap();
+    assert_eq!(cast(&packed, &mut one, &Rules::default()), cast(&codes, &mut other, &Rules::default()));
+    assert_eq!(one, other);
+    assert!(Packed::<Int2>::new(&[0; 2], 9).is_none() && PackedMut::<Int2>::new(&mut [0; 2], 9).is_none());
+    assert!(Packed::<Float6E2M3>::new(&[], usize::MAX).is_none());
+}
+
+#[test]
+fn what_is_refused_is_named_by_its_place() {
+    let rules = Rules { out_of_range: OutOfRange::Error, ..Rules::default() };
+    let mut source = vec![1.5_f32; CHUNK + 30];
+    let mut target = vec![0_i8; CHUNK + 30];
+    assert_eq!(cast(&source, &mut target, &rules).unwrap()[Loss::Inexact], CHUNK as u64 + 30);
+    source[CHUNK + 21] = 1000.0;
+    let error = cast(&source, &mut target, &rules).unwrap_err();
+    assert_eq!(error, CastError::OutOfRange { index: CHUNK + 21, target: Dtype::Int8 });
+    assert_eq!(error.to_string(), format!("element {} is out of range for int8", CHUNK + 21));
+    let mut codes = [Float4E2M1::default(); 20];
+    codes[11] = Float4E2M1::from_bits(0x10);
+    let error = cast(&codes, &mut [0.0_f32; 20], &rules).unwrap_err();
+    assert_eq!(error, CastError::Malformed { index: 11 });
+    assert!(std::error::Error::source(&error).is_some());
+    let error = cast(&[1.0_f32], &mut [0_u8; 2], &rules).unwrap_err();
+    assert_eq!(error.to_string(), "the source has 1 elements and the target has 2");
+}
