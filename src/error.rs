@@ -140,6 +140,12 @@ impl Error {
         self.path.as_deref()
     }
 
+    /// What is wrong, without the place.
+    #[must_use]
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The tensor, if one is named.
     #[must_use]
     pub fn tensor(&self) -> Option<&str> {

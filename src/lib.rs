@@ -64,8 +64,6 @@ pub mod quant;
 #[doc(hidden)]
 pub mod report;
 #[doc(hidden)]
-pub mod scaled;
-#[doc(hidden)]
 pub mod text;
 
 mod conversion;

@@ -15,7 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["measure"],
     &["plan", "staging"],
     &["read"],
-    &["progress", "select", "scaled", "conversion", "quant", "slice"],
+    &["progress", "select", "conversion", "quant", "slice"],
     &["container", "operator"],
     &["kernel"],
     &["dtype", "io", "threads"],

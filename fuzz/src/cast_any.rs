@@ -14,7 +14,6 @@ use tcast::operator::cast::{CastAttributes, Opset};
 use tcast::plan::{self, Request, Spread};
 use tcast::progress::Silent;
 use tcast::report::{FileReport, Report, page};
-use tcast::scaled::ScaledCodes;
 use tcast::select::{Pattern, Rule, Selection};
 
 /// Bytes at the end of the input that choose the options; before them stands the file.
@@ -114,13 +113,8 @@ fn convert(input: &Input, choices: &mut Choices) {
     let threads = 1 + choices.below(3);
 
     let inputs = std::slice::from_ref(input);
-    let dtypes = input.contents.tensors.iter().map(|tensor| {
-        let form = plan::source_form(tensor, None).ok();
-        (input.name_of(tensor), form.map(Form::dtype))
-    });
-    let codes = flag(4).then(|| ScaledCodes::find(&dtypes.collect::<Vec<_>>(), &[], None));
     let mut request = Request::new(operator, &selection, container);
-    (request.from, request.codes, request.fail_on) = (from, codes.as_ref(), &losses);
+    (request.from, request.fail_on) = (from, &losses);
     let plans = match plan::build(&request, inputs, spread, &|_| ()) {
         Ok(plans) => plans,
         Err(error) => return check_error(&error),

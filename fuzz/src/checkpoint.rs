@@ -7,15 +7,12 @@ use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use tcast::container::checkpoint::{
-    CONFIG, Checkpoint, INDEX, index_text, is_plain, open, probe, quantization, with_dtype,
-};
-use tcast::container::{Form, SHARDS};
+use tcast::container::SHARDS;
+use tcast::container::checkpoint::{CONFIG, Checkpoint, INDEX, index_text, is_plain, open, probe, with_dtype};
 use tcast::dtype::Dtype;
 use tcast::operator::Operator;
 use tcast::operator::cast::CastAttributes;
-use tcast::plan::{self, Request, Spread};
-use tcast::scaled::ScaledCodes;
+use tcast::plan::{self, Codes, Request, Spread};
 use tcast::select::Selection;
 
 /// The shards that are there, whatever the index says, and a file that is none.
@@ -65,17 +62,16 @@ fn check_folder(folder: &Path) {
         Err(error) => return check_error(&error),
     }
     match open(folder) {
-        Ok(found) => convert(folder, &found),
+        Ok(found) => convert(&found),
         Err(error) => check_error(&error),
     }
 }
 
-fn convert(folder: &Path, found: &Checkpoint) {
-    let names: Vec<(&str, Option<Dtype>)> = found
-        .tensors()
-        .map(|(shard, tensor)| (shard.name_of(tensor), plan::source_form(tensor, None).ok().map(Form::dtype)))
-        .collect();
-    let codes = ScaledCodes::find(&names, &[], quantization(folder).ok().flatten().as_deref());
+fn convert(found: &Checkpoint) {
+    let codes = match Codes::of(found) {
+        Ok(codes) => codes,
+        Err(error) => return check_error(&error),
+    };
     let selection = Selection { to: Some(Dtype::Float8E5M2), all: true, ..Selection::default() };
     let operator = Operator::Cast(CastAttributes::default());
     let mut request = Request::new(operator, &selection, SHARDS);

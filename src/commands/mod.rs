@@ -21,7 +21,7 @@ mod unmatched;
 
 pub use complete::{VARIABLE as COMPLETE, complete};
 #[doc(hidden)] // for tests
-pub use remedies::{exit_code, remedy};
+pub use remedies::{alternative, exit_code, remedy};
 
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
@@ -89,6 +89,9 @@ fn tell_error(error: &Error) {
     error.details().iter().for_each(|detail| tell(&format!("  {}", visible(detail))));
     if let Some(remedy) = remedy(error) {
         tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
+    }
+    if let Some(alternative) = alternative(error) {
+        tell(&format!("  {}", visible(&alternative)));
     }
 }
 

@@ -43,11 +43,8 @@ pub fn remedy(error: &Error) -> Option<String> {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))
         }
-        Kind::Codes(globs) => format!(
-            "decode them with tcast dequantize, leave all codes as they are with {}, or cast them as numbers with \
-             --force-codes",
-            excluding(globs)
-        ),
+        Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
+        Kind::Codes { globs, model: None } => without_codes(globs),
         Kind::OutOfRange => "choose --out-of-range saturate or --out-of-range wrap to convert such values".to_owned(),
         Kind::Unsafe { conversion, has_u64_target } => {
             let choose = if *has_u64_target { ", or --unsafe --u64-target TYPE to choose the type" } else { "" };
@@ -71,6 +68,20 @@ fn after(error: &Error) -> Option<String> {
         Kind::Inconsistent => Some(format!("; tcast inspect {} shows all that does not fit", quoted(error.path()?))),
         _ => None,
     }
+}
+
+/// What else helps than the command of [`remedy`].
+#[must_use]
+pub fn alternative(error: &Error) -> Option<String> {
+    match error.kind() {
+        Kind::Codes { globs, model: Some(_) } => Some(format!("or {}", without_codes(globs))),
+        _ => None,
+    }
+}
+
+/// How a cast is possible though there are codes.
+fn without_codes(globs: &[String]) -> String {
+    format!("leave all codes as they are with {}, or cast them as numbers with --force-codes", excluding(globs))
 }
 
 /// The flags that leave out what some patterns match, if somebody may want to paste them.
@@ -110,19 +121,23 @@ fn named(wanted: &Wanted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn of_codes(globs: &[String]) -> String {
-        remedy(&Error::new("holds codes").of(Kind::Codes(globs.into()))).unwrap()
+        remedy(&Error::new("holds codes").of(Kind::Codes { globs: globs.into(), model: None })).unwrap()
     }
 
     #[test]
     fn all_codes_are_left_out_by_flags_that_a_shell_takes() {
-        let remedy = of_codes(&["*.x[*]y.w".to_owned(), "it's; ls.w".to_owned()]);
-        assert!(remedy.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{remedy}");
+        let flags = of_codes(&["*.x[*]y.w".to_owned(), "it's; ls.w".to_owned()]);
+        assert!(flags.contains(r"--exclude '*.x[*]y.w' --exclude 'it'\''s; ls.w',"), "{flags}");
         let many: Vec<String> = (0..1000).map(|number| format!("name{number}")).collect();
-        let wanted = "decode them with tcast dequantize, leave all codes as they are with --exclude, or cast them as \
-                      numbers with --force-codes";
+        let wanted = "leave all codes as they are with --exclude, or cast them as numbers with --force-codes";
         assert_eq!(of_codes(&many), wanted);
+        let model = Some(Path::new("it's").into());
+        let error = Error::new("holds codes").of(Kind::Codes { globs: Box::default(), model });
+        assert_eq!(remedy(&error).unwrap(), r"tcast dequantize 'it'\''s'");
+        assert!(alternative(&error).unwrap().starts_with("or leave all codes"));
     }
 
     #[test]

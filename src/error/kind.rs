@@ -1,7 +1,7 @@
 //! Kinds of errors: what a caller needs to know to say what helps.
 
 use serde_json::{Map, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is wrong, with what a remedy depends on. The program turns each kind into an exit code, and into the flags that
 /// help; other callers can match on it.
@@ -42,9 +42,13 @@ pub enum Kind {
     Untyped(Box<[&'static str]>),
     /// The tensor cannot be converted, but could be copied.
     Unconvertible,
-    /// The tensor holds the codes of a quantized weight, which are not values. These patterns match all codes of the
-    /// input.
-    Codes(Box<[String]>),
+    /// The tensor holds the codes of a quantized weight, which are not values.
+    Codes {
+        /// Patterns that match all codes of the input.
+        globs: Box<[String]>,
+        /// The file or folder whose weights can be decoded instead, if they can.
+        model: Option<Box<Path>>,
+    },
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
     /// Inputs have no common type that is safe.

@@ -4,13 +4,12 @@
 use super::Job;
 use super::observer::{Notice, Observer};
 use super::place::Route;
-use crate::container::checkpoint::{Checkpoint, beside, quantization};
-use crate::container::{self, Container, Form, FormatInfo, Metadata};
+use crate::container::checkpoint::Checkpoint;
+use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::plan::{self, Plan, Request, Spread, Step};
-use crate::scaled::{ScaledCodes, can_be_codes};
+use crate::plan::{self, Codes, Plan, Request, Spread, Step};
 use crate::select::Selection;
 use crate::text::shorten;
 use std::cell::LazyCell;
@@ -29,7 +28,7 @@ pub(super) fn plans<'a, T>(
 ) -> Result<(Vec<Plan<'a>>, T)> {
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     let is_cast = matches!(job.operator, Operator::Cast(_));
-    let codes = if is_cast && !job.force_codes { Some(codes(source)?) } else { None };
+    let codes = if is_cast && !job.force_codes { Some(Codes::of(source)?) } else { None };
     let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
     let weights = route.input.recoding.map(|recoding| &recoding.weights);
     let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights, fail_on };
@@ -97,21 +96,6 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     Err(error.in_tensor(name).remedy(remedy).without("rename"))
 }
 
-/// The tensors that are codes and no values. Files beside the input are looked at only where there can be some.
-///
-/// # Errors
-/// When one of these cannot be read.
-fn codes(source: &Checkpoint) -> Result<ScaledCodes> {
-    let dtype = |tensor: &container::Tensor| plan::source_form(tensor, None).ok().map(Form::dtype);
-    let tensors: Vec<_> = source.tensors().map(|(shard, tensor)| (shard.name_of(tensor), dtype(tensor))).collect();
-    let (beside, quantization) = match &source.folder {
-        _ if !tensors.iter().any(|(_, dtype)| can_be_codes(*dtype)) => (Vec::new(), None),
-        Some(folder) => (Vec::new(), quantization(folder)?),
-        None => beside(&source.path)?,
-    };
-    Ok(ScaledCodes::find(&tensors, &beside, quantization.as_deref()))
-}
-
 /// Gives notice of what does not reach the output.
 fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
     let FormatInfo { extension, metadata, .. } = target.format_info();
@@ -128,7 +112,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
 }
 
 /// Gives notice of scales that lose precision while their codes stay what they are.
-fn tell_scales(plans: &[Plan], codes: Option<&ScaledCodes>, selection: &Selection, observer: &dyn Observer) {
+fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
     let Some(codes) = codes else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
     let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();

@@ -2,12 +2,15 @@
 //! reading and writing can fail, besides damaged elements and values that the rules of the cast forbid.
 
 mod choose;
+mod codes;
 mod quantized;
 mod source;
 mod step;
 
 #[doc(hidden)] // for the program
 pub use choose::{QuantizedWeight, TensorIndex, Weights};
+#[doc(hidden)] // for the program
+pub use codes::Codes;
 #[doc(hidden)] // for the program
 pub use quantized::PlainWeight;
 pub(crate) use quantized::{Quantization, SharedExtremes};
@@ -23,7 +26,6 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
-use crate::scaled::ScaledCodes;
 use crate::select::Selection;
 use choose::{Chosen, From, choose, groups, measure_texts};
 use std::collections::HashSet;
@@ -41,7 +43,7 @@ pub struct Request<'a> {
     pub container: &'a dyn Container,
     /// Tensors of codes, which no cast may treat as values.
     #[doc(hidden)] // for the program
-    pub codes: Option<&'a ScaledCodes>,
+    pub codes: Option<&'a Codes>,
     /// The weights to decode or to quantize.
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,

@@ -53,7 +53,9 @@ pub use layout::{
     ScaleOrder, Zeros,
 };
 pub use parts::{Parameters, Part};
-pub use recognize::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize};
+pub use recognize::{
+    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize, scale_names,
+};
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use steps::Arithmetic;

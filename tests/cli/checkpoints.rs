@@ -19,7 +19,8 @@ fn quantized() -> Bench {
 #[test]
 fn a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off() {
     let bench = quantized();
-    let refused = "tensor 'w': holds codes: the config says that the model is quantized (fp8)";
+    let refused =
+        "tensor 'w': holds codes, and their scales ('w_scale_inv') are missing: the config says quant_method 'fp8'";
     for input in ["q", "q/model.safetensors"] {
         let outcome = bench.run(&format!("cast {input} --to bf16 -o out.safetensors"));
         assert!(outcome.code == Some(1) && outcome.stderr.contains(refused), "{outcome:?}");
@@ -84,7 +85,7 @@ fn what_python_writes_for_infinities_is_read_and_kept() {
     let config = "{\"quantization_config\": {\"quant_method\": \"fp8\", \"x\": NaN}, \"y\": [-Infinity, Infinity],\t\"dtype\": \"float32\"}";
     bench.write("q/config.json", config.as_bytes());
     let outcome = bench.run("cast q --to bf16 -o out");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("quantized (fp8)"), "{outcome:?}");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("says quant_method 'fp8'"), "{outcome:?}");
     bench.run("cast q --to bf16 -o out --force-codes -q").expect(0, "", "");
     let written = String::from_utf8(bench.read("out/config.json")).unwrap();
     assert_eq!(written, config.replace("float32", "bfloat16"));

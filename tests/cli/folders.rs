@@ -243,8 +243,8 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
         1,
         "",
         "tcast: error: m.safetensors: tensor 'l.0.q.weight': holds codes whose scales are in 'l.0.q.weight_scale_inv'; \
-         a cast would take them for values\n  decode them with tcast dequantize, leave all codes as they are with --exclude \
-         '*.q.weight', or cast them as numbers with --force-codes\n",
+         a cast would take them for values\n  tcast dequantize 'm.safetensors'\n  or leave all codes as they are with \
+         --exclude '*.q.weight', or cast them as numbers with --force-codes\n",
     );
     assert_eq!(bench.files(), ["m.safetensors"]);
     for flags in
@@ -263,7 +263,8 @@ fn codes_with_scales_are_refused_unless_it_is_said_what_is_meant() {
     bench.write("in/model.safetensors", &safetensors(plain, &[0x38; 4]));
     bench.write("in/config.json", br#"{"quantization_config":{"quant_method":"fp8"}}"#);
     let outcome = bench.run("cast in --to bf16");
-    let message = "tensor 'w': holds codes: the config says that the model is quantized (fp8); a cast would take them";
+    let message = "tensor 'w': holds codes, and their scales ('w_scale_inv') are missing: the config says quant_method \
+                   'fp8'; a cast would take them for values";
     assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");
     assert_eq!(bench.run("cast in --to bf16 --force-codes").code, Some(0));
 }

@@ -275,3 +275,75 @@ fn zero_points_and_global_scales_are_part_of_the_bits() {
     let rows = "0  0 00 1  0.5 * 2 / 8 = 0.125\n1  0 01 0  1 * 2 / 8 = 0.25\n";
     bench.run("bitcast n.safetensors --bits --range 0..2").expect(0, rows, "");
 }
+
+#[test]
+fn a_cast_of_codes_is_refused_with_the_command_that_decodes_them() {
+    let bench = quantized();
+    let message = "tcast: error: q/model-00001-of-00002.safetensors: tensor 'm.weight': holds codes whose scales are in 'm.weight_scale_inv'; a cast would \
+                   take them for values\n  tcast dequantize 'q'\n  or leave all codes as they are with --exclude 'm.weight', \
+                   or cast them as numbers with --force-codes\n";
+    bench.run("cast q --to bf16 -o out").expect(1, "", message);
+    // A shard alone: its scales are in another one, and the folder can be decoded.
+    let outcome = bench.run("cast q/model-00001-of-00002.safetensors --to bf16 -o out.safetensors");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
+    assert!(outcome.stderr.contains("\n  tcast dequantize 'q'\n"), "{}", outcome.stderr);
+    assert_eq!(bench.files(), ["q"]);
+    bench.run("cast q --to f16 -o out --exclude m.weight -q").expect(0, "", "");
+    // The command works as it is, whatever the folder is called.
+    fs::rename(bench.path("q"), bench.path("it's")).unwrap();
+    let outcome = bench.run_args(&["cast", "it's", "--to", "bf16", "-o", "other"]);
+    assert!(outcome.stderr.contains("\n  tcast dequantize 'it'\\''s'\n"), "{}", outcome.stderr);
+}
+
+#[test]
+fn codes_are_known_by_their_names_and_types_without_a_config() {
+    let bench = Bench::new();
+    for (codes, dtype, scales) in [
+        ("l.0.q.weight", "F8_E4M3", "l.0.q.weight_scale_inv"),
+        ("l.0.q.weight", "F8_E4M3", "l.0.q.weight_scale"),
+        ("l.0.q.weight", "F8_E4M3", "l.0.q.scale_weight"),
+        ("l.0.q.weight", "I8", "l.0.q.SCB"),
+        ("l.0.q.weight_packed", "I32", "l.0.q.weight_scale"),
+        ("l.0.q.weight", "F8_E4M3", "l.0.q.scale"),
+        ("l.0.q.weight", "U8", "l.0.q.weight.absmax"),
+        ("l.0.experts.gate_up_proj", "F8_E4M3", "l.0.experts.gate_up_proj_scale_inv"),
+        ("l.0.experts.gate_up_proj", "F8_E4M3", "l.0.experts.gate_up_proj_scale"),
+        ("l.0.q.weight._data", "I8", "l.0.q.weight._scale"),
+        ("l.0.q.qweight", "I32", "l.0.q.scales"),
+        ("l.0.q.qzeros", "I32", "l.0.q.scales"),
+        ("m.gate_up_proj_blocks", "U8", "m.gate_up_proj_scales"),
+    ] {
+        let bytes = if dtype == "I32" { 16 } else { 4 };
+        let tensors: [(&str, &str, &[u64], &[u8]); 2] =
+            [(codes, dtype, &[2, 2], &vec![0x38; bytes]), (scales, "F32", &[1, 1], &[0; 4])];
+        bench.write("m.safetensors", &shard(&tensors));
+        let outcome = bench.run("cast m.safetensors --to bf16 --all -f");
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{codes}: {}", outcome.stderr);
+        let refused = format!("tensor '{codes}': ");
+        let is_refused =
+            outcome.stderr.contains(&refused) && outcome.stderr.contains("; a cast would take them for values");
+        assert!(is_refused, "{}", outcome.stderr);
+        // The same where the scales are in another shard.
+        fs::create_dir_all(bench.path("two")).unwrap();
+        bench.write("two/a.safetensors", &shard(&tensors[..1]));
+        bench.write("two/b.safetensors", &shard(&tensors[1..]));
+        let index = json!({ "weight_map": { codes: "a.safetensors", scales: "b.safetensors" } });
+        bench.write("two/model.safetensors.index.json", index.to_string().as_bytes());
+        for input in ["two", "two/a.safetensors"] {
+            let outcome = bench.run(&format!("cast {input} --to bf16 --all -o out.safetensors -f"));
+            assert!(outcome.code == Some(1) && outcome.stderr.contains(&refused), "{input}: {}", outcome.stderr);
+        }
+    }
+}
+
+#[test]
+fn values_are_not_taken_for_codes() {
+    let bench = Bench::new();
+    let cast = |tensors: &[(&str, &str, &[u64], &[u8])]| {
+        bench.write("m.safetensors", &shard(tensors));
+        bench.run("cast m.safetensors --to f32 --all -q -f").expect(0, "", "");
+    };
+    cast(&[("l.q.weight", "F8_E4M3", &[2, 2], &[0; 4]), ("l.k.weight_scale", "F32", &[1], &[0; 4])]);
+    cast(&[("l.q.weight", "BF16", &[2, 2], &[0; 8]), ("l.q.weight_scale", "F32", &[1], &[0; 4])]);
+    cast(&[("mask", "U8", &[2, 2], &[0; 4]), ("x.weight", "F32", &[1], &[0; 4])]);
+}

@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::text::{counted, shorten};
 use claims::Claims;
 use comfy::Layers;
+pub use names::scale_names;
 use names::{Pair, pairs};
 use std::collections::HashSet;
 use weigh::Finder;

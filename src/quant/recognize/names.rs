@@ -49,6 +49,12 @@ pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pai
     found
 }
 
+/// What the scales of a tensor may be called, if it is codes: in a layout, or in one that is not known.
+pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
+    let scale = |family: &Family| Some(format!("{}{}", name.strip_suffix(family.codes)?, family.scale));
+    FAMILIES.iter().filter_map(scale).chain(std::iter::once(format!("{name}_scale")))
+}
+
 /// The names of the decoded tensor and its module.
 pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     match codes {

@@ -1,0 +1,166 @@
+//! Tensors of codes in a checkpoint whose weights are quantized: their small numbers are worth nothing without their scales,
+//! and a cast of them alone would make noise of the model without a word.
+
+use crate::container::checkpoint::{Checkpoint, beside, quantization};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::io::output::directory_of;
+use crate::quant::{Role, can_be_part, scale_names};
+use crate::read::{LogicalCheckpoint, Membership};
+use crate::text::{as_glob, shorten};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::PathBuf;
+
+/// The tensors of a checkpoint that no cast may take for values.
+#[derive(Debug, Default)]
+pub struct Codes {
+    /// Why not.
+    codes: HashMap<String, String>,
+    /// Scales that are floats.
+    scales: HashSet<String>,
+    /// What can be decoded instead.
+    model: Option<PathBuf>,
+}
+
+/// Whether a tensor of this type can hold codes. Weights of wider floats beside a scale are values: the scale is that of
+/// activations, or they were unpacked.
+fn can_be_codes(dtype: Option<Dtype>) -> bool {
+    !dtype.is_some_and(|dtype| dtype.bits() > 8 && dtype.is_floating())
+}
+
+impl Codes {
+    /// Finds them. Files beside a checkpoint are read only where it can have codes.
+    ///
+    /// # Errors
+    /// When one of these files cannot be read.
+    pub fn of(source: &Checkpoint) -> Result<Self> {
+        let model = LogicalCheckpoint::probe(source);
+        let mut found = Self::default();
+        if !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
+            return Ok(found);
+        }
+        let (others, quantization) = match &source.folder {
+            Some(folder) => (Vec::new(), quantization(folder)?),
+            None => beside(&source.path)?,
+        };
+        let name = |at: usize| model.tensors[at].name;
+        let is_code = |at: &usize| can_be_codes(model.tensors[*at].dtype);
+        for weight in &model.found.weights {
+            let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale).map_or("", |(_, at)| name(*at));
+            for &(role, at) in weight.parts.iter().filter(|(role, _)| *role != Role::Activation) {
+                if !is_code(&at) {
+                    found.scales.insert(name(at).to_owned());
+                } else if role == Role::Codes {
+                    found.add(name(at), format!("holds codes whose scales are in '{}'", shorten(scale)));
+                } else {
+                    let why = format!("holds the {} of '{}'", role.describe(), shorten(&weight.name));
+                    found.add(name(at), why);
+                }
+            }
+        }
+        for problem in &model.found.problems {
+            for at in problem.tensors.iter().filter(|at| is_code(at)) {
+                found.add(name(*at), problem.error.message().to_owned());
+            }
+        }
+        // Scales that are in other shards or of no layout that is known, and configs that cannot be understood.
+        let unknown = model.found.problems.iter().find(|problem| problem.tensors.is_empty());
+        let names = model.tensors.iter().map(|tensor| tensor.name).chain(others.iter().map(String::as_str));
+        let names: HashSet<&str> = names.collect();
+        for tensor in model.tensors.iter().filter(|tensor| can_be_part(tensor.dtype)) {
+            if found.codes.contains_key(tensor.name) {
+                continue;
+            }
+            if let Some(scale) = scale_names(tensor.name).find(|scale| names.contains(scale.as_str())) {
+                found.add(tensor.name, format!("holds codes whose scales are in '{}'", shorten(&scale)));
+                found.scales.insert(scale);
+            } else if let Some(problem) = unknown {
+                let method = quantization.as_ref().map(|method| shorten(method));
+                let why = match method {
+                    Some(method) => format!("holds codes: the config says that the model is quantized ({method})"),
+                    None => format!("may hold codes ({})", problem.error),
+                };
+                found.add(tensor.name, why);
+            }
+        }
+        found.scales.retain(|name| !found.codes.contains_key(name));
+        let is_readable = || model.memberships().iter().any(|membership| matches!(membership, Membership::Codes(_)));
+        found.model = if !others.is_empty() {
+            Some(directory_of(&source.path).to_owned())
+        } else {
+            (model.found.problems.is_empty() && is_readable()).then(|| source.path.clone())
+        };
+        Ok(found)
+    }
+
+    fn add(&mut self, name: &str, why: String) {
+        self.codes.entry(name.to_owned()).or_insert(why);
+    }
+
+    /// The error of a cast of a tensor of codes; `None` where it holds values.
+    #[must_use]
+    pub(crate) fn refusal(&self, name: &str) -> Option<Error> {
+        let why = self.codes.get(name)?;
+        let (globs, model) = (self.globs().into_iter().collect(), self.model.clone().map(PathBuf::into_boxed_path));
+        Some(Error::new(format!("{why}; a cast would take them for values")).of(Kind::Codes { globs, model }))
+    }
+
+    /// Whether a tensor holds the scales of others.
+    #[must_use]
+    pub(crate) fn is_scale(&self, name: &str) -> bool {
+        self.scales.contains(name)
+    }
+
+    /// Patterns that match all codes: few, for models repeat the last parts of their names in every layer.
+    fn globs(&self) -> BTreeSet<String> {
+        // `l.3.q.weight` ends in `q.weight`, and `l.3.weight` in `l.*.weight`.
+        let ending = |name: &String| {
+            let parts: Vec<&str> = name.split('.').collect();
+            let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+            let before = parts[..parts.len() - 1].iter().rposition(|part| !is_number(part)).unwrap_or(0);
+            let star = |part: &&str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
+            let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
+            if before == 0 { ending } else { format!("*.{ending}") }
+        };
+        let endings: BTreeSet<String> = self.codes.keys().map(ending).collect();
+        let weight = |ending: &String| {
+            let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
+            (!name.contains(['*', ','])).then(|| name.to_owned())
+        };
+        let weights: Vec<String> = endings.iter().filter_map(weight).collect();
+        let mut globs: BTreeSet<String> = endings.into_iter().filter(|ending| weight(ending).is_none()).collect();
+        globs.extend(match &weights[..] {
+            [] => None,
+            [only] => Some(format!("*.{only}.weight")),
+            several => Some(format!("*.{{{}}}.weight", several.join(","))),
+        });
+        globs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The patterns that match these codes.
+    fn globs(names: &[&str]) -> Vec<String> {
+        let mut codes = Codes::default();
+        names.iter().for_each(|name| codes.add(name, "holds codes".to_owned()));
+        let error = codes.refusal(names[0]).unwrap();
+        assert_eq!(error.to_string(), "holds codes; a cast would take them for values");
+        let Kind::Codes { globs, model: None } = error.kind() else { panic!("{error:?}") };
+        globs.to_vec()
+    }
+
+    #[test]
+    fn a_pattern_takes_every_character_of_a_name_as_it_is() {
+        assert_eq!(globs(&["it's; ls.w", "l.0.x*y.w"]), ["*.x[*]y.w", "it's; ls.w"]);
+        assert_eq!(globs(&["l.0.a,b.weight", "l.0.c.weight"]), ["*.a,b.weight", "*.c.weight"]);
+    }
+
+    #[test]
+    fn the_patterns_match_all_codes() {
+        let names = ["l.0.q.weight", "l.1.q.weight", "l.0.k.weight", "m.3.weight", "head.weight"];
+        assert_eq!(globs(&names), ["*.{k,q}.weight", "head.weight", "m.*.weight"]);
+    }
+}
