@@ -1,19 +1,14 @@
 //! One call that converts a file.
 
-use crate::container;
 use crate::dtype::Dtype;
-use crate::engine;
-use crate::error::{Error, Result};
-use crate::io::output::Destination;
-use crate::io::sink::Sink;
+use crate::error::Result;
+use crate::job::{self, Cancel, IfExists, Job, JobInput, Never, Notice, Observer, ShardProgress, TensorReport};
 use crate::kernel::Counts;
 use crate::operator::{Operator, cast::CastAttributes};
-use crate::plan::{self, Request, Spread};
 use crate::progress::{Progress, Silent};
 use crate::select::Selection;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How [`convert`] works.
 #[non_exhaustive]
@@ -24,6 +19,8 @@ pub struct Options<'a> {
     pub attributes: CastAttributes,
     /// Replace an existing output.
     pub replace: bool,
+    /// Cast the codes of quantized weights as if they were values; they are refused otherwise.
+    pub force_codes: bool,
     /// Flush the output to the disk before it takes its name.
     pub sync: bool,
     /// Threads to use; as many as there are cores where this is `None`.
@@ -42,32 +39,12 @@ impl Options<'_> {
             selection: Selection { to: Some(dtype), ..Selection::default() },
             attributes: CastAttributes::default(),
             replace: false,
+            force_codes: false,
             sync: true,
             threads: None,
             progress: &Silent,
             cancel: &Never,
         }
-    }
-}
-
-/// Says whether work is to end early. Threads ask before each piece that they write.
-pub trait Cancel: Sync {
-    /// Whether it is.
-    fn is_cancelled(&self) -> bool;
-}
-
-impl Cancel for AtomicBool {
-    fn is_cancelled(&self) -> bool {
-        self.load(Ordering::Relaxed)
-    }
-}
-
-/// Nothing ends early.
-struct Never;
-
-impl Cancel for Never {
-    fn is_cancelled(&self) -> bool {
-        false
     }
 }
 
@@ -85,8 +62,8 @@ pub struct Converted {
     pub counts: Counts,
 }
 
-/// Converts a tensor file into another, on all cores and without holding a tensor in memory. The output's extension
-/// chooses its format. The output is there as a whole or not at all.
+/// Converts a tensor file, or a folder of shards, on all cores and without holding a tensor in memory, as the program does.
+/// The extension of an output file chooses its format. The output is there as a whole or not at all.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -118,58 +95,67 @@ pub struct Converted {
 /// When the input is no tensor file, the output cannot hold a type or exists, reading or writing fails, a value breaks a
 /// rule, or the work is cancelled.
 pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Options) -> Result<Vec<Converted>> {
-    let (input, output) = (input.as_ref(), output.as_ref());
     options.attributes.check()?;
-    let inputs = [container::open(input)?];
-    let container = container::by_extension(output)
-        .ok_or_else(|| Error::new("the extension names no format of tensors").in_file(output))?;
-    let request = Request::new(Operator::Cast(options.attributes), &options.selection, container);
-    // One input and one output: one plan.
-    let plan = plan::build(&request, &inputs, Spread::One, &|_| {})?.swap_remove(0);
-    let destination = Destination::new(output, options.replace, &[input])?;
-    destination.check_room(plan.len)?;
-    let file = destination.create()?;
-    let threads =
-        options.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, Into::into), Into::into);
-    options.progress.begin(plan.source_bytes());
-    let sink = Cancellable { sink: &file, cancel: options.cancel };
-    let outcomes = engine::run(&plan, &sink, threads, false, options.progress)?;
-    sink.check()?;
-    file.publish(options.sync, None)?;
-    let tensors = plan.steps.iter().zip(outcomes).map(|(tensor, outcome)| {
-        let (from, to) = tensor.dtypes();
-        Converted { name: tensor.name().to_owned(), from, to, counts: *outcome.counts }
-    });
-    Ok(tensors.collect())
+    let operator = Operator::Cast(options.attributes);
+    let mut job = Job {
+        output: Some(output.as_ref()),
+        existing: if options.replace { IfExists::Replace } else { IfExists::Refuse },
+        sync: options.sync,
+        force_codes: options.force_codes,
+        cancel: options.cancel,
+        ..Job::new(operator)
+    };
+    job.threads = options.threads.map_or(job.threads, Into::into);
+    let caller = Caller(options.progress);
+    let inputs = [input.as_ref().to_owned()];
+    let sources = job::open(&inputs, job.publish, &caller, |error, _| error)?;
+    let input = |source| JobInput { source, selection: &options.selection, from: None, recoding: None };
+    let inputs: Vec<JobInput> = sources.iter().map(input).collect();
+    let mut converted = Vec::new();
+    job::prepare(&job, &inputs, &caller)?.run(&job, &caller, |_, _, written| {
+        let files = written?.into_iter().flat_map(|written| written.files);
+        converted.extend(files.flat_map(|file| file.tensors).map(Converted::from));
+        Ok(())
+    })?;
+    Ok(converted)
 }
 
-/// Refuses to write when the work is cancelled, which ends it.
-struct Cancellable<'a> {
-    sink: &'a dyn Sink,
-    cancel: &'a dyn Cancel,
-}
-
-impl Cancellable<'_> {
-    fn check(&self) -> Result<()> {
-        if self.cancel.is_cancelled() { Err(Error::new("cancelled").in_file(self.sink.path())) } else { Ok(()) }
+impl From<TensorReport<'_>> for Converted {
+    fn from(tensor: TensorReport) -> Self {
+        let counts = tensor.counts.map(|counts| *counts).unwrap_or_default();
+        Self { name: tensor.name.into_owned(), from: tensor.from, to: tensor.to, counts }
     }
 }
 
-impl Sink for Cancellable<'_> {
-    fn path(&self) -> &Path {
-        self.sink.path()
+/// Tells the caller how far the conversion is.
+struct Caller<'a>(&'a dyn Progress);
+
+impl Progress for Caller<'_> {
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+    }
+}
+
+impl Observer for Caller<'_> {
+    fn notice(&self, _notice: Notice) {}
+
+    fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_> {
+        // What has a name of its own comes before or after the conversion.
+        if !what.is_empty() {
+            return Box::new(Silent);
+        }
+        self.0.begin(bytes);
+        Box::new(Caller(self.0))
     }
 
-    fn is_seekable(&self) -> bool {
-        self.sink.is_seekable()
+    fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
+        self.0.begin(bytes);
+        Box::new(Caller(self.0))
     }
+}
 
-    fn reserve(&self, len: u64) -> Result<()> {
-        self.sink.reserve(len)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check()?;
-        self.sink.write_at(offset, bytes)
+impl ShardProgress for Caller<'_> {
+    fn shard(&self, _what: String, _bytes: u64) -> Box<dyn Progress + '_> {
+        Box::new(Caller(self.0))
     }
 }

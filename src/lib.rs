@@ -73,5 +73,6 @@ mod read;
 mod staging;
 mod threads;
 
-pub use convert::{Cancel, Converted, Options, convert};
+pub use convert::{Converted, Options, convert};
+pub use job::Cancel;
 pub use slice::cast;

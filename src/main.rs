@@ -10,13 +10,13 @@ fn main() -> ExitCode {
         return commands::complete(&shell);
     }
     if let Err(error) = commands::remove_temporaries_on_interrupt() {
-        return commands::fail(&error);
+        return commands::fail(&error.into());
     }
     let arguments = cli::join_saturate(std::env::args_os());
     commands::choose_color(cli::color(&arguments));
     match Cli::try_parse_from(arguments) {
         Ok(cli) => {
-            let code = commands::run(&cli);
+            let code = commands::run(&cli).unwrap_or_else(|error| commands::fail(&error));
             commands::end_interrupts();
             code
         }

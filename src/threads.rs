@@ -8,6 +8,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Results that may wait for an earlier one. A thread that is further ahead waits, so that memory stays bounded.
 const AHEAD: u64 = 1024;
 
+/// How many threads can run at once.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
+}
+
 /// Calls `work` with each item on so many threads, including this one, and passes the results to `merge` in the order
 /// of the items, until that breaks. Each thread has its own state; the states are returned in no particular order.
 ///

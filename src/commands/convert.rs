@@ -9,7 +9,7 @@ use crate::container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, IfExists, Job, JobInput, Measures, Publish};
+use crate::job::{self, IfExists, Job, JobInput};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
@@ -22,22 +22,14 @@ use std::time::Instant;
 /// A job as the arguments that `cast` and `bitcast` share have it.
 pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, options: Value) -> Job<'_> {
     Job {
-        operator,
         output: file.output.as_deref(),
         to,
-        label: None,
         existing: existing(file.force, file.skip_existing),
-        publish: Publish::Each,
         dry_run: file.dry_run,
         sync: !file.no_sync,
         threads: threads(file.threads),
-        max_shard_size: None,
-        partition: None,
-        resume: false,
-        force_codes: true,
-        fail_on: FailOn::default(),
-        measures: Measures::default(),
         options,
+        ..Job::new(operator)
     }
 }
 

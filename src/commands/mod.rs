@@ -23,6 +23,8 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 #[doc(hidden)] // for tests
 pub use remedies::{alternative, exit_code, remedy};
 
+use remedies::Trouble;
+
 use crate::cli::{Cli, Command, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
@@ -31,7 +33,9 @@ use crate::io::temporaries::{self, Run};
 use crate::kernel::Isa;
 use crate::select::Selection;
 use crate::text::{counted, path_text, quoted, shorten, size, visible, write_json};
+use crate::threads::cores;
 use anstyle::{AnsiColor, Style};
+use anyhow::Context;
 use clap::ColorChoice;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde::Serialize;
@@ -49,27 +53,25 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const REMEDY: Style = AnsiColor::Cyan.on_default();
 
-/// Runs the command and tells what went wrong, if anything did.
-#[must_use]
-pub fn run(cli: &Cli) -> ExitCode {
-    let done = |()| ExitCode::SUCCESS;
+/// Runs the command.
+///
+/// # Errors
+/// Those of the command, which [`fail`] tells.
+pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let _run = Run::begin();
-    // 1 of `diff` says that both could be read and are not equal.
     let is_diff = matches!(cli.command, Command::Diff(_));
-    CUT_SHORT.store(if is_diff { 2 } else { 1 }, Ordering::Relaxed);
-    let result = choose_isa().and_then(|()| match &cli.command {
-        Command::Cast(args) => cast::run(args).map(done),
-        Command::Dequantize(args) => dequantize::run(args).map(done),
-        Command::Quantize(args) => quantize::run(args).map(done),
-        Command::Bitcast(args) => bitcast::run(args).map(done),
-        Command::Promote(args) => promote::run(args).map(done),
-        Command::Inspect(args) => inspect::run(args).map(done),
-        Command::Diff(args) => diff::run(args),
-    });
-    result.unwrap_or_else(|error| {
-        let code = fail(&error);
-        if is_diff { ExitCode::from(2) } else { code }
-    })
+    CUT_SHORT.store(if is_diff { Trouble::EXIT_CODE } else { 1 }, Ordering::Relaxed);
+    choose_isa()?;
+    match &cli.command {
+        Command::Cast(args) => cast::run(args)?,
+        Command::Dequantize(args) => dequantize::run(args)?,
+        Command::Quantize(args) => quantize::run(args)?,
+        Command::Bitcast(args) => bitcast::run(args)?,
+        Command::Promote(args) => promote::run(args)?,
+        Command::Inspect(args) => inspect::run(args)?,
+        Command::Diff(args) => return diff::run(args).context(Trouble),
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Ends the process by itself: from here on an interrupt would come too late, and is ignored.
@@ -79,8 +81,11 @@ pub fn end_interrupts() {
 
 /// Tells what went wrong, and gives the exit code for it.
 #[must_use]
-pub fn fail(error: &Error) -> ExitCode {
-    tell_error(error);
+pub fn fail(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref() {
+        Some(error) => tell_error(error),
+        None => tell(&format!("tcast: {ERROR}error:{ERROR:#} {}", visible(&format!("{error:#}")))),
+    }
     ExitCode::from(exit_code(error))
 }
 
@@ -142,7 +147,7 @@ const OTHER_WORDS: &[(&str, &str)] = &[
 #[must_use]
 pub fn usage(mut error: clap::Error) -> ExitCode {
     if let Some(mistake) = stray_file(&error) {
-        return fail(&mistake);
+        return fail(&mistake.into());
     }
     suggest(&mut error);
     // What was typed is shown, and is no command to the terminal.
@@ -266,7 +271,7 @@ fn say_which(source: &Checkpoint) -> Error {
 
 /// How many threads are asked for, or there are cores.
 fn threads(asked: Option<u16>) -> usize {
-    asked.map_or_else(|| std::thread::available_parallelism().map_or(1, Into::into), Into::into)
+    asked.map_or_else(cores, Into::into)
 }
 
 /// Prints a result on standard output; a reader that has gone away is no failure.

@@ -8,7 +8,7 @@ use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, FileReport, Job, JobInput, Measures, Publish, TensorReport};
+use crate::job::{self, FileReport, Job, JobInput, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision, PromoteAttributes};
 use crate::operator::{Operator, cast};
@@ -126,22 +126,13 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     }
     let attributes = cast::CastAttributes { saturate: args.saturate, ..cast::CastAttributes::default() };
     let job = Job {
-        operator: Operator::Promote(attributes),
         output: Some(output),
-        to: None,
         existing: existing(args.force, args.skip_existing),
         publish: Publish::Together,
-        dry_run: false,
         sync: !args.no_sync,
         threads: threads(args.threads),
-        max_shard_size: None,
-        partition: None,
-        resume: false,
-        force_codes: true,
-        fail_on: FailOn::default(),
-        label: None,
-        measures: Measures::default(),
         options: json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate }),
+        ..Job::new(Operator::Promote(attributes))
     };
     let selection = |input| {
         let only = only(args, input);

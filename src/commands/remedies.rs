@@ -4,16 +4,35 @@
 use super::resume::go_on;
 use crate::error::{Error, Kind, Wanted};
 use crate::text::{as_glob, flag_with, quoted};
+use std::fmt;
 
-/// The exit code for an error.
+/// The context of errors of `diff`: 1 says that both could be read and are not equal.
+#[derive(Debug)]
+pub(super) struct Trouble;
+
+impl Trouble {
+    pub(super) const EXIT_CODE: u8 = 2;
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("cannot compare")
+    }
+}
+
+/// The exit code for an error: that of its context, or of its kind.
 #[must_use]
-pub fn exit_code(error: &Error) -> u8 {
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.is::<Trouble>() { Trouble::EXIT_CODE } else { error.downcast_ref().map_or(1, code_of) }
+}
+
+fn code_of(error: &Error) -> u8 {
     match error.kind() {
         Kind::Usage | Kind::Unnamed(_) => 2,
         Kind::Loss => 3,
         Kind::Exists(_) => 4,
         Kind::Several(errors) => {
-            let mut codes = errors.iter().map(exit_code);
+            let mut codes = errors.iter().map(code_of);
             let first = codes.next().unwrap_or(1);
             if codes.all(|code| code == first) { first } else { 1 }
         }
@@ -141,6 +160,14 @@ mod tests {
     }
 
     #[test]
+    fn context_decides_on_the_exit_code_and_keeps_the_error() {
+        let error = anyhow::Error::from(Error::new("no")).context("reading").context(Trouble);
+        assert_eq!((exit_code(&error), error.is::<Error>()), (2, true));
+        assert_eq!(exit_code(&anyhow::Error::from(Error::usage("no")).context("reading")), 2);
+        assert_eq!(exit_code(&anyhow::anyhow!("no error of ours")), 1);
+    }
+
+    #[test]
     fn several_errors_have_the_exit_code_that_they_have_in_common() {
         let (usage, exists) = (|| Error::usage("x"), || Error::new("y").of(Kind::Exists(Wanted::File)));
         for (errors, code) in [
@@ -149,7 +176,7 @@ mod tests {
             (vec![usage(), exists()], 1),
             (vec![Error::new("z")], 1),
         ] {
-            assert_eq!(exit_code(&Error::new("several").of(Kind::Several(errors.into()))), code);
+            assert_eq!(exit_code(&Error::new("several").of(Kind::Several(errors.into())).into()), code);
         }
     }
 }

@@ -7,7 +7,6 @@ use super::place::{self, Route};
 use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
-use crate::engine;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output};
@@ -80,7 +79,7 @@ impl<'a> FileOutput<'a> {
         // An archive that is to be deflated is first written as it was laid out.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
-        let outcomes = engine::run(&self.plan, target, job.threads, job.measures.accuracy, progress)?;
+        let outcomes = job.convert(&self.plan, target, progress)?;
         self.plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, Some(outcomes));
         let is_refused = report.meets(&job.fail_on);

@@ -258,7 +258,7 @@ fn a_second_run_in_one_process_and_two_at_once_do_their_work() {
     let run = |input: &str, output: &str| {
         let (input, output) = (path(input), path(output));
         let args = ["tcast", "cast", &input, "--to", "f16", "-q", "-o", &output];
-        let code = tcast::commands::run(&tcast::cli::Cli::parse_from(args));
+        let code = tcast::commands::run(&tcast::cli::Cli::parse_from(args)).unwrap();
         assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
     };
     run("a.npy", "one.npy");

@@ -7,8 +7,9 @@ mod convert_file;
 #[allow(dead_code, unreachable_pub, reason = "an example has a main of its own")]
 mod convert_in_memory;
 
-use crate::common::{Bench, fixture, npy_data, npy_f32};
+use crate::common::{Bench, fixture, npy_data, npy_f32, safetensors};
 use tcast::dtype::Dtype;
+use tcast::error::Kind;
 use tcast::kernel::Loss;
 
 /// Where `target/` is elsewhere, as with `CARGO_TARGET_DIR`, and there is nothing but the fixtures.
@@ -78,6 +79,28 @@ fn one_call_writes_the_file_that_the_program_writes() {
 }
 
 #[test]
+fn one_call_converts_a_folder_of_shards_and_refuses_codes_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
+    let options = tcast::Options::to(Dtype::Float16);
+    tcast::convert(bench.path("llama"), bench.path("a"), &options).unwrap();
+    bench.run("cast llama --to float16 -o b -q").expect(0, "", "");
+    for file in std::fs::read_dir(bench.path("b")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(bench.read(&format!("a/{name}")) == bench.read(&format!("b/{name}")), "{name}");
+    }
+    let header = r#"{"w":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},"w_scale":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}}"#;
+    bench.write("codes.safetensors", &safetensors(header, &[0; 5]));
+    let convert = |options: &tcast::Options| {
+        tcast::convert(bench.path("codes.safetensors"), bench.path("values.safetensors"), options)
+    };
+    let refused = convert(&options).unwrap_err();
+    assert!(matches!(refused.kind(), Kind::Codes { .. }) && refused.remedy_text().is_none(), "{refused}");
+    let mut forced = tcast::Options::to(Dtype::Float16);
+    forced.force_codes = true;
+    assert_eq!(convert(&forced).unwrap().len(), 2);
+}
+
+#[test]
 fn the_program_runs_twice_in_one_process_and_from_two_threads() {
     let bench = Bench::with("model.safetensors", "in.safetensors");
     let run = |to: &str, output: &str| {
@@ -86,7 +109,10 @@ fn the_program_runs_twice_in_one_process_and_from_two_threads() {
         let arguments = words.into_iter().chain([output, input]);
         let cli = <tcast::cli::Cli as clap::Parser>::try_parse_from(arguments).unwrap();
         // An exit code can only be compared as text.
-        assert_eq!(format!("{:?}", tcast::commands::run(&cli)), format!("{:?}", std::process::ExitCode::SUCCESS));
+        assert_eq!(
+            format!("{:?}", tcast::commands::run(&cli).unwrap()),
+            format!("{:?}", std::process::ExitCode::SUCCESS)
+        );
     };
     std::thread::scope(|scope| {
         for (to, outputs) in [("bf16", ["a.safetensors", "b.safetensors"]), ("f16", ["c.safetensors", "d.safetensors"])]

@@ -3,7 +3,6 @@
 use super::FolderOutput;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
-use crate::engine;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
 use crate::io::output::{Destination, check_room};
@@ -36,7 +35,7 @@ impl<'a> FolderOutput<'a> {
             let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
             let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
             let nowhere = Destination::nowhere().create()?;
-            let outcomes = engine::run(plan, &nowhere, job.threads, job.measures.accuracy, &*progress)?;
+            let outcomes = job.convert(plan, &nowhere, &*progress)?;
             Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
         };
         chosen.into_iter().map(measure).collect()
@@ -91,7 +90,7 @@ impl<'a> FolderOutput<'a> {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Job { threads, measures, .. } = *job;
-            let outcomes = engine::run(plan, &ExistingFile(&file), threads, measures.accuracy, &*progress)?;
+            let outcomes = job.convert(plan, &ExistingFile(&file), &*progress)?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
             if measures.hash {
@@ -182,7 +181,7 @@ impl<'a> ShardWork<'a, '_> {
         let progress = progress.shard(what, plan.source_bytes());
         let Job { threads, measures, ref fail_on, .. } = *self.job;
         let summed = Summed::new(&output);
-        let outcomes = engine::run(plan, &summed, threads, measures.accuracy, &*progress)?;
+        let outcomes = self.job.convert(plan, &summed, &*progress)?;
         let sum = summed.sum();
         plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
         let mut report = FileReport::new(name.clone(), plan, Some(outcomes));

@@ -1,0 +1,58 @@
+//! Work that ends early because the caller wants that.
+
+use crate::error::{Error, Result};
+use crate::io::sink::Sink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Says whether work is to end early. Threads ask before each piece that they write.
+pub trait Cancel: Sync {
+    /// Whether it is.
+    fn is_cancelled(&self) -> bool;
+}
+
+impl Cancel for AtomicBool {
+    fn is_cancelled(&self) -> bool {
+        self.load(Ordering::Relaxed)
+    }
+}
+
+/// Nothing ends early.
+pub(crate) struct Never;
+
+impl Cancel for Never {
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Refuses to write when the work is cancelled, which ends it.
+pub(super) struct Cancellable<'a> {
+    pub(super) sink: &'a dyn Sink,
+    pub(super) cancel: &'a dyn Cancel,
+}
+
+impl Cancellable<'_> {
+    pub(super) fn check(&self) -> Result<()> {
+        if self.cancel.is_cancelled() { Err(Error::new("cancelled").in_file(self.sink.path())) } else { Ok(()) }
+    }
+}
+
+impl Sink for Cancellable<'_> {
+    fn path(&self) -> &Path {
+        self.sink.path()
+    }
+
+    fn is_seekable(&self) -> bool {
+        self.sink.is_seekable()
+    }
+
+    fn reserve(&self, len: u64) -> Result<()> {
+        self.sink.reserve(len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check()?;
+        self.sink.write_at(offset, bytes)
+    }
+}
