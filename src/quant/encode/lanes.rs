@@ -1,7 +1,8 @@
 //! Loops over one row of values: each vectorises by itself.
 
 use super::super::rules::{SignRule, Ties};
-use super::choose::{GroupScale, Quotient};
+use super::choose::Quotient;
+use super::extremes::largest;
 use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, to_odd};
 
 /// Stored values as float32.
@@ -45,84 +46,151 @@ pub(super) struct Division {
     pub(super) has_zeros: bool,
 }
 
-/// Values divided by the scales of their groups of `size`, and what the library adds.
+/// What the groups of some values are divided by: see `GroupScale`.
+#[derive(Clone, Copy)]
+pub(super) struct Divisors<'a> {
+    pub(super) factors: &'a [f32],
+    pub(super) wide: &'a [f64],
+    pub(super) zeros: &'a [f32],
+    /// Values of a group.
+    pub(super) size: usize,
+}
+
+/// Values divided by the scales of their groups, and what the library adds.
 #[inline(always)]
-pub(super) fn divide(values: &[f32], groups: &[GroupScale], size: usize, division: Division, out: &mut [f32]) {
+pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, out: &mut [f32]) {
     match division.rounding {
-        WeightType::Float32 => divide_and_round(values, groups, size, division, out, |value| value),
-        WeightType::Bfloat16 => divide_and_round(values, groups, size, division, out, to_bfloat16),
-        WeightType::Float16 => divide_and_round(values, groups, size, division, out, to_float16),
+        WeightType::Float32 => divide_and_round(values, divisors, division, out, |value| value),
+        WeightType::Bfloat16 => divide_and_round(values, divisors, division, out, to_bfloat16),
+        WeightType::Float16 => divide_and_round(values, divisors, division, out, to_float16),
     }
 }
 
 #[inline(always)]
 fn divide_and_round(
     values: &[f32],
-    groups: &[GroupScale],
-    size: usize,
+    divisors: &Divisors,
     division: Division,
     out: &mut [f32],
     round: impl Fn(f32) -> f32 + Copy,
 ) {
+    let Divisors { factors, wide, zeros, size } = *divisors;
     // A scale of 0 makes all values 0.
-    let divided = |value: f32, group: &GroupScale| if group.factor == 0.0 { 0.0 } else { round(value / group.factor) };
-    let multiplied =
-        |value: f32, group: &GroupScale| if group.factor == 0.0 { 0.0 } else { round(value * group.factor) };
-    let exact = |value: f32, group: &GroupScale| {
-        if group.wide == 0.0 { 0.0 } else { to_odd(f64::from(value) / group.wide) }
-    };
-    // A sum would take the sign of -0.
-    let moved = |value: f32, group: &GroupScale| to_odd(f64::from(value) / group.wide + f64::from(group.zero));
+    let divided = |value: f32, factor: f32| if factor == 0.0 { 0.0 } else { round(value / factor) };
+    let multiplied = |value: f32, factor: f32| if factor == 0.0 { 0.0 } else { round(value * factor) };
+    let exact = |value: f32, factor: f64| if factor == 0.0 { 0.0 } else { to_odd(f64::from(value) / factor) };
     match division.quotient {
-        Quotient::Divide => by_groups(values, groups, size, out, divided),
-        Quotient::Multiply => by_groups(values, groups, size, out, multiplied),
-        Quotient::Exact if division.has_zeros => by_groups(values, groups, size, out, moved),
-        Quotient::Exact => by_groups(values, groups, size, out, exact),
+        Quotient::Divide => by_groups(values, factors, size, out, divided),
+        Quotient::Multiply => by_groups(values, factors, size, out, multiplied),
+        Quotient::Exact if division.has_zeros => {
+            // A sum takes the sign of -0, which these codes do not have.
+            let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
+            for ((values, out), (factor, zero)) in groups {
+                for (value, out) in values.iter().zip(out) {
+                    *out = to_odd(f64::from(*value) / factor + f64::from(*zero));
+                }
+            }
+        }
+        Quotient::Exact => by_groups(values, wide, size, out, exact),
     }
     if division.has_zeros && division.quotient != Quotient::Exact {
-        for (chunk, group) in out.chunks_mut(size).zip(groups) {
+        for (chunk, zero) in out.chunks_mut(size).zip(zeros) {
             for value in chunk {
-                *value = round(*value + group.zero);
+                *value = round(*value + zero);
             }
         }
     }
 }
 
-/// One number out of each value and its group.
+/// One number out of each value and the factor of its group.
 #[inline(always)]
-fn by_groups(
+fn by_groups<F: Copy>(
     values: &[f32],
-    groups: &[GroupScale],
+    factors: &[F],
     size: usize,
     out: &mut [f32],
-    number: impl Fn(f32, &GroupScale) -> f32 + Copy,
+    number: impl Fn(f32, F) -> f32 + Copy,
 ) {
     match size {
-        16 => by_groups_of::<16>(values, groups, out, number),
-        32 => by_groups_of::<32>(values, groups, out, number),
+        16 => by_groups_of::<16, F>(values, factors, out, number),
+        32 => by_groups_of::<32, F>(values, factors, out, number),
         _ => {
-            for ((values, out), group) in values.chunks(size).zip(out.chunks_mut(size)).zip(groups) {
-                let group = *group;
-                values.iter().zip(out).for_each(|(value, out)| *out = number(*value, &group));
+            for ((values, out), factor) in values.chunks(size).zip(out.chunks_mut(size)).zip(factors) {
+                let factor = *factor;
+                values.iter().zip(out).for_each(|(value, out)| *out = number(*value, factor));
+            }
+        }
+    }
+}
+
+/// As [`by_groups`], with loops of a known length.
+#[inline(always)]
+fn by_groups_of<const N: usize, F: Copy>(
+    values: &[f32],
+    factors: &[F],
+    out: &mut [f32],
+    number: impl Fn(f32, F) -> f32 + Copy,
+) {
+    let ((values, last), (out, last_out)) = (values.as_chunks::<N>(), out.as_chunks_mut::<N>());
+    for ((values, out), factor) in values.iter().zip(out).zip(factors) {
+        let factor = *factor;
+        for at in 0..N {
+            out[at] = number(values[at], factor);
+        }
+    }
+    if let Some(factor) = factors.get(values.len()) {
+        last.iter().zip(last_out).for_each(|(value, out)| *out = number(*value, *factor));
+    }
+}
+
+/// The largest magnitudes of groups of `size` stored values, as bits of float32.
+#[inline(always)]
+pub(super) fn largest_of_groups(weight: WeightType, bytes: &[u8], size: usize, amax: &mut [u32]) {
+    match (weight, size) {
+        (WeightType::Float32, 16) => groups_of_words::<16>(bytes, amax),
+        (WeightType::Float32, 32) => groups_of_words::<32>(bytes, amax),
+        (_, 16) => groups_of_halves::<16>(weight, bytes, amax),
+        (_, 32) => groups_of_halves::<32>(weight, bytes, amax),
+        _ => {
+            let width = if weight == WeightType::Float32 { 4 } else { 2 };
+            for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
+                *amax = largest(weight, bytes).max(*amax);
             }
         }
     }
 }
 
 #[inline(always)]
-fn by_groups_of<const N: usize>(
-    values: &[f32],
-    groups: &[GroupScale],
-    out: &mut [f32],
-    number: impl Fn(f32, &GroupScale) -> f32 + Copy,
-) {
-    let ((values, last), (out, last_out)) = (values.as_chunks::<N>(), out.as_chunks_mut::<N>());
-    for ((values, out), group) in values.iter().zip(out).zip(groups) {
-        let group = *group;
-        values.iter().zip(out).for_each(|(value, out)| *out = number(*value, &group));
+fn groups_of_words<const N: usize>(bytes: &[u8], amax: &mut [u32]) {
+    let (groups, last) = bytes.as_chunks::<4>().0.as_chunks::<N>();
+    for (amax, group) in amax.iter_mut().zip(groups) {
+        let mut largest = 0;
+        for bytes in group {
+            let bits = u32::from_le_bytes(*bytes) & 0x7fff_ffff;
+            largest = if bits > largest { bits } else { largest };
+        }
+        *amax = largest.max(*amax);
     }
-    if let Some(group) = groups.get(values.len()) {
-        last.iter().zip(last_out).for_each(|(value, out)| *out = number(*value, group));
+    if let Some(amax) = amax.get_mut(groups.len()) {
+        *amax = largest(WeightType::Float32, last.as_flattened()).max(*amax);
+    }
+}
+
+#[inline(always)]
+fn groups_of_halves<const N: usize>(weight: WeightType, bytes: &[u8], amax: &mut [u32]) {
+    let (groups, last) = bytes.as_chunks::<2>().0.as_chunks::<N>();
+    for (amax, group) in amax.iter_mut().zip(groups) {
+        let mut largest = 0;
+        for bytes in group {
+            let bits = u16::from_le_bytes(*bytes) & 0x7fff;
+            largest = if bits > largest { bits } else { largest };
+        }
+        let is_float16 = weight == WeightType::Float16;
+        let bits = if is_float16 { from_float16(largest).to_bits() } else { u32::from(largest) << 16 };
+        *amax = bits.max(*amax);
+    }
+    if let Some(amax) = amax.get_mut(groups.len()) {
+        *amax = largest(weight, last.as_flattened()).max(*amax);
     }
 }
 
@@ -153,17 +221,12 @@ pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], 
         CodeRounding::Float { float, sign: SignRule::Negative, ties: Ties::Even } => {
             floats(float, numbers, codes, multiples, Minifloat::round, |number| number < 0.0)
         }
-        CodeRounding::Float { float, sign, ties } => {
-            let round = move |float: Minifloat, magnitude| match ties {
-                Ties::Even => float.round(magnitude),
-                Ties::TowardZero => float.round_down(magnitude),
-            };
-            let is_signed = move |number: f32| match sign {
-                SignRule::Kept => number.is_sign_negative(),
-                SignRule::Negative => number < 0.0,
-                SignRule::NotPositive => number <= 0.0,
-            };
-            floats(float, numbers, codes, multiples, round, is_signed)
+        CodeRounding::Float { float, sign: SignRule::NotPositive, ties: Ties::TowardZero } => {
+            floats(float, numbers, codes, multiples, Minifloat::round_down, |number| number <= 0.0)
+        }
+        // No row has another pair.
+        CodeRounding::Float { float, .. } => {
+            floats(float, numbers, codes, multiples, Minifloat::round, f32::is_sign_negative)
         }
         CodeRounding::Int { low, high, offset } => {
             // 1.5 * 2^23: its last bit is worth 1, so the adder rounds, and the low bits are the code.
@@ -212,38 +275,60 @@ pub(super) struct ErrorSums {
     pub(super) largest: f32,
 }
 
-/// Makes errors of multiples of the scales, over a power of two; `scales` are over the same one.
-#[inline(always)]
-pub(super) fn subtract(values: &[f32], over: f32, scales: &[f32], size: usize, multiples: &mut [f32]) {
-    for ((values, multiples), scale) in values.chunks(size).zip(multiples.chunks_mut(size)).zip(scales) {
-        let scale = *scale;
-        for (value, multiple) in values.iter().zip(multiples) {
-            *multiple = *value * over - *multiple * scale;
+impl ErrorSums {
+    /// Of values and the multiples of scales that stand for them. Errors go into `multiples`; values are multiplied with
+    /// `over`, and scales have been already. Sums are made in lanes that are always the same.
+    #[inline(always)]
+    pub(super) fn of(values: &[f32], over: f32, scales: &[f32], size: usize, multiples: &mut [f32]) -> Self {
+        match size {
+            16 => by_groups_of_pairs::<16>(values, over, scales, multiples),
+            32 => by_groups_of_pairs::<32>(values, over, scales, multiples),
+            _ => {
+                for ((values, multiples), scale) in values.chunks(size).zip(multiples.chunks_mut(size)).zip(scales) {
+                    let scale = *scale;
+                    for (value, multiple) in values.iter().zip(multiples) {
+                        *multiple = *value * over - *multiple * scale;
+                    }
+                }
+            }
         }
+        let errors = &*multiples;
+        let (mut signal, mut noise, mut largest) = ([0.0_f32; LANES], [0.0_f32; LANES], [0_u32; LANES]);
+        let ((values, last), (errors, last_errors)) = (values.as_chunks::<LANES>(), errors.as_chunks::<LANES>());
+        let mut add = |at: usize, value: f32, error: f32| {
+            let value = value * over;
+            signal[at] += value * value;
+            noise[at] += error * error;
+            // The order of the bits is that of the magnitudes.
+            let magnitude = error.to_bits() & 0x7fff_ffff;
+            largest[at] = if magnitude > largest[at] { magnitude } else { largest[at] };
+        };
+        for (values, errors) in values.iter().zip(errors) {
+            for at in 0..LANES {
+                add(at, values[at], errors[at]);
+            }
+        }
+        last.iter().zip(last_errors).enumerate().for_each(|(at, (value, error))| add(at, *value, *error));
+        let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum();
+        let largest = largest.into_iter().fold(0, |largest, lane| if lane > largest { lane } else { largest });
+        Self { signal: sum(signal), noise: sum(noise), largest: f32::from_bits(largest) }
     }
 }
 
-/// Adds errors and values up, in lanes that are always the same.
 #[inline(always)]
-pub(super) fn sum(values: &[f32], over: f32, errors: &[f32]) -> ErrorSums {
-    let (mut signal, mut noise, mut largest) = ([0.0_f32; LANES], [0.0_f32; LANES], [0.0_f32; LANES]);
-    let ((values, last), (errors, last_errors)) = (values.as_chunks::<LANES>(), errors.as_chunks::<LANES>());
-    for (values, errors) in values.iter().zip(errors) {
-        for at in 0..LANES {
-            let (value, error) = (values[at] * over, errors[at]);
-            signal[at] += value * value;
-            noise[at] += error * error;
-            largest[at] = if error.abs() > largest[at] { error.abs() } else { largest[at] };
+fn by_groups_of_pairs<const N: usize>(values: &[f32], over: f32, scales: &[f32], multiples: &mut [f32]) {
+    let ((values, last), (multiples, last_multiples)) = (values.as_chunks::<N>(), multiples.as_chunks_mut::<N>());
+    for ((values, multiples), scale) in values.iter().zip(multiples).zip(scales) {
+        let scale = *scale;
+        for at in 0..N {
+            multiples[at] = values[at] * over - multiples[at] * scale;
         }
     }
-    for (at, (value, error)) in last.iter().zip(last_errors).enumerate() {
-        let value = value * over;
-        signal[at] += value * value;
-        noise[at] += error * error;
-        largest[at] = if error.abs() > largest[at] { error.abs() } else { largest[at] };
+    if let Some(scale) = scales.get(values.len()) {
+        for (value, multiple) in last.iter().zip(last_multiples) {
+            *multiple = *value * over - *multiple * scale;
+        }
     }
-    let add = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum();
-    ErrorSums { signal: add(signal), noise: add(noise), largest: largest.into_iter().fold(0.0, f32::max) }
 }
 
 /// Codes, one in a byte, in as few bits as they have; what is left of the last byte is 0.
@@ -261,12 +346,24 @@ pub(super) fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
                 out[pairs.len()] = last << even;
             }
         }
-        _ => {
-            // Eight codes fill as many bytes as a code has bits.
-            for (codes, out) in codes.chunks(8).zip(out.chunks_mut(bits as usize)) {
-                let word = codes.iter().rev().fold(0_u64, |word, code| word << bits | u64::from(*code));
-                out.copy_from_slice(&word.to_le_bytes()[..out.len()]);
-            }
-        }
+        1 => stream::<1>(codes, out),
+        2 => stream::<2>(codes, out),
+        3 => stream::<3>(codes, out),
+        5 => stream::<5>(codes, out),
+        6 => stream::<6>(codes, out),
+        _ => stream::<7>(codes, out),
     }
+}
+
+/// A stream of bits, the low bits of a byte first: eight codes fill as many bytes as a code has bits.
+#[inline(always)]
+fn stream<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
+    let join = |codes: &[u8]| codes.iter().rev().fold(0_u64, |word, code| word << BITS | u64::from(*code));
+    let ((codes, last), (out, last_out)) = (codes.as_chunks::<8>(), out.as_chunks_mut::<BITS>());
+    let mut words = codes.iter().map(|codes| join(codes));
+    for (out, word) in out.iter_mut().zip(&mut words) {
+        out.copy_from_slice(&word.to_le_bytes()[..BITS]);
+    }
+    let mut rest = out.get_mut(codes.len()..).unwrap_or_default().as_flattened_mut().iter_mut().chain(last_out);
+    rest.by_ref().zip(join(last).to_le_bytes()).for_each(|(out, byte)| *out = byte);
 }

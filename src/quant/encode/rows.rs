@@ -6,7 +6,7 @@ use super::super::scales::swizzled_line;
 use super::Encoder;
 use super::choose::GroupScale;
 use super::extremes::{INFINITY, first_special, largest};
-use super::lanes::{self, ErrorSums};
+use super::lanes::{self, Divisors, ErrorSums};
 use super::rounding::power_of_two;
 use super::search::SearchGroup;
 use super::tally::EncodeTally;
@@ -26,6 +26,11 @@ struct EncodeRoom {
     amax: Vec<u32>,
     bounds: Vec<[f32; 2]>,
     chosen: Vec<GroupScale>,
+    /// What the loops need of `chosen`, each in a lane of its own.
+    factors: Vec<f32>,
+    wide: Vec<f64>,
+    zeros: Vec<f32>,
+    /// Scales in units of a power of two.
     scales: Vec<f32>,
 }
 
@@ -70,6 +75,9 @@ impl Loop for EncodeRows<'_, '_> {
             amax: vec![0; groups],
             bounds: vec![[0.0; 2]; groups],
             chosen: vec![GroupScale::NONE; groups],
+            factors: vec![0.0; groups],
+            wide: vec![0.0; groups],
+            zeros: vec![0.0; groups],
             scales: vec![0.0; groups],
         };
         let ranges = shape.part_ranges(&self.rows);
@@ -101,11 +109,22 @@ impl Loop for EncodeRows<'_, '_> {
                     self.choose(&tile, &mut room, global);
                     self.store_of(&tile, &room.chosen[..count], &starts);
                 }
+                room.spread(count);
                 for row in tile.rows.clone() {
                     self.encode(&tile, row, &mut room, starts[0]);
                 }
             }
             row += rows;
+        }
+    }
+}
+
+impl EncodeRoom {
+    /// Lays out what the loops need of the chosen scales.
+    #[inline(always)]
+    fn spread(&mut self, count: usize) {
+        for (at, chosen) in self.chosen[..count].iter().enumerate() {
+            (self.factors[at], self.wide[at], self.zeros[at]) = (chosen.factor, chosen.wide, chosen.zero);
         }
     }
 }
@@ -131,9 +150,7 @@ impl EncodeRows<'_, '_> {
         bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
-            for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
-                *amax = largest(*weight, bytes).max(*amax);
-            }
+            lanes::largest_of_groups(*weight, bytes, size, amax);
             if chooser.zero_bits.is_some() {
                 // Groups are as long as a row, or shorter than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
@@ -276,7 +293,13 @@ impl EncodeRows<'_, '_> {
             let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
             lanes::widen(*weight, self.stored(tile.matrix, row, columns.clone()), values);
             // 1. Codes.
-            lanes::divide(values, groups, size, *division, numbers);
+            let divisors = Divisors {
+                factors: &room.factors[..groups.len()],
+                wide: &room.wide[..groups.len()],
+                zeros: &room.zeros[..groups.len()],
+                size,
+            };
+            lanes::divide(values, &divisors, *division, numbers);
             let clipped = lanes::round(rounding, numbers, codes, multiples);
             self.tally.clipped += u64::from(clipped);
             if division.has_zeros {
@@ -300,8 +323,7 @@ impl EncodeRows<'_, '_> {
             let exponent = ((largest.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
             let (unit, over) = (power_of_two(exponent), power_of_two(-exponent));
             scales.iter_mut().zip(groups).for_each(|(scale, group)| *scale = group.scale * over);
-            lanes::subtract(values, over, scales, size, multiples);
-            let sums = lanes::sum(values, over, multiples);
+            let sums = ErrorSums::of(values, over, scales, size, multiples);
             let unit = f64::from(unit);
             self.take(&sums, unit, multiples, tile.matrix, row, column);
             signal += sums.signal * unit * unit;

@@ -2,7 +2,7 @@
 
 use super::super::rules::ScaleRule;
 use super::choose::{Chooser, GroupScale};
-use super::lanes::{self, CodeRounding, Division};
+use super::lanes::{self, CodeRounding, Division, Divisors};
 use super::rounding::{WeightType, power_of_two};
 
 /// Values that are looked at together, and sums that are kept side by side.
@@ -125,7 +125,8 @@ fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
         let count = bytes.len() / width;
         let values = &mut values[..count];
         lanes::widen(group.weight, bytes, values);
-        lanes::divide(values, &[*scale], count, group.division, &mut numbers[..count]);
+        let divisors = Divisors { factors: &[scale.factor], wide: &[scale.wide], zeros: &[scale.zero], size: count };
+        lanes::divide(values, &divisors, group.division, &mut numbers[..count]);
         lanes::round(group.rounding, &numbers[..count], &mut codes[..count], &mut multiples[..count]);
         for (values, multiples) in values.chunks(LANES).zip(multiples[..count].chunks(LANES)) {
             for ((value, multiple), sum) in values.iter().zip(multiples).zip(&mut sums) {
