@@ -59,9 +59,9 @@ pub struct BitcastArgs {
 
     /// Elements to print: 100..104, 100.., 17,203
     ///
-    /// With --hex and --bits: from A on, before B, in the order of rows. A number is an index over all elements, from 0,
-    /// which in a tensor of one dimension is its coordinate; several are coordinates, as figures have them: 17,203 is
-    /// [17, 203], and 17,203..17,210 the seven from there on. A alone is one element.
+    /// With --hex and --bits: from A, up to but not including B, in row-major order. A number is an index over all
+    /// elements, from 0; in a tensor of one dimension it is the coordinate. Several numbers are coordinates, as
+    /// statistics show them: 17,203 is [17, 203], and 17,203..17,210 is seven elements. A alone is one element.
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
 
@@ -92,7 +92,7 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 4 the output exists,
   130 interrupted.";
 
-/// The types that have others of their width, a paragraph for each width.
+/// The types that share their width with others, a paragraph for each width.
 fn same_widths() -> String {
     let mut widths: Vec<u32> = Dtype::all().filter(|dtype| bitcast::takes(*dtype)).map(Dtype::bits).collect();
     widths.sort_unstable();
@@ -105,18 +105,18 @@ fn same_widths() -> String {
 /// `A..B`, `A..`, `..B` or `A`: some elements, or one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElementRange {
-    /// The first; `None` for that of the tensor.
+    /// The first; `None` for the start of the tensor.
     pub start: Option<Position>,
-    /// The one behind the last; `None` for all that there are.
+    /// The end, exclusive; `None` for the end of the tensor.
     pub end: Option<Position>,
     /// Whether only the first is meant.
     pub is_one: bool,
 }
 
-/// The place of an element: `203`, or `17,203` and `[17, 203]` as figures have it.
+/// The position of an element: `203`, or `17,203` and `[17, 203]` as in statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Of all elements in the order of rows, counted from 0.
+    /// Among all elements in row-major order, from 0.
     Index(u64),
     /// In each dimension.
     Coordinates(Vec<u64>),
@@ -126,7 +126,7 @@ impl std::str::FromStr for Position {
     type Err = String;
 
     /// # Errors
-    /// When it is no place.
+    /// When it is not a position.
     fn from_str(text: &str) -> Result<Self, String> {
         let bare = text.trim();
         let bare = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
@@ -144,7 +144,7 @@ impl std::str::FromStr for ElementRange {
     type Err = String;
 
     /// # Errors
-    /// When it is no range.
+    /// When it is not a range.
     fn from_str(text: &str) -> Result<Self, String> {
         let position = |text: &str| if text.trim().is_empty() { Ok(None) } else { text.parse().map(Some) };
         let Some((start, end)) = text.split_once("..") else {

@@ -35,7 +35,7 @@ pub struct CastArgs {
 
     /// The type to convert to: float8e4m3fn, bf16, int8
     ///
-    /// All types stand below.
+    /// See Types below.
     #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "finish"])]
     pub to: Option<Dtype>,
 
@@ -67,7 +67,7 @@ pub struct CastArgs {
 
     /// Write the report to a file: .html or .json
     ///
-    /// With the figures of --stats; .html is a page to look at.
+    /// With the accuracy of --stats; .html is a page to view.
     #[arg(long, value_name = "FILE", help_heading = FIGURES)]
     pub report: Option<PathBuf>,
 
@@ -171,15 +171,15 @@ pub struct ShardArgs {
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub max_shard_size: Option<Size>,
 
-    /// Go on with an interrupted conversion: shards that are done are kept, if input and options are the same
+    /// Continue an interrupted conversion: finished shards are kept, if input and options are the same
     #[arg(long, conflicts_with = "force", hide_short_help = true)]
     pub resume: bool,
 
-    /// Do the I-th of N parts, beside others that may run at once, also on other machines
+    /// Do the I-th of N parts; others may run at the same time, also on other machines
     #[arg(long, value_name = "I/N", conflicts_with = "force", hide_short_help = true)]
     pub part: Option<Partition>,
 
-    /// Put the folder together that all parts were written into
+    /// Complete the folder that all parts were written into
     #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["inputs", "to", "rule", "part", "resume",
           "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "stats", "fail_on"])]
     pub finish: Option<PathBuf>,
@@ -193,7 +193,7 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     /// # Errors
-    /// When it is no size.
+    /// When it is not a size.
     fn from_str(text: &str) -> Result<Self, String> {
         const UNITS: [(&str, u64); 9] = [
             ("KIB", 1 << 10),
@@ -225,7 +225,7 @@ impl std::str::FromStr for Size {
 pub struct ValueArgs {
     /// Clamp to the range of a float8 [default: true]
     ///
-    /// With false, what is beyond becomes infinite or NaN.
+    /// With false, values beyond it become infinite or NaN.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub saturate: Option<bool>,
@@ -258,7 +258,7 @@ pub struct ValueArgs {
 }
 
 impl ValueEnum for Condition {
-    /// `nan` is both what became NaN and NaN that was lost.
+    /// `nan` covers both values that became NaN and NaN that was lost.
     fn value_variants<'a>() -> &'a [Self] {
         const {
             &[

@@ -49,7 +49,7 @@ pub struct DequantizeArgs {
 
     /// Decode only weights whose name matches; repeatable
     ///
-    /// The others stay quantized, with their scales, and config.json goes on saying so.
+    /// The others stay quantized, with their scales, and config.json still says so.
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
     pub include: Vec<Pattern>,
 
@@ -96,7 +96,7 @@ pub struct DequantizeArgs {
     #[arg(long, conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
     pub resume: bool,
 
-    /// Do the I-th of N parts, beside others that may run at once, also on other machines
+    /// Do the I-th of N parts; others may run at the same time, also on other machines
     #[arg(long, value_name = "I/N", conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
     pub part: Option<Partition>,
 
@@ -128,7 +128,7 @@ Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 3 a loss that --fail-on forbids,
   4 the output exists, 130 interrupted.";
 
-/// The layouts that are decoded, a line each, from the table.
+/// The layouts that can be decoded, one per line, from the table.
 fn layouts() -> String {
     let lines = LAYOUTS.iter().map(|layout| hanging(&format!("  {:16} ", layout.name), layout.library));
     lines.collect::<Vec<_>>().join("\n")

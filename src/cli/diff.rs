@@ -82,21 +82,21 @@ pub struct DiffArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "rtol", "from", "include", "exclude"])]
     pub report: Option<PathBuf>,
 
-    /// Values with |A - B| <= T are no difference
+    /// Values with |A - B| <= T count as equal
     ///
-    /// Absolute, not relative. NaN and Inf must be the same.
+    /// Absolute, not relative. NaN and Inf must be equal.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub tolerance: Option<ToleranceArg>,
 
-    /// Values with |A - B| <= T + R * |A| are no difference
+    /// Values with |A - B| <= T + R * |A| count as equal
     ///
-    /// T is that of --tolerance, or 0. NaN and Inf must be the same.
+    /// T is that of --tolerance, or 0. NaN and Inf must be equal.
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub rtol: Option<ToleranceArg>,
 
     /// What opaque bytes (V1, u1, U8) mean
     ///
-    /// Only where the file cannot say; the width stays.
+    /// Only if the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
@@ -120,7 +120,7 @@ pub struct DiffArgs {
 
     /// Print nothing; the exit code says it
     ///
-    /// But what --json asks for.
+    /// Except the output of --json.
     #[arg(short, long)]
     pub quiet: bool,
 
@@ -129,12 +129,12 @@ pub struct DiffArgs {
     pub threads: Option<u16>,
 }
 
-/// How far values may be apart: finite, and not below 0.
+/// How much values may differ: finite, and not below 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ToleranceArg(pub f64);
 
 impl std::fmt::Display for ToleranceArg {
-    /// With an exponent where there would be many zeros.
+    /// With an exponent instead of many zeros.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(format!("{:?}", self.0).trim_end_matches(".0"))
     }
@@ -144,7 +144,7 @@ impl std::str::FromStr for ToleranceArg {
     type Err = String;
 
     /// # Errors
-    /// When it is no such number.
+    /// When it is not such a number.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
         number.map(Self).ok_or_else(|| "a tolerance is a number, 0 or more: 1e-3".to_owned())

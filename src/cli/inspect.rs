@@ -42,7 +42,7 @@ pub struct InspectArgs {
     #[arg(help = one_input(), long_help = with_note(&one_input(), INPUT_NOTE))]
     pub input: PathBuf,
 
-    /// Show figures and a histogram of exponents
+    /// Show statistics and a histogram of exponents
     #[arg(long)]
     pub stats: bool,
 
@@ -52,7 +52,7 @@ pub struct InspectArgs {
 
     /// What opaque bytes (V1, u1, U8) mean, for --stats
     ///
-    /// Only where the file cannot say; the width stays.
+    /// Only if the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE", requires = "stats")]
     pub from: Option<Dtype>,
 

@@ -25,7 +25,7 @@ use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What the program can do, for those who give it nothing.
+/// What the program can do, for users who give no arguments.
 pub const OVERVIEW: &str = "\
 Convert tensor files between number formats, bit for bit as ONNX Cast does
 
@@ -75,8 +75,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Joins a value to `--saturate` before it, where it can be nothing else: its value is optional, so that clap wants
-/// an `=` there.
+/// Joins a value to the `--saturate` before it, if it can be nothing else: its value is optional, so clap requires an
+/// `=`.
 pub fn join_saturate(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut only_files = false;
@@ -96,7 +96,7 @@ pub fn join_saturate(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsStr
     joined
 }
 
-/// What `--color` says, to be known before anything is printed about mistakes in the arguments.
+/// The value of `--color`, which must be known before usage errors are printed.
 #[must_use]
 pub fn color(arguments: &[OsString]) -> ColorChoice {
     let arguments = arguments.iter().take_while(|argument| *argument != "--");
@@ -128,19 +128,19 @@ pub enum Command {
     Promote(PromoteArgs),
     /// List what is in a file or a folder of shards
     Inspect(InspectArgs),
-    /// Say how two files or folders of shards differ
+    /// Show how two files or folders of shards differ
     Diff(DiffArgs),
 }
 
-/// Where a result goes and how the work is done; what `cast` and `bitcast` share.
+/// Where a result goes and how the work is done; shared by `cast` and `bitcast`.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Input and output")]
 pub struct FileArgs {
     /// Where to write; the extension chooses the format
     ///
-    /// Without it, beside INPUT: its name with the type in it. `-` is standard output; a reader that closes the pipe early
-    /// is an error, with exit code 1, because it did not get all of the output.
+    /// Without it, beside INPUT: its name with the type in it. `-` is standard output; a reader that closes the pipe
+    /// early is an error, with exit code 1, because it did not get all of the output.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 
@@ -148,13 +148,13 @@ pub struct FileArgs {
     #[arg(short, long)]
     pub force: bool,
 
-    /// Leave an output that exists as it is, and exit with 0
+    /// Keep an output that exists, and exit with 0
     #[arg(long, conflicts_with = "force", hide_short_help = true)]
     pub skip_existing: bool,
 
     /// What opaque bytes (V1, u1, U8) mean
     ///
-    /// Only where the file cannot say; the width stays.
+    /// Only if the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
@@ -221,7 +221,7 @@ fn some_inputs() -> String {
     format!("{} files, or folders of shards", known_formats())
 }
 
-/// A long help that starts as the short one does.
+/// A long help that starts like the short one.
 fn with_note(text: &str, note: &str) -> String {
     format!("{text}\n\n{note}")
 }
@@ -236,7 +236,7 @@ fn indented(text: &str) -> String {
     hanging(" ", text)
 }
 
-/// Text behind a head, in lines that are all indented as the first one is.
+/// Text after a heading; all lines are indented like the first.
 fn hanging(head: &str, text: &str) -> String {
     const COLUMNS: usize = 80;
     let mut lines = vec![head.to_owned()];
@@ -256,7 +256,7 @@ fn listed(dtypes: impl Iterator<Item = Dtype>) -> String {
     dtypes.map(Dtype::name).collect::<Vec<_>>().join(", ")
 }
 
-/// A long help that ends with what the values mean. Short help has no room for the list that clap would add.
+/// A long help that ends with the meanings of the values. Short help has no room for clap's list.
 fn with_values<T: ValueEnum>(text: &str) -> String {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let lines = values.map(|value| format!("\n- {}: {}", value.get_name(), value.get_help().unwrap_or_default()));

@@ -76,9 +76,9 @@ pub struct PromoteArgs {
           help_heading = "The common type")]
     pub saturate: Option<bool>,
 
-    /// The folder to write to; of one input, the file
+    /// The folder to write to; with one input, the file
     ///
-    /// The folder gets a file of each input's name.
+    /// Each input has a file of its name in the folder.
     #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run", help_heading = "Input and output")]
     pub output: Option<PathBuf>,
 
@@ -86,13 +86,13 @@ pub struct PromoteArgs {
     #[arg(short, long, help_heading = "Input and output")]
     pub force: bool,
 
-    /// Leave outputs that exist as they are, and exit with 0
+    /// Keep outputs that exist, and exit with 0
     #[arg(long, conflicts_with = "force", hide_short_help = true, help_heading = "Input and output")]
     pub skip_existing: bool,
 
     /// What opaque bytes (V1, u1, U8) mean
     ///
-    /// Only where the file cannot say; the width stays.
+    /// Only if the file cannot say; the width stays.
     #[arg(long, value_name = "DTYPE", help_heading = "Input and output")]
     pub from: Option<Dtype>,
 

@@ -1,4 +1,4 @@
-//! `tcast cast`: the attributes, then as every conversion.
+//! `tcast cast`: its attributes, and then a conversion like any other.
 
 use super::convert::{condition_names, job, options, run as convert, selection};
 use super::finish;
@@ -91,7 +91,7 @@ fn attributes(args: &CastArgs) -> CastAttributes {
     }
 }
 
-/// The attributes in effect, with the defaults of what was not given.
+/// The attributes in effect, including defaults.
 fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let rules = attributes.rules();

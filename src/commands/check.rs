@@ -1,4 +1,4 @@
-//! `tcast diff --report`: whether files still hold what a report says was written.
+//! `tcast diff --report`: whether files still contain what a report says was written.
 
 use super::{print, print_json, threads};
 use crate::cli::DiffArgs;
@@ -17,22 +17,22 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// The version of the JSON document; it changes when a field changes its meaning or goes.
+/// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
-/// The version of reports that is known.
+/// The known version of reports.
 const REPORT: u32 = 1;
 
-/// What counts of a report.
+/// The parts of a report that matter.
 #[derive(Deserialize)]
 struct Recorded {
     schema: u32,
     tensors: Vec<TensorReport<'static>>,
 }
 
-/// A tensor by its name, and what is wrong with it; `None` if nothing is.
+/// A tensor's name, and what is wrong with it; `None` if nothing is.
 type CheckedTensor = (String, Option<String>);
 
-/// Whether all tensors are what the report says.
+/// Whether all tensors are as the report says.
 ///
 /// # Errors
 /// When the report has no hashes or cannot be read, or a file cannot.
@@ -84,9 +84,9 @@ fn read(path: &Path) -> Result<Recorded> {
     Ok(recorded)
 }
 
-/// What is wrong with each tensor of the report; then what is there besides.
+/// What is wrong with each tensor of the report, and then additional tensors.
 fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<Vec<CheckedTensor>> {
-    // One tensor is itself under any name: that of a .npy file is its file's.
+    // A single tensor matches under any name: a .npy file's tensor is named after the file.
     let only = if let [only] = &recorded.tensors[..] { Some(&*only.name) } else { None };
     let only = only.filter(|_| source.tensors().count() == 1);
     let name = |tensor: &'_ Tensor| only.map_or_else(|| tensor.name.clone(), str::to_owned);

@@ -1,4 +1,4 @@
-//! What `cast` and `bitcast` share: their arguments become a job, and what became of its inputs a report.
+//! What `cast` and `bitcast` share: making a job of the arguments, and a report of the results.
 
 use super::observer::Console;
 use super::report_file::ReportFile;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A job as the arguments that `cast` and `bitcast` share have it.
+/// The job for the arguments that `cast` and `bitcast` share.
 pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, options: Value) -> Job<'_> {
     Job {
         output: file.output.as_deref(),
@@ -33,7 +33,7 @@ pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, option
     }
 }
 
-/// What `--force` and `--skip-existing` say.
+/// What `--force` and `--skip-existing` mean.
 pub(super) fn existing(force: bool, skip: bool) -> IfExists {
     match (force, skip) {
         (true, _) => IfExists::Replace,
@@ -42,8 +42,8 @@ pub(super) fn existing(force: bool, skip: bool) -> IfExists {
     }
 }
 
-/// Plans, runs and reports. Of several inputs all are planned before the first is written, and one that fails then does
-/// not keep the others from being converted.
+/// Plans, runs and reports. Of several inputs, all are planned before the first is written; if one fails then, the
+/// others are still converted.
 pub(super) fn run(task: &Task) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
     let console = Console { is_quiet: args.quiet };
@@ -66,8 +66,8 @@ pub(super) fn write(task: &Task, inputs: &[JobInput], start: Instant) -> Result<
     }
     let mut prepared = job::prepare(job, inputs, &console)?;
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
-        // `--resume` makes it anew, and so does a part that was done before. The report of a part that was not is that of
-        // somebody else.
+        // `--resume` writes it anew, and so does a part that was done before. The report of another part is somebody
+        // else's.
         let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done(job);
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
         ReportFile::new(path, replace, &outputs, &mut prepared.files)
@@ -90,7 +90,7 @@ pub(super) fn write(task: &Task, inputs: &[JobInput], start: Instant) -> Result<
     several.finish(task, start, report_file)
 }
 
-/// The error of an input that is not there, which may be meant as the output.
+/// The error for a missing input, which may be meant as the output.
 fn may_be_output(error: Error, task: &Task, input: &Path) -> Error {
     let is_last = task.inputs.len() > 1 && task.inputs.last().is_some_and(|last| last == input);
     let is_meant = is_last && task.file.output.is_none() && container::by_extension(input).is_some();
@@ -100,7 +100,7 @@ fn may_be_output(error: Error, task: &Task, input: &Path) -> Error {
     error
 }
 
-/// What the arguments say of which tensors are converted.
+/// Which tensors are converted, according to the arguments.
 pub(super) fn selection(to: Option<Dtype>, args: &SelectionArgs) -> Selection {
     let SelectionArgs { include, exclude, rule, rename, .. } = args;
     Selection {
@@ -113,8 +113,8 @@ pub(super) fn selection(to: Option<Dtype>, args: &SelectionArgs) -> Selection {
     }
 }
 
-/// What decides about the bytes of the outputs: for the report, and for later runs that continue. `more` are the options
-/// of the subcommand.
+/// Everything that influences the bytes of the outputs: for the report, and for later runs that continue. `more` are
+/// the options of the subcommand.
 pub(super) fn options(to: Option<Dtype>, file: &FileArgs, selection: &Selection, more: Value) -> Value {
     let Selection { include, exclude, rules, renames, .. } = selection;
     let mut options = json!({
@@ -131,7 +131,7 @@ pub(super) fn options(to: Option<Dtype>, file: &FileArgs, selection: &Selection,
     options
 }
 
-/// What may not happen to a value, as the arguments have it.
+/// What must not happen to a value, according to the arguments.
 pub(super) fn condition_names(conditions: &[Condition]) -> Vec<String> {
     let values = conditions.iter().filter_map(ValueEnum::to_possible_value);
     values.map(|value| value.get_name().to_owned()).collect()

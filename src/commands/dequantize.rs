@@ -1,4 +1,4 @@
-//! `tcast dequantize`: finds the quantized weights, then as every conversion.
+//! `tcast dequantize`: finds the quantized weights, and then a conversion like any other.
 
 use super::convert::{condition_names, job, options, write};
 use super::observer::Console;
@@ -64,7 +64,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         job,
         inputs,
         file: &args.file,
-        // What is no weight is copied.
+        // Everything that is not a weight is copied.
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         config: None,

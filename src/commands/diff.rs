@@ -18,10 +18,10 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// The version of the JSON document; it changes when a field changes its meaning or goes.
+/// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
 
-/// The exit code: 0 when all is equal, 1 when not.
+/// The exit code: 0 when everything is equal, otherwise 1.
 ///
 /// # Errors
 /// When one cannot be read, or the arguments contradict it.
@@ -50,11 +50,11 @@ fn diff(args: &DiffArgs) -> Result<bool> {
         print(&comparison.text())?;
     }
     let is_equal = comparison.is_equal();
-    // All that could be read is shown first.
+    // First everything that could be read is shown.
     comparison.outcomes.into_iter().find_map(Result::err).map_or(Ok(is_equal), Err)
 }
 
-/// How far values may be apart; `None` where it was not said.
+/// How much values may differ; `None` if not given.
 fn tolerance(args: &DiffArgs) -> Option<compare::Tolerance> {
     let given = args.tolerance.or(args.rtol);
     given.map(|_| compare::Tolerance {
@@ -69,7 +69,7 @@ struct DiffRow<'a> {
     sides: [Option<ModelTensor<'a>>; 2],
 }
 
-/// Warns where it is not known which tensors are quantized weights.
+/// Warns if it is unclear which tensors are quantized weights.
 fn tell_problems(model: &LogicalCheckpoint) {
     let Some(problem) = model.found.problems.first() else { return };
     let more = match model.found.problems.len() - 1 {
@@ -80,7 +80,7 @@ fn tell_problems(model: &LogicalCheckpoint) {
     warn(&format!("{path}: {}{more}: such tensors are compared as they are stored", problem.error));
 }
 
-/// The tensors of a side that are compared, and whether the other side may lack them: scales of activations are no values of
+/// The tensors of a side to compare, and whether the other side may lack them: scales of activations are not values of
 /// the model.
 fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<(ModelTensor<'a>, bool)> {
     let tensor = |(at, membership)| {
@@ -98,7 +98,7 @@ fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<(ModelTensor<'a>, boo
     model.memberships().into_iter().enumerate().filter_map(tensor).collect()
 }
 
-/// The tensors that are chosen, in the order of A; then those that only B has.
+/// The chosen tensors, in the order of A; then those that only B has.
 fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
     let [in_a, in_b] = models.each_ref().map(tensors_of);
     let only = |tensors: &[(ModelTensor<'a>, bool)]| {
@@ -136,11 +136,11 @@ fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Resul
     Ok(chosen)
 }
 
-/// What was found.
+/// The result.
 struct DiffResult<'a> {
     args: &'a DiffArgs,
     lines: Vec<DiffRow<'a>>,
-    /// Of each line.
+    /// The result for each line.
     outcomes: Vec<Result<Comparison>>,
 }
 
@@ -167,7 +167,7 @@ impl<'a> DiffResult<'a> {
         Self { args, lines, outcomes }
     }
 
-    /// Whether a status is no difference: with a tolerance, it is values that count.
+    /// Whether a status counts as equal: with a tolerance, only values count.
     fn accepts(&self, status: Status) -> bool {
         match status {
             Status::Equal | Status::WithinTolerance => true,
@@ -236,7 +236,7 @@ impl<'a> DiffResult<'a> {
         value
     }
 
-    /// The type of a tensor, `--from` heeded, or the one that a weight is decoded to; `None` where that is not known.
+    /// The type of a tensor, considering `--from`, or the type that a weight is decoded to; `None` if unknown.
     fn dtype(&self, line: &DiffRow, tensor: ModelTensor) -> Option<Dtype> {
         match tensor {
             ModelTensor::Stored(_, tensor) => plan::source_form(tensor, self.args.from).ok().map(Form::dtype),
@@ -258,7 +258,7 @@ impl<'a> DiffResult<'a> {
         }
     }
 
-    /// What differs, a line each, and a summary.
+    /// What differs, one line each, and a summary.
     fn text(&self) -> String {
         let rows = self.lines.iter().zip(&self.outcomes).filter_map(|(line, outcome)| {
             let [word, more] = match outcome {
@@ -272,7 +272,7 @@ impl<'a> DiffResult<'a> {
         columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &self.summary()
     }
 
-    /// What differs in a word or two, and the rest of it.
+    /// What differs in a word or two, and details.
     fn row(&self, line: &DiffRow, outcome: &Comparison) -> [String; 2] {
         let [a, b] = line.sides;
         let described = |tensor: Option<ModelTensor>| {
@@ -330,7 +330,7 @@ impl<'a> DiffResult<'a> {
     }
 }
 
-/// The figures, where every position has its indices beside it.
+/// The accuracy, with coordinates beside every position.
 fn accuracy_json(outcome: &Comparison) -> Option<Value> {
     let mut accuracy = json!(outcome.accuracy.as_ref()?);
     let [absolute, relative] = &outcome.largest_at;
@@ -339,7 +339,7 @@ fn accuracy_json(outcome: &Comparison) -> Option<Value> {
     Some(accuracy)
 }
 
-/// How much differs, where it begins, and how far it goes.
+/// How much differs, where first, and by how much.
 fn told(outcome: &Comparison, line: &DiffRow, with_bits: bool) -> String {
     let count = line.sides[0].map_or(0, |tensor| tensor.shape().iter().product());
     let mut text = format!("{} of {count}", outcome.differing);

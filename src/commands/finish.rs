@@ -1,4 +1,4 @@
-//! `--finish`: a folder is put together, and reported on.
+//! `--finish`: completes a folder and reports on it.
 
 use super::results::already_complete;
 use super::{print_json, tell, threads};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use std::time::Instant;
 
-/// Puts a folder together that parts were written into, and reports on all of them. `command` is the subcommand's name.
+/// Completes a folder that parts were written into, and reports on all of them. `command` is the subcommand's name.
 pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     let start = Instant::now();
     let finished = job::finish(path, !args.no_sync, threads(args.threads))?;
@@ -59,7 +59,7 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     }
     if !args.quiet {
         let what = "is a whole checkpoint, and no unfinished conversion is in it";
-        // Nothing tells whether there were parts that were put together.
+        // Nothing shows whether there were parts that were put together.
         tell(&if is_published { report.summary() } else { format!("{} {what}", already_complete(path)) });
     }
     Ok(())

@@ -46,7 +46,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The exit code where an input that is cut short ends the process.
+/// The exit code if an input that is cut short ends the process.
 static CUT_SHORT: AtomicU8 = AtomicU8::new(1);
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
@@ -56,7 +56,7 @@ const REMEDY: Style = AnsiColor::Cyan.on_default();
 /// Runs the command.
 ///
 /// # Errors
-/// Those of the command, which [`fail`] tells.
+/// Those of the command, which [`fail`] reports.
 pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let _run = Run::begin();
     let is_diff = matches!(cli.command, Command::Diff(_));
@@ -74,12 +74,12 @@ pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the process by itself: from here on an interrupt would come too late, and is ignored.
+/// The process ends by itself: from here on, interrupts are ignored.
 pub fn end_interrupts() {
     temporaries::end_interrupts();
 }
 
-/// Tells what went wrong, and gives the exit code for it.
+/// Reports an error, and returns its exit code.
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     match error.downcast_ref() {
@@ -100,7 +100,7 @@ fn tell_error(error: &Error) {
     }
 }
 
-/// Has everything that is printed have colours or not.
+/// Enables or disables colours in everything that is printed.
 pub fn choose_color(choice: ColorChoice) {
     match choice {
         ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -110,7 +110,7 @@ pub fn choose_color(choice: ColorChoice) {
     .write_global();
 }
 
-/// Has kernels run on the instruction set that the environment names, if it names one.
+/// Makes kernels use the instruction set that the environment names, if any.
 fn choose_isa() -> Result<(), Error> {
     let Some(name) = std::env::var_os("TCAST_ISA").filter(|name| !name.is_empty()) else { return Ok(()) };
     let available = Isa::available();
@@ -126,7 +126,7 @@ fn choose_isa() -> Result<(), Error> {
     Err(Error::usage(format!("TCAST_ISA: this process computes on '{}' already", Isa::chosen().name())))
 }
 
-/// What other tools call it.
+/// Words of other tools for our flags and subcommands.
 const OTHER_WORDS: &[(&str, &str)] = &[
     ("convert", "cast"),
     ("requantize", "quantize"),
@@ -143,14 +143,14 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("--type", "--to"),
 ];
 
-/// Prints help and version on standard output, and a mistake in the arguments in the program's own style.
+/// Prints help and version on standard output, and usage errors in the program's own style.
 #[must_use]
 pub fn usage(mut error: clap::Error) -> ExitCode {
     if let Some(mistake) = stray_file(&error) {
         return fail(&mistake.into());
     }
     suggest(&mut error);
-    // What was typed is shown, and is no command to the terminal.
+    // Typed words are shown, but must not be commands to the terminal.
     let words = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(word) => Some((kind, ContextValue::String(visible(word)))),
         _ => None,
@@ -168,7 +168,7 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// What to say where the name of a file stands in a place that has none.
+/// The error for a file name in a position without one.
 fn stray_file(error: &clap::Error) -> Option<Error> {
     let names_a_file = |word: &str| !word.starts_with('-') && crate::container::by_extension(word.as_ref()).is_some();
     let word = |kind| match error.get(kind) {
@@ -184,7 +184,7 @@ fn stray_file(error: &clap::Error) -> Option<Error> {
     }
 }
 
-/// Has a message about an unknown word name ours for it.
+/// Makes a message about an unknown word name ours.
 fn suggest(error: &mut clap::Error) {
     let our = |word: &ContextValue| {
         let found = OTHER_WORDS.iter().find(|(other, _)| matches!(word, ContextValue::String(word) if word == other));
@@ -195,7 +195,7 @@ fn suggest(error: &mut clap::Error) {
     } else if let Some(flag) = error.get(ContextKind::InvalidArg).and_then(our) {
         error.insert(ContextKind::SuggestedArg, ContextValue::String(flag));
     }
-    // clap proposes to give an unknown flag as a value: ours do not begin with a dash.
+    // clap proposes to pass an unknown flag as a value: our values do not begin with a dash.
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
         tips.retain(|tip| !tip.to_string().starts_with("to pass '"));
         if !tips.is_empty() {
@@ -220,7 +220,7 @@ fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Warns of temporary files in the folder of an output that no run will remove.
+/// Warns of abandoned temporary files in the folder of an output.
 fn warn_of_abandoned(folder: &Path) {
     const MOST: usize = 20;
     let found = temporaries::abandoned(folder);
@@ -234,12 +234,12 @@ fn warn_of_abandoned(folder: &Path) {
     tell(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
 }
 
-/// Prints a message on standard error; that nobody can read it is no failure.
+/// Prints a message on standard error; it is no failure if nobody can read it.
 fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
 }
 
-/// Refuses patterns that match none of the tensors, or warns of them where they are allowed.
+/// Refuses patterns that match no tensor, or warns of them if that is allowed.
 fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet: bool) -> Result<(), Error> {
     for error in unmatched::unmatched(selection, names) {
         if !is_allowed {
@@ -252,34 +252,34 @@ fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet:
     Ok(())
 }
 
-/// What the tensors of an input are called, as many as a message can hold.
+/// The names of an input's tensors, as many as a message can hold.
 fn some_names(source: &Checkpoint) -> String {
     let some: Vec<String> = source.names().take(8).map(shorten).collect();
     let more = if source.names().count() > some.len() { ", ..." } else { "" };
     format!("{}{more}", some.join(", "))
 }
 
-/// An input has several tensors, or none, and one is wanted.
+/// The error if an input does not have exactly one tensor, and one is needed.
 fn say_which(source: &Checkpoint) -> Error {
     let unreadable: usize = source.shards.iter().map(|shard| shard.contents.unreadable.len()).sum();
     let count = source.names().count() + unreadable;
     let error = Error::usage(format!("holds {}: say which", counted(count as u64, "tensor")));
-    // Where a name begins with a dash, only this form takes it.
+    // Only this form accepts a name that begins with a dash.
     let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
     error.remedy(format!("--tensor{joint}NAME, one of {}", some_names(source)))
 }
 
-/// How many threads are asked for, or there are cores.
+/// The number of threads: as requested, or the number of cores.
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(cores, Into::into)
 }
 
-/// Prints a result on standard output; a reader that has gone away is no failure.
+/// Prints a result on standard output; it is no failure if the reader is gone.
 fn print(text: &str) -> Result<(), Error> {
     printed(writeln!(anstream::stdout().lock(), "{text}"))
 }
 
-/// Prints a JSON document, as [`print()`] does.
+/// Prints a JSON document like [`print()`].
 fn print_json(document: &impl Serialize) -> Result<(), Error> {
     let mut output = BufWriter::new(anstream::stdout().lock());
     printed(write_json(&mut output, document).and_then(|()| writeln!(output)).and_then(|()| output.flush()))
@@ -294,13 +294,13 @@ fn printed(result: std::io::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// Makes the signals that end a process remove what is half written before they do, with exit code 130: SIGINT and
-/// SIGTERM, and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, and SIGHUP when a
-/// terminal closes. A SIGBUS, by which an input ends that was cut short, is an error as any other. A file beyond the limit
-/// of sizes is an error of writing then, and no SIGXFSZ.
+/// Makes the signals that end a process first remove what is half written, and exit with code 130: SIGINT and SIGTERM,
+/// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, and SIGHUP when a
+/// terminal closes. A SIGBUS, caused by an input that was cut short, becomes an ordinary error. A file beyond the size
+/// limit is then a write error, not a SIGXFSZ.
 ///
 /// # Errors
-/// When the system gives no thread for it.
+/// When the system cannot create a thread for it.
 pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {
@@ -314,7 +314,7 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
         signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
         let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
         let ignored = ignored_signals();
-        // As nohup ignores SIGHUP. Only Linux tells without unsafe code; elsewhere that one is left alone.
+        // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
         let is_heeded = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
         let heeded = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_heeded));
         let mut signals = signal_hook::iterator::Signals::new(heeded).map_err(failed)?;
@@ -339,7 +339,7 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     Ok(())
 }
 
-/// The signals that the process was started to ignore, as a mask; `None` where the system does not say.
+/// The signals that the process ignores from its start, as a mask; `None` if the system does not say.
 #[cfg(unix)]
 fn ignored_signals() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -1,4 +1,4 @@
-//! What a job says on its way, on standard error: warnings and bars.
+//! What a job reports on its way, on standard error: warnings and progress bars.
 
 use super::{tell, tell_error, warn, warn_of_abandoned};
 use crate::io::temporaries::Kept;
@@ -7,7 +7,7 @@ use crate::progress::{self, Progress, Shards};
 use crate::text::{as_glob, flag_with, path_text, shorten};
 use std::path::PathBuf;
 
-/// Shows everything, or errors only.
+/// Shows everything, or only errors.
 pub(super) struct Console {
     pub(super) is_quiet: bool,
 }
@@ -49,7 +49,7 @@ impl ShardProgress for Shards {
     }
 }
 
-/// What stays of a run that ends early, and how a later one goes on with it.
+/// What is kept of a run that ended early, and how to continue.
 pub(super) fn describe(kept: &Kept) -> String {
     match kept {
         Kept::Outputs(what) => what.clone(),
@@ -68,7 +68,7 @@ fn warn_of_scales(count: usize, first: &str) {
     });
 }
 
-/// Names what is in the folder of the input and will not be in the output.
+/// Lists what is in the folder of the input and will not be in the output.
 fn warn_of_left_out(paths: &[PathBuf]) {
     const FEW: usize = 5;
     let some: Vec<String> = paths.iter().take(FEW).map(|path| shorten(&path_text(path))).collect();

@@ -1,4 +1,4 @@
-//! `tcast promote`: tensors of several files, or of one, get the type that they have in common.
+//! `tcast promote`: converts tensors of several files, or of one, to a common type.
 
 use super::convert::existing;
 use super::observer::Console;
@@ -21,14 +21,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The version of the JSON document; it changes when a field changes its meaning or goes.
+/// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
 
-/// A tensor that takes part, and the file that it is in.
+/// A tensor that takes part, and its file.
 struct Operand<'a> {
     file: usize,
     tensor: &'a Tensor,
-    /// As messages name it.
+    /// Its name in messages.
     name: String,
     dtype: Dtype,
 }
@@ -74,12 +74,12 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     Ok(())
 }
 
-/// The names of the tensors of an input that take part; none where it has one only, which always does.
+/// The names of an input's tensors that take part; empty if it has only one, which always does.
 fn only(args: &PromoteArgs, input: &Checkpoint) -> Vec<String> {
     if input.tensors().count() == 1 { Vec::new() } else { args.tensor.clone() }
 }
 
-/// The tensors that take part: the only one of an input, or those named.
+/// The tensors that take part: the only one of an input, or the named ones.
 fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Operand<'a>>> {
     let mut operands = Vec::new();
     let mut found = HashSet::new();
@@ -107,16 +107,16 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
     }
 }
 
-/// What became of one input.
+/// The result for one input.
 struct Promoted<'a> {
     from: &'a Path,
     to: PathBuf,
     bytes_in: u64,
-    /// One, or the shards of a folder; `None` where the output was there, and was left alone.
+    /// One file, or the shards of a folder; `None` if the output existed and was kept.
     files: Option<Vec<FileReport<'a>>>,
 }
 
-/// Plans all outputs, writes all, and then gives them their names.
+/// Plans all outputs, writes them, and then gives them their names.
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Promoted<'a>>> {
     let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
     check_standard_output(output, args.json)?;
@@ -159,7 +159,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     Ok(promoted)
 }
 
-/// What was decided, why, and what each input could lose; then what the outputs lost.
+/// The decision, its reason, and what each input could lose; then what the outputs lost.
 fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promoted: &[Promoted]) -> Value {
     let inputs = operands.iter().map(|operand| {
         json!({
@@ -202,12 +202,12 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
     document
 }
 
-/// The outputs that were there, and were left alone.
+/// Outputs that existed and were kept.
 fn skipped<'a>(promoted: &'a [Promoted]) -> impl Iterator<Item = &'a Path> {
     promoted.iter().filter(|output| output.files.is_none()).map(|output| &*output.to)
 }
 
-/// What became what, and, tensor by tensor, how many values changed.
+/// What became what, and how many values changed in each tensor.
 fn summary(decision: Decision, promoted: &[Promoted], time: Duration) -> String {
     let outputs = || promoted.iter().filter_map(|output| Some((output, output.files.as_deref()?)));
     let tensors = || outputs().flat_map(|(_, files)| files).flat_map(|file| &file.tensors);

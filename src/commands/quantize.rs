@@ -1,4 +1,4 @@
-//! `tcast quantize`: decides which weights are quantized, then as every conversion.
+//! `tcast quantize`: decides which weights are quantized, and then a conversion like any other.
 
 use super::convert::{job, options, write};
 use super::observer::Console;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         job,
         inputs,
         file: &args.file,
-        // What is no weight is copied.
+        // Everything that is not a weight is copied.
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         report: args.report.as_deref(),
@@ -115,7 +115,7 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a model that is quantized already.
+/// Refuses a model that is already quantized.
 fn check_is_plain(source: &Checkpoint, scheme: &Scheme) -> Result<()> {
     let model = LogicalCheckpoint::open(source)?;
     let Some(first) = model.found.weights.first() else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! What helps against an error, in the flags of the program, and its exit code. Modules below `commands` only say what is
-//! wrong, by a [`Kind`].
+//! What helps against an error, in terms of the program's flags, and its exit code. Modules below `commands` only say
+//! what is wrong, by a [`Kind`].
 
 use super::resume::go_on;
 use crate::error::{Error, Kind, Wanted};
@@ -80,7 +80,7 @@ pub fn remedy(error: &Error) -> Option<String> {
     (!remedies.is_empty()).then(|| remedies.join(", or "))
 }
 
-/// What comes after the remedy that an error has.
+/// What follows an error's own remedy.
 fn after(error: &Error) -> Option<String> {
     match error.kind() {
         Kind::Incomplete => Some(", and then --finish".to_owned()),
@@ -89,7 +89,7 @@ fn after(error: &Error) -> Option<String> {
     }
 }
 
-/// What else helps than the command of [`remedy`].
+/// What helps besides the command of [`remedy`].
 #[must_use]
 pub fn alternative(error: &Error) -> Option<String> {
     match error.kind() {
@@ -98,20 +98,20 @@ pub fn alternative(error: &Error) -> Option<String> {
     }
 }
 
-/// How a cast is possible though there are codes.
+/// How a cast is possible although there are codes.
 fn without_codes(globs: &[String]) -> String {
     format!("leave all codes as they are with {}, or cast them as numbers with --force-codes", excluding(globs))
 }
 
-/// The flags that leave out what some patterns match, if somebody may want to paste them.
+/// The flags that exclude what some patterns match, if they are short enough to paste.
 fn excluding(globs: &[String]) -> String {
-    /// As long as these may be.
+    /// The maximum length of these flags.
     const MOST: usize = 2048;
     let flags = globs.iter().map(|glob| flag_with("--exclude", glob)).collect::<Vec<_>>().join(" ");
     if flags.len() > MOST { "--exclude".to_owned() } else { flags }
 }
 
-/// How another output is named.
+/// How to name another output.
 fn elsewhere(wanted: &Wanted) -> String {
     match wanted {
         Wanted::File => "name another file with -o".to_owned(),
@@ -126,7 +126,7 @@ fn elsewhere(wanted: &Wanted) -> String {
     }
 }
 
-/// How an output is named.
+/// How to name an output.
 fn named(wanted: &Wanted) -> String {
     match wanted {
         Wanted::File => "name a file with -o".to_owned(),

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Tensors whose exponents are shown: those with the most noise.
 const WORST: usize = 4;
 
-/// Where a report is to go, and as what.
+/// Where a report goes, and in which format.
 pub(super) struct ReportFile {
     destination: Destination,
     is_page: bool,
@@ -30,7 +30,7 @@ impl ReportFile {
     /// Checks that it can be written beside the other files of the run; `replace` allows an existing file.
     ///
     /// # Errors
-    /// When it is there, is a file of the run or in its output, has another extension, or its folder is missing.
+    /// When it exists, is a file of the run or in its output, has another extension, or its folder is missing.
     pub(super) fn new(path: &Path, replace: bool, outputs: &[PathBuf], run: &mut Files) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
@@ -52,7 +52,7 @@ impl ReportFile {
     /// Writes it.
     ///
     /// # Errors
-    /// When it cannot be written, or the files that it is about cannot be read again.
+    /// When it cannot be written, or its files cannot be read again.
     pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
         if !self.is_page {
             return self.write_json(report, args);
@@ -79,9 +79,9 @@ impl ReportFile {
     }
 }
 
-/// How the exponents of the noisiest tensors were spread, and are. Of a part of a checkpoint nothing can be read yet.
+/// The exponents of the noisiest tensors, before and after. Parts of a checkpoint cannot be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<ExponentSpread>> {
-    // What may be there was not written by this run, or what was written is not there.
+    // An existing output may not be from this run, or the output is not a file.
     if report.time.is_none() || is_standard_output(report.output) {
         return Ok(Vec::new());
     }
@@ -93,7 +93,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     worst.sort_by(|left, right| noise(left).partial_cmp(&noise(right)).unwrap_or(std::cmp::Ordering::Equal));
     worst.truncate(WORST);
     let exponents = |checkpoint: &Checkpoint, name: &str, from: Option<Dtype>| -> Result<Histogram> {
-        // One tensor is itself under any name: that of a .npy file is its file's.
+        // A single tensor matches under any name: a .npy file's tensor is named after the file.
         let is_only = checkpoint.tensors().count() == 1;
         let found = checkpoint.tensors().find(|(_, tensor)| is_only || tensor.name == name);
         let Some((file, tensor)) = found else { return Ok(Histogram::default()) };

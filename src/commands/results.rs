@@ -1,4 +1,4 @@
-//! What became of the inputs of a conversion, in words and as JSON.
+//! What happened to the inputs of a conversion, in words and as JSON.
 
 use super::report_file::ReportFile;
 use super::{note, print, print_json, tell, tell_error};
@@ -16,17 +16,17 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A conversion as the arguments have it.
+/// A conversion, according to the arguments.
 pub(super) struct Task<'a> {
     pub(super) job: Job<'a>,
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
     pub(super) selection: Selection,
-    /// A pattern may match nothing.
+    /// Patterns may match nothing.
     pub(super) allow_unmatched: bool,
     /// What config.json says of the quantized weights.
     pub(super) config: Option<&'a Value>,
-    /// Where the report is written as well.
+    /// Where the report is also written.
     pub(super) report: Option<&'a Path>,
 }
 
@@ -48,7 +48,7 @@ fn report<'a>(
     Report { operator, input, output, options, config: task.config, bytes_in, files, before, time, is_published }
 }
 
-/// Says that the output of the only input exists, and is left as it is.
+/// Reports that the output of the only input exists, and is kept.
 pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> Result<()> {
     if !task.file.quiet {
         tell_skipped(output);
@@ -116,12 +116,12 @@ pub(super) fn show(
     Ok(())
 }
 
-/// What to say where nothing is left to be done.
+/// The message if there is nothing left to do.
 pub(super) fn already_complete(path: &Path) -> String {
     format!("already complete: {}", path_text(path))
 }
 
-/// Says who can use float8 weights that have no scales.
+/// Says who can use float8 weights without scales.
 fn tell_of_plain_float8(to: Dtype) {
     let more = match to {
         Dtype::Float8E4M3FN | Dtype::Float8E5M2 => "ComfyUI and other tools that read plain float8 load such a file. ",
@@ -138,16 +138,16 @@ fn tell_room(output: &Path, needed: u64) {
     }
 }
 
-/// What became of several inputs so far.
+/// What has happened to several inputs so far.
 #[derive(Default)]
 pub(super) struct Several {
     documents: Vec<Value>,
     done: usize,
-    /// Those of which nothing was left to be done.
+    /// Those that were already complete.
     complete: usize,
     skipped: usize,
     failures: Vec<Error>,
-    /// The type of weights of one of them that become float8 without scales.
+    /// The type of weights in one of them that become float8 without scales.
     plain_float8: Option<Dtype>,
     bytes_in: u64,
     bytes_out: u64,
@@ -201,7 +201,7 @@ impl Several {
         self.failures.push(error);
     }
 
-    /// Reports on one that is converted, which it may have been before.
+    /// Reports on one that is converted, possibly by an earlier run.
     fn add_converted(&mut self, task: &Task, report: &Report, was_complete: bool) -> Result<()> {
         if task.file.json || task.report.is_some() {
             self.documents.push(json!(report));

@@ -1,4 +1,4 @@
-//! The commands that go on with an unfinished conversion.
+//! Commands that continue an unfinished conversion.
 
 use crate::cli::Cli;
 use crate::error::{InterruptedWork, WorkState};
@@ -34,7 +34,7 @@ pub(super) fn go_on(InterruptedWork { folder, work, has_older, state, .. }: &Int
     }
 }
 
-/// A subcommand that can go on with what it began.
+/// A subcommand that can continue what it began.
 fn subcommand(operator: &str) -> Option<Command> {
     Cli::command().find_subcommand(operator).filter(|found| has_flag(found, "resume")).cloned()
 }
@@ -48,7 +48,7 @@ fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option
     let subcommand = subcommand(operator)?;
     let mut words = vec![format!("tcast {} {}", subcommand.get_name(), quoted(input))];
     for (name, value) in options {
-        // Rules and renames have a flag for each.
+        // Rules and renames have one flag each.
         let flag = name.replace('_', "-");
         let flag = if has_flag(&subcommand, &flag) { &*flag } else { flag.trim_end_matches('s') };
         if !has_flag(&subcommand, flag) && !is_default(name, value) {
@@ -75,7 +75,7 @@ fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option
     Some(words.join(" "))
 }
 
-/// Whether an option has the value that holds where its flag is not given.
+/// Whether an option has its default value.
 fn is_default(name: &str, value: &Value) -> bool {
     match (name, value) {
         ("saturate", value) => *value == Value::Bool(true),

@@ -1,15 +1,15 @@
-//! Patterns that match no tensor, most likely by mistake, and what was meant.
+//! Patterns that match no tensor, most likely by mistake, and proposals.
 
 use crate::error::Error;
 use crate::select::{Pattern, Selection};
 use crate::text::{flag_with, shorten};
 
-/// Names that a message proposes.
+/// How many names a message proposes.
 const FEW: usize = 3;
-/// Names that are compared with a pattern, of files with very many.
+/// How many names are compared with a pattern.
 const MOST: usize = 100_000;
 
-/// An error for each `--include`, `--exclude` and `--rule` without effect on tensors of these names.
+/// An error for each `--include`, `--exclude` and `--rule` that has no effect on tensors with these names.
 pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
     if names.is_empty() {
         return Vec::new(); // no pattern could match
@@ -52,7 +52,7 @@ fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> Strin
     format!("near it: {}; {ALLOW}", list(&near))
 }
 
-/// The names that come nearest to a pattern: as a whole, or with as many of their parts as it has.
+/// The names most similar to a pattern: as a whole, or in as many of their parts as it has.
 fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
     let wanted = pattern.trim_matches('*').trim_matches('.').to_lowercase();
     let length = wanted.split('.').count();

@@ -1,5 +1,5 @@
-//! Plans an output, and finds what a user needs to know before it is made: codes that are not values, names and metadata
-//! without a place, plain float8.
+//! Plans an output, and finds what a user needs to know before it is made: codes that are not values, names and
+//! metadata that the format cannot hold, plain float8.
 
 use super::Job;
 use super::observer::{Notice, Observer};
@@ -14,11 +14,11 @@ use crate::select::Selection;
 use crate::text::shorten;
 use std::cell::LazyCell;
 
-/// Plans, with progress where texts have to be read for it, and gives notice of what will be lost. `check` comes after the
-/// types are refused that cannot be converted, and before the texts are read.
+/// Plans, showing progress if texts have to be read for it, and reports what will be lost. `check` is called after
+/// types that cannot be converted are refused, and before texts are read.
 ///
 /// # Errors
-/// Those of `check`; when the input cannot become the output, or a file beside it cannot be read.
+/// The error of `check`; when the input cannot become the output, or a file beside it cannot be read.
 pub(super) fn plans<'a, T>(
     job: &Job,
     route: &Route<'a, '_>,
@@ -36,7 +36,7 @@ pub(super) fn plans<'a, T>(
     plan::check(&request, &source.shards).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
     let checked = check()?;
-    // Only where there are texts: a bar is drawn as soon as it is there.
+    // Only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
     let plans = plan::build(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
@@ -86,7 +86,7 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
     Err(error.of(Kind::Unnamed(Wanted::Any)))
 }
 
-/// Refuses a name for a tensor in a format that has no place for it.
+/// Refuses a new name for a tensor in a format without names.
 fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Selection) -> Result<()> {
     let FormatInfo { extension, has_names, .. } = target.format_info();
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
@@ -96,12 +96,12 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     Err(error.in_tensor(name).remedy(remedy).without("rename"))
 }
 
-/// Gives notice of what does not reach the output.
+/// Reports what the output will lack.
 fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Observer) {
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        // A mark means nothing elsewhere, and is no loss.
+        // A mark has no meaning in other formats, so it is no loss.
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark =
             |name: &str| matches!(input.container.format_info().metadata, Metadata::Marked(mark, _) if mark == name);
@@ -111,7 +111,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
     }
 }
 
-/// Gives notice of scales that lose precision while their codes stay what they are.
+/// Reports scales that lose precision while their codes stay the same.
 fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
     let Some(codes) = codes else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);

@@ -1,4 +1,4 @@
-//! The quantized weights of an input, and what is to become of them: for jobs that decode.
+//! The quantized weights of an input, and what happens to them, for jobs that decode.
 
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
@@ -15,17 +15,17 @@ use std::sync::Arc;
 /// What a job needs to decode or to quantize weights.
 pub(crate) struct Recoding {
     pub(super) weights: Weights,
-    /// Files beside the shards that get another text, or are left out.
+    /// Files beside the shards that get a new text, or are left out.
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
 }
 
 impl Recoding {
-    /// Decides how the weights that are selected are decoded.
+    /// Decides how the selected weights are decoded.
     ///
     /// # Errors
-    /// When there are none, a weight cannot be decoded, or its config cannot say that others stay quantized.
+    /// When there are none, a weight cannot be decoded, or its config cannot express that others stay quantized.
     pub(crate) fn decode(
         model: &LogicalCheckpoint,
         selection: &Selection,
@@ -82,7 +82,7 @@ impl Recoding {
     }
 }
 
-/// What the files beside the shards say when weights were decoded.
+/// The new texts of the files beside the shards.
 fn side_files(
     model: &LogicalCheckpoint,
     modules: &Modules,

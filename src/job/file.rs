@@ -15,9 +15,9 @@ use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
 use std::path::{Path, PathBuf};
 
-/// A file that is to be written, checked before any work.
+/// A file to be written, checked before any work.
 pub(super) struct FileOutput<'a> {
-    /// Missing in a dry run only, where the folder for outputs is not there yet.
+    /// Missing only in a dry run, if the folder for outputs does not exist yet.
     destination: Option<Destination>,
     plan: Plan<'a>,
     container: &'static dyn Container,
@@ -27,7 +27,7 @@ impl<'a> FileOutput<'a> {
     /// Decides what will be in the file.
     ///
     /// # Errors
-    /// When it is there, is an input, has no place or no room, or the input cannot become it.
+    /// When the output exists, is an input, cannot be there or does not fit on the disk, or the input cannot become it.
     pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         let Route { input, output, .. } = route;
         check_alone(job, output)?;
@@ -35,7 +35,7 @@ impl<'a> FileOutput<'a> {
         let find_place = || find_place(job, route, files);
         let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
         let mut plan = plans.swap_remove(0);
-        // What keeps nothing cannot be read again.
+        // A pipe or device cannot be read again.
         let keeps = destination.as_ref().is_none_or(Destination::keeps);
         plan.is_deflated = keeps && container::is_deflated(&input.source.shards[0], container);
         if let (Publish::Each, Some(destination)) = (job.publish, &destination) {
@@ -44,7 +44,7 @@ impl<'a> FileOutput<'a> {
         Ok(Self { destination, plan, container })
     }
 
-    /// Bytes that are to be read.
+    /// The number of bytes to read.
     pub(super) fn source_bytes(&self) -> u64 {
         self.plan.source_bytes()
     }
@@ -60,10 +60,10 @@ impl<'a> FileOutput<'a> {
         FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
     }
 
-    /// Converts everything. In a dry run it is only measured, and thrown away.
+    /// Converts everything. In a dry run, the result is measured and discarded.
     ///
     /// # Errors
-    /// When the input cannot be read or converted, or the output not be written.
+    /// When the input cannot be read or converted, or the output cannot be written.
     pub(super) fn write(
         mut self,
         job: &Job,
@@ -76,7 +76,7 @@ impl<'a> FileOutput<'a> {
             observer.notice(Notice::Begins(destination.folder()));
         }
         let file = destination.create()?;
-        // An archive that is to be deflated is first written as it was laid out.
+        // An archive that will be deflated is first written without compression.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
         let outcomes = job.convert(&self.plan, target, progress)?;
@@ -88,31 +88,31 @@ impl<'a> FileOutput<'a> {
     }
 }
 
-/// Refuses together what the disks have no room for. All of them go into one folder.
+/// Refuses outputs that do not fit on the disk together. All of them go to one folder.
 ///
 /// # Errors
-/// When that is so.
+/// When they do not fit.
 pub(super) fn check_room_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<'b>>) -> Result<()> {
     let files: Vec<_> = files.collect();
     let needed = files.iter().map(|file| file.plan.room()).sum();
     files.first().and_then(|file| file.destination.as_ref()).map_or(Ok(()), |first| first.check_room(needed))
 }
 
-/// A file that is whole, and has no name yet.
+/// A complete file that has no name yet.
 pub(super) struct WholeFile<'a> {
     path: PathBuf,
     file: Output,
-    /// What is to be deflated into the file.
+    /// The archive to be deflated into the file.
     stored: Option<Output>,
-    /// Where it is to be hashed.
+    /// The plan, if tensors are to be hashed.
     plan: Option<Plan<'a>>,
     report: FileReport<'a>,
-    /// Whether a value in it is one that the job refuses.
+    /// Whether the job refuses one of its values.
     is_refused: bool,
 }
 
 impl<'a> WholeFile<'a> {
-    /// Hashes and deflates it, where that is to be done.
+    /// Hashes and deflates it, if required.
     ///
     /// # Errors
     /// When it cannot be read again, or the disk is full.
@@ -135,7 +135,7 @@ impl<'a> WholeFile<'a> {
         Ok(())
     }
 
-    /// Gives it its name, unless a value in it is refused. An interrupt says what is `kept` from then on.
+    /// Gives it its name, unless one of its values is refused. An interrupt reports `kept` from then on.
     ///
     /// # Errors
     /// When the name is taken, or the system refuses.
@@ -148,7 +148,7 @@ impl<'a> WholeFile<'a> {
     }
 }
 
-/// Refuses what is only for folders of shards.
+/// Refuses options that are only for folders of shards.
 fn check_alone(job: &Job, output: &Path) -> Result<()> {
     let (option, what) = match (job.partition, job.resume) {
         (Some(_), _) => ("part", "only folders of shards are written in parts, and the output is one file"),
@@ -158,7 +158,7 @@ fn check_alone(job: &Job, output: &Path) -> Result<()> {
     Err(Error::new(what).of(Kind::Unnamed(Wanted::Folder)).without(option).in_file(output))
 }
 
-/// The place of the output, if it can be one; `None` in a dry run, where its folder is not there yet.
+/// The destination of the output, if it is possible; `None` in a dry run whose folder does not exist yet.
 fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Destination>> {
     let Route { output, is_named, .. } = route;
     if !is_named && job.publish == Publish::Each {

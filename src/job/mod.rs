@@ -1,10 +1,9 @@
 //! A job: inputs become outputs, each a file or a folder of shards.
 //!
-//! inputs -> [`open`] -> [`prepare`]: a place for each output, a plan, and everything that can be refused ->
-//! [`Prepared::run`]: convert, write, publish -> what became of each.
+//! inputs -> [`open`] -> [`prepare`]: a destination for each output, a plan, and everything that can be refused ->
+//! [`Prepared::run`]: convert, write, publish -> what happened to each.
 //!
-//! A job says nothing itself: results and errors go back to the caller, and what there is to say on the way goes to an
-//! [`Observer`].
+//! A job prints nothing itself: results and errors go back to the caller, and notices to an [`Observer`].
 
 mod cancel;
 mod check;
@@ -44,16 +43,16 @@ use folder::FolderOutput;
 use place::Route;
 use std::path::{Path, PathBuf};
 
-/// What is there now.
+/// What has been written.
 pub(crate) struct Written<'a> {
-    /// The output, or the shards that were asked for.
+    /// The output, or the requested shards.
     pub(crate) files: Vec<FileReport<'a>>,
-    /// How many of them were whole before.
+    /// How many of them were complete before.
     pub(crate) before: usize,
-    /// How many shards of the folder are whole now, and how many there are to be.
+    /// How many shards of the folder are complete now, and how many there will be.
     pub(crate) finished: usize,
     pub(crate) all: usize,
-    /// Whether all was there, and nothing was written.
+    /// Whether everything was complete, and nothing was written.
     pub(crate) was_complete: bool,
 }
 
@@ -64,11 +63,11 @@ impl<'a> Written<'a> {
     }
 }
 
-/// Opens files and folders of shards. Of several, `publish` says whether the first error ends it, or all are looked at.
-/// `explain` adds to an error what the caller knows of an input.
+/// Opens files and folders of shards. Depending on `publish`, the first error ends it, or all errors are collected.
+/// `explain` adds what the caller knows about an input to an error.
 ///
 /// # Errors
-/// When one cannot be opened, or is no tensor file.
+/// When one cannot be opened, or is not a tensor file.
 pub(crate) fn open(
     inputs: &[PathBuf],
     publish: Publish,
@@ -85,10 +84,10 @@ pub(crate) fn open(
     Ok(sources)
 }
 
-/// Decides where each output goes and what will be in it, and refuses what can be refused before anything is written.
+/// Decides where each output goes and what it will contain, and refuses what can be refused before anything is written.
 ///
 /// # Errors
-/// When an output is there, is an input, or has no place; when types do not fit, or the disk has no room.
+/// When an output exists, is an input, or cannot be there; when types do not fit, or the disk has no room.
 pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn Observer) -> Result<Prepared<'a>> {
     let folder = place::folder_of_outputs(job, inputs)?;
     let made = match folder {
@@ -115,7 +114,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     })
 }
 
-/// What is to be done with an input, after all that headers and names tell was refused.
+/// What to do with an input, after everything that headers and names show was refused.
 #[allow(clippy::large_enum_variant, reason = "there is one for each input, not for each tensor")]
 enum Ready<'a> {
     /// Nothing: the output exists.
@@ -138,7 +137,7 @@ impl<'a> Ready<'a> {
         if let Self::File(file) = self { Some(file) } else { None }
     }
 
-    /// Whether earlier runs have written all that this run is to write.
+    /// Whether earlier runs have written everything that this run should write.
     fn is_done(&self, job: &Job) -> bool {
         matches!(self, Self::Folder(folder) if folder.is_done(job))
     }
@@ -152,7 +151,7 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// Does what is planned; `None` where the output exists.
+    /// Carries out the plan; `None` if the output exists and is kept.
     fn run(self, job: &Job, output: &Path, is_only: bool, observer: &dyn Observer) -> Result<Option<Written<'a>>> {
         let is_measured = job.measures.accuracy || !job.fail_on.is_empty();
         let written = match self {
@@ -175,10 +174,10 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// What an interrupt says after the first of several outputs.
+/// What an interrupt reports after the first of several outputs.
 const SOME: &str = "some outputs were complete";
 
-/// `None` where another run has made the output meanwhile, and that is to be left.
+/// `None` if another run has created the output meanwhile, and it should be kept.
 fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
     match written {
         Err(error) if job.existing == IfExists::Skip && error.is_existing() => Ok(None),
@@ -186,9 +185,9 @@ fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// A job that can be run.
+/// A job that is ready to run.
 pub(crate) struct Prepared<'a> {
-    /// The inputs with the places of their outputs, and what is to be done.
+    /// The inputs with the destinations of their outputs, and what to do.
     outputs: Vec<((&'a Checkpoint, PathBuf), Ready<'a>)>,
     /// All files that the job reads and writes.
     pub(crate) files: Files,
@@ -196,7 +195,7 @@ pub(crate) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Where the outputs go, in the order of the inputs.
+    /// The destinations, in the order of the inputs.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
         self.outputs.iter().map(|((_, output), _)| &**output)
     }
@@ -206,22 +205,22 @@ impl<'a> Prepared<'a> {
         self.outputs.iter().any(|(_, ready)| !matches!(ready, Ready::Skip))
     }
 
-    /// Whether earlier runs have written all that this run is to write.
+    /// Whether earlier runs have written everything that this run should write.
     pub(crate) fn is_done(&self, job: &Job) -> bool {
         self.outputs.iter().all(|(_, ready)| ready.is_done(job))
     }
 
-    /// The type of the first weight that a cast makes plain float8 in a .safetensors file, without scales.
+    /// The type of the first weight that a cast makes plain float8, without scales, in a .safetensors file.
     pub(crate) fn plain_float8(&self, job: &Job) -> Option<Dtype> {
         let is_cast = matches!(job.operator, Operator::Cast(_)) && !job.force_codes;
         self.outputs.iter().filter(|_| is_cast).find_map(|(_, ready)| ready.plain_float8())
     }
 
-    /// Converts, writes and publishes. `each` is given every input with its output, and what became of it: `None` where
-    /// the output exists and is left as it is.
+    /// Converts, writes and publishes. `each` receives every input with its output, and what happened to it: `None` if
+    /// the output exists and is kept.
     ///
     /// # Errors
-    /// What `each` gives; where outputs are published together, the first that fails.
+    /// The error of `each`; if outputs are published together, the first error.
     pub(crate) fn run(
         self,
         job: &Job,
@@ -240,7 +239,7 @@ impl<'a> Prepared<'a> {
         Ok(())
     }
 
-    /// The same, where no output takes its name before all are whole.
+    /// The same if no output takes its name before all are complete.
     fn run_together(
         self,
         job: &Job,
@@ -269,7 +268,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Allows as many open files as the system does: every input stays open, so that what was checked is what is read.
+/// Raises the limit of open files as far as possible: every input stays open, so that what was checked is what is read.
 fn raise_file_limit() {
     #[cfg(unix)]
     {
@@ -279,8 +278,8 @@ fn raise_file_limit() {
     }
 }
 
-/// Does something with each input. Where each is published by itself, all that are refused are named, and nothing is done
-/// then.
+/// Does something with each input. If each is published by itself, all errors are collected first, and nothing is done
+/// if there are any.
 fn all_of<'a, T, U>(
     inputs: &'a [T],
     publish: Publish,

@@ -1,4 +1,4 @@
-//! What a job says on its way: notices, and how far it is.
+//! What a job reports on its way: notices and progress.
 
 use crate::container::checkpoint::Disagreement;
 use crate::error::Error;
@@ -6,33 +6,33 @@ use crate::io::temporaries::Kept;
 use crate::progress::Progress;
 use std::path::{Path, PathBuf};
 
-/// Is told what a job has to say before its results.
+/// Receives what a job reports before its results.
 pub(crate) trait Observer {
-    /// Takes a notice.
+    /// Receives a notice.
     fn notice(&self, notice: Notice);
 
-    /// Shows how much of some bytes is done, with a word for the work.
+    /// Shows how many of some bytes are done, with a word for the activity.
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_>;
 
-    /// Shows how much of a checkpoint is done.
+    /// Shows the progress of a checkpoint.
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_>;
 }
 
-/// Shows how much of a checkpoint is done, shard by shard.
+/// The progress of a checkpoint, shard by shard.
 pub(crate) trait ShardProgress {
-    /// Begins the next shard, whose bytes are among those of the checkpoint.
+    /// Starts the next shard, whose bytes are included in those of the checkpoint.
     fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_>;
 }
 
-/// Something that a user needs to know and that is not an error.
+/// Something that a user needs to know, but not an error.
 pub(crate) enum Notice<'a> {
-    /// The files of a checkpoint disagree.
+    /// The files of a checkpoint contradict each other.
     Disagreement(&'a Disagreement),
-    /// A member of an archive is no array, and not in the output.
+    /// A member of an archive is not an array, and not in the output.
     NoArray(&'a str),
-    /// A format, by its extension, has no place for the metadata of the input.
+    /// A format, by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
-    /// Some scales lose precision while their codes stay what they are.
+    /// Some scales lose precision while their codes stay the same.
     ScalesCast {
         /// How many.
         count: usize,
@@ -43,9 +43,9 @@ pub(crate) enum Notice<'a> {
     LeftOut(&'a [PathBuf]),
     /// An output is about to be written into a folder.
     Begins(&'a Path),
-    /// A shard that was done before is damaged, and is done again.
+    /// A finished shard is damaged, and is done again.
     DoneAgain(&'a Error),
-    /// One of several inputs is refused, or fails.
+    /// One of several inputs is refused or fails.
     Refused(&'a Error),
     /// What an unfinished conversion leaves behind, and how to continue.
     Kept(&'a Kept),

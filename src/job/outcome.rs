@@ -1,4 +1,4 @@
-//! What became of an output file and the tensors in it: what a report shows, and what a later run reads of an earlier one.
+//! What happened to an output file and the tensors in it: the contents of a report, which later runs also read.
 
 use crate::container::{Elements, indices, row_major};
 use crate::dtype::Dtype;
@@ -15,18 +15,18 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::iter;
 
-/// What must not happen to a value, and what must not become of a quantized weight.
+/// Events that make a job fail.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FailOn {
     /// What must not happen to a value.
     pub conditions: Vec<Condition>,
-    /// What must not become of a weight that is quantized.
+    /// What must not happen to a weight that is quantized.
     pub defects: Vec<Defect>,
-    /// The least ratio of signal to noise of such a weight, in decibels.
+    /// The minimum ratio of signal to noise of such a weight, in decibels.
     pub min_sqnr_db: Option<f64>,
 }
 
-/// Something that can become of a weight when it is quantized.
+/// A defect of a quantized weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Defect {
@@ -43,13 +43,13 @@ impl From<Vec<Condition>> for FailOn {
 }
 
 impl FailOn {
-    /// Whether everything may happen.
+    /// Whether everything is allowed.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none()
     }
 
-    /// What of a weight is refused, in words.
+    /// Why a weight is refused, in words.
     pub(crate) fn refuses(&self, figures: &QuantizedAccuracy) -> impl Iterator<Item = String> {
         let count = |defect| match defect {
             Defect::Clipped => (figures.clipped, "value", "beyond the codes of its group"),
@@ -62,21 +62,21 @@ impl FailOn {
     }
 }
 
-/// What a weight was quantized to, and what it cost.
+/// How a weight was quantized, and its accuracy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QuantizedReport {
-    /// What was asked for.
+    /// The requested scheme.
     pub scheme: Box<str>,
     /// How it is stored.
     pub layout: Box<str>,
-    /// The tensors that it is stored as.
+    /// Its stored tensors.
     pub parts: Vec<PartReport>,
-    /// What it cost; `None` where nothing has happened yet.
+    /// Its accuracy; `None` before it is quantized.
     #[serde(flatten, skip_serializing_if = "Option::is_none", default)]
     pub accuracy: Option<QuantizedAccuracy>,
 }
 
-/// A tensor that a quantized weight is stored as.
+/// A stored tensor of a quantized weight.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartReport {
     /// Its name.
@@ -85,7 +85,7 @@ pub struct PartReport {
     pub dtype: Dtype,
     /// Lengths of its dimensions.
     pub shape: Vec<u64>,
-    /// SHA-256 of its bytes, where that was asked for.
+    /// SHA-256 of its bytes, if requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256: Option<Box<str>>,
 }
@@ -110,13 +110,13 @@ impl QuantizedReport {
 /// One output file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FileReport<'a> {
-    /// Its name; in a folder, the name there.
+    /// Its name; in a folder, its name there.
     pub file: String,
-    /// Its length; before it is deflated, where that is still to be done.
+    /// Its length; before deflation if that is still to be done.
     pub bytes: u64,
-    /// What is in it, in its order.
+    /// Its tensors, in order.
     pub tensors: Vec<TensorReport<'a>>,
-    /// Whether it is to be deflated and was not yet.
+    /// Whether it still has to be deflated.
     #[serde(skip)]
     pub(crate) will_be_deflated: bool,
 }
@@ -124,9 +124,9 @@ pub struct FileReport<'a> {
 /// One tensor of an output.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TensorReport<'a> {
-    /// What it is called there; empty in a format without names.
+    /// Its name there; empty in a format without names.
     pub name: Cow<'a, str>,
-    /// What it was called before, where that is something else.
+    /// Its name in the input, if different.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub renamed_from: Option<Cow<'a, str>>,
     /// Lengths of its dimensions.
@@ -135,7 +135,7 @@ pub struct TensorReport<'a> {
     pub from: Dtype,
     /// Its type in the output.
     pub to: Dtype,
-    /// What its file calls a type that tcast does not support: its bytes were copied, as `uint8`.
+    /// The file's name for a type that tcast does not support: its bytes were copied, as `uint8`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stored: Option<Cow<'a, str>>,
     /// The layout of a quantized weight that was decoded.
@@ -151,28 +151,28 @@ pub struct TensorReport<'a> {
     pub bytes_in: u64,
     /// Bytes that it takes now.
     pub bytes_out: u64,
-    /// What happened to its values; `None` where nothing has happened yet.
+    /// What happened to its values; `None` if nothing has happened yet.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counts: Option<Box<Counts>>,
-    /// The first of its elements that were NaN or infinite before, or met what is refused.
+    /// The first elements that were NaN or infinite before, or met a refused condition.
     #[serde(rename = "first_at", skip_serializing_if = "Firsts::is_empty", default)]
     pub firsts: Firsts,
-    /// How far its values are from those before, where that was asked for.
+    /// How near its values are to those before, if requested.
     #[serde(rename = "figures", skip_serializing_if = "Option::is_none", default)]
     pub accuracy: Option<Box<Accuracy>>,
-    /// What it was quantized to, if it was.
+    /// How it was quantized, if it was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quantized: Option<Box<QuantizedReport>>,
-    /// SHA-256 of its bytes in the input, where that was asked for, and it is no text.
+    /// SHA-256 of its bytes in the input, if requested, and not for text.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
-    /// SHA-256 of its bytes in the output, where that was asked for.
+    /// SHA-256 of its bytes in the output, if requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_out: Option<Box<str>>,
 }
 
 impl<'a> FileReport<'a> {
-    /// What is to be done, and with `outcomes` what was.
+    /// What will be done, or with `outcomes` what was done.
     #[must_use]
     pub fn new(file: String, plan: &Plan<'a>, outcomes: Option<Vec<Outcome>>) -> Self {
         let outcomes = outcomes.into_iter().flatten().map(Some).chain(iter::repeat_with(|| None));
@@ -180,7 +180,7 @@ impl<'a> FileReport<'a> {
         Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
     }
 
-    /// Takes the length of a file that was deflated since, and those of its members.
+    /// Sets the length of a file that was deflated, and those of its members.
     pub(super) fn deflated(&mut self, (bytes, members): (u64, Vec<u64>)) {
         (self.bytes, self.will_be_deflated) = (bytes, false);
         for (tensor, bytes) in self.tensors.iter_mut().zip(members) {
@@ -188,10 +188,10 @@ impl<'a> FileReport<'a> {
         }
     }
 
-    /// Takes the hashes of the tensors.
+    /// Adds the hashes of the tensors.
     pub(super) fn add_hashes(&mut self, hashes: Vec<Hashes>) {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
-            // Text lies in other ways in other formats, and is not hashed.
+            // Formats store text differently, so it is not hashed.
             if !tensor.is_text() {
                 let mut targets = hashes.targets.into_iter().map(Into::into);
                 tensor.sha256_in = hashes.source.map(Into::into);
@@ -204,7 +204,7 @@ impl<'a> FileReport<'a> {
         }
     }
 
-    /// Whether a value in it met one of some conditions.
+    /// Whether one of its values met a refused condition.
     #[must_use]
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         self.tensors.iter().any(|tensor| tensor.meets(fail_on))
@@ -275,14 +275,14 @@ impl<'a> TensorReport<'a> {
         [self.from, self.to].contains(&Dtype::String)
     }
 
-    /// Whether it has figures, if it is of numbers and was converted.
+    /// Whether it has measurements, if it holds numbers and was converted.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         let can_be = self.is_converted && !self.is_text();
         self.accuracy.is_some() || !can_be
     }
 
-    /// Whether one of its values met one of some conditions.
+    /// Whether one of its values met a refused condition.
     #[must_use]
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         let counts = self.counts.as_ref();
@@ -291,12 +291,12 @@ impl<'a> TensorReport<'a> {
             || figures.is_some_and(|figures| fail_on.refuses(figures).next().is_some())
     }
 
-    /// The indices of an element, if there is such an element: what was recorded is checked by nobody else.
+    /// The coordinates of an element, if it exists: recorded positions are not checked elsewhere.
     pub(crate) fn indices(&self, element: u64) -> Option<Vec<u64>> {
         (element < self.elements()).then(|| indices(element, &self.shape, false))
     }
 
-    /// As JSON, where every position has its indices beside it.
+    /// As JSON, with coordinates beside every position.
     #[must_use]
     pub(crate) fn json(&self) -> Value {
         let mut value = json!(self);
@@ -316,7 +316,7 @@ impl<'a> TensorReport<'a> {
         value
     }
 
-    /// Elements, which is the product of the shape.
+    /// The number of elements, the product of the shape.
     #[must_use]
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |count: u64, length| count.saturating_mul(*length))

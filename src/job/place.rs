@@ -1,4 +1,4 @@
-//! Where outputs go: where the job says, or beside their inputs; into a folder, under their inputs' names.
+//! Where outputs go: to the job's output, or beside their inputs; in a folder, under their inputs' names.
 
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 pub(super) struct Route<'a, 's> {
     pub(super) input: JobInput<'a, 's>,
     pub(super) output: PathBuf,
-    /// Whether the output was named, so that its extension says the format.
+    /// Whether the output was named, so that its extension determines the format.
     pub(super) is_named: bool,
 }
 
-/// The folder that outputs go into under their inputs' names: of several inputs the one that is named, of one file a
-/// folder that is there, or a name that ends in a slash.
+/// The folder in which outputs get their inputs' names: with several inputs the named one, with one file an existing
+/// folder, or a name that ends in a slash.
 ///
 /// # Errors
-/// When what is named for several outputs is, or is named as, a file.
+/// When the output for several inputs is a file, or named like one.
 pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
     let Some(output) = job.output else { return Ok(None) };
     if job.publish == Publish::Together {
@@ -47,7 +47,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
     Ok(Some(output))
 }
 
-/// The same where outputs belong together: of one input the output is a file where its extension names a format.
+/// The same if outputs belong together: with one input, the output is a file if its extension names a format.
 fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
     let is_stream = is_standard_output(output);
     match inputs {
@@ -69,10 +69,10 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
     Ok(Some(output))
 }
 
-/// Where the output of an input goes; `folder` is that of all outputs.
+/// Where the output of an input goes; `folder` is the folder of all outputs.
 ///
 /// # Errors
-/// When it has no name, or no place beside its input.
+/// When it has no name, or cannot be beside its input.
 pub(super) fn route<'a, 's>(job: &Job, input: JobInput<'a, 's>, folder: Option<&Path>) -> Result<Route<'a, 's>> {
     let output = output_path(job, input.source, folder)?;
     Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
@@ -100,7 +100,7 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<
 /// Whether an output is a folder of shards.
 ///
 /// # Errors
-/// When it is, and named as a file.
+/// When it is a folder but named like a file.
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
@@ -118,7 +118,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     Ok(true)
 }
 
-/// The format of an output that is one file: as its extension says, or that of the input.
+/// The format of an output that is one file: that of its extension, or the input's.
 ///
 /// # Errors
 /// When the extension names no format.
@@ -133,7 +133,7 @@ pub(super) fn container(route: &Route) -> Result<&'static dyn Container> {
     }
 }
 
-/// Refuses an output that has the name of its input, in the folder of outputs or with the type in it, where that is taken.
+/// Refuses an output that has its input's name, in the folder of outputs or with the type added, if that file exists.
 ///
 /// # Errors
 /// When it is a file of the input, or another output.
@@ -144,7 +144,7 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
     files.check_unwritten(output).map_err(|error| error.remedy(apart))
 }
 
-/// Whether a new output is named as files are that hold weights, not as a folder; the dot of `llama-3.1` says neither.
+/// Whether a new output is named like files of weights, and not like a folder; the dot in `llama-3.1` says neither.
 fn is_named_as_file(output: &Path) -> bool {
     const FILES: [&str; 24] = [
         "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",
@@ -154,7 +154,7 @@ fn is_named_as_file(output: &Path) -> bool {
     !is_named_as_folder(output) && extension.is_some_and(|extension| FILES.contains(&&*extension))
 }
 
-/// Whether an output is a folder, or named as one with a slash at its end.
+/// Whether an output is a folder, or named as one by a slash at its end.
 fn is_named_as_folder(output: &Path) -> bool {
     output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir()
 }
@@ -164,8 +164,8 @@ fn unknown_format(output: &Path) -> Error {
     error.remedy(format!("name an output that ends in {}", container::known_formats()))
 }
 
-/// An output beside the input, where the folder is one that users keep files in, and no loader would take the output for a
-/// part of the checkpoint that the input is.
+/// An output beside the input, if users keep files in that folder, and no loader would mistake the output for a part of
+/// the input's checkpoint.
 fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
     let folder = directory_of(input);
@@ -179,7 +179,7 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Refuses a file that a loader would take for a part of the checkpoint in its folder.
+/// Refuses a file that a loader would mistake for a part of the checkpoint in its folder.
 fn check_joins_none(folder: &Path, output: &Path) -> Result<()> {
     let is_shard = output.extension() == Some(container::SHARDS.format_info().extension.as_ref());
     let Some(other) = description(folder).filter(|_| is_shard && !output.exists()) else { return Ok(()) };
@@ -218,7 +218,7 @@ fn with_type(input: &Path, dtype: &str) -> PathBuf {
     input.with_file_name(name)
 }
 
-/// A folder by its own name, also where it is given as `.` or the like.
+/// A folder by its own name, even if it is given as `.` or the like.
 fn named(folder: &Path) -> Result<PathBuf> {
     match folder.file_name() {
         Some(_) => Ok(folder.to_owned()),
@@ -226,7 +226,7 @@ fn named(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-/// `llama` -> `llama-TYPE`, beside it; the folder's own name where it is given as `.` or the like.
+/// `llama` -> `llama-TYPE`, beside it; uses the folder's own name if it is given as `.` or the like.
 fn folder_with_type(folder: &Path, dtype: &str) -> Result<PathBuf> {
     let named = named(folder)?;
     let Some(name) = named.file_name() else {

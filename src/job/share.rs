@@ -1,14 +1,14 @@
-//! Which shards a run writes, where several runs share the work.
+//! Which shards a run writes, if several runs share the work.
 
 use crate::plan::Plan;
 use std::cmp::Reverse;
 
-/// `I/N`: one of several partitions of the shards, counted from 1.
+/// `I/N`: one of N parts of the shards, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Which.
+    /// Its number.
     pub number: u64,
-    /// Of how many.
+    /// The number of parts.
     pub of: u64,
 }
 
@@ -16,7 +16,7 @@ impl std::str::FromStr for Partition {
     type Err = String;
 
     /// # Errors
-    /// When it is no part.
+    /// When it is not a part.
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
         match numbers {
@@ -26,10 +26,10 @@ impl std::str::FromStr for Partition {
     }
 }
 
-/// The shards that are to be written now.
+/// The shards to write now.
 pub(super) fn chosen(plans: &[Plan], partition: Option<Partition>) -> Vec<usize> {
     match partition {
-        // Of more partitions than shards, the last have nothing to do.
+        // If there are more parts than shards, the last have nothing to do.
         Some(Partition { number, of }) => {
             let [of, before] = [of, number - 1].map(|count| count.min(plans.len() as u64) as usize);
             shares(plans, of).into_iter().nth(before).unwrap_or_default()
@@ -38,8 +38,8 @@ pub(super) fn chosen(plans: &[Plan], partition: Option<Partition>) -> Vec<usize>
     }
 }
 
-/// Which shards each of several runs writes: the largest first, each to the run with the least to do, so that all end at
-/// about the same time. It depends on sizes only, so that every run comes to the same answer.
+/// The shards of each of several runs: the largest first, each to the run with the least work, so that all end at about
+/// the same time. This depends only on sizes, so every run computes the same.
 fn shares(plans: &[Plan], runs: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..plans.len()).collect();
     let bytes = |at: usize| plans[at].source_bytes() + plans[at].len;

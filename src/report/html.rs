@@ -1,7 +1,7 @@
-//! The report as a page: one file that opens anywhere, asks no network for anything, and prints.
+//! The report as a page: one file that opens anywhere, loads nothing from the network, and prints.
 //!
-//! All that is shown is HTML written here; the script only sorts rows and finds tensors. Names come from files that
-//! anybody may have written, so they are escaped wherever they stand, and none stands in the script or the style.
+//! All content is HTML written here; the script only sorts rows and finds tensors. Names come from files that anybody
+//! may have written, so they are escaped everywhere, and never appear in the script or the style.
 
 mod spread;
 mod table;
@@ -18,14 +18,14 @@ use serde_json::Value;
 use std::fmt::Write as _;
 use words::{counted, escape, share};
 
-/// Nothing is loaded, and nothing runs but what the page itself holds.
+/// Nothing is loaded, and only the page's own code runs.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// What options are when they are not given, where that is more than nothing: null, false or an empty list.
+/// Default values of options, other than null, false and an empty list.
 const DEFAULTS: [(&str, &str); 3] = [("saturate", "true"), ("round_mode", "up"), ("out_of_range", "wrap")];
 
-/// The report as one HTML page that needs nothing else. The tensors of `spreads` are drawn below the table, in their
-/// order; what is not known of a tensor is a dash. Equal reports make equal pages.
+/// The report as one self-contained HTML page. The tensors of `spreads` are drawn below the table, in their order;
+/// unknown values are shown as a dash. Equal reports make equal pages.
 #[must_use]
 pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     let title = report.output.file_name().unwrap_or(report.output.as_os_str());
@@ -55,7 +55,7 @@ pub fn page(report: &Report, spreads: &[ExponentSpread]) -> String {
     )
 }
 
-/// What was done to what, and the figures of the whole.
+/// What was done to what, and the totals.
 fn head(report: &Report) -> String {
     let (all, converted) = (report.tensors().count(), report.converted().count());
     let [size_in, size_out] = [report.bytes_in, report.bytes_out()].map(words::bytes);
@@ -106,7 +106,7 @@ fn head(report: &Report) -> String {
     text
 }
 
-/// The tensor that has the most noise.
+/// The tensor with the most noise.
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
     let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_ref()?.sqnr_db?)));
     known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
@@ -144,7 +144,7 @@ fn options(options: &Value) -> String {
     if rows.is_empty() { rows } else { format!("<dl class=\"options\">{rows}</dl>\n") }
 }
 
-/// In words what happened to the values of all tensors.
+/// What happened to the values of all tensors, in words.
 fn lost(report: &Report) -> String {
     if report.operator == Operator::BitCast.name() || report.tensors().all(|tensor| tensor.counts.is_none()) {
         return String::new();

@@ -18,18 +18,18 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
 
-/// The version of the JSON document; it changes when a field changes its meaning or goes.
+/// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
 
-/// Output files, and what became of the tensors in them.
+/// Output files, and what happened to their tensors.
 pub struct Report<'a> {
     /// The operator's name.
     pub operator: &'a str,
-    /// What was read.
+    /// The input.
     pub input: &'a Path,
-    /// What was written.
+    /// The output.
     pub output: &'a Path,
-    /// The options that decide about values, as JSON.
+    /// The options that influence values, as JSON.
     pub options: Value,
     /// The `quantization_config` that engines look for in config.json, where weights were quantized.
     pub config: Option<&'a Value>,
@@ -37,16 +37,16 @@ pub struct Report<'a> {
     pub bytes_in: u64,
     /// The output, or the shards of it.
     pub files: Vec<FileReport<'a>>,
-    /// How many of the files were there before this run.
+    /// How many of the files existed before this run.
     pub before: usize,
     /// How long it took; `None` for a dry run.
     pub time: Option<Duration>,
-    /// Whether the output has its name now: not after a dry run, where values are refused, or without any work.
+    /// Whether the output has its name: not after a dry run, if values are refused, or if there was nothing to do.
     pub is_published: bool,
 }
 
 impl TensorReport<'_> {
-    /// The name of the type that it had.
+    /// The name of its original type.
     fn type_name(&self) -> String {
         self.layout.as_deref().or(self.stored.as_deref()).map_or_else(|| self.from.to_string(), shorten)
     }
@@ -56,13 +56,13 @@ impl TensorReport<'_> {
         self.quantized.as_ref().map_or(self.to.name(), |quantized| &quantized.scheme)
     }
 
-    /// An element by its indices, as text, if there is such an element.
+    /// The coordinates of an element as text, if it exists.
     fn place(&self, element: u64) -> Option<String> {
         self.indices(element).map(|indices| format!("{indices:?}"))
     }
 }
 
-/// The JSON document, tensor by tensor: as values, a million of them would take gigabytes.
+/// The JSON document, tensor by tensor: as values in memory, a million of them would take gigabytes.
 impl Serialize for Report<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let rows = self.files.iter().enumerate().flat_map(|(at, file)| {
@@ -76,7 +76,7 @@ impl Serialize for Report<'_> {
     }
 }
 
-/// A JSON document in which a list takes the place of one field's value, made row by row.
+/// A JSON document with one field's value replaced by a list, which is written row by row.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -130,7 +130,7 @@ impl Report<'_> {
         self.files.iter().map(FileReport::counts).sum()
     }
 
-    /// The JSON document, but for the tensors.
+    /// The JSON document without the tensors.
     fn head(&self) -> Value {
         let converted = self.converted().count();
         let mut document = json!({
@@ -161,13 +161,13 @@ impl Report<'_> {
         document
     }
 
-    /// Whether values were looked at; a dry run does so on request.
+    /// Whether values were examined; a dry run does so on request.
     fn is_measured(&self) -> bool {
         self.tensors().any(|tensor| tensor.counts.is_some())
     }
 }
 
-/// The JSON document of an input whose output existed, and was left alone.
+/// The JSON document for an input whose output existed and was kept.
 #[must_use]
 pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
     json!({
@@ -180,7 +180,7 @@ pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
     })
 }
 
-/// The JSON document of an input of several that could not be converted.
+/// The JSON document for one of several inputs that could not be converted.
 #[must_use]
 pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error) -> Value {
     let mut document = skipped(operator, input, output);

@@ -1,4 +1,4 @@
-//! What is in the folder that a conversion is to be written into, and whether it may be.
+//! What is in the folder that a conversion will be written into, and whether it may be.
 
 use super::files::{check_folders, exists, stray_above};
 use super::{END, MANIFEST, Manifest, Start, sum_at};
@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What is in a folder that is to be written into.
+/// What is in a folder that will be written into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FolderState {
     Nothing,
@@ -45,11 +45,11 @@ fn find(folder: &Path) -> Result<FolderState> {
     Ok(FolderState::Nothing)
 }
 
-/// Refuses a folder that a run may not write into. Gives whether something else is there, which may be what the run would
-/// write: then it is compared.
+/// Refuses a folder that a run may not write into. Returns whether something else is there, which may be what the run
+/// would write: then it is compared.
 ///
 /// # Errors
-/// When it is a file, holds something or holds unfinished work, unless `start` allows it, or cannot be made.
+/// When it is a file, is not empty or holds unfinished work, unless `start` allows it, or cannot be created.
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
     let (message, kind) = match (found, start) {
@@ -86,7 +86,7 @@ pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
     exists(&folder.join(WORK))
 }
 
-/// Where a folder differs from what a manifest says will be in it, in words: all but the content of shards.
+/// How a folder differs from what a manifest says will be in it, in words; the content of shards is not compared.
 ///
 /// # Errors
 /// When a file cannot be read.

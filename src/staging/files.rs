@@ -1,5 +1,5 @@
-//! What is in the work folder. It may have been made by anybody: nothing in it is waited for, no link is followed, and
-//! no length is believed.
+//! Reads the work folder. Anybody may have made it: nothing in it is waited for, no link is followed, and no length is
+//! trusted.
 
 use crate::container::sum_of;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Whether there is something of this name, a link that leads nowhere too.
+/// Whether something has this name, including a link that leads nowhere.
 pub(super) fn exists(path: &Path) -> Result<bool> {
     match fs::symlink_metadata(path) {
         Ok(_) => Ok(true),
@@ -27,13 +27,13 @@ pub(super) fn is_there(path: &Path, bytes: u64) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == bytes)
 }
 
-/// What is in the way of a file in a folder: a link, or no folder, where there must be one.
+/// Anything other than a folder, such as a link, on the way to a file in a folder.
 pub(super) fn stray_above<'a>(root: &Path, path: &'a Path) -> Option<&'a Path> {
     let is_stray = |above: &&Path| fs::symlink_metadata(above).is_ok_and(|found| !found.is_dir());
     path.ancestors().skip(1).take_while(|above| *above != root).find(is_stray)
 }
 
-/// Refuses a work folder in which something is no folder that must be one: a link leads elsewhere.
+/// Refuses a work folder in which something other than a folder, such as a link, is where a folder must be.
 pub(super) fn check_folders(work: &Path) -> Result<()> {
     let inner = ["files", "done", "old"].map(|name| work.join(name));
     for path in std::iter::once(work.to_owned()).chain(inner) {
@@ -61,7 +61,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The CRC-32 of a file, which must be a regular one of so many bytes.
+/// The CRC-32 of a file, which must be a regular file of so many bytes.
 pub(crate) fn sum_at(path: &Path, bytes: u64, links: Links, threads: usize) -> Result<u32> {
     const PIECE: usize = 4 << 20;
     let file = open_regular(path, links).map_err(|error| Error::io("cannot read", &error).in_file(path))?;

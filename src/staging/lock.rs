@@ -1,4 +1,4 @@
-//! Who may work in a folder, and how the work folder goes when the work is done.
+//! Who may work in a folder, and how the work folder is removed at the end.
 
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{directory_of, sync_folder, uninterrupted};
@@ -10,12 +10,12 @@ use std::path::Path;
 /// The name of the file in the work folder that is locked.
 const LOCK: &str = "lock";
 
-/// What the work folder is called while it is removed.
+/// The name of the work folder while it is removed.
 pub(super) const REMOVED: &str = ".tcast-done.tmp";
 
-/// Removes the work folder. From one moment to the next the folder is a checkpoint: what is left of the work when a run is
-/// killed then is in nobody's way. With `sync`, that moment is on the disk before anything in the work folder goes: half
-/// of one would say neither that the checkpoint is complete nor how to complete it.
+/// Removes the work folder. The folder becomes a checkpoint in a single step: if a run is killed after it, the rest of
+/// the work does no harm. With `sync`, that step is on the disk before anything in the work folder is removed: half of
+/// a work folder would say neither that the checkpoint is complete nor how to complete it.
 pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     let removed = work.with_file_name(REMOVED);
     let unless_gone = |removed: io::Result<()>| match removed {
@@ -30,10 +30,10 @@ pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     unless_gone(fs::remove_dir_all(&removed))
 }
 
-/// Keeps others out, or those who work alone. A file system without locks lets everybody in.
+/// Locks out others, or those who work alone. On a file system without locks, everybody may work.
 pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
     let path = work.join(LOCK);
-    // Read as well: on NFS a shared lock is one for reading.
+    // Reading is required too: on NFS, a shared lock is a read lock.
     let mut options = File::options();
     options.create(true).truncate(false).read(true).write(true);
     #[cfg(unix)] // a link would be written through, a pipe waited for
@@ -44,7 +44,7 @@ pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
         if is_file { error } else { error.remedy(format!("rm -r {}", quoted(&path))) }
     })?;
     match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
-        // Whoever held it until now may have removed it, and a third one may hold another one of its name.
+        // The previous holder may have removed it, and a third run may hold another file of its name.
         Ok(()) if is_at(&file, &path) => Ok(Some(file)),
         Ok(()) | Err(TryLockError::WouldBlock) => {
             let folder = work.parent().unwrap_or(work);

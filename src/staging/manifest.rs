@@ -1,4 +1,4 @@
-//! What is being done in a folder, so that only the same work goes on there.
+//! What is being done in a folder, so that only the same work can continue there.
 
 use super::Start;
 use super::files::sum_at;
@@ -15,18 +15,18 @@ use std::fs;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-/// What a checkpoint is made of, and how.
+/// What a checkpoint consists of, and how it is made.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
-    /// The version that began it: another one could round otherwise.
+    /// The version that began it, since others may round differently.
     pub tcast: String,
     /// The name of the operator.
     pub operator: String,
-    /// Every option that decides about the bytes.
+    /// Every option that influences the bytes.
     pub options: Value,
-    /// The folder or file that is read, as the run that began it called it; another machine may call it otherwise.
+    /// The input folder or file, as the run that began it named it; another machine may name it differently.
     pub input: String,
-    /// Where that is on the machine that began it.
+    /// Its path on the machine that began it.
     pub input_at: StoredPath,
     /// The files that are read.
     pub inputs: Vec<ManifestSource>,
@@ -34,26 +34,26 @@ pub(crate) struct Manifest {
     pub shards: Vec<ManifestShard>,
     /// The index, if there is one.
     pub index: Option<String>,
-    /// The files that go along, by their paths in the folder.
+    /// The side files, by their paths in the folder.
     pub side_files: Vec<ManifestSource>,
-    /// What is in the index, and in those side files that are not simply copied.
+    /// The texts of the index, and of side files that are not copied unchanged.
     pub texts: BTreeMap<String, String>,
-    /// Files of an older checkpoint in the folder that go when this one takes its place.
+    /// Files of an older checkpoint in the folder, which are removed when this one replaces it.
     pub replaced: Vec<String>,
 }
 
-/// A file that is read, as it was when the work began.
+/// An input file, as it was when the work began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestSource {
     /// Its name.
     pub file: String,
     /// Its length.
     pub bytes: u64,
-    /// When it was last changed: seconds since 1970, with nine decimals.
+    /// When it was last modified: seconds since 1970, with nine decimals.
     pub modified: String,
-    /// SHA-256 of what stands before the tensors, as hexadecimal digits; `None` of a side file.
+    /// SHA-256 of the bytes before the tensors, as hexadecimal digits; `None` for a side file.
     pub header: Option<String>,
-    /// CRC-32 of all of a side file; `None` of a file with tensors, which is too long to be read twice.
+    /// CRC-32 of a whole side file; `None` for a file with tensors, which is too long to be read twice.
     pub sum: Option<u32>,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
     hex_digits(&Sha256::digest(bytes))
 }
 
-/// A file that is written.
+/// A file to be written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestShard {
     /// Its name.
@@ -91,11 +91,11 @@ pub(crate) struct ManifestShard {
 }
 
 impl Manifest {
-    /// The names of all files in the folder, in the order in which they get their places: what a loader begins with
-    /// comes last.
+    /// The names of all files in the folder, in the order in which they are moved to their places: what loaders read
+    /// first comes last.
     pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
         let side_files = self.side_files.iter().map(|side| &side.file);
-        // Those that the input does not have.
+        // The ones that the input does not have.
         let is_new = |name: &&String| {
             !self.side_files.iter().any(|side| side.file == **name) && self.index.as_ref() != Some(*name)
         };
@@ -108,7 +108,7 @@ impl Manifest {
         !["bitcast", "promote"].contains(&&*self.operator)
     }
 
-    /// Where the work that was begun differs from what is to be done now, in words.
+    /// How the earlier work differs from this work, in words.
     fn difference(&self, now: &Self) -> Option<String> {
         let differ = |what: &str, before: &str, now: &str| {
             (before != now).then(|| format!("{what} was {}, and is {} now", shorten(before), shorten(now)))
@@ -134,7 +134,7 @@ impl Manifest {
         })
     }
 
-    /// Refuses to go on with what was begun otherwise.
+    /// Refuses to continue different work.
     pub(super) fn check_same(&self, now: &Self, start: Start) -> Result<()> {
         let Some(difference) = self.difference(now) else { return Ok(()) };
         let error = Error::new(format!("the conversion in it was begun otherwise: {difference}"));
@@ -145,7 +145,7 @@ impl Manifest {
         })
     }
 
-    /// Refuses names that lead out of the folder: the manifest is a file as any other.
+    /// Refuses names that lead out of the folder: the manifest is as untrusted as any file.
     pub(super) fn check_names(&self) -> Result<()> {
         let is_plain = |name: &&String| is_plain(name) && !is_own(name);
         let (side_files, shards) = (self.side_files.iter().map(|side| &side.file), self.shards.iter());
@@ -164,7 +164,7 @@ impl Manifest {
     }
 }
 
-/// Which of some files is not what it was, in words.
+/// Which of some files has changed, in words.
 fn other_input(before: &[ManifestSource], now: &[ManifestSource]) -> Option<String> {
     if let Some((before, now)) = before.iter().zip(now).find(|(before, now)| before != now) {
         let file = shorten(&before.file);

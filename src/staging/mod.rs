@@ -1,17 +1,16 @@
-//! A folder that a checkpoint is written into, shard by shard, by one run or by several on several machines.
+//! A folder into which a checkpoint is written, shard by shard, by one run or by several on several machines.
 //!
-//! Until all of it is there, nothing lies in the folder but one of our own, [`WORK`], and no loader takes it for a
-//! checkpoint. In that one are
+//! Until it is complete, the folder contains only our work folder, [`WORK`], and no loader mistakes it for a
+//! checkpoint. The work folder contains
 //!
-//! * `manifest.json`: what the checkpoint is made of, and how; whoever writes it first decides, and what is to be
-//!   continued must agree with it,
-//! * `files/`: side files and index, and the shards, each under its name as soon as it is whole and on the disk,
-//! * `done/`: for each shard that is, what was done and the checksum of what was written, so that it counts in a later
-//!   run,
-//! * `lock`: held by whoever is at work.
+//! * `manifest.json`: what the checkpoint consists of, and how it is made; the first run writes it, and others must
+//!   agree with it,
+//! * `files/`: side files, index and shards, each under its name as soon as it is complete and on the disk,
+//! * `done/`: for each such shard, what was done and a checksum of what was written, so that it counts in a later run,
+//! * `lock`: held by the working run.
 //!
-//! The last step puts `files/` in its place: see [`place`]. A folder with a [`WORK`] in it is no checkpoint to any
-//! command, and at no moment could a resume not tell how far the work was.
+//! The last step moves `files/` to its place: see [`place`]. No command accepts a folder with a [`WORK`] in it as a
+//! checkpoint, and at any moment a resumed run can determine how far the work is.
 
 mod check;
 mod files;
@@ -45,29 +44,29 @@ use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 1 << 20;
-/// The manifest's place in the work folder.
+/// The name of the manifest in the work folder.
 const MANIFEST: &str = "manifest.json";
-/// The place of what was done, when everything is in its place.
+/// The name of the record of what was done, once everything is in its place.
 const END: &str = "end.json";
 
-/// How a run relates to what others have done.
+/// How a run relates to earlier and concurrent ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// It begins; there must be nothing.
+    /// It begins; the folder must be empty.
     Anew,
     /// It begins, whatever is there.
     Replace,
-    /// It goes on where another one ended.
+    /// It continues where another one ended.
     Resume,
-    /// It does its part beside others, which may be at work now, and goes on where it ended itself.
+    /// It does its part beside others, which may be working now, and continues its own part.
     Part,
 }
 
-/// What was done, when everything is in its place.
+/// What was done, once everything is in its place.
 #[derive(Debug, Serialize, Deserialize)]
 struct End {
     manifest: Manifest,
-    /// Of the shards, by their names.
+    /// The records of the shards, by name.
     done: BTreeMap<String, Value>,
 }
 
@@ -77,29 +76,29 @@ pub(crate) struct Staging {
     folder: PathBuf,
     work: PathBuf,
     manifest: Manifest,
-    /// The hash of the manifest, which stands in every record.
+    /// The hash of the manifest, which every record contains.
     hash: String,
-    /// What was done with all shards, where everything is in its place.
+    /// What was done with all shards, if everything is in its place.
     ended: Option<BTreeMap<String, Value>>,
     start: Start,
     /// Whether everything is on the disk before it counts.
     sync: bool,
-    /// Whether the folder was made by this run.
+    /// Whether this run created the folder.
     is_new: bool,
-    /// How many shards were whole when this run began.
+    /// How many shards were complete when this run began.
     before: usize,
-    /// Nobody else works here as long as they are open.
+    /// Nobody else works here while these files are open.
     locks: Vec<File>,
-    /// What goes again if not one shard was finished; the inner folder before the outer one.
+    /// Folders to remove if not one shard is finished; inner folders first.
     made: Vec<NewFolder>,
 }
 
 impl Staging {
-    /// Begins to work on a folder. With `sync`, everything is on the disk before it counts. Side files are copied from
-    /// `source`.
+    /// Begins to work on a folder. With `sync`, everything is flushed to the disk before it counts. Side files are
+    /// copied from `source`.
     ///
     /// # Errors
-    /// As [`check`]; when another run is at work, what it has begun differs from `manifest`, or the system refuses.
+    /// As [`check`]; when another run is working, its work differs from `manifest`, or the system refuses.
     pub(crate) fn open(
         folder: &Path,
         manifest: Manifest,
@@ -121,7 +120,7 @@ impl Staging {
             create_folders(&work)?;
         }
         for path in [folder, &work] {
-            // Another run may make it at the same moment: then it is that one's.
+            // Another run may create it at the same moment: then it belongs to that run.
             match if path.exists() { Ok(None) } else { NewFolder::create(path).map(Some) } {
                 Ok(new) => made.extend(new),
                 Err(_) if path.is_dir() => {}
@@ -136,7 +135,7 @@ impl Staging {
                 return Err(error);
             }
         };
-        // Between the look at the folder and the lock, another run may have done all its work.
+        // Between the check and the lock, another run may have finished its work.
         check(folder, start, &manifest).and_then(free)?;
         recover(folder, &work)?;
         if exists(&work.join(END))? {
@@ -167,7 +166,7 @@ impl Staging {
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
         let mut staging = Self { hash: hash(&manifest)?, manifest, ..begun };
         if start == Start::Resume {
-            // Nobody else is at work.
+            // Nobody else is working.
             for folder in ["files", "done", ""] {
                 remove_leftovers(&staging.work.join(folder));
             }
@@ -180,7 +179,7 @@ impl Staging {
         Ok(staging)
     }
 
-    /// Makes one's own manifest that of all, unless there is one.
+    /// Writes this run's manifest, unless there is one.
     fn decide(&self, path: &Path) -> Result<()> {
         if exists(path)? {
             return Ok(());
@@ -192,10 +191,10 @@ impl Staging {
         outcome.or_else(|error| if exists(path)? { Ok(()) } else { Err(error) })
     }
 
-    /// Opens the work of runs that are over.
+    /// Opens the work of runs that have ended.
     ///
     /// # Errors
-    /// When there is none, or one of them is not over.
+    /// When there is none, or one of them is still running.
     pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
         let work = folder.join(WORK);
         let path = work.join(MANIFEST);
@@ -218,7 +217,7 @@ impl Staging {
         Ok(Self { hash: hash(&manifest)?, ..Self::begun(folder, manifest, None, sync) })
     }
 
-    /// What others have begun.
+    /// Work that others have begun.
     fn begun(folder: &Path, manifest: Manifest, ended: Option<BTreeMap<String, Value>>, sync: bool) -> Self {
         let work = folder.join(WORK);
         let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
@@ -226,7 +225,7 @@ impl Staging {
         Self { folder, work, manifest, hash, ended, start, sync, is_new, before, locks: Vec::new(), made }
     }
 
-    /// What is in its place already.
+    /// A checkpoint that is already in its place.
     fn at_end(folder: &Path, sync: bool) -> Result<Self> {
         let path = folder.join(WORK).join(END);
         let checked = |end: End| end.manifest.check_names().map(|()| end);
@@ -235,19 +234,19 @@ impl Staging {
         Ok(Self::begun(folder, manifest, Some(done), sync))
     }
 
-    /// What is being done.
+    /// What this work does.
     #[must_use]
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The folder that is written into.
+    /// The folder to be written.
     #[must_use]
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a shard is to be written.
+    /// The destination of a shard.
     #[must_use]
     pub(crate) fn place(&self, file: &str) -> Destination {
         Destination::within(&self.staged(file))
@@ -257,13 +256,13 @@ impl Staging {
         self.work.join("files").join(file)
     }
 
-    /// Where a file is now: in the work folder, or moved to its place already.
+    /// Where a file is now: in the work folder, or already moved to its place.
     fn place_of(&self, file: &str) -> Result<PathBuf> {
         let (staged, moved) = (self.staged(file), self.folder.join(file));
         Ok(if self.ended.is_some() || !exists(&staged)? && self.is_moving()? { moved } else { staged })
     }
 
-    /// Whether files were being moved to their places, one after the other.
+    /// Whether files were being moved to their places one by one.
     fn is_moving(&self) -> Result<bool> {
         exists(&self.work.join("old"))
     }
@@ -276,16 +275,16 @@ impl Staging {
         output.publish(self.sync, None)
     }
 
-    /// Whether everything is in its place, and only the work folder is left to be removed.
+    /// Whether everything is in its place, and only the work folder has to be removed.
     #[must_use]
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Puts everything in its place and takes the work folder away.
+    /// Moves everything to its place and removes the work folder.
     ///
     /// # Errors
-    /// When a shard is missing, or the system cannot; another run can do it then.
+    /// When a shard is missing, or the system cannot; another run can then do it.
     pub(crate) fn finish(mut self) -> Result<()> {
         if self.ended.is_none() {
             self.keep();
@@ -297,7 +296,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Flushes the folders that files have got their places in, and those that these are in.
+    /// Flushes the folders that contain new files, and their parents.
     fn sync_names(&self) -> Result<()> {
         if !self.sync {
             return Ok(());
@@ -313,15 +312,15 @@ impl Staging {
         folders.iter().try_for_each(|path| sync_name(path))
     }
 
-    /// From now on the work stays when the run fails or is interrupted.
+    /// From now on, the work is kept when the run fails or is interrupted.
     fn keep(&mut self) {
         let what = format!("finished shards are kept in {}", path_text(&self.work));
         keep_at_interrupt(Kept::Shards { what, is_part: self.start == Start::Part }, self.made.drain(..));
     }
 
-    /// What stays after a failure. What earlier runs and other parts have done stays, and what
-    /// this one has, where the system failed. Where the input or the options are at fault, no resume could end otherwise,
-    /// and all that this run has made goes: `None`.
+    /// What is kept after a failure: the work of earlier runs and other parts, and that of this run if the system
+    /// failed. If the input or the options are at fault, a resumed run would fail in the same way, so everything that
+    /// this run made is removed: `None`.
     #[must_use]
     pub(crate) fn fail(self, error: &Error) -> Option<Kept> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
@@ -341,14 +340,14 @@ impl Staging {
     }
 }
 
-/// What others have begun, and how it is begun anew where that cannot be read.
+/// The manifest of earlier work; if it cannot be read, the error says how to begin again.
 fn read_manifest(folder: &Path) -> Result<Manifest> {
     let path = folder.join(WORK).join(MANIFEST);
     let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);
     read(&path).and_then(checked).map_err(|error| error.in_file(&path).of(checkpoint::without_manifest(folder)))
 }
 
-/// Whether earlier runs have done some shards, by their records.
+/// Whether earlier runs have done some shards, according to their records.
 pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a ManifestShard>) -> bool {
     Staging::stored(folder, false).is_ok_and(|stored| shards.all(|shard| stored.done::<IgnoredAny>(shard).is_some()))
 }
@@ -357,19 +356,20 @@ fn sync_name(folder: &Path) -> Result<()> {
     sync_folder(folder).map_err(|error| Error::io("cannot write", &error).in_file(folder))
 }
 
-/// Of a manifest that is longer than all else: taken once.
+/// The hash is computed only once, because the manifest is longer than everything else.
 fn hash(manifest: &Manifest) -> Result<String> {
     json(manifest).map(|text| sha256(&text))
 }
 
-/// Removes what was done, the manifest last: without it nobody knows what the rest is. Files of an older checkpoint stay.
+/// Removes what was done, the manifest last: without it, nobody knows what the rest is. Files of an older checkpoint
+/// stay.
 fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join("done"));
     let _ = fs::remove_dir_all(work.join("files"));
     let _ = fs::remove_file(work.join(MANIFEST));
 }
 
-/// Removes what a run that was killed at its very end has left in a finished folder.
+/// Removes what a run that was killed at the very end has left in a finished folder.
 pub(crate) fn remove_rest(folder: &Path) {
     let _ = fs::remove_dir_all(folder.join(lock::REMOVED));
 }

@@ -1,15 +1,15 @@
-//! The last step: a new folder takes the place of what was there.
+//! The last step: a new folder replaces the existing one.
 //!
-//! Where the system can exchange two folders (Linux and macOS, on most file systems), `files/` becomes a folder beside the
-//! output, under a name of our own, and the two exchange their names. At every moment the output is the old folder or the
-//! new one, whole. The new one has a [`WORK`] in it with [`END`], until everything that the old one had besides the old
-//! checkpoint was moved over and the old one is removed.
+//! If the system can exchange two folders (Linux and macOS, on most file systems), `files/` becomes a folder beside the
+//! output, under a name of our own, and the two exchange their names. At every moment the output is either the old or
+//! the new folder, complete. The new one has a [`WORK`] with [`END`] in it until everything that the old one had
+//! besides the old checkpoint was moved over and the old one is removed.
 //!
-//! Where it cannot, or the output must stay the folder that it is (a mount point, the current folder, one with an owner or
-//! attributes of its own), the old files are moved to `old/` and the new ones to their places, the index last. As long as
-//! that lasts, [`WORK`] is there and says to everybody that this is no checkpoint.
+//! If it cannot, or the output must remain the same folder (a mount point, the current folder, one with an owner or
+//! attributes of its own), the old files are moved to `old/` and the new ones to their places, the index last.
+//! Meanwhile, [`WORK`] shows everybody that this is not a checkpoint.
 //!
-//! Every state that a crash can leave is one of these, and each has its next step:
+//! Every state that a crash can leave is in this table, with its next step:
 //!
 //! | in the output | beside it | what comes next |
 //! |---|---|---|
@@ -34,14 +34,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 impl Staging {
-    /// Puts everything in its place, and says so in [`END`] of the work folder.
+    /// Moves everything to its place, and records this in [`END`] of the work folder.
     pub(super) fn put_in_place(&mut self, records: &BTreeMap<String, Value>) -> Result<()> {
         check_places(&self.folder, &self.manifest)?;
         let end = json(&serde_json::json!({ "manifest": self.manifest, "done": records }))?;
         if self.exchange(&end)? { Ok(()) } else { self.move_up(&end) }
     }
 
-    /// Exchanges the whole folder; false where that cannot be.
+    /// Exchanges the whole folder; returns false if this is impossible.
     fn exchange(&mut self, end: &[u8]) -> Result<bool> {
         let new = self.work.join("files");
         let mut is_begun = exists(&self.work.join("old"))?;
@@ -49,7 +49,7 @@ impl Staging {
             is_begun |= !exists(&self.staged(file))?;
         }
         let (Some(aside), Ok(real)) = (aside(&self.folder), fs::canonicalize(&self.folder)) else { return Ok(false) };
-        // Who is in a folder would be in the old one, which goes.
+        // A process whose current folder this is would end up in the old one, which is removed.
         let is_in_it = std::env::current_dir().is_ok_and(|here| here.starts_with(&real));
         if is_begun || is_in_it || !is_alike(&real, &new).unwrap_or(false) {
             return Ok(false);
@@ -78,7 +78,7 @@ impl Staging {
         Ok(true)
     }
 
-    /// Moves one file after the other.
+    /// Moves the files one by one.
     fn move_up(&self, end: &[u8]) -> Result<()> {
         let rename = |from: &Path, to: &Path| -> Result<()> {
             if let Some(folder) = to.parent() {
@@ -109,7 +109,7 @@ impl Staging {
         self.write(Destination::within(&self.work.join(END)), end)
     }
 
-    /// Removes what is left of the old folder, and then the work folder.
+    /// Removes the rest of the old folder, and then the work folder.
     pub(super) fn clean_up(&mut self) -> Result<()> {
         let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
@@ -136,7 +136,7 @@ impl Staging {
     }
 }
 
-/// Finds what a run that was killed while it put things in place has left beside the folder.
+/// Finds what a run that was killed during this step has left beside the folder.
 pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     let Some(aside) = aside(folder) else { return Ok(()) };
     if !is_staged(&aside)? {
@@ -152,7 +152,8 @@ pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     }
 }
 
-/// The place beside a folder at which it changes places with the new one: always the same, so that it is found again.
+/// The name beside a folder under which it exchanges places with the new one: always the same, so that it is found
+/// again.
 fn aside(folder: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(folder).ok()?;
     let name = sha256(real.file_name()?.as_encoded_bytes());
@@ -164,7 +165,7 @@ fn is_staged(aside: &Path) -> Result<bool> {
     exists(&aside.join(WORK).join(END))
 }
 
-/// Removes what a run has left beside the folder: an output that never came to its place, or an empty folder.
+/// Removes what a run has left beside the folder: an output that never reached its place, or an empty folder.
 fn remove_aside(aside: &Path) -> Result<()> {
     let removed = if is_staged(aside)? { fs::remove_dir_all(aside) } else { fs::remove_dir(aside) };
     match removed {
@@ -176,8 +177,8 @@ fn remove_aside(aside: &Path) -> Result<()> {
     }
 }
 
-/// Moves over what an old folder has besides the files that are `known` to be replaced, and removes those. What is moved was
-/// not written by tcast and may have no copy: it is flushed even where outputs are not.
+/// Moves over what an old folder has besides the `known` files to be replaced, and removes those. What is moved was not
+/// written by tcast and may have no copy: it is flushed even if outputs are not.
 fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) -> Result<()> {
     let failed = |error: io::Error| Error::io("cannot move", &error).in_file(old);
     let mut is_moved = false;
@@ -195,7 +196,7 @@ fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) ->
             fs::remove_file(&from).map_err(failed)?;
         } else if !exists(&to)? {
             if !is_moved {
-                // The place that it moves to must be there afterwards, too.
+                // The new parent folder must exist afterwards, too.
                 for folder in new.ancestors().take(inner.components().count() + 1) {
                     sync_name(directory_of(folder))?;
                 }
@@ -213,7 +214,7 @@ fn move_over(old: &Path, new: &Path, inner: &Path, known: &BTreeSet<PathBuf>) ->
     if is_moved { sync_name(new).and_then(|()| sync_name(old)) } else { Ok(()) }
 }
 
-/// Whether the system does not do such a thing here, rather than failed to do it.
+/// Whether the system does not support the operation here, rather than having failed.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{
         CrossesDevices, InvalidInput, PermissionDenied, ReadOnlyFilesystem, ResourceBusy, Unsupported,
@@ -235,7 +236,7 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Gives a new folder the rights of the old one. False where it would have another owner or other attributes.
+/// Gives a new folder the permissions of the old one. False if it would have another owner or other attributes.
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn is_alike(old: &Path, new: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! What was done with each shard: one file for each, so that finished shards count in a later run.
+//! What was done with each shard: one file each, so that finished shards count in a later run.
 
 use super::Staging;
 use super::files::{is_there, json, read, sum_at};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// What was done with a shard.
 #[derive(Serialize, Deserialize)]
 struct Record<T> {
-    /// The hash of the manifest: what was done by another one does not count.
+    /// The hash of the manifest: records of another one do not count.
     of: String,
     /// The CRC-32 of the shard.
     sum: u32,
@@ -24,7 +24,7 @@ struct Record<T> {
 }
 
 impl Staging {
-    /// What was recorded of a shard, if it is there. Whether its bytes are what was written, [`Self::verify`] says.
+    /// The record of a shard, if the shard is there. [`Self::verify`] checks its bytes.
     #[must_use]
     pub(crate) fn done<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<T> {
         self.record_of(shard).map(|record| record.done)
@@ -34,13 +34,13 @@ impl Staging {
         if let Some(done) = &self.ended {
             return Record::deserialize(done.get(&shard.file)?).ok();
         }
-        // One that cannot be read does not count: what it stands for is done again.
+        // An unreadable record does not count: the work is done again.
         let record: Record<T> = read(&self.record_path(&shard.file)).ok()?;
         let is_there = self.place_of(&shard.file).is_ok_and(|path| is_there(&path, shard.bytes));
         (is_there && record.of == self.hash).then_some(record)
     }
 
-    /// Reads a shard that was done before, and compares it with its record.
+    /// Reads a finished shard, and compares it with its record.
     ///
     /// # Errors
     /// When it cannot be read, or is not what was written.
@@ -53,7 +53,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Records that a shard is whole, with the checksum of what was written: it stays whatever happens.
+    /// Records that a shard is complete, with the checksum of what was written: it is kept whatever happens.
     ///
     /// # Errors
     /// When the record cannot be written.
@@ -66,19 +66,19 @@ impl Staging {
         Ok(())
     }
 
-    /// By the shard's number: its name may be as long as a name can be.
+    /// Named by the shard's number, since the shard's name may have the maximum length.
     fn record_path(&self, shard: &str) -> PathBuf {
         let number = self.manifest.shards.iter().position(|known| known.file == shard).unwrap_or_default();
         self.work.join("done").join(format!("{number}.json"))
     }
 
-    /// How many shards are whole.
+    /// How many shards are complete.
     #[must_use]
     pub(crate) fn finished(&self) -> usize {
         self.manifest.shards.iter().filter(|shard| self.done::<Value>(shard).is_some()).count()
     }
 
-    /// What was done, when all of it is there.
+    /// All records, if all shards are done.
     pub(super) fn complete(&self) -> Result<BTreeMap<String, Value>> {
         let shards = &self.manifest.shards;
         let mut records = BTreeMap::new();

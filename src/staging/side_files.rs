@@ -11,7 +11,7 @@ use crate::io::output::create_folders;
 use std::path::Path;
 
 impl Staging {
-    /// Copies what is not there yet of the side files, and writes those that are made anew.
+    /// Copies missing side files, and writes those that are made anew.
     pub(super) fn add_side_files(&self, source: Option<&Path>) -> Result<()> {
         for (file, text) in &self.manifest.texts {
             let is_same = |sum| sum == sum_of(text.as_bytes()).finalize();
@@ -35,7 +35,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Refuses a side file that is not there, or not what it was.
+    /// Refuses a side file that is missing or has changed.
     pub(super) fn check_side_file(&self, side: &ManifestSource) -> Result<()> {
         let path = self.place_of(&side.file)?;
         let sum = sum_at(&path, side.bytes, Links::Refuse, 1)?;

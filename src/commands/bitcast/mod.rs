@@ -1,4 +1,4 @@
-//! `tcast bitcast`: a file with the same bits as another type, or the bits printed.
+//! `tcast bitcast`: writes a file with the same bits as another type, or prints the bits.
 
 mod weight;
 
@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Range;
 
-/// The version of the JSON document; it changes when a field changes its meaning or goes.
+/// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
-/// Elements that are read at a time: a multiple of what packed types need to start on whole bytes.
+/// Elements that are read at a time: a multiple that lets packed types start on whole bytes.
 const CHUNK: u64 = 1024;
 
 pub(super) fn run(args: &BitcastArgs) -> Result<()> {
@@ -84,7 +84,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
     match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
-        // A reader that has seen enough is no failure.
+        // It is no failure if the reader of a pipe has seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
         Err(Failure::Input(error)) => Err(in_tensor(error)),
@@ -92,7 +92,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     }
 }
 
-/// The tensor that is named, or the only one.
+/// The named tensor, or the only one.
 fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, &'a Tensor)> {
     let tensors: Vec<_> = source.tensors().collect();
     match (name, &tensors[..]) {
@@ -106,9 +106,9 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
     }
 }
 
-/// The elements that are asked for.
+/// The requested elements.
 fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>> {
-    /// Elements that a message proposes to print.
+    /// How many elements a message proposes to print.
     const FEW: u64 = 16;
     let Some(range) = &args.range else { return Ok(0..count) };
     let index = |position: &Position, is_end| index_of(position, shape, is_end);
@@ -130,7 +130,7 @@ fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>>
     Ok(start..end)
 }
 
-/// The index of an element among all, in the order of rows. An end may be the one behind the last of its row.
+/// The index of an element in row-major order. An end may be just after the last element of a row.
 fn index_of(position: &Position, shape: &[u64], is_end: bool) -> Result<u64> {
     let coordinates = match position {
         Position::Index(index) => return Ok(*index),
@@ -219,15 +219,15 @@ fn print_elements(
     Ok(())
 }
 
-/// Elements in the order of rows, little endian, one in a byte at the least.
+/// Elements in row-major order, little endian, with at least one byte each.
 struct ElementReader<'a> {
-    /// Gone when all is read.
+    /// `None` after everything was read.
     reader: Option<Reader<'a>>,
-    /// Whether all elements are wanted, so that a checksum can be compared.
+    /// Whether all elements are wanted, so that a checksum can be checked.
     is_whole: bool,
     storage: Storage,
     kernel: Kernel,
-    /// What is to be read next; it starts at a multiple of [`CHUNK`].
+    /// The next element to read, a multiple of [`CHUNK`].
     next: u64,
     range: Range<u64>,
     input: Vec<u8>,

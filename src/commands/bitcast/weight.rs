@@ -1,4 +1,4 @@
-//! `tcast bitcast --bits` of a quantized weight: what each value is made of.
+//! `tcast bitcast --bits` of a quantized weight: how each value is computed.
 
 use super::{Failure, SCHEMA, range_of};
 use crate::cli::BitcastArgs;
@@ -10,7 +10,7 @@ use crate::text::json_text;
 use serde_json::json;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-/// The quantized weight of a name, or the only one where there is nothing else.
+/// The quantized weight with a name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Option<&'a FoundWeight> {
     let memberships = model.memberships();
     let weight = |membership: &Membership| match membership {
@@ -30,7 +30,7 @@ pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Opti
 pub(super) fn show(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> Result<()> {
     let in_tensor = |error: Error| error.in_tensor(&weight.name).in_file(&model.source.path);
     match print(args, model, weight) {
-        // A reader that has seen enough is no failure.
+        // It is no failure if the reader of a pipe has seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
         Err(Failure::Input(error)) => Err(in_tensor(error)),

@@ -1,18 +1,18 @@
-//! A line of bash up to the cursor, taken apart into words.
+//! A line of bash up to the cursor, split into words.
 
-/// The words of a line, without their quotes, and how the last one is typed.
+/// The words of a line without their quotes, and how the last one is typed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CommandLine {
-    /// The last one is that which is being typed; it can be empty.
+    /// The last one is being typed; it can be empty.
     pub(super) words: Vec<String>,
-    /// Where in the last word that part starts which bash replaces.
+    /// The start of the part of the last word that bash replaces.
     part: usize,
     /// The quote that is open at the end.
     quote: Option<char>,
 }
 
 impl CommandLine {
-    /// Takes a line apart; outside quotes, `breaks` end the part of a word that bash completes.
+    /// Splits a line; outside quotes, `breaks` end the part of a word that bash completes.
     pub(super) fn parse(line: &str, breaks: &str) -> Self {
         let mut found = Self { words: Vec::new(), part: 0, quote: None };
         let mut word: Option<String> = None;
@@ -45,7 +45,7 @@ impl CommandLine {
         found
     }
 
-    /// What bash is to put in, for the last word to become this one: quoted as the rest is. `None` if that cannot be.
+    /// What bash has to insert to make this the last word, quoted like the rest. `None` if that is impossible.
     pub(super) fn insertion(&self, word: &str) -> Option<String> {
         let typed = self.words.last()?.get(..self.part)?;
         let part = word.strip_prefix(typed)?;

@@ -1,9 +1,9 @@
-//! What the shells ask when Tab is pressed: which words could stand at the cursor.
+//! Shell completion: which words could be at the cursor.
 //!
-//! `TCAST_COMPLETE=fish tcast -- tcast cast mod` prints what `mod` could become, each on a line of its own with a tab and
-//! what it is; the scripts in `completions/` pass that on. `TCAST_COMPLETE=fish tcast` prints the script. clap's
-//! engine knows subcommands and flags; what stands after them is found by the name of the value, so that a new flag with
-//! a `DTYPE` needs nothing here. The scripts are ours, since clap's lose what stands behind an `=` in bash, insert names
+//! `TCAST_COMPLETE=fish tcast -- tcast cast mod` prints what `mod` could become, one word per line with a tab and a
+//! description; the scripts in `completions/` pass that on. `TCAST_COMPLETE=fish tcast` prints the script. clap's
+//! engine knows subcommands and flags; their values are completed by the value's name, so that a new flag with a
+//! `DTYPE` needs nothing here. We have our own scripts, because clap's lose what follows an `=` in bash, insert names
 //! with blanks as two words, and do nothing at the first Tab in zsh.
 //!
 //! Nothing here may fail, wait or print anything else: a file that cannot be read has no tensors.
@@ -24,10 +24,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where this names a shell, the program completes a command line for it instead of running one.
+/// If this names a shell, the program completes a command line for it instead of running one.
 pub const VARIABLE: &str = "TCAST_COMPLETE";
 
-/// The shells, and what each is to read once.
+/// The shells, and the script for each.
 const SCRIPTS: [(&str, &str); 5] = [
     ("bash", include_str!("../../../completions/tcast.bash")),
     ("zsh", include_str!("../../../completions/tcast.zsh")),
@@ -36,7 +36,7 @@ const SCRIPTS: [(&str, &str); 5] = [
     ("powershell", include_str!("../../../completions/tcast.ps1")),
 ];
 
-/// Answers a shell: its script, or what the last word behind `--` could become.
+/// Answers a shell: with its script, or with what the last word after `--` could become.
 #[must_use]
 pub fn complete(shell: &OsStr) -> ExitCode {
     let Some((shell, script)) = SCRIPTS.iter().find(|(name, _)| shell == *name) else {
@@ -71,7 +71,7 @@ fn lines(found: impl IntoIterator<Item = (String, String)>) -> String {
     lines.concat()
 }
 
-/// What the last word could become, each with what it is.
+/// What the last word could become, with descriptions.
 fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     let Some((last, earlier)) = words.split_last() else { return Vec::new() };
     let asks_for_flags = last.to_string_lossy().starts_with('-');
@@ -79,14 +79,14 @@ fn candidates(words: Vec<OsString>) -> Vec<(String, String)> {
     let (at, folder) = (earlier.len(), env::current_dir().ok());
     let found = engine(&mut command, words, at, folder.as_deref()).unwrap_or_default();
     let found = found.iter().filter_map(|candidate| {
-        // A line of the answer and a terminal can hold no others.
+        // Lines of the answer and terminals cannot hold others.
         let value = candidate.get_value().to_str().filter(|value| !value.contains(char::is_control))?;
         let help = candidate.get_help().map(ToString::to_string).unwrap_or_default();
         Some((value.to_owned(), help.lines().next().unwrap_or_default().replace('\t', " ")))
     });
     let mut found: Vec<_> = found.collect();
     let is_flag = |value: &str| value.starts_with('-');
-    // Thirty flags beside two files are in the way.
+    // Thirty flags would hide two files.
     if !asks_for_flags && found.iter().any(|(value, _)| !is_flag(value)) {
         found.retain(|(value, _)| !is_flag(value));
     }
@@ -139,7 +139,7 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
             file.extension().is_some_and(|extension| extension == "json" || extension == "html")
         }))),
         "OUT" => Some(ArgValueCompleter::new(PathCompleter::dir())),
-        // The value of such a flag stands behind an = only, and the engine would offer it as a word of its own too.
+        // The value of such a flag always follows an =, but the engine would also offer it as a word of its own.
         "BOOL" if !last.to_string_lossy().contains('=') => Some(ArgValueCompleter::new(|_: &OsStr| Vec::new())),
         "N" if id == "opset" => Some(ArgValueCompleter::new(|current: &OsStr| {
             let versions = cast::VERSIONS.iter().map(|version| version.since.to_string());
@@ -149,12 +149,12 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
     }
 }
 
-/// Files of a kind, and the folders on the way to them.
+/// Files of a kind, and the folders that lead to them.
 fn files_that(are_wanted: fn(&Path) -> bool) -> PathCompleter {
     PathCompleter::file().filter(move |path| path.is_file() && are_wanted(path))
 }
 
-/// The names of types that start so; where none does, other spellings that do.
+/// Names of types that start like this; if none does, other spellings.
 fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
     let wanted = || Dtype::all().filter(|dtype| takes(*dtype));
     let names = wanted().map(Dtype::name).filter(|name| name.starts_with(start));
@@ -169,7 +169,7 @@ fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
     others.collect()
 }
 
-/// The tensors, of all files and folders named before, whose names start so, with something behind the name.
+/// Tensors, in all files and folders named before, whose names start like this, with a suffix.
 fn tensors(start: &str, behind: &str, earlier: &[OsString]) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
@@ -183,7 +183,7 @@ fn tensors(start: &str, behind: &str, earlier: &[OsString]) -> Vec<Candidate> {
     found
 }
 
-/// The path that a word stands for: the shells show words as they are typed, with `~` for the home.
+/// The path that a word denotes: shells pass words as typed, with `~` for the home directory.
 fn path(word: &OsStr) -> PathBuf {
     let path = Path::new(word);
     match (path.strip_prefix("~"), env::home_dir()) {

@@ -1,4 +1,4 @@
-//! `tcast inspect`: what is in a file, or in a folder of shards.
+//! `tcast inspect`: lists what is in a file, or in a folder of shards.
 
 mod row;
 mod stats;
@@ -21,7 +21,7 @@ use stats::line_of;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// The version of the JSON document; it changes when a field changes its meaning or goes.
+/// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
@@ -45,19 +45,19 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     } else {
         print(listing.text().trim_end())?;
     }
-    // All that could be read is shown first.
+    // First everything that could be read is shown.
     let failed = listing.stats.into_iter().find_map(Result::err);
     drop(model);
     folder.broken.into_iter().next().or(failed).map_or(Ok(()), Err)
 }
 
-/// What is to be shown.
+/// What is shown.
 struct Listing<'a> {
     args: &'a InspectArgs,
     folder: &'a Checkpoint,
     model: &'a LogicalCheckpoint<'a>,
     selection: &'a Selection,
-    /// Of each entry; `None` where it has no numbers, or the file does not say what they are. Empty if not asked for.
+    /// For each entry; `None` if it has no numbers, or the file does not say what they are. Empty if not requested.
     stats: Vec<Result<Option<Distribution>>>,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Listing<'a> {
         entries.iter().map(|entry| entry.measure(threads(self.args.threads), &*progress)).collect()
     }
 
-    /// What is wrong with quantized weights.
+    /// The problems with quantized weights.
     fn problems(&self) -> impl Iterator<Item = String> {
         self.model.found.problems.iter().map(|problem| problem.error.to_string())
     }
@@ -107,7 +107,7 @@ impl<'a> Listing<'a> {
         totals
     }
 
-    /// The JSON document, but for the tensors.
+    /// The JSON document without the tensors.
     fn json_head(&self, entries: &[InspectedTensor]) -> Value {
         let totals = Self::totals(entries).into_iter().map(|((dtype, layout), [tensors, elements, bytes])| {
             let mut total = json!({ "dtype": dtype, "tensors": tensors, "elements": elements, "bytes": bytes });
@@ -185,9 +185,9 @@ impl<'a> Listing<'a> {
         text + &self.distributions(&entries)
     }
 
-    /// What is wrong with quantized weights, a line each.
+    /// The problems with quantized weights, one line each.
     fn problems_text(&self) -> String {
-        /// Lines that somebody reads.
+        /// How many lines people read.
         const FEW: usize = 20;
         let all = self.model.found.problems.len();
         if all == 0 {
@@ -195,14 +195,14 @@ impl<'a> Listing<'a> {
         }
         let lines = self.problems().take(FEW).map(|problem| format!("  {problem}\n"));
         let more = if all > FEW { format!("  ... and {} more\n", all - FEW) } else { String::new() };
-        // Where the folder cannot be read, there is nothing to say of it.
+        // If the folder cannot be read, there is nothing to say about it.
         let is_shard = self.folder.folder.is_none()
             && checkpoint::beside(&self.args.input).is_ok_and(|(tensors, _)| !tensors.is_empty());
         let others = if is_shard { ": the file is a shard, and missing parts may be in other shards" } else { "" };
         format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
     }
 
-    /// The figures of each tensor, and where the values of all lie among the powers of two.
+    /// The distribution of each tensor, and a histogram of the exponents of all.
     fn distributions(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
@@ -214,7 +214,7 @@ impl<'a> Listing<'a> {
                 Ok(None) => writeln!(text, "  has no numbers that are known"),
             };
         }
-        // Position ids and masks say nothing about where weights lie.
+        // Position ids and masks say nothing about the range of weights.
         let has_floats = entries.iter().any(InspectedTensor::is_float);
         let chosen = entries.iter().zip(&self.stats).filter(|(entry, _)| !has_floats || entry.is_float());
         let all: Histogram = chosen
@@ -229,7 +229,7 @@ impl<'a> Listing<'a> {
         text
     }
 
-    /// What the whole is, and its shards.
+    /// A heading, and the shards.
     fn head(&self, entries: &[InspectedTensor]) -> String {
         let path = path_text(&self.args.input);
         let quantized = match entries.iter().filter(|entry| entry.layout().is_some()).count() {
@@ -256,7 +256,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-/// The JSON document, tensor by tensor: as values, a million of them would take gigabytes.
+/// The JSON document, tensor by tensor: as values in memory, a million of them would take gigabytes.
 impl Serialize for Listing<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let entries = self.entries();

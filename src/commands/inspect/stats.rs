@@ -1,4 +1,4 @@
-//! The figures of a tensor, as text and as JSON.
+//! Statistics of a tensor, as text and as JSON.
 
 use crate::container::{indices, position};
 use crate::measure::distribution::Distribution;
@@ -33,7 +33,7 @@ pub(super) fn stats_json(stats: &Distribution, shape: &[u64]) -> Value {
     })
 }
 
-/// The figures in lines of 80 columns.
+/// Statistics in lines of 80 columns.
 pub(super) fn line_of(stats: &Distribution, shape: &[u64]) -> String {
     let number = |number: Option<Number>| match number {
         Some(Number::Float(value)) => brief(value),

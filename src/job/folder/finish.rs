@@ -1,4 +1,4 @@
-//! Puts a folder together that several runs have written their shares into.
+//! Completes a folder into which several runs have written their parts.
 
 use crate::container::checkpoint;
 use crate::error::{Kind, Result};
@@ -8,31 +8,31 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What a folder is that was to be put together.
+/// The result of completing a folder.
 pub(crate) enum Finished {
-    /// A whole checkpoint, in which no unfinished conversion is.
+    /// It is a complete checkpoint without an unfinished conversion.
     Already {
         /// Bytes of its shards.
         bytes: u64,
-        /// How many these are.
+        /// How many shards there are.
         shards: usize,
     },
-    /// It is whole now.
+    /// It is complete now.
     Now {
         /// The operator's name.
         operator: String,
         /// The options that the runs had.
         options: Value,
-        /// What was read, as the first run called it.
+        /// The input, as the first run named it.
         input: PathBuf,
-        /// Bytes of that.
+        /// Bytes of the input.
         bytes_in: u64,
         /// The shards.
         files: Vec<FileReport<'static>>,
     },
 }
 
-/// Puts the shards in their places, when all are there and as they were written.
+/// Moves the shards to their places, once all of them are there and intact.
 ///
 /// # Errors
 /// When one is missing or damaged, or the system refuses.

@@ -1,4 +1,4 @@
-//! A folder of shards that a job writes: what will be in it is decided here, [`write`] writes it.
+//! A folder of shards that a job writes: this module decides on its contents, and [`write`] writes it.
 
 mod finish;
 mod write;
@@ -24,14 +24,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A folder that is to be written, checked before any work.
+/// A folder to be written, checked before any work.
 pub(super) struct FolderOutput<'a> {
     path: PathBuf,
     start: Start,
     manifest: Manifest,
-    /// Where the side files are.
+    /// The folder of the side files.
     source: Option<PathBuf>,
-    /// Whether something is there already, which may be what is to be written.
+    /// Whether something exists already, which may be the result of the same job.
     is_there: bool,
     /// A plan for each shard.
     pub(super) plans: Vec<Plan<'a>>,
@@ -41,7 +41,7 @@ impl<'a> FolderOutput<'a> {
     /// Decides what will be in the folder.
     ///
     /// # Errors
-    /// When there is something in it, it is the input's own or lies in that, or a file of the input cannot be read.
+    /// When the folder is not empty, is the input's own folder or in it, or a file of the input cannot be read.
     pub(super) fn new(
         job: &Job,
         &Route { input: JobInput { source, recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
@@ -110,14 +110,14 @@ impl<'a> FolderOutput<'a> {
         chosen(&self.plans, job.partition)
     }
 
-    /// Whether earlier runs have done all that this run is to do.
+    /// Whether earlier runs have done everything that this run should do.
     pub(super) fn is_done(&self, job: &Job) -> bool {
         let chosen = self.chosen(job).into_iter().map(|at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)
     }
 }
 
-/// Refuses an output that is the folder of the input or lies in it: side files would become their own copies.
+/// Refuses an output that is the folder of the input or in it: side files would be copied onto themselves.
 fn check_apart(output: &Path, input: &Path) -> Result<()> {
     if !is_within(output, input) {
         return Ok(());
@@ -138,10 +138,10 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> St
     index_text(&metadata, &weight_map, bytes, elements)
 }
 
-/// The config with the type that most weights have now, where that changes it.
+/// The config with the type that most weights have now, if that changes it.
 ///
 /// # Errors
-/// When there is one and it cannot be read.
+/// When the config cannot be read.
 fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
     let config = source.folder.as_deref().map(config).transpose()?.flatten();
     let Some(config) = config else { return Ok(None) };
@@ -152,20 +152,20 @@ fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
     Ok(with_dtype(&config, &elements))
 }
 
-/// A file of the input, as later runs must find it.
+/// A file of the input, for later runs to compare.
 fn fingerprint(shard: &Input) -> Result<ManifestSource> {
     let name = shard.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
     ManifestSource::of(shard.path(), name, Some(shard.header()))
 }
 
-/// Refuses a folder that another output of the run is, or in which a file of the input would be replaced or removed.
+/// Refuses a folder that is another output of the run, or in which a file of the input would be replaced or removed.
 fn check_files(folder: &Path, manifest: &Manifest, run: &mut Files) -> Result<()> {
     run.write(folder)?;
     manifest.files().chain(&manifest.replaced).try_for_each(|name| run.check_unread(&folder.join(name)))
 }
 
-/// What is in a folder of the checkpoint that another one is to replace: its indexes and their shards. Weights that are
-/// not known to be of it are not touched, and would be taken for those of the new one.
+/// The files of the checkpoint that is to be replaced: its indexes and their shards. Other weights are not touched, and
+/// would be mistaken for those of the new one.
 fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
     let failed = |error: io::Error| Error::io("cannot read", &error).in_file(folder);
     let entries = match fs::read_dir(folder) {

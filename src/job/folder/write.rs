@@ -1,4 +1,4 @@
-//! Writes a folder of shards, or compares the one that is there.
+//! Writes a folder of shards, or compares it with the existing one.
 
 use super::FolderOutput;
 use crate::container::Tensor;
@@ -41,11 +41,11 @@ impl<'a> FolderOutput<'a> {
         chosen.into_iter().map(measure).collect()
     }
 
-    /// Writes the shards, or this run's share of them, and what was written before counts as well. Where the run does
-    /// all of them, the folder is whole then.
+    /// Writes the shards, or this run's part of them; earlier ones count as well. If the run does all of them, the
+    /// folder is then complete.
     ///
     /// # Errors
-    /// When the disk has no room, or a shard cannot be read, converted or written: what is whole is kept then.
+    /// When the disk has no room, or a shard cannot be read, converted or written: complete shards are then kept.
     pub(in crate::job) fn write(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         let chosen = self.chosen(job);
         if self.is_there {
@@ -63,7 +63,7 @@ impl<'a> FolderOutput<'a> {
         };
         let (finished, all) = (work.staging.finished(), work.plans.len());
         if files.iter().any(|file| file.meets(&job.fail_on)) {
-            // The caller, which has the whole report, shows what was found.
+            // The caller has the whole report and shows what was found.
             let _ = work.staging.fail(&Error::new("a loss").of(Kind::Loss));
         } else if job.partition.is_none() {
             work.staging.finish()?;
@@ -71,8 +71,8 @@ impl<'a> FolderOutput<'a> {
         Ok(Written { files, before, finished, all, was_complete: false })
     }
 
-    /// Does the work once more without writing, and compares: a finished conversion is not an error, and anything else is
-    /// not taken for one.
+    /// Repeats the work without writing, and compares: a finished conversion is not an error, and nothing else is
+    /// mistaken for one.
     fn compare(mut self, chosen: &[usize], job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         let there = checkpoint::probe(&self.path)?;
         let other = match other_tensor(&there, &self.plans) {
@@ -105,7 +105,7 @@ impl<'a> FolderOutput<'a> {
     }
 }
 
-/// A tensor that is not in a folder as it would be written there, in words.
+/// Describes a tensor in an existing folder that differs from what would be written there.
 fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     let mut found: BTreeMap<&str, &Tensor> = there.tensors().map(|(_, tensor)| (&*tensor.name, tensor)).collect();
     for (name, dtype, shape) in plans.iter().flat_map(|plan| &plan.steps).flat_map(Step::new_tensors) {
@@ -124,7 +124,7 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
     found.keys().next().map(|name| format!("tensor '{}' would not be there", shorten(name)))
 }
 
-/// Shards that are being written.
+/// Shards being written.
 struct ShardWork<'a, 'b> {
     staging: Staging,
     plans: Vec<Plan<'a>>,
@@ -134,9 +134,9 @@ struct ShardWork<'a, 'b> {
 }
 
 impl<'a> ShardWork<'a, '_> {
-    /// The shards that were asked for, and how many of them were whole before.
+    /// Converts the requested shards; returns them, and how many of them were complete before.
     fn convert(&mut self, chosen: &[usize]) -> Result<(Vec<FileReport<'a>>, usize)> {
-        // What was done without the measures that are asked for now is done again.
+        // Shards that were done without the requested measures are done again.
         let Measures { accuracy, hash } = self.job.measures;
         let is_measured = |report: &FileReport| {
             let mut tensors = report.tensors.iter();

@@ -1,4 +1,4 @@
-//! How the exponents of a tensor were spread before and after, as bars one above the other.
+//! Draws the exponents of a tensor before and after, as bars one above the other.
 
 use super::Report;
 use super::words::{broken, counted};
@@ -6,20 +6,20 @@ use crate::dtype::{Class, Dtype};
 use crate::measure::distribution::Histogram;
 use std::fmt::Write as _;
 
-/// Bars that fit beside each other on a phone.
+/// How many bars fit side by side on a phone.
 const BINS: i32 = 40;
-/// Numbers that are few enough to share a bar with all that are beyond them, however many others there are.
+/// How few numbers may share a bar with all beyond them, however many others there are.
 const FEW: u64 = 2;
-/// Labels below the bars, at the most.
+/// The maximum number of labels below the bars.
 const LABELS: usize = 7;
 
-/// How the exponents of a tensor were spread before and after.
+/// The exponents of a tensor before and after.
 pub struct ExponentSpread {
     /// The tensor's name in the output.
     pub name: String,
-    /// Of the input's values.
+    /// The exponents of the input's values.
     pub before: Histogram,
-    /// Of the output's.
+    /// The exponents of the output's values.
     pub after: Histogram,
 }
 
@@ -31,7 +31,7 @@ struct SpreadBar {
     after: u64,
 }
 
-/// The section of all spreads; none where there are none.
+/// The section of all spreads; empty if there are none.
 pub(super) fn spreads(report: &Report, spreads: &[ExponentSpread]) -> String {
     if spreads.is_empty() {
         return String::new();
@@ -66,8 +66,9 @@ fn title(spread: &ExponentSpread, to: Option<Dtype>) -> String {
     format!(r#"<span class="name">{name}</span><small>{before} numbers before, {after} after{to}</small>"#)
 }
 
-/// From the smallest exponents to the largest, of equal width. Where they are too many for a bar each, the first and the
-/// last bar take the thin tails: one number in a thousand at the most, so that an outlier does not squeeze the others.
+/// Bars of equal width, from the smallest exponents to the largest. If there are too many exponents for a bar each, the
+/// first and the last bar take the thin tails: at most one number in a thousand, so that an outlier does not squeeze
+/// the others.
 fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     let both: Histogram = spread.before.iter().chain(spread.after.iter()).collect();
     let Some(((lowest, _), (highest, _))) = both.iter().next().zip(both.iter().next_back()) else { return Vec::new() };
@@ -83,7 +84,7 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
         let from = if start <= low { lowest } else { start };
         let to = if start + step > high { highest } else { start + step - 1 };
         bounds.push(from);
-        // A tail has a bar for each way in which the type holds what is in it.
+        // A tail has one bar for each way in which the type represents its numbers.
         let edges = reach.iter().flat_map(|reach| reach.edges());
         bounds.extend(edges.filter(|edge| to - from >= step && from < *edge && *edge <= to));
     }
@@ -95,10 +96,10 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     bounds.windows(2).map(bin).collect()
 }
 
-/// How a float type holds numbers, by their exponents.
+/// The range of a float type, by exponents.
 struct DtypeRange {
     dtype: Dtype,
-    /// Of the smallest number, of the smallest with all digits, and of the largest.
+    /// The exponents of the smallest number, of the smallest with full precision, and of the largest.
     smallest: i32,
     normal: i32,
     largest: i32,
@@ -115,12 +116,12 @@ impl DtypeRange {
         })
     }
 
-    /// The first exponents of all kinds but zero. What is above half of the smallest number still comes to it.
+    /// The first exponents of all kinds except zero. Values above half of the smallest number are still rounded to it.
     fn edges(&self) -> [i32; 3] {
         [self.smallest - 1, self.normal, self.largest + 1]
     }
 
-    /// One word, and what it means.
+    /// A word, and its meaning.
     fn kind(&self, bin: &SpreadBar) -> (&'static str, String) {
         let Self { dtype, smallest, normal, largest } = self;
         match bin {
@@ -162,7 +163,7 @@ fn draw(text: &mut String, bins: &[SpreadBar], reach: Option<&DtypeRange>) {
     text.push_str("</tbody></table>\n</details>\n");
 }
 
-/// Below the bars, how the type holds such numbers: a line with the bars' labels, and its parts in words.
+/// Below the bars, how the type represents such numbers: a line with the bars' labels, and a legend.
 fn draw_reach(text: &mut String, bins: &[SpreadBar], reach: &DtypeRange) {
     let kind = |bin: &SpreadBar| reach.kind(bin);
     let (mut line, mut kinds) = (String::new(), String::new());
@@ -185,7 +186,7 @@ fn draw_labels(text: &mut String, bins: &[SpreadBar]) {
     let step = bins.len().div_ceil(LABELS);
     for at in (0..bins.len()).step_by(step) {
         let flex = step.min(bins.len() - at);
-        // The last tail has its label below it, at the right edge; the one before makes room.
+        // The last tail has its label below it, at the right edge; the one before makes space.
         let is_last = at + step > last && is_tail(last);
         let label = match &bins[at] {
             _ if is_last => format!("≥2<sup>{}</sup>", bins[last].low),

@@ -13,22 +13,22 @@ use std::fmt::Write as _;
 /// The kinds of loss that are worse than rounding.
 const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost, Loss::Flushed, Loss::Wrapped];
 
-/// One column: its head, and what stands in it.
+/// A column: its heading, and its cells.
 struct Column<'a> {
     title: &'static str,
-    /// What stands below the title, smaller.
+    /// A smaller note below the title.
     note: String,
     order: Order,
     cell: CellOf<'a>,
 }
 
-/// What a column says of a tensor.
+/// The cell of a tensor.
 type CellOf<'a> = Box<dyn Fn(&FileReport, &TensorReport) -> Cell + 'a>;
 
-/// How rows are put in order by a column the first time that its head is pressed.
+/// How a column sorts rows when its heading is first pressed.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// As text, numbers in it as numbers.
+    /// As text, with numbers in it compared as numbers.
     Text,
     /// Small numbers first.
     Smallest,
@@ -36,13 +36,13 @@ enum Order {
     Largest,
 }
 
-/// A cell without anything in it is a dash, and comes last in every order.
+/// An empty cell is shown as a dash, and comes last in every order.
 #[derive(Default)]
 struct Cell {
     html: String,
-    /// What is said of it on pointing at it.
+    /// The tooltip.
     title: String,
-    /// What a number is sorted by.
+    /// The number to sort by.
     key: Option<f64>,
     /// The length of its bar, from 0 to 1.
     bar: Option<f64>,
@@ -118,11 +118,12 @@ fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport<'a>, &'a
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
-/// Rows with their places in the file. Without figures, those come first that lost the largest share of their values.
+/// Rows with their positions in the file. Without accuracy, those that lost the largest share of their values come
+/// first.
 fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'a TensorReport<'a>))> {
     let mut sorted: Vec<_> = rows(report).enumerate().collect();
     sorted.sort_by(|(_, (_, left)), (_, (_, right))| {
-        // NaN, where nothing is known, comes last in the total order.
+        // NaN, for unknown noise, comes last in the total order.
         let [left_noise, right_noise] = [left, right].map(|tensor| noise(tensor).unwrap_or(f64::NAN));
         let [left_lost, right_lost] = [left, right].map(|tensor| lost(tensor).map_or(0.0, ratio));
         left_noise
@@ -133,7 +134,7 @@ fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'
     sorted
 }
 
-/// Widths of the columns, told to the browser: to find them itself it would lay out every row before it shows one.
+/// Widths of the columns, for the browser: to find them itself, it would lay out every row before showing one.
 fn widths(report: &Report, columns: &[Column]) -> String {
     let mut text = String::from("var(--name)");
     for (at, Column { title, note, cell, .. }) in columns.iter().enumerate().skip(1) {
@@ -141,7 +142,7 @@ fn widths(report: &Report, columns: &[Column]) -> String {
         let wide =
             cells().map(|cell| cell.html.chars().count() + usize::from(cell.html.contains('%'))).max().unwrap_or(0);
         let bar = if cells().any(|cell| cell.bar.is_some()) { " + var(--bar)" } else { "" };
-        // The title has an arrow when it was pressed; the note is smaller.
+        // The title has an arrow after it was pressed; the note is smaller.
         let head = (title.chars().count() + 2).max(note.chars().count() * 4 / 5 + 1);
         let width = format!("calc(max({wide}ch{bar}, {head}ch) + var(--gap))");
         // On a narrow screen, this column breaks its lines.
@@ -176,11 +177,11 @@ fn write_cell(text: &mut String, is_head: bool, order: Order, cell: &Cell) {
     let _ = write!(text, ">{html}</{tag}>");
 }
 
-/// Where the columns are that have a rule of their own; the page's style knows them too.
+/// The columns with rules of their own, which the page's style knows too.
 const BECAME: usize = 1;
 const SQNR: usize = 2;
 
-/// From the left what matters most.
+/// The most important columns come first.
 fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<'a>> {
     let accuracy = report.tensors().filter_map(|tensor| tensor.accuracy.as_ref());
     let clearest = accuracy.filter_map(|accuracy| accuracy.sqnr_db).filter(|db| db.is_finite()).fold(0.0, f64::max);
@@ -201,7 +202,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
             Order::Largest,
             Box::new(move |_, tensor| {
                 let Some((lost, all)) = lost(tensor) else { return Cell::default() };
-                // None is so short that it cannot be seen.
+                // Every nonzero bar is visible.
                 let bar = worst.filter(|_| lost > 0).map(|worst| (ratio((lost, all)) / ratio(worst)).max(0.02));
                 Cell::share(lost, all).with_bar(bar.unwrap_or(0.0))
             }),
@@ -259,7 +260,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     columns
 }
 
-/// A cell that shows a figure, if there are figures of anything.
+/// A cell of the accuracy, if any tensor has it.
 fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
         let accuracy = tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0);
@@ -305,12 +306,12 @@ fn sqnr(accuracy: &Accuracy, clearest: f64) -> Cell {
     }
 }
 
-/// The ratio of signal to noise; infinite where there is no noise.
+/// The ratio of signal to noise; infinite without noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
     sqnr(tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)?, 1.0).key
 }
 
-/// How many values were lost, and of how many; `None` where it is not known, or there are none.
+/// How many values were lost, and of how many; `None` if unknown, or if there are none.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
     let (counts, all) = (tensor.counts.as_ref()?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
@@ -324,18 +325,18 @@ fn error(error: f64) -> Cell {
     if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
 }
 
-/// Where an element is, if there is one.
+/// The coordinates of an element, if there is one.
 fn place(tensor: &TensorReport, element: impl Fn(&Accuracy) -> Option<u64>) -> Cell {
     at(tensor, tensor.accuracy.as_deref().and_then(element))
 }
 
-/// The indices of an element, if there is one.
+/// The coordinates of an element, if there is one.
 fn at(tensor: &TensorReport, element: Option<u64>) -> Cell {
     let shown = |element| Some(Cell::number(tensor.place(element)?, element as f64));
     element.and_then(shown).unwrap_or_default()
 }
 
-/// The columns of a condition: the share of the values that met it, and the first of them where that is known.
+/// The columns of a condition: the share of the values that met it, and the first of them if known.
 fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<Column<'a>> {
     let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
     let mut columns = Vec::new();

@@ -1,9 +1,9 @@
-//! Numbers and names as the page shows them.
+//! Numbers and names for the page.
 
 use crate::report::TensorReport;
 use crate::text::{shorten, size};
 
-/// Text as HTML holds it, in an element or in a quoted attribute.
+/// Text escaped for HTML, in an element or in a quoted attribute.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -19,7 +19,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A tensor's name; that of a format without names is said to be missing. Lines may break behind its dots.
+/// A tensor's name, or a note that its format has no names. Lines may break after dots.
 pub(super) fn name(tensor: &TensorReport) -> String {
     if tensor.name.is_empty() { "<i>unnamed</i>".to_owned() } else { broken(&tensor.name) }
 }
@@ -47,7 +47,7 @@ pub(super) fn counted(number: u64) -> String {
     text
 }
 
-/// A number with so many digits that count; tiny and huge ones with an exponent.
+/// A number with so many significant digits; tiny and huge ones have an exponent.
 pub(super) fn significant(value: f64, digits: i32) -> String {
     let magnitude = value.abs().log10().floor();
     match value {
@@ -61,7 +61,7 @@ pub(super) fn significant(value: f64, digits: i32) -> String {
     }
 }
 
-/// A part of a whole in percent: never 0% where there is one, nor 100% where one is missing.
+/// A part of a whole in percent: 0% and 100% only if exact.
 pub(super) fn share(part: u64, whole: u64) -> String {
     let percent = part as f64 / whole as f64 * 100.0;
     match part {
