@@ -52,11 +52,11 @@ impl Recoding {
                     _ => {}
                 }
             }
-            let decoder = Arc::new(model.decoder(weight, target, arithmetic)?);
+            let made = Arc::new(model.decoder(weight, target, arithmetic)?);
             let parts = LogicalCheckpoint::value_parts(weight);
-            decoder.check_group_index(|part| model.bytes(parts[part].1)).map_err(in_file)?;
+            made.check_group_index(|part| model.bytes(parts[part].1)).map_err(in_file)?;
             let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
-            weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
+            weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder: made });
         }
         if left.is_empty() {
             for &at in &model.found.markers {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Debug, Default)]
 pub struct Codes {
     /// Why not.
-    codes: HashMap<String, String>,
+    reasons: HashMap<String, String>,
     /// Scales that are floats.
     scales: HashSet<String>,
     /// What can be decoded instead.
@@ -68,7 +68,7 @@ impl Codes {
         let names = model.tensors.iter().map(|tensor| tensor.name).chain(others.iter().map(String::as_str));
         let names: HashSet<&str> = names.collect();
         for tensor in model.tensors.iter().filter(|tensor| can_be_part(tensor.dtype)) {
-            if found.codes.contains_key(tensor.name) {
+            if found.reasons.contains_key(tensor.name) {
                 continue;
             }
             if let Some(scale) = scale_names(tensor.name).find(|scale| names.contains(scale.as_str())) {
@@ -83,24 +83,24 @@ impl Codes {
                 found.add(tensor.name, why);
             }
         }
-        found.scales.retain(|name| !found.codes.contains_key(name));
+        found.scales.retain(|name| !found.reasons.contains_key(name));
         let is_readable = || model.memberships().iter().any(|membership| matches!(membership, Membership::Codes(_)));
-        found.model = if !others.is_empty() {
-            Some(directory_of(&source.path).to_owned())
-        } else {
+        found.model = if others.is_empty() {
             (model.found.problems.is_empty() && is_readable()).then(|| source.path.clone())
+        } else {
+            Some(directory_of(&source.path).to_owned())
         };
         Ok(found)
     }
 
     fn add(&mut self, name: &str, why: String) {
-        self.codes.entry(name.to_owned()).or_insert(why);
+        self.reasons.entry(name.to_owned()).or_insert(why);
     }
 
     /// The error of a cast of a tensor of codes; `None` where it holds values.
     #[must_use]
     pub(crate) fn refusal(&self, name: &str) -> Option<Error> {
-        let why = self.codes.get(name)?;
+        let why = self.reasons.get(name)?;
         let (globs, model) = (self.globs().into_iter().collect(), self.model.clone().map(PathBuf::into_boxed_path));
         Some(Error::new(format!("{why}; a cast would take them for values")).of(Kind::Codes { globs, model }))
     }
@@ -122,7 +122,7 @@ impl Codes {
             let ending = parts[before..].iter().map(star).collect::<Vec<_>>().join(".");
             if before == 0 { ending } else { format!("*.{ending}") }
         };
-        let endings: BTreeSet<String> = self.codes.keys().map(ending).collect();
+        let endings: BTreeSet<String> = self.reasons.keys().map(ending).collect();
         let weight = |ending: &String| {
             let name = ending.strip_prefix("*.")?.strip_suffix(".weight")?;
             (!name.contains(['*', ','])).then(|| name.to_owned())
@@ -145,7 +145,9 @@ mod tests {
     /// The patterns that match these codes.
     fn globs(names: &[&str]) -> Vec<String> {
         let mut codes = Codes::default();
-        names.iter().for_each(|name| codes.add(name, "holds codes".to_owned()));
+        for name in names {
+            codes.add(name, "holds codes".to_owned());
+        }
         let error = codes.refusal(names[0]).unwrap();
         assert_eq!(error.to_string(), "holds codes; a cast would take them for values");
         let Kind::Codes { globs, model: None } = error.kind() else { panic!("{error:?}") };

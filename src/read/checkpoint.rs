@@ -187,9 +187,12 @@ impl<'a> LogicalCheckpoint<'a> {
     /// The role of each stored tensor. The parts of a weight that cannot be read in any order are plain tensors.
     pub(crate) fn memberships(&self) -> Vec<Membership> {
         let mut all = vec![Membership::Plain; self.tensors.len()];
-        self.found.markers.iter().for_each(|at| all[*at] = Membership::Marker);
-        let activations = self.found.activation_scales.iter();
-        activations.for_each(|at| all[*at] = Membership::ActivationScale { is_part: false });
+        for &at in &self.found.markers {
+            all[at] = Membership::Marker;
+        }
+        for &at in &self.found.activation_scales {
+            all[at] = Membership::ActivationScale { is_part: false };
+        }
         for (number, weight) in self.found.weights.iter().enumerate() {
             if weight.parts.iter().any(|(_, at)| !self.stored(*at).is_plain()) {
                 continue;

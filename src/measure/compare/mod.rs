@@ -160,7 +160,7 @@ pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<
         [ModelTensor::Weight(model_a, a), ModelTensor::Weight(model_b, b)]
             if are_same_parts([(model_a, a), (model_b, b)], options)? =>
         {
-            tensors.iter().for_each(|tensor| options.progress.advance(tensor.stored_len()));
+            options.progress.advance(tensors.iter().map(|tensor| tensor.stored_len()).sum());
             Ok(Comparison::of(Status::Equal))
         }
         _ => {
