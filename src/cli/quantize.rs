@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[command(
     mut_arg("from", |from| from.hide(true)), // weights are floats
     mut_arg("force", |force| force.hide_short_help(true)),
+    mut_arg("json", |json| json.hide_short_help(true)),
     long_about = "Quantize the weights of a model: write codes and scales, and a config.json that engines load.
 
 tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
@@ -37,7 +38,7 @@ pub struct QuantizeArgs {
     )]
     pub model: Option<PathBuf>,
 
-    /// Codes and groups: fp8, fp8-block, int8, int4, nvfp4, mxfp4
+    /// fp8, fp8-block, int8, int4, nvfp4, mxfp4 and others
     #[arg(
         long,
         value_name = "SCHEME",
@@ -48,7 +49,7 @@ pub struct QuantizeArgs {
     )]
     pub scheme: Option<&'static Scheme>,
 
-    /// Whose format: compressed-tensors, huggingface, modelopt, comfyui
+    /// Who reads it: modelopt, comfyui and others
     #[arg(long, value_name = "LAYOUT", value_parser = layout_parser(), hide_possible_values = true, ignore_case = true)]
     pub layout: Option<String>,
 
@@ -74,13 +75,13 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
     pub include: Vec<Pattern>,
 
-    /// Do not quantize weights whose name matches; repeatable
+    /// Not weights whose name matches; repeatable
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
     pub exclude: Vec<Pattern>,
 
-    /// Another scheme, or keep, for some weights; repeatable
+    /// Another scheme, or keep, for some weights
     ///
-    /// The first match wins, before --scheme and before what is copied by default.
+    /// Repeatable; the first match wins, before --scheme and before what is copied by default.
     #[arg(long, value_name = "GLOB=SCHEME", help_heading = "Which weights")]
     pub rule: Vec<SchemeRule>,
 
@@ -101,7 +102,7 @@ pub struct QuantizeArgs {
     pub min_sqnr: Option<f64>,
 
     /// Write the report to a file: .html or .json
-    #[arg(long, value_name = "FILE", help_heading = "Reports")]
+    #[arg(long, value_name = "FILE", help_heading = "Reports", hide_short_help = true)]
     pub report: Option<PathBuf>,
 
     /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
@@ -175,7 +176,7 @@ const EXAMPLES: &str = "Examples:
       4 bits for TensorRT-LLM; vLLM and SGLang load it too
   tcast quantize llama --scheme fp8-block
       as DeepSeek publishes its models
-  tcast quantize llama --scheme int4 --rule '*.down_proj.*=int8a16' -o w4a16
+  tcast quantize llama --scheme int4 --rule '*.o_proj.*=int8a16' -o w4a16
       more bits for some weights
   tcast quantize llama --scheme fp8 --dry-run
       shows each weight, what it becomes, and what is copied

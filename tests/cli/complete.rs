@@ -35,12 +35,18 @@ fn the_program_prints_the_script_of_each_shell() {
 #[test]
 fn subcommands_and_flags_are_known() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
-    assert_eq!(completed(&bench, "tcast "), ["cast", "dequantize", "bitcast", "promote", "inspect", "diff", "help"]);
+    assert_eq!(
+        completed(&bench, "tcast "),
+        ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff", "help"]
+    );
     assert_eq!(completed(&bench, "tcast b"), ["bitcast"]);
     assert_eq!(completed(&bench, "tcast cast x.npy --no"), ["--no-saturate", "--no-sync"]);
     // Rare flags are hidden from -h, and complete all the same.
     assert_eq!(completed(&bench, "tcast cast x.npy --max"), ["--max-shard-size"]);
     assert!(completed(&bench, "tcast inspect -").contains(&"--stats".to_owned()));
+    assert_eq!(completed(&bench, "tcast quantize m --scheme nv"), ["nvfp4"]);
+    assert_eq!(completed(&bench, "tcast quantize m --layout m"), ["modelopt", "mxfp8"]);
+    assert_eq!(completed(&bench, "tcast quantize m --rule a.*=int8"), ["a.*=int8", "a.*=int8a16"]);
     // Flags are not in the way of files.
     assert_eq!(completed(&bench, "tcast inspect "), ["x.npy"]);
     let outcome = ask(&bench, "fish", &["tcast", "inspect", "--js"]);
@@ -123,7 +129,7 @@ fn what_cannot_be_read_gives_nothing() {
     assert_eq!(completed(&bench, "tcast"), [""; 0]);
     assert_eq!(
         completed(&bench, "tcast quux "),
-        ["cast", "dequantize", "bitcast", "promote", "inspect", "diff", "help"]
+        ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff", "help"]
     );
 }
 

@@ -15,6 +15,7 @@ use crate::cli::Cli;
 use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
+use crate::quant::SCHEMES;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
 use line::CommandLine;
@@ -125,6 +126,17 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
                     let keep = "keep".starts_with(dtype).then(|| Candidate::new("keep"));
                     let all = dtypes(dtype, takes).into_iter().chain(keep);
                     all.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
+                }
+                None => tensors(&current, "=", &earlier),
+            }
+        })),
+        "GLOB=SCHEME" => Some(ArgValueCompleter::new(move |current: &OsStr| {
+            let current = current.to_string_lossy();
+            match current.rsplit_once('=') {
+                Some((glob, scheme)) => {
+                    let names = SCHEMES.iter().map(|scheme| scheme.name).chain(["keep"]);
+                    let names = names.filter(|name| name.starts_with(scheme)).map(Candidate::new);
+                    names.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
                 }
                 None => tensors(&current, "=", &earlier),
             }
