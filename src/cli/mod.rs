@@ -15,7 +15,7 @@ pub use dequantize::{DequantizeArgs, RoundingArg};
 pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
-pub use quantize::QuantizeArgs;
+pub use quantize::{QuantizeArgs, SearchArg};
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;

@@ -4,8 +4,8 @@ use super::{FileArgs, RoundingArg, Size};
 use crate::job::{Defect, Partition, SchemeRule};
 use crate::quant::{SCHEMES, Scheme};
 use crate::select::{Pattern, Rename};
-use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast quantize`.
@@ -61,6 +61,10 @@ pub struct QuantizeArgs {
     #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
     pub arithmetic: RoundingArg,
 
+    /// How the scale of a group is chosen in nvfp4, mxfp4, int4 and int4-asym
+    #[arg(long, value_enum, default_value = "amax", hide_short_help = true)]
+    pub search: SearchArg,
+
     /// Quantize weights too whose last blocks are partial
     ///
     /// transformers and `SGLang` do not load such weights.
@@ -93,8 +97,15 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "OLD=NEW", help_heading = "Which weights", hide_short_help = true)]
     pub rename: Vec<Rename>,
 
-    /// Fail, and write nothing, if this becomes of a weight; repeatable
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Reports", hide_short_help = true)]
+    /// Fail, and write nothing, if a weight has one of these; repeatable, or separated by commas
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHAT",
+        value_delimiter = ',',
+        help_heading = "Reports",
+        hide_short_help = true
+    )]
     pub fail_on: Vec<Defect>,
 
     /// Fail, and write nothing, if a weight has a lower ratio of signal to noise, in decibels
@@ -130,6 +141,15 @@ pub struct QuantizeArgs {
     /// Where the result goes.
     #[command(flatten)]
     pub file: FileArgs,
+}
+
+/// How the scale of a group is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SearchArg {
+    /// By its largest magnitude, as the library of the layout does
+    Amax,
+    /// With the least squared error; a lower error is no promise of a better model
+    Mse,
 }
 
 const SHARDS: &str = "Folders of shards";

@@ -4,12 +4,12 @@ use super::convert::{job, options, write};
 use super::observer::Console;
 use super::results::Task;
 use super::{check_matched, finish};
-use crate::cli::{QuantizeArgs, RoundingArg};
+use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, JobInput, Measures, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
-use crate::quant::{Arithmetic, EncodeOptions, Scheme};
+use crate::quant::{Arithmetic, EncodeOptions, ScaleChoice, Scheme};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{counted, quoted};
@@ -41,6 +41,10 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
                 RoundingArg::Library => Arithmetic::Library,
                 RoundingArg::Exact => Arithmetic::Exact,
             },
+            scale: match args.search {
+                SearchArg::Amax => ScaleChoice::Amax,
+                SearchArg::Mse => ScaleChoice::Mse,
+            },
             ..EncodeOptions::default()
         },
         selection: &selection,
@@ -55,6 +59,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         "layout": layout_of(scheme, args.layout.as_deref())?.name,
         "group_size": args.group_size,
         "arithmetic": name(args.arithmetic.to_possible_value()),
+        "search": name(args.search.to_possible_value()),
         "partial_blocks": args.partial_blocks,
         "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
         "fail_on": defects,
@@ -104,6 +109,11 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
     if args.group_size.is_some() && !schemes().any(|scheme| scheme.has_group_size) {
         let error = Error::usage(format!("--group-size has no effect: the groups of {} have one size", scheme.name));
         return Err(error.remedy("leave --group-size out"));
+    }
+    let is_searched = |scheme: &Scheme| matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym");
+    if args.search == SearchArg::Mse && !schemes().any(is_searched) {
+        let error = Error::usage(format!("--search mse has no effect: {} has no choice of scales", scheme.name));
+        return Err(error.remedy("leave --search out"));
     }
     for scheme in schemes() {
         let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));

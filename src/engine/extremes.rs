@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// Some rows of a member of a set.
-struct Piece {
+struct MemberRows {
     set: usize,
     member: usize,
     rows: Range<u64>,
@@ -36,10 +36,10 @@ pub(super) fn find(plan: &Plan, threads: u64, progress: &dyn Progress) -> Result
         extremes.members.iter().enumerate().flat_map(move |(member, weight)| {
             let (all, count) = (weight.encoder.rows(), (PIECE / weight.encoder.row_bytes().max(1)).max(1));
             let rows = (0..all).step_by(count as usize).map(move |start| start..all.min(start + count));
-            rows.map(move |rows| Piece { set, member, rows })
+            rows.map(move |rows| MemberRows { set, member, rows })
         })
     });
-    let work = |(): &mut (), Piece { set, member, rows }: Piece| {
+    let work = |(): &mut (), MemberRows { set, member, rows }: MemberRows| {
         let weight = &sets[set].members[member];
         let columns = weight.encoder.shape().last().copied().unwrap_or(1);
         let first = rows.start * columns;

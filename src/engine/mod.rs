@@ -74,7 +74,7 @@ pub fn run(
     if !output.is_seekable() && is_quantized {
         return Err(Error::new("codes and scales are written side by side, and a pipe takes bytes in order only")
             .in_file(output.path())
-            .remedy("name a file with -o"));
+            .remedy("name a file"));
     }
     output.reserve(plan.len)?;
     let work_len = plan.len + plan.source_bytes();

@@ -6,9 +6,8 @@ mod codes;
 mod quantized;
 mod source;
 mod step;
+mod weights;
 
-#[doc(hidden)] // for the program
-pub use choose::{QuantizedWeight, TensorIndex, Weights};
 #[doc(hidden)] // for the program
 pub use codes::Codes;
 #[doc(hidden)] // for the program
@@ -19,6 +18,8 @@ pub(crate) use source::check_from;
 pub use source::source_form;
 pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
+#[doc(hidden)] // for the program
+pub use weights::{QuantizedWeight, TensorIndex, Weights};
 
 use crate::container::{Container, Form, Input, Metadata, NewTensor};
 use crate::conversion::Conversion;

@@ -1,6 +1,6 @@
 //! Weights that are quantized: which rows of a stored tensor they are, and with which they share a scale.
 
-use super::step::stored_dtype;
+use super::source::stored_dtype;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{Encoder, Extremes, Scheme};

@@ -87,3 +87,11 @@ fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
 fn fits(dtype: Dtype, bytes: u32) -> bool {
     dtype.bits() != 0 && Storage::per_byte(dtype).bytes(1) == Some(bytes.into())
 }
+
+/// The type that a part is stored as.
+pub(super) fn stored_dtype(tensor: &Tensor) -> Dtype {
+    match tensor.elements {
+        Elements::Typed(form) => form.dtype(),
+        Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,
+    }
+}

@@ -1,7 +1,8 @@
 //! Steps: what a plan consists of.
 
 use super::quantized::Quantization;
-use crate::container::{Elements, Form, PendingCrc, Tensor};
+use super::source::stored_dtype;
+use crate::container::{Form, PendingCrc, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -246,13 +247,5 @@ impl Direct<'_, '_> {
                 (encoder.row_bytes().saturating_mul(8).max(1), encoder.row_alignment())
             }
         }
-    }
-}
-
-/// The type that a part is stored as.
-pub(super) fn stored_dtype(tensor: &Tensor) -> Dtype {
-    match tensor.elements {
-        Elements::Typed(form) => form.dtype(),
-        Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,
     }
 }

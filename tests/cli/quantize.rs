@@ -301,6 +301,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused("quantize m --scheme nvfp4 --layout huggingface", 2, &["has no scheme nvfp4", "--layout modelopt"]);
     refused("quantize m --scheme nvfp4 --activations", 2, &["measured while the model runs"]);
     refused("quantize m --scheme fp8 --group-size 32", 2, &["--group-size has no effect"]);
+    refused("quantize m --scheme fp8 --search mse", 2, &["--search mse has no effect"]);
     refused("quantize m --scheme fp8 --from e4m3", 2, &["--from has no effect"]);
     refused("quantize m --scheme fp8 --include nothing", 2, &["--include 'nothing' matches no tensor"]);
     refused("quantize m --scheme fp8 --rule nothing=int8", 2, &["--rule 'nothing=int8' matches no tensor"]);
@@ -319,6 +320,26 @@ fn too_much_noise_is_refused_and_the_weights_are_named() {
     bench
         .run("quantize m --scheme nvfp4 -o other --min-sqnr 10 --fail-on clipped --fail-on underflowed -q")
         .expect(0, "", "");
+}
+
+#[test]
+fn searched_scales_have_less_noise() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    for (scheme, gain) in [("nvfp4", 0.2), ("mxfp4", 0.02), ("int4 --group-size 32", 0.05), ("int4-asym", 0.05)] {
+        let noise = |search: &str| {
+            let outcome = bench.run(&format!("quantize m --scheme {scheme} {search} -o out --force --json -q"));
+            assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{scheme} {search}");
+            let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+            let all = report["tensors"].as_array().unwrap().clone();
+            all.iter().filter_map(|tensor| tensor["quantized"]["sqnr_db"].as_f64()).collect::<Vec<_>>()
+        };
+        let (plain, searched) = (noise(""), noise("--search mse"));
+        for (plain, searched) in plain.iter().zip(&searched) {
+            assert!(searched >= plain, "{scheme}: {searched} {plain}");
+        }
+        let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        assert!(mean(&searched) > mean(&plain) + gain, "{scheme}: {} {}", mean(&searched), mean(&plain));
+    }
 }
 
 #[test]

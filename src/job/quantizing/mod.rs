@@ -1,14 +1,20 @@
 //! What becomes of the weights of an input, for jobs that quantize.
 
+mod rule;
+mod sharing;
+
+pub use rule::SchemeRule;
+
 use super::decoding::Recoding;
 use crate::container::Form;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, read_side_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::directory_of;
-use crate::plan::{PlainWeight, TensorIndex, Weights, source_form};
+use crate::plan::{TensorIndex, source_form};
 use crate::quant::{
-    EncodeOptions, Encoder, EngineConfig, Group, KeptModules, QuantizedGroup, Scheme, SchemeLayout, TargetGrid,
+    EncodeOptions, Encoder, EngineConfig, Group, KeptModules, QuantizedGroup, ScaleChoice, Scheme, SchemeLayout,
+    TargetGrid, Unfit,
 };
 use crate::select::experts::{Model, bank_of, experts, is_of_gpt_oss};
 use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
@@ -16,50 +22,6 @@ use crate::select::{KeptReason, Pattern, Selection};
 use crate::text::{counted, shorten};
 use std::collections::HashMap;
 use std::sync::Arc;
-
-/// `GLOB=SCHEME`, or `GLOB=keep` with no scheme: what becomes of some weights.
-#[derive(Clone, Debug)]
-pub struct SchemeRule {
-    pattern: Pattern,
-    scheme: Option<&'static Scheme>,
-}
-
-impl std::str::FromStr for SchemeRule {
-    type Err = Error;
-
-    /// # Errors
-    /// What is wrong with the rule.
-    fn from_str(text: &str) -> Result<Self> {
-        let (pattern, scheme) =
-            text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=SCHEME or GLOB=keep"))?;
-        let scheme = match scheme {
-            "keep" => None,
-            name => {
-                Some(Scheme::find(name).ok_or_else(|| Error::new(format!("there is no scheme '{}'", shorten(name))))?)
-            }
-        };
-        Ok(Self { pattern: pattern.parse()?, scheme })
-    }
-}
-
-impl std::fmt::Display for SchemeRule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}={}", self.pattern, self.scheme.map_or("keep", |scheme| scheme.name))
-    }
-}
-
-impl SchemeRule {
-    /// The scheme of the weights that it names; `None` where it keeps them.
-    #[must_use]
-    pub fn scheme(&self) -> Option<&'static Scheme> {
-        self.scheme
-    }
-
-    /// Whether it names one of some tensors.
-    pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
-        names.iter().any(|name| self.pattern.matches(name.as_ref()))
-    }
-}
 
 /// What is asked for.
 pub(crate) struct QuantizeRequest<'a> {
@@ -83,21 +45,21 @@ pub(crate) struct Quantizing {
 }
 
 /// A weight that can be quantized, and whether it is.
-struct Candidate {
+struct WeightCandidate {
     place: TensorIndex,
     name: String,
     first_row: u64,
     shape: Vec<u64>,
     dtype: Dtype,
     /// How it is stored, or why it is kept.
-    stored: Result<Stored, KeptReason>,
+    stored: Result<StoredAs, KeptReason>,
     /// Whether a rule names it.
     is_named: bool,
 }
 
 /// How a weight is to be stored.
 #[derive(Clone)]
-struct Stored {
+struct StoredAs {
     scheme: &'static Scheme,
     layout: &'static SchemeLayout,
     grid: TargetGrid,
@@ -175,8 +137,8 @@ pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&
 }
 
 /// All tensors of a checkpoint.
-struct Candidates {
-    weights: Vec<Candidate>,
+struct WeightCandidates {
+    weights: Vec<WeightCandidate>,
     /// Tensors that are no weights of modules.
     others: Vec<(TensorIndex, KeptReason)>,
 }
@@ -191,8 +153,8 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     /// Decides by names, types and ranks.
-    fn candidates(&self, source: &Checkpoint) -> Result<Candidates> {
-        let mut found = Candidates { weights: Vec::new(), others: Vec::new() };
+    fn candidates(&self, source: &Checkpoint) -> Result<WeightCandidates> {
+        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         for (input, shard) in source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
@@ -215,7 +177,7 @@ impl Planner<'_> {
                     (Ok(_), Some(reason)) if !is_named => Err(reason),
                     (asked, _) => asked,
                 };
-                let one = |name: &str, first_row, shape: &[u64]| Candidate {
+                let one = |name: &str, first_row, shape: &[u64]| WeightCandidate {
                     place,
                     name: name.to_owned(),
                     first_row,
@@ -229,9 +191,10 @@ impl Planner<'_> {
                     if is_of_gpt_oss(self.model, name, &tensor.shape) {
                         found.weights.push(one(name, 0, &tensor.shape));
                     } else if is_matrix {
-                        found
-                            .weights
-                            .push(Candidate { stored: Err(KeptReason::NotExpert), ..one(name, 0, &tensor.shape) });
+                        found.weights.push(WeightCandidate {
+                            stored: Err(KeptReason::NotExpert),
+                            ..one(name, 0, &tensor.shape)
+                        });
                     } else {
                         found.others.push((place, reason.unwrap_or(KeptReason::NoMatrix)));
                     }
@@ -263,7 +226,7 @@ impl Planner<'_> {
     }
 
     /// What the options say of a weight, and whether they name it. A bank of experts has the name of an expert besides.
-    fn asked(&self, names: &[&str]) -> Result<(Result<Stored, KeptReason>, bool)> {
+    fn asked(&self, names: &[&str]) -> Result<(Result<StoredAs, KeptReason>, bool)> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         let Selection { include, exclude, .. } = self.request.selection;
@@ -281,14 +244,14 @@ impl Planner<'_> {
         if let (Some(size), true) = (self.request.group_size, scheme.has_group_size) {
             grid.group = Group::Neighbours(size);
         }
-        Ok((Ok(Stored { scheme, layout, grid, encoder: None }), rule.is_some()))
+        Ok((Ok(StoredAs { scheme, layout, grid, encoder: None }), rule.is_some()))
     }
 
     /// Makes the encoders; a weight whose shape does not fit is kept.
-    fn fit(&self, weights: &mut [Candidate]) -> Result<()> {
+    fn fit(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         type Key<'k> = (&'static str, &'k [u64], Dtype);
         let mut known: HashMap<Key, Result<Arc<Encoder>, String>> = HashMap::new();
-        for Candidate { name, shape, dtype, stored, is_named, .. } in weights {
+        for WeightCandidate { name, shape, dtype, stored, is_named, .. } in weights {
             let Ok(found) = stored else { continue };
             let made = known.entry((found.scheme.name, shape, *dtype)).or_insert_with(|| {
                 if let (Group::Block(block), false) = (found.grid.group, self.request.with_partial_blocks)
@@ -297,7 +260,12 @@ impl Planner<'_> {
                 {
                     return Err(format!("its shape {shape:?} is not a multiple of {block:?}"));
                 }
-                let encoder = Encoder::new(found.layout.layout(), &found.grid, shape, *dtype, self.request.options);
+                let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, *dtype, options);
+                let encoder = match new(self.request.options) {
+                    // A search is for the schemes that have a choice.
+                    Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..self.request.options }),
+                    made => made,
+                };
                 encoder.map(Arc::new).map_err(|unfit| unfit.to_string())
             });
             match made {
@@ -313,7 +281,7 @@ impl Planner<'_> {
     }
 
     /// Has modules that engines fuse become the same, or stay.
-    fn check_fused(&self, weights: &mut [Candidate]) -> Result<()> {
+    fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         let names: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
         let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
         let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
@@ -344,7 +312,7 @@ impl Planner<'_> {
     }
 
     /// What engines need to know.
-    fn config(&self, plan: &Candidates) -> Result<EngineConfig> {
+    fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
         let mut kept = KeptModules::default();
         for weight in &plan.weights {
@@ -373,66 +341,10 @@ impl Planner<'_> {
         }
         EngineConfig::new(&groups, &kept)
     }
-
-    /// What the plan needs.
-    fn weights(&self, found: Candidates) -> Weights {
-        let mut weights = Weights::default();
-        for (place, reason) in found.others {
-            weights.keep(place, reason);
-        }
-        let mut by_place: Vec<(TensorIndex, Vec<PlainWeight>)> = Vec::new();
-        let mut places: Vec<Option<(usize, usize)>> = Vec::new();
-        for weight in &found.weights {
-            match &weight.stored {
-                Err(reason) => {
-                    weights.keep(weight.place, *reason);
-                    places.push(None);
-                }
-                Ok(Stored { scheme, encoder, .. }) => {
-                    let encoder = encoder.clone().expect("weights that do not fit are kept");
-                    let plain = PlainWeight {
-                        name: weight.name.clone(),
-                        first_row: weight.first_row,
-                        encoder,
-                        scheme,
-                        shared: None,
-                    };
-                    match by_place.last_mut().filter(|(place, _)| *place == weight.place) {
-                        Some((_, weights)) => weights.push(plain),
-                        None => by_place.push((weight.place, vec![plain])),
-                    }
-                    let at = by_place.len() - 1;
-                    places.push(Some((at, by_place[at].1.len() - 1)));
-                }
-            }
-        }
-        let modules: Vec<&str> =
-            found.weights.iter().map(|weight| module_of(&weight.name).unwrap_or_default()).collect();
-        let mut sets = fused_sets(&self.policy, modules.into_iter());
-        let mut is_in_set = vec![false; places.len()];
-        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
-        sets.extend((0..places.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
-        for set in sets {
-            let members: Vec<(usize, usize)> = set.iter().filter_map(|at| places[*at]).collect();
-            let Some(&(at, number)) = members.first() else { continue };
-            if !by_place[at].1[number].encoder.needs_extremes() {
-                continue;
-            }
-            let member = |&(at, number): &(usize, usize)| (by_place[at].0, by_place[at].1[number].clone());
-            let shared = weights.share(members.iter().map(member).collect());
-            for (at, number) in members {
-                by_place[at].1[number].shared = Some(shared);
-            }
-        }
-        for (place, plain) in by_place {
-            weights.quantize(place, plain);
-        }
-        weights
-    }
 }
 
 /// An error that says why all weights are kept.
-fn nothing_to_quantize(plan: &Candidates) -> Error {
+fn nothing_to_quantize(plan: &WeightCandidates) -> Error {
     let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
     let mut counts: Vec<(KeptReason, u64)> = Vec::new();
     for reason in reasons.chain(plan.others.iter().map(|(_, reason)| *reason)) {

@@ -1,0 +1,78 @@
+//! The weights of a model that a plan decodes or quantizes.
+
+use super::quantized::PlainWeight;
+use crate::quant::Decoder;
+use crate::select::KeptReason;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The weights to decode or to quantize, by the stored tensors that they consist of.
+#[derive(Default)]
+pub struct Weights {
+    pub(super) tensors: HashMap<TensorIndex, Fate>,
+    /// The weights that share a scale, by the numbers that [`Weights::share`] gives.
+    pub(super) shared: Vec<Vec<(TensorIndex, PlainWeight)>>,
+    /// Metadata of the files that change: the key, and the new value or `None` to remove it.
+    pub(super) metadata: HashMap<String, Option<String>>,
+}
+
+/// A tensor of the inputs: the index of the input, and the tensor's index in it.
+pub type TensorIndex = (usize, usize);
+
+/// A quantized weight to decode.
+pub struct QuantizedWeight {
+    /// The name of the decoded tensor.
+    pub name: String,
+    /// Its parts, in the order of the decoder. The decoded tensor replaces the first.
+    pub parts: Vec<TensorIndex>,
+    /// Its decoder.
+    pub decoder: Arc<Decoder>,
+}
+
+/// What becomes of a stored tensor that a model has weights in.
+pub(super) enum Fate {
+    LeftOut,
+    /// It is the first part of a weight that is decoded.
+    Decoded(QuantizedWeight),
+    /// It holds weights that are quantized, one behind the other.
+    Quantized(Vec<PlainWeight>),
+    /// It is copied.
+    Kept(KeptReason),
+}
+
+impl Weights {
+    /// Adds a weight that is decoded.
+    ///
+    /// # Panics
+    /// When it has no parts.
+    pub fn add(&mut self, weight: QuantizedWeight) {
+        self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, Fate::LeftOut)));
+        self.tensors.insert(weight.parts[0], Fate::Decoded(weight));
+    }
+
+    /// Adds the weights of a tensor that are quantized, in the order of their rows.
+    pub fn quantize(&mut self, tensor: TensorIndex, weights: Vec<PlainWeight>) {
+        self.tensors.insert(tensor, Fate::Quantized(weights));
+    }
+
+    /// Has some weights share a scale; returns the number for [`PlainWeight::shared`].
+    pub fn share(&mut self, weights: Vec<(TensorIndex, PlainWeight)>) -> usize {
+        self.shared.push(weights);
+        self.shared.len() - 1
+    }
+
+    /// Copies a tensor, and says why.
+    pub(crate) fn keep(&mut self, tensor: TensorIndex, reason: KeptReason) {
+        self.tensors.insert(tensor, Fate::Kept(reason));
+    }
+
+    /// Drops a tensor that decoded weights do not need.
+    pub fn leave_out(&mut self, tensor: TensorIndex) {
+        self.tensors.insert(tensor, Fate::LeftOut);
+    }
+
+    /// Changes a metadata value, or removes it.
+    pub fn change_metadata(&mut self, key: &str, value: Option<String>) {
+        self.metadata.insert(key.to_owned(), value);
+    }
+}
