@@ -37,7 +37,7 @@ model.safetensors -> model.float8e4m3fn.safetensors
   1 NaN and 1 Inf came with the input
     model.layers.0.mlp.down_proj.weight: 1 NaN, first at [9, 1]; 1 Inf, first at [7, 0]
 tcast: note: the float8 weights have no scales. ComfyUI and other tools that read plain float8 load such a file. \
-vLLM and transformers need scales beside the weights."
+vLLM and transformers need scales, which tcast quantize writes."
     );
     assert_eq!(bench.files(), ["model.float8e4m3fn.safetensors", "model.safetensors"]);
 
@@ -504,7 +504,7 @@ fn the_report_has_what_decided() {
 #[test]
 fn a_note_says_who_can_use_float8_weights_without_scales() {
     const NOTE: &str = "tcast: note: the float8 weights have no scales. ComfyUI and other tools that read plain float8 \
-                        load such a file. vLLM and transformers need scales beside the weights.\n";
+                        load such a file. vLLM and transformers need scales, which tcast quantize writes.\n";
     let bench = Bench::with("model.safetensors", "model.safetensors");
     bench.write("x.npy", &npy_f32(&[1.0]));
     bench.add_checkpoint("llama-tiny-bf16", "llama");
@@ -519,7 +519,7 @@ fn a_note_says_who_can_use_float8_weights_without_scales() {
     assert_eq!(notes("cast llama --to e5m2 -o b"), 1);
     assert_eq!(notes("cast llama model.safetensors --to e4m3 -o several"), 1);
     let outcome = bench.run("cast model.safetensors --to e4m3fnuz -o c.safetensors");
-    let told = "the float8 weights have no scales. vLLM and transformers need scales beside the weights.\n";
+    let told = "the float8 weights have no scales. vLLM and transformers need scales, which tcast quantize writes.\n";
     assert!(outcome.stderr.ends_with(told), "{outcome:?}");
     // Not of other types, of other formats, of vectors alone, nor where nothing is to be printed.
     assert_eq!(notes("cast model.safetensors --to bf16 -o d.safetensors"), 0);
