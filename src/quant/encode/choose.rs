@@ -134,42 +134,59 @@ impl Chooser {
     pub(super) fn choose(&self, amax: &[u32], bounds: &[[f32; 2]], global: f32, out: &mut [GroupScale]) {
         let this = *self;
         if let Some(bits) = this.zero_bits {
-            bounds.iter().zip(out).for_each(|(bounds, out)| *out = this.asymmetric(*bounds, bits));
+            for (bounds, out) in bounds.iter().zip(out) {
+                *out = this.asymmetric(*bounds, bits);
+            }
             return;
         }
-        let groups = amax.iter().map(|bits| f32::from_bits(*bits)).zip(out);
-        match this.rule {
-            ScaleRule::Epsilon => groups.for_each(|(amax, out)| *out = this.epsilon(amax)),
-            ScaleRule::Reciprocal => groups.for_each(|(amax, out)| *out = this.reciprocal(amax)),
-            ScaleRule::Bounded => groups.for_each(|(amax, out)| *out = this.bounded(amax)),
-            ScaleRule::Inverse => groups.for_each(|(amax, out)| *out = this.inverse(amax)),
-            ScaleRule::Plain => groups.for_each(|(amax, out)| {
-                let scale = this.quotient_of(amax);
-                let is_zero = scale == 0.0;
-                *out = GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0));
-            }),
-            ScaleRule::GlobalDivisor => groups.for_each(|(amax, out)| *out = this.global_divisor(amax, global)),
-            ScaleRule::GlobalMultiplier => groups.for_each(|(amax, out)| *out = this.global_multiplier(amax, global)),
-            ScaleRule::GlobalPadded => groups.for_each(|(amax, out)| *out = this.global_padded(amax, global)),
-            ScaleRule::HalfStep => groups.for_each(|(amax, out)| *out = this.half_step(amax)),
-            ScaleRule::Floor => groups.for_each(|(amax, out)| {
-                let exponent = (amax.to_bits() >> 23) as i32 - 127 - this.largest_exponent;
-                *out = GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0));
-            }),
-            ScaleRule::Ceiling => groups.for_each(|(amax, out)| {
-                let exponent = this.ceiling(amax);
-                *out = GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0));
-            }),
-            ScaleRule::CeilingOrZero => groups.for_each(|(amax, out)| {
-                let exponent = this.ceiling(amax);
-                let chosen = GroupScale::exponent(exponent, false);
-                let is_zero = chosen.stored == 0;
-                let or_zero = |value: f32| if is_zero { 0.0 } else { value };
-                let is_underflow = is_zero & (amax > 0.0);
-                *out =
-                    GroupScale { scale: or_zero(chosen.scale), factor: or_zero(chosen.factor), is_underflow, ..chosen };
-            }),
+        // A loop for each rule, which a closure might keep from being compiled for the instruction set.
+        macro_rules! each {
+            ($amax:ident => $scale:expr) => {
+                for (bits, out) in amax.iter().zip(out) {
+                    let $amax = f32::from_bits(*bits);
+                    *out = $scale;
+                }
+            };
         }
+        match this.rule {
+            ScaleRule::Epsilon => each!(amax => this.epsilon(amax)),
+            ScaleRule::Reciprocal => each!(amax => this.reciprocal(amax)),
+            ScaleRule::Bounded => each!(amax => this.bounded(amax)),
+            ScaleRule::Inverse => each!(amax => this.inverse(amax)),
+            ScaleRule::Plain => each!(amax => this.plain(amax)),
+            ScaleRule::GlobalDivisor => each!(amax => this.global_divisor(amax, global)),
+            ScaleRule::GlobalMultiplier => each!(amax => this.global_multiplier(amax, global)),
+            ScaleRule::GlobalPadded => each!(amax => this.global_padded(amax, global)),
+            ScaleRule::HalfStep => each!(amax => this.half_step(amax)),
+            ScaleRule::Floor => each!(amax => this.floor(amax)),
+            ScaleRule::Ceiling => each!(amax => {
+                let exponent = this.ceiling(amax);
+                GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
+            }),
+            ScaleRule::CeilingOrZero => each!(amax => this.ceiling_or_zero(amax)),
+        }
+    }
+
+    #[inline(always)]
+    fn plain(&self, amax: f32) -> GroupScale {
+        let scale = self.quotient_of(amax);
+        let is_zero = scale == 0.0;
+        GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
+    }
+
+    #[inline(always)]
+    fn floor(&self, amax: f32) -> GroupScale {
+        let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.largest_exponent;
+        GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
+    }
+
+    #[inline(always)]
+    fn ceiling_or_zero(&self, amax: f32) -> GroupScale {
+        let chosen = GroupScale::exponent(self.ceiling(amax), false);
+        let is_zero = chosen.stored == 0;
+        let or_zero = |value: f32| if is_zero { 0.0 } else { value };
+        let is_underflow = is_zero & (amax > 0.0);
+        GroupScale { scale: or_zero(chosen.scale), factor: or_zero(chosen.factor), is_underflow, ..chosen }
     }
 
     /// amax / largest code: rounded once to the dtype of the scale where arithmetic is exact, else float32.

@@ -58,17 +58,22 @@ pub(super) const INFINITY: u32 = 0x7f80_0000;
 /// The largest magnitude as the bits of a float32.
 #[inline(always)]
 pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
-    let narrow = || {
-        let magnitudes = bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes) & 0x7fff);
-        magnitudes.fold(0, |largest, bits| if bits > largest { bits } else { largest })
-    };
-    match weight {
-        WeightType::Bfloat16 => u32::from(narrow()) << 16,
-        WeightType::Float16 => from_float16(narrow()).to_bits(),
-        WeightType::Float32 => {
-            let magnitudes = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes) & 0x7fff_ffff);
-            magnitudes.fold(0, |largest, bits| if bits > largest { bits } else { largest })
+    let (mut narrow, mut wide) = (0, 0);
+    if weight == WeightType::Float32 {
+        for bytes in bytes.as_chunks().0 {
+            let bits = u32::from_le_bytes(*bytes) & 0x7fff_ffff;
+            wide = if bits > wide { bits } else { wide };
         }
+    } else {
+        for bytes in bytes.as_chunks().0 {
+            let bits = u16::from_le_bytes(*bytes) & 0x7fff;
+            narrow = if bits > narrow { bits } else { narrow };
+        }
+    }
+    match weight {
+        WeightType::Bfloat16 => u32::from(narrow) << 16,
+        WeightType::Float16 => from_float16(narrow).to_bits(),
+        WeightType::Float32 => wide,
     }
 }
 

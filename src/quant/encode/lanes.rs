@@ -10,14 +10,19 @@ use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float
 pub(super) fn widen(weight: WeightType, bytes: &[u8], lane: &mut [f32]) {
     match weight {
         WeightType::Float32 => {
-            lane.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| *value = f32::from_le_bytes(*bytes));
+            for (value, bytes) in lane.iter_mut().zip(bytes.as_chunks().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
         }
-        WeightType::Bfloat16 => lane.iter_mut().zip(bytes.as_chunks().0).for_each(|(value, bytes)| {
-            *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-        }),
+        WeightType::Bfloat16 => {
+            for (value, bytes) in lane.iter_mut().zip(bytes.as_chunks().0) {
+                *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+            }
+        }
         WeightType::Float16 => {
-            let pairs = lane.iter_mut().zip(bytes.as_chunks().0);
-            pairs.for_each(|(value, bytes)| *value = from_float16(u16::from_le_bytes(*bytes)));
+            for (value, bytes) in lane.iter_mut().zip(bytes.as_chunks().0) {
+                *value = from_float16(u16::from_le_bytes(*bytes));
+            }
         }
     }
 }
@@ -31,8 +36,12 @@ pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
         bits ^ ((bits >> 31) as u32 >> 1) as i32
     };
     let number = |key: i32| f32::from_bits((key ^ ((key >> 31) as u32 >> 1) as i32) as u32);
-    let low = lane.iter().map(key).fold(i32::MAX, |low, key| if key < low { key } else { low });
-    let high = lane.iter().map(key).fold(i32::MIN, |high, key| if key > high { key } else { high });
+    let (mut low, mut high) = (i32::MAX, i32::MIN);
+    for value in lane {
+        let key = key(value);
+        low = if key < low { key } else { low };
+        high = if key > high { key } else { high };
+    }
     [number(low), number(high)]
 }
 
@@ -56,13 +65,42 @@ pub(super) struct Divisors<'a> {
     pub(super) size: usize,
 }
 
-/// Values divided by the scales of their groups, and what the library adds.
+/// Groups of more values have loops of their own; of fewer, each value gets the factor of its group first.
+const SMALL: usize = 64;
+
+/// Gives each value what its group has.
 #[inline(always)]
-pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, out: &mut [f32]) {
+fn expand(groups: &[f32], size: usize, lane: &mut [f32]) {
+    match size {
+        16 => expand_by::<16>(groups, lane),
+        32 => expand_by::<32>(groups, lane),
+        _ => {
+            for (lane, group) in lane.chunks_mut(size).zip(groups) {
+                lane.fill(*group);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn expand_by<const N: usize>(groups: &[f32], lane: &mut [f32]) {
+    let (whole, last) = lane.as_chunks_mut::<N>();
+    let count = whole.len();
+    for (lane, group) in whole.iter_mut().zip(groups) {
+        *lane = [*group; N];
+    }
+    if let Some(group) = groups.get(count) {
+        last.fill(*group);
+    }
+}
+
+/// Values divided by the scales of their groups, and what the library adds. `lane` is room for as many numbers.
+#[inline(always)]
+pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, lane: &mut [f32], out: &mut [f32]) {
     match division.rounding {
-        WeightType::Float32 => divide_and_round(values, divisors, division, out, |value| value),
-        WeightType::Bfloat16 => divide_and_round(values, divisors, division, out, to_bfloat16),
-        WeightType::Float16 => divide_and_round(values, divisors, division, out, to_float16),
+        WeightType::Float32 => divide_and_round(values, divisors, division, lane, out, |value| value),
+        WeightType::Bfloat16 => divide_and_round(values, divisors, division, lane, out, to_bfloat16),
+        WeightType::Float16 => divide_and_round(values, divisors, division, lane, out, to_float16),
     }
 }
 
@@ -71,27 +109,53 @@ fn divide_and_round(
     values: &[f32],
     divisors: &Divisors,
     division: Division,
+    lane: &mut [f32],
     out: &mut [f32],
     round: impl Fn(f32) -> f32 + Copy,
 ) {
     let Divisors { factors, wide, zeros, size } = *divisors;
+    let is_small = size < SMALL && factors.len() > 1;
     // A scale of 0 makes all values 0.
-    let divided = |value: f32, factor: f32| if factor == 0.0 { 0.0 } else { round(value / factor) };
-    let multiplied = |value: f32, factor: f32| if factor == 0.0 { 0.0 } else { round(value * factor) };
-    let exact = |value: f32, factor: f64| if factor == 0.0 { 0.0 } else { to_odd(f64::from(value) / factor) };
     match division.quotient {
-        Quotient::Divide => by_groups(values, factors, size, out, divided),
-        Quotient::Multiply => by_groups(values, factors, size, out, multiplied),
-        Quotient::Exact if division.has_zeros => {
-            // A sum takes the sign of -0, which these codes do not have.
-            let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
-            for ((values, out), (factor, zero)) in groups {
-                for (value, out) in values.iter().zip(out) {
-                    *out = to_odd(f64::from(*value) / factor + f64::from(*zero));
+        Quotient::Divide | Quotient::Multiply if is_small => {
+            expand(factors, size, lane);
+            let is_divided = division.quotient == Quotient::Divide;
+            if is_divided {
+                for ((value, factor), out) in values.iter().zip(&*lane).zip(&mut *out) {
+                    *out = if *factor == 0.0 { 0.0 } else { round(*value / *factor) };
+                }
+            } else {
+                for ((value, factor), out) in values.iter().zip(&*lane).zip(&mut *out) {
+                    *out = if *factor == 0.0 { 0.0 } else { round(*value * *factor) };
                 }
             }
         }
-        Quotient::Exact => by_groups(values, wide, size, out, exact),
+        Quotient::Divide => {
+            for ((values, out), factor) in values.chunks(size).zip(out.chunks_mut(size)).zip(factors) {
+                let factor = *factor;
+                for (value, out) in values.iter().zip(out) {
+                    *out = if factor == 0.0 { 0.0 } else { round(*value / factor) };
+                }
+            }
+        }
+        Quotient::Multiply => {
+            for ((values, out), factor) in values.chunks(size).zip(out.chunks_mut(size)).zip(factors) {
+                let factor = *factor;
+                for (value, out) in values.iter().zip(out) {
+                    *out = if factor == 0.0 { 0.0 } else { round(*value * factor) };
+                }
+            }
+        }
+        Quotient::Exact => {
+            let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
+            for ((values, out), (factor, zero)) in groups {
+                // A sum would take the sign of -0, which codes with zero points do not have.
+                let zero = if division.has_zeros { f64::from(*zero) } else { -0.0 };
+                for (value, out) in values.iter().zip(out) {
+                    *out = if *factor == 0.0 { 0.0 } else { to_odd(f64::from(*value) / factor + zero) };
+                }
+            }
+        }
     }
     if division.has_zeros && division.quotient != Quotient::Exact {
         for (chunk, zero) in out.chunks_mut(size).zip(zeros) {
@@ -102,95 +166,38 @@ fn divide_and_round(
     }
 }
 
-/// One number out of each value and the factor of its group.
+/// The largest magnitudes of groups of `size` values, as bits of float32. The lanes have room for a segment.
 #[inline(always)]
-fn by_groups<F: Copy>(
-    values: &[f32],
-    factors: &[F],
+pub(super) fn largest_of_groups(
+    weight: WeightType,
+    bytes: &[u8],
     size: usize,
-    out: &mut [f32],
-    number: impl Fn(f32, F) -> f32 + Copy,
+    [lane, other]: [&mut [f32]; 2],
+    amax: &mut [u32],
 ) {
-    match size {
-        16 => by_groups_of::<16, F>(values, factors, out, number),
-        32 => by_groups_of::<32, F>(values, factors, out, number),
-        _ => {
-            for ((values, out), factor) in values.chunks(size).zip(out.chunks_mut(size)).zip(factors) {
-                let factor = *factor;
-                values.iter().zip(out).for_each(|(value, out)| *out = number(*value, factor));
-            }
+    let width = if weight == WeightType::Float32 { 4 } else { 2 };
+    let mut left = amax.len() * size;
+    if size >= SMALL || !size.is_power_of_two() || left > lane.len() {
+        for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
+            *amax = largest(weight, bytes).max(*amax);
         }
+        return;
     }
-}
-
-/// As [`by_groups`], with loops of a known length.
-#[inline(always)]
-fn by_groups_of<const N: usize, F: Copy>(
-    values: &[f32],
-    factors: &[F],
-    out: &mut [f32],
-    number: impl Fn(f32, F) -> f32 + Copy,
-) {
-    let ((values, last), (out, last_out)) = (values.as_chunks::<N>(), out.as_chunks_mut::<N>());
-    for ((values, out), factor) in values.iter().zip(out).zip(factors) {
-        let factor = *factor;
-        for at in 0..N {
-            out[at] = number(values[at], factor);
+    let (values, missing) = lane[..left].split_at_mut(bytes.len() / width);
+    widen(weight, bytes, values);
+    missing.fill(0.0);
+    // The larger of two neighbours, until each group is one number.
+    let (mut from, mut to) = (lane, other);
+    while left > amax.len() {
+        for (larger, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {
+            let [first, second] = [first, second].map(|value| value.to_bits() & 0x7fff_ffff);
+            *larger = f32::from_bits(if first > second { first } else { second });
         }
+        left /= 2;
+        (from, to) = (to, from);
     }
-    if let Some(factor) = factors.get(values.len()) {
-        last.iter().zip(last_out).for_each(|(value, out)| *out = number(*value, *factor));
-    }
-}
-
-/// The largest magnitudes of groups of `size` stored values, as bits of float32.
-#[inline(always)]
-pub(super) fn largest_of_groups(weight: WeightType, bytes: &[u8], size: usize, amax: &mut [u32]) {
-    match (weight, size) {
-        (WeightType::Float32, 16) => groups_of_words::<16>(bytes, amax),
-        (WeightType::Float32, 32) => groups_of_words::<32>(bytes, amax),
-        (_, 16) => groups_of_halves::<16>(weight, bytes, amax),
-        (_, 32) => groups_of_halves::<32>(weight, bytes, amax),
-        _ => {
-            let width = if weight == WeightType::Float32 { 4 } else { 2 };
-            for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
-                *amax = largest(weight, bytes).max(*amax);
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn groups_of_words<const N: usize>(bytes: &[u8], amax: &mut [u32]) {
-    let (groups, last) = bytes.as_chunks::<4>().0.as_chunks::<N>();
-    for (amax, group) in amax.iter_mut().zip(groups) {
-        let mut largest = 0;
-        for bytes in group {
-            let bits = u32::from_le_bytes(*bytes) & 0x7fff_ffff;
-            largest = if bits > largest { bits } else { largest };
-        }
-        *amax = largest.max(*amax);
-    }
-    if let Some(amax) = amax.get_mut(groups.len()) {
-        *amax = largest(WeightType::Float32, last.as_flattened()).max(*amax);
-    }
-}
-
-#[inline(always)]
-fn groups_of_halves<const N: usize>(weight: WeightType, bytes: &[u8], amax: &mut [u32]) {
-    let (groups, last) = bytes.as_chunks::<2>().0.as_chunks::<N>();
-    for (amax, group) in amax.iter_mut().zip(groups) {
-        let mut largest = 0;
-        for bytes in group {
-            let bits = u16::from_le_bytes(*bytes) & 0x7fff;
-            largest = if bits > largest { bits } else { largest };
-        }
-        let is_float16 = weight == WeightType::Float16;
-        let bits = if is_float16 { from_float16(largest).to_bits() } else { u32::from(largest) << 16 };
-        *amax = bits.max(*amax);
-    }
-    if let Some(amax) = amax.get_mut(groups.len()) {
-        *amax = largest(weight, last.as_flattened()).max(*amax);
+    for (amax, largest) in amax.iter_mut().zip(from) {
+        *amax = (largest.to_bits() & 0x7fff_ffff).max(*amax);
     }
 }
 
@@ -279,16 +286,23 @@ impl ErrorSums {
     /// Of values and the multiples of scales that stand for them. Errors go into `multiples`; values are multiplied with
     /// `over`, and scales have been already. Sums are made in lanes that are always the same.
     #[inline(always)]
-    pub(super) fn of(values: &[f32], over: f32, scales: &[f32], size: usize, multiples: &mut [f32]) -> Self {
-        match size {
-            16 => by_groups_of_pairs::<16>(values, over, scales, multiples),
-            32 => by_groups_of_pairs::<32>(values, over, scales, multiples),
-            _ => {
-                for ((values, multiples), scale) in values.chunks(size).zip(multiples.chunks_mut(size)).zip(scales) {
-                    let scale = *scale;
-                    for (value, multiple) in values.iter().zip(multiples) {
-                        *multiple = *value * over - *multiple * scale;
-                    }
+    pub(super) fn of(
+        values: &[f32],
+        over: f32,
+        (scales, size): (&[f32], usize),
+        lane: &mut [f32],
+        multiples: &mut [f32],
+    ) -> Self {
+        if size < SMALL {
+            expand(scales, size, lane);
+            for ((value, scale), multiple) in values.iter().zip(&*lane).zip(&mut *multiples) {
+                *multiple = *value * over - *multiple * *scale;
+            }
+        } else {
+            for ((values, multiples), scale) in values.chunks(size).zip(multiples.chunks_mut(size)).zip(scales) {
+                let scale = *scale;
+                for (value, multiple) in values.iter().zip(multiples) {
+                    *multiple = *value * over - *multiple * scale;
                 }
             }
         }
@@ -308,26 +322,12 @@ impl ErrorSums {
                 add(at, values[at], errors[at]);
             }
         }
-        last.iter().zip(last_errors).enumerate().for_each(|(at, (value, error))| add(at, *value, *error));
+        for (at, (value, error)) in last.iter().zip(last_errors).enumerate() {
+            add(at, *value, *error);
+        }
         let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum();
         let largest = largest.into_iter().fold(0, |largest, lane| if lane > largest { lane } else { largest });
         Self { signal: sum(signal), noise: sum(noise), largest: f32::from_bits(largest) }
-    }
-}
-
-#[inline(always)]
-fn by_groups_of_pairs<const N: usize>(values: &[f32], over: f32, scales: &[f32], multiples: &mut [f32]) {
-    let ((values, last), (multiples, last_multiples)) = (values.as_chunks::<N>(), multiples.as_chunks_mut::<N>());
-    for ((values, multiples), scale) in values.iter().zip(multiples).zip(scales) {
-        let scale = *scale;
-        for at in 0..N {
-            multiples[at] = values[at] * over - multiples[at] * scale;
-        }
-    }
-    if let Some(scale) = scales.get(values.len()) {
-        for (value, multiple) in last.iter().zip(last_multiples) {
-            *multiple = *value * over - *multiple * scale;
-        }
     }
 }
 

@@ -21,6 +21,8 @@ const SEGMENT: usize = 1024;
 struct EncodeRoom {
     values: Vec<f32>,
     numbers: Vec<f32>,
+    /// What values of small groups are divided by, or multiplied with.
+    lane: Vec<f32>,
     multiples: Vec<f32>,
     codes: Vec<u8>,
     amax: Vec<u32>,
@@ -69,7 +71,8 @@ impl Loop for EncodeRows<'_, '_> {
         let columns = SEGMENT.min(width);
         let mut room = EncodeRoom {
             values: vec![0.0; columns],
-            numbers: vec![0.0; columns],
+            numbers: vec![0.0; SEGMENT],
+            lane: vec![0.0; SEGMENT],
             multiples: vec![0.0; columns],
             codes: vec![0; columns],
             amax: vec![0; groups],
@@ -150,7 +153,7 @@ impl EncodeRows<'_, '_> {
         bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
-            lanes::largest_of_groups(*weight, bytes, size, amax);
+            lanes::largest_of_groups(*weight, bytes, size, [&mut room.lane, &mut room.numbers], amax);
             if chooser.zero_bits.is_some() {
                 // Groups are as long as a row, or shorter than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
@@ -290,6 +293,7 @@ impl EncodeRows<'_, '_> {
             let count = columns.len();
             let groups = &room.chosen[..count.div_ceil(size)];
             let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
+            let lane = &mut room.lane[..count];
             let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
             lanes::widen(*weight, self.stored(tile.matrix, row, columns.clone()), values);
             // 1. Codes.
@@ -299,7 +303,7 @@ impl EncodeRows<'_, '_> {
                 zeros: &room.zeros[..groups.len()],
                 size,
             };
-            lanes::divide(values, &divisors, *division, numbers);
+            lanes::divide(values, &divisors, *division, lane, numbers);
             let clipped = lanes::round(rounding, numbers, codes, multiples);
             self.tally.clipped += u64::from(clipped);
             if division.has_zeros {
@@ -319,11 +323,16 @@ impl EncodeRows<'_, '_> {
             lanes::pack(codes, bits, *packing == Packing::RowsHighFirst, &mut self.outputs[0][start..end]);
             // 2. Errors, over a power of two near the largest scale: squares of tiny numbers are no numbers any more.
             let scales = &mut room.scales[..groups.len()];
-            let largest = groups.iter().fold(0.0_f32, |largest, group| largest.max(group.scale));
+            let mut largest = 0.0_f32;
+            for group in groups {
+                largest = largest.max(group.scale);
+            }
             let exponent = ((largest.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
             let (unit, over) = (power_of_two(exponent), power_of_two(-exponent));
-            scales.iter_mut().zip(groups).for_each(|(scale, group)| *scale = group.scale * over);
-            let sums = ErrorSums::of(values, over, scales, size, multiples);
+            for (scale, group) in scales.iter_mut().zip(groups) {
+                *scale = group.scale * over;
+            }
+            let sums = ErrorSums::of(values, over, (scales, size), lane, multiples);
             let unit = f64::from(unit);
             self.take(&sums, unit, multiples, tile.matrix, row, column);
             signal += sums.signal * unit * unit;

@@ -126,7 +126,7 @@ fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
         let values = &mut values[..count];
         lanes::widen(group.weight, bytes, values);
         let divisors = Divisors { factors: &[scale.factor], wide: &[scale.wide], zeros: &[scale.zero], size: count };
-        lanes::divide(values, &divisors, group.division, &mut numbers[..count]);
+        lanes::divide(values, &divisors, group.division, &mut [], &mut numbers[..count]);
         lanes::round(group.rounding, &numbers[..count], &mut codes[..count], &mut multiples[..count]);
         for (values, multiples) in values.chunks(LANES).zip(multiples[..count].chunks(LANES)) {
             for ((value, multiple), sum) in values.iter().zip(multiples).zip(&mut sums) {
