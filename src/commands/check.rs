@@ -6,6 +6,7 @@ use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
+use crate::job::PartReport;
 use crate::measure::hash::of_tensor;
 use crate::plan::source_form;
 use crate::progress;
@@ -14,6 +15,7 @@ use crate::text::{columns, counted, shorten};
 use crate::threads::each;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -69,19 +71,34 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
 
 fn read(path: &Path) -> Result<Recorded> {
     let file = MappedFile::open(path)?;
-    let recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
+    let mut recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
         let error = Error::new(format!("is no report of tcast: {}", shorten(&error.to_string())));
         error.remedy("make one with tcast cast --hash --report FILE.json")
     })?;
     if recorded.schema != REPORT {
         return Err(Error::new(format!("is a report of version {}; this tcast knows {REPORT}", recorded.schema)));
     }
+    recorded.tensors = recorded.tensors.into_iter().flat_map(stored_tensors).collect();
     let lacks_hash = |tensor: &TensorReport| tensor.sha256_out.is_none() && !tensor.is_text();
     if recorded.tensors.iter().any(lacks_hash) {
         let error = Error::new("has no hashes of what was written");
         return Err(error.remedy("make the report with --hash, and without --dry-run"));
     }
     Ok(recorded)
+}
+
+/// The tensors that one of a report is stored as: several if it was quantized.
+fn stored_tensors(tensor: TensorReport<'static>) -> Vec<TensorReport<'static>> {
+    let Some(quantized) = &tensor.quantized else { return vec![tensor] };
+    let part = |part: &PartReport| TensorReport {
+        name: Cow::Owned(part.name.to_string()),
+        to: part.dtype,
+        shape: Cow::Owned(part.shape.clone()),
+        sha256_out: part.sha256.clone(),
+        quantized: None,
+        ..tensor.clone()
+    };
+    quantized.parts.iter().map(part).collect()
 }
 
 /// What is wrong with each tensor of the report, and then additional tensors.

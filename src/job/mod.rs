@@ -26,6 +26,8 @@ pub(crate) use observer::{Notice, Observer, ShardProgress};
 #[cfg(feature = "cli")]
 pub use outcome::Defect;
 pub(crate) use outcome::FailOn;
+#[cfg(feature = "cli")]
+pub(crate) use outcome::PartReport;
 pub use outcome::{FileReport, TensorReport};
 pub use quantizing::SchemeRule;
 pub(crate) use quantizing::{QuantizeRequest, Quantizing, layout_of};

@@ -217,7 +217,7 @@ pub static SCHEMES: &[Scheme] = &[
     },
     Scheme {
         name: "mxfp8",
-        aliases: &["MXFP8A16"],
+        aliases: &[], // MXFP8A16 keeps activations as they are
         summary: "float8e4m3fn, a power of two for each 32 values",
         layouts: &[
             stored(COMPRESSED_TENSORS, "ct-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),

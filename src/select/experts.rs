@@ -97,12 +97,6 @@ pub(crate) fn bank_of(name: &str) -> Option<(&str, &str)> {
     (bank == "experts" || bank.ends_with(".experts")).then_some((bank, own))
 }
 
-/// Whether a bank of gpt-oss has the shape that its layout needs: [experts, in, out].
-pub(crate) fn is_of_gpt_oss(model: &Model, name: &str, shape: &[u64]) -> bool {
-    let is_weight = bank_of(name).is_some_and(|(_, own)| matches!(own, "gate_up_proj" | "down_proj"));
-    is_weight && shape.len() == 3 && model.is(&["gpt_oss"])
-}
-
 fn unknown(why: &str) -> Error {
     Error::new(format!("is a bank of experts that cannot be divided: {why}"))
 }

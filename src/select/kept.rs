@@ -92,8 +92,6 @@ pub(crate) enum KeptReason {
     Shape,
     /// It is fused with a weight that is kept.
     Fused,
-    /// The layout has experts only.
-    NotExpert,
 }
 
 impl KeptReason {
@@ -119,7 +117,6 @@ impl KeptReason {
             Self::NoMatrix => "not weight matrices",
             Self::Shape => "of shapes that do not fit the groups",
             Self::Fused => "fused with a kept weight",
-            Self::NotExpert => "not experts",
         }
     }
 }

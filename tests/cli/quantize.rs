@@ -306,6 +306,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused("quantize m --scheme fp8 --include nothing", 2, &["--include 'nothing' matches no tensor"]);
     refused("quantize m --scheme fp8 --rule nothing=int8", 2, &["--rule 'nothing=int8' matches no tensor"]);
     refused("quantize m --scheme fp8 --include *norm*", 1, &["no weight would be quantized"]);
+    refused("quantize m --scheme mxfp4 --layout gpt-oss", 1, &["the layout gpt-oss cannot be written yet"]);
     refused("quantize m --scheme fp9", 2, &["invalid value 'fp9'"]);
 }
 
@@ -359,6 +360,18 @@ fn a_file_without_a_config_gets_its_block_in_the_report() {
     assert_eq!(report["tensors"][1]["kept"], "norm");
     assert!(outcome.stderr.contains("quantization_config of its config.json"), "{}", outcome.stderr);
     assert_eq!(tensors(&bench.path("w.fp8.safetensors")).len(), 3);
+}
+
+#[test]
+fn hashes_of_all_parts_are_in_the_report_and_the_page_has_the_noise() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme nvfp4 --hash --report r.json -q -o out").expect(0, "", "");
+    bench.run("diff --report r.json out").expect(0, "94 tensors are as the report says\n", "");
+    bench.run("quantize m --scheme nvfp4 --report r.html -q -o other").expect(0, "", "");
+    let page = String::from_utf8(bench.read("r.html")).unwrap();
+    for text in ["bfloat16 → nvfp4", "per weight", "4.50"] {
+        assert!(page.contains(text), "{text}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::words::{self, counted, escape, share, significant};
 use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
+use crate::measure::quantized::QuantizedAccuracy;
 use crate::report::{FileReport, TensorReport};
 use crate::select::KeptReason;
 use crate::text::shorten;
@@ -195,7 +196,16 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     let mut columns = vec![
         text("tensor", Box::new(move |_, tensor| name(tensor, drawn.get(&*tensor.name)))),
         text("became", Box::new(|_, tensor| types(tensor))),
-        column("SQNR", &of_clearest, Order::Smallest, of_accuracy(move |accuracy| sqnr(accuracy, clearest))),
+        column("SQNR", &of_clearest, Order::Smallest, sqnr_of(clearest)),
+        column(
+            "bits",
+            "per weight",
+            Order::Largest,
+            of_quantized(|accuracy| Cell::number(format!("{:.2}", accuracy.bits_per_weight), accuracy.bits_per_weight)),
+        ),
+        column("largest error", "|y − x|", Order::Largest, of_quantized(|accuracy| error(accuracy.max_abs_error))),
+        column("clipped", "values", Order::Largest, of_quantized(|accuracy| count(accuracy.clipped))),
+        column("underflowed", "groups", Order::Largest, of_quantized(|accuracy| count(accuracy.underflowed_groups))),
         column(
             "lost",
             &of_worst,
@@ -268,6 +278,29 @@ fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     })
 }
 
+/// The ratio of signal to noise, of a weight that was quantized too.
+fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
+    let others = of_accuracy(move |accuracy| sqnr(accuracy, clearest));
+    Box::new(move |file, tensor| match quantized(tensor) {
+        Some(accuracy) => accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db)).unwrap_or_default(),
+        None => others(file, tensor),
+    })
+}
+
+/// A cell about a weight that was quantized.
+fn of_quantized<'a>(cell: impl Fn(&QuantizedAccuracy) -> Cell + 'a) -> CellOf<'a> {
+    Box::new(move |_, tensor| quantized(tensor).map(&cell).unwrap_or_default())
+}
+
+fn quantized<'t>(tensor: &'t TensorReport) -> Option<&'t QuantizedAccuracy> {
+    tensor.quantized.as_ref()?.accuracy.as_ref()
+}
+
+/// A number of things, if there are any.
+fn count(number: u64) -> Cell {
+    if number == 0 { Cell::default() } else { Cell::number(counted(number), number as f64) }
+}
+
 /// A cell that shows a share of the elements.
 fn of_counts<'a>(count: impl Fn(&Counts) -> u64 + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
@@ -289,7 +322,7 @@ fn name(tensor: &TensorReport, spread: Option<&usize>) -> Cell {
 fn types(tensor: &TensorReport) -> Cell {
     let from = escape(&tensor.type_name());
     Cell::text(match tensor.kept {
-        _ if tensor.is_converted => format!("{from} → {}", tensor.to),
+        _ if tensor.is_converted => format!("{from} → {}", tensor.new_type_name()),
         Some(KeptReason::Already) => format!("already {from}"),
         _ => format!("{from}, copied"),
     })
