@@ -18,7 +18,7 @@ enum Value {
     Bits(u64),
     /// `"1.5"`.
     Text(String),
-    /// A text that is no number.
+    /// A text that is not a number.
     Error,
 }
 

@@ -132,7 +132,7 @@ Examples:
   tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16
       splits a file into shards
   tcast cast llama --to f16 -o llama-f16 --resume
-      goes on where an interrupted run of the same command ended
+      continues where an interrupted run of the same command ended
   tcast cast llama --to f16 -o llama-f16 --part 2/3
       one of three jobs that share the work; when all are done:
       tcast cast --finish llama-f16

@@ -72,7 +72,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
 fn read(path: &Path) -> Result<Recorded> {
     let file = MappedFile::open(path)?;
     let mut recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
-        let error = Error::new(format!("is no report of tcast: {}", shorten(&error.to_string())));
+        let error = Error::new(format!("is not a report of tcast: {}", shorten(&error.to_string())));
         error.remedy("make one with tcast cast --hash --report FILE.json")
     })?;
     if recorded.schema != REPORT {

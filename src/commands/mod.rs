@@ -178,7 +178,7 @@ fn stray_file(error: &clap::Error) -> Option<Error> {
     match error.kind() {
         ErrorKind::InvalidSubcommand => word(ContextKind::InvalidSubcommand).map(|file| {
             let remedy = format!("tcast cast {} --to DTYPE", quoted(file.as_ref()));
-            Error::usage(format!("'{file}' is no subcommand")).remedy(remedy)
+            Error::usage(format!("'{file}' is not a subcommand")).remedy(remedy)
         }),
         _ => None,
     }

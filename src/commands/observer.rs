@@ -23,7 +23,7 @@ impl Observer for Console {
         match notice {
             Notice::Begins(folder) => warn_of_abandoned(folder),
             Notice::Disagreement(disagreement) => warn(&disagreement.text),
-            Notice::NoArray(name) => warn(&format!("'{}' is no array and is left out", shorten(name))),
+            Notice::NoArray(name) => warn(&format!("'{}' is not an array and is left out", shorten(name))),
             Notice::NoMetadata(extension) => {
                 warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
             }
@@ -53,8 +53,8 @@ impl ShardProgress for Shards {
 pub(super) fn describe(kept: &Kept) -> String {
     match kept {
         Kept::Outputs(what) => what.clone(),
-        Kept::Shards { what, is_part: true } => format!("{what}: the same command goes on"),
-        Kept::Shards { what, is_part: false } => format!("{what}: the same command with --resume goes on"),
+        Kept::Shards { what, is_part: true } => format!("{what}: the same command continues it"),
+        Kept::Shards { what, is_part: false } => format!("{what}: the same command with --resume continues it"),
     }
 }
 

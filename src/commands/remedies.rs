@@ -51,9 +51,9 @@ pub fn remedy(error: &Error) -> Option<String> {
             "add --force to replace it, or name another folder with -o".to_owned()
         }
         Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
-        Kind::Unfinished { can_resume: true } => "add --resume to go on with it, or --force to start anew".to_owned(),
+        Kind::Unfinished { can_resume: true } => "add --resume to continue it, or --force to start again".to_owned(),
         Kind::Interrupted(work) => go_on(work),
-        Kind::Stale => "start anew with --force".to_owned(),
+        Kind::Stale => "start again with --force".to_owned(),
         Kind::Taken(wanted) => elsewhere(wanted),
         Kind::Unnamed(wanted) => named(wanted),
         Kind::NoRoom => "free some space, or name an output on another disk with -o".to_owned(),

@@ -43,7 +43,7 @@ impl ReportFile {
             return Err(error.remedy("name a .json, or convert the inputs one by one"));
         }
         if outputs.iter().any(|output| is_within(path, output)) {
-            let error = Error::new("the report is, or lies in, the output").in_file(path);
+            let error = Error::new("the report is, or is in, the output").in_file(path);
             return Err(error.remedy("name another file with --report"));
         }
         Ok(Self { destination: Destination::among(run, path, replace)?, is_page })

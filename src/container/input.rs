@@ -121,7 +121,7 @@ pub fn probe(path: &Path) -> Result<Input> {
         (None, None) => {
             by_extension(path).or_else(|| is_onnx_model(path).then_some(&onnx::Onnx as _)).ok_or_else(|| {
                 in_file(
-                    Error::new(format!("is no tensor file that tcast knows by its content: {}", known_formats()))
+                    Error::new(format!("is not a recognized tensor file: {}", known_formats()))
                         .remedy("an ONNX tensor has no mark of its own: name the file something.pb"),
                 )
             })?

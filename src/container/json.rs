@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for SharedValues {
 }
 
 fn twice<E: de::Error>(key: &str) -> E {
-    E::custom(format!("'{}' stands twice", shorten(key)))
+    E::custom(format!("'{}' appears twice", shorten(key)))
 }
 
 /// A struct read only from a JSON object: a derived reader would also accept an array.

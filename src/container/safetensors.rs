@@ -187,7 +187,7 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
                 while let Some(name) = map.next_key::<String>()? {
                     if name == METADATA {
                         if std::mem::replace(&mut has_metadata, true) {
-                            return Err(de::Error::custom(format!("'{METADATA}' stands twice")));
+                            return Err(de::Error::custom(format!("'{METADATA}' appears twice")));
                         }
                         header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
                     } else {
@@ -251,7 +251,7 @@ impl HeaderEntry<'_> {
 fn check_names(tensors: &[Tensor]) -> Result<()> {
     let mut names = HashSet::with_capacity(tensors.len());
     match tensors.iter().find(|tensor| !names.insert(&*tensor.name)) {
-        Some(tensor) => Err(Error::new(format!("malformed header: '{}' stands twice", shorten(&tensor.name)))),
+        Some(tensor) => Err(Error::new(format!("malformed header: '{}' appears twice", shorten(&tensor.name)))),
         None => Ok(()),
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         return Ok(is_folder.then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {
-        let error = Error::new("is no folder, and the outputs of several inputs go into one").in_file(output);
+        let error = Error::new("is not a folder, and the outputs of several inputs go into one").in_file(output);
         return Err(error.of(Kind::Unnamed(Wanted::Folder)));
     }
     let is_known = !is_named_as_folder(output) && container::by_extension(output).is_some();
@@ -64,7 +64,7 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
         _ => {}
     }
     if output.exists() && !output.is_dir() {
-        return Err(Error::new("is no folder, and the outputs go into one").in_file(output));
+        return Err(Error::new("is not a folder, and the outputs go into one").in_file(output));
     }
     Ok(Some(output))
 }
@@ -172,7 +172,7 @@ fn beside_input(input: &Path, output: PathBuf) -> Result<PathBuf> {
     let whole = fs::canonicalize(folder).unwrap_or_default();
     let is_of_system = SYSTEM.iter().any(|system| whole.starts_with(system)) && !whole.starts_with("/dev/shm");
     if is_of_system || descriptor(input).is_some() {
-        let error = Error::new("the folder of the input is no place for the output").in_file(input);
+        let error = Error::new("the output cannot be in the folder of the input").in_file(input);
         return Err(error.of(Kind::Unnamed(Wanted::Stream)));
     }
     check_joins_none(folder, &output).map_err(|error| error.in_file(input))?;

@@ -36,7 +36,7 @@ enum Staged {
     Int(IntTarget),
 }
 
-/// The text of this element of the batch is no number of the target type.
+/// The text of this element of the batch is not a number of the target type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotANumber(pub usize);
 

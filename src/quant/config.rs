@@ -45,7 +45,7 @@ pub fn default_target(config: Option<&str>) -> Dtype {
 /// When the config is not a JSON object, or its method cannot express which modules were decoded.
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Dtype) -> Result<String> {
     let json = as_json(config);
-    let names = members(&json).ok_or_else(|| Error::new("is no JSON object"))?;
+    let names = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
     let keys = ["dtype", "torch_dtype"];
     let inner = names.get("text_config").and_then(|inner| members(inner.get()));
     let has_dtype = [Some(&names), inner.as_ref()]
@@ -76,7 +76,7 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     if let Some(error) = failed {
         return Err(error);
     }
-    let changed = changed.ok_or_else(|| Error::new("is no JSON object"))?;
+    let changed = changed.ok_or_else(|| Error::new("is not a JSON object"))?;
     Ok(with_dtype(&changed, &computed_in).unwrap_or(changed))
 }
 
@@ -96,7 +96,7 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
         },
         _ => Edit::Keep,
     });
-    changed.map(Some).ok_or_else(|| Error::new("is no JSON object"))
+    changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
 }
 
 /// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` if none stays.
@@ -113,7 +113,7 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
 
 /// A `quantization_config` that lists the decoded modules among those that are not quantized.
 fn without(text: &str, json: &str, method: &str, modules: &Modules) -> Result<String> {
-    let broken = || Error::new("its quantization_config is no object");
+    let broken = || Error::new("its quantization_config is not an object");
     let decoded = sorted(modules);
     match method {
         "fp8" | "mxfp8" | "mxfp4" | "awq" | "quanto" => {

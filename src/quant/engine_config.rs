@@ -88,20 +88,20 @@ impl EngineConfig {
     /// A config.json with the block as its last member; all else keeps its bytes.
     ///
     /// # Errors
-    /// When it is no JSON object, or has such a block already.
+    /// When it is not a JSON object, or has such a block already.
     ///
     /// # Panics
     /// Never: a JSON value is always text.
     pub fn write_into(&self, config: &str) -> Result<String> {
         let json = as_json(config);
-        let found = members(&json).ok_or_else(|| Error::new("is no JSON object"))?;
+        let found = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
         let Some(block) = &self.block else { return Ok(config.to_owned()) };
         if found.get("quantization_config").is_some_and(|value| value.get() != "null") {
             return Err(Error::new("has a quantization_config already"));
         }
         let text = serde_json::to_string_pretty(block).expect("a JSON value is always text");
         add_member(config, "quantization_config", &text.replace('\n', "\n  "))
-            .ok_or_else(|| Error::new("is no JSON object"))
+            .ok_or_else(|| Error::new("is not a JSON object"))
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text =
         read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
     serde_json::from_slice(&text).map_err(|error| {
-        Error::new(format!("is no manifest of this tcast: {}", shorten(&error.to_string()))).in_file(path)
+        Error::new(format!("is not a manifest of this tcast: {}", shorten(&error.to_string()))).in_file(path)
     })
 }
 

@@ -404,7 +404,7 @@ fn bad_inputs_get_one_clear_error_each() {
         ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
         ("folder.safetensors", "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors or .pb file"),
         ("missing.npy", "cannot read: no such file or directory"),
-        ("text.txt", "is no tensor file that tcast knows"),
+        ("text.txt", "is not a recognized tensor file"),
         ("complex.npy", "complex64 cannot be cast: ONNX Cast has no complex types"),
     ];
     bench.write("x.npy", &npy_f32(&[1.0]));
@@ -442,7 +442,7 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
     bench.run("x.npy --to f16").expect(
         2,
         "",
-        "tcast: error: 'x.npy' is no subcommand\n  tcast cast 'x.npy' --to DTYPE\n",
+        "tcast: error: 'x.npy' is not a subcommand\n  tcast cast 'x.npy' --to DTYPE\n",
     );
     bench.run("cast x.npy y.npy --to f16").expect(
         1,

@@ -32,7 +32,7 @@ fn a_config_that_cannot_be_parsed_is_an_error_and_no_guard_is_off() {
             (b"{\"quantization_config\":{\"quant_method\":\"fp8\"},}", "malformed JSON: trailing comma"),
             (b"{\"quantization_config\":{\"quant_method\":\"fp8\"}", "malformed JSON: EOF"),
             (b"{\"a\": -NaN}", "malformed JSON: "),
-            (b"\"\xff\"", "is no UTF-8 text"),
+            (b"\"\xff\"", "is not UTF-8 text"),
             (b"", "malformed JSON: EOF"),
             (b"\"x\"", "malformed JSON: invalid type: string"),
             (b"null", "malformed JSON: invalid type: null"),
@@ -174,7 +174,7 @@ fn no_shard_is_left_out_for_its_name() {
         bench.run(command).expect(
             1,
             "",
-            "tcast: error: in: has a shard whose name is no UTF-8 text: '\\xff.safetensors'\n  rename it, or move it \
+            "tcast: error: in: has a shard whose name is not UTF-8 text: '\\xff.safetensors'\n  rename it, or move it \
              out of the folder\n",
         );
     }

@@ -152,7 +152,7 @@ fn what_is_no_array_is_left_out_and_told() {
     let bench = Bench::with("corpus/npz/extra_member.npz", "in.npz");
     let outcome = bench.run("cast in.npz --to f16 -o out.safetensors");
     assert_eq!(outcome.code, Some(0));
-    assert!(outcome.stderr.starts_with("tcast: warning: 'README.txt' is no array and is left out\n"));
+    assert!(outcome.stderr.starts_with("tcast: warning: 'README.txt' is not an array and is left out\n"));
     let bench = Bench::with("model.safetensors", "in.safetensors");
     let outcome = bench.run("cast in.safetensors --to f16 -o out.npz");
     assert_eq!(outcome.code, Some(0));
@@ -360,7 +360,7 @@ fn metadata_that_cannot_go_along_is_refused() {
     let bench = Bench::new();
     let cases = [
         (&[("tcast", "{}")][..], "metadata 'tcast' is a name that tcast keeps for itself here"),
-        (&[("a", "1"), ("a", "2")], "metadata 'a' stands twice"),
+        (&[("a", "1"), ("a", "2")], "metadata 'a' appears twice"),
     ];
     for (pairs, message) in cases {
         bench.write("x.pb", &file(pairs));

@@ -380,7 +380,7 @@ fn a_report_is_written_as_a_page_or_as_json() {
     assert_eq!((bench.files(), bench.read("m.json")), (vec!["m.json".to_owned()], before));
     let bench = Bench::with_checkpoint("llama-tiny-bf16", "llama");
     let refused =
-        [("llama/config.json", "is a file of the input"), ("out/r.json", "the report is, or lies in, the output")];
+        [("llama/config.json", "is a file of the input"), ("out/r.json", "the report is, or is in, the output")];
     for (report, message) in refused {
         let outcome = bench.run(&format!("cast llama --to f16 -o out --force --report {report}"));
         assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{outcome:?}");

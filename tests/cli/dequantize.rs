@@ -138,7 +138,7 @@ fn an_unfinished_folder_says_with_which_command_it_goes_on() {
     bench.run(line).expect(
         1,
         "",
-        "tcast: error: out: an unfinished conversion is in it\n  add --resume to go on with it, or --force to start anew\n",
+        "tcast: error: out: an unfinished conversion is in it\n  add --resume to continue it, or --force to start again\n",
     );
     bench.run(&format!("{line} -q --part 2/2")).expect(0, "", "");
     let message = "an unfinished conversion is in it, in .tcast\n  tcast dequantize --finish 'out'\n";

@@ -93,7 +93,7 @@ fn a_relative_tolerance_grows_with_the_values_of_a() {
     let report = json(&bench, "a.npy b.npy --rtol 0.005 --tolerance 0.5", 0);
     assert_eq!((&report["rtol"], &report["tolerance"]), (&json!(0.005), &json!(0.5)));
     assert_eq!(report["tensors"][0]["status"], "within_tolerance");
-    // Inf is no number that others could be near to.
+    // Inf is not a number that others could be near to.
     bench.write("c.npy", &npy_f32(&[100.0, 0.0, f32::NAN, f32::MAX]));
     bench.run("diff a.npy c.npy --rtol 1 -q").expect(1, "", "");
     bench.run("diff c.npy a.npy --rtol 1 -q").expect(1, "", "");
@@ -526,7 +526,7 @@ fn a_report_made_earlier_is_checked_against_the_files() {
     bench.run("cast x.npy --to bf16 -o y.npy --hash --report y.json -q").expect(0, "", "");
     bench.run("diff --report y.json y.npy").expect(0, "1 tensor is as the report says\n", "");
     let outcome = bench.run("diff --report out/config.json half");
-    assert!(outcome.code == Some(2) && outcome.stderr.contains("is no report of tcast"), "{outcome:?}");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("is not a report of tcast"), "{outcome:?}");
     assert_eq!(bench.run("diff half").code, Some(2));
     assert_eq!(bench.run("diff half half --report r.json").code, Some(2));
 }

@@ -178,7 +178,7 @@ fn an_existing_folder_is_replaced_as_a_checkpoint_and_nothing_else_in_it() {
     bench.write("out/other.safetensors", &shard(&[("x", 1.0, 2)]));
     let outcome = bench.run("cast llama --to f16 -o out --force -q");
     assert_eq!(outcome.code, Some(1));
-    assert!(outcome.stderr.contains("other.safetensors: is no shard of the checkpoint that is to be replaced"));
+    assert!(outcome.stderr.contains("other.safetensors: is not a shard of the checkpoint that is to be replaced"));
     assert!(!bench.path("out/.tcast").exists());
 }
 
@@ -186,7 +186,7 @@ fn an_existing_folder_is_replaced_as_a_checkpoint_and_nothing_else_in_it() {
 fn an_output_in_the_input_is_refused() {
     let bench = Bench::with_checkpoint(LLAMA, "llama");
     let before = tree(&bench.path("llama"));
-    for (out, what) in [("llama", "is the folder of the input"), ("llama/half", "lies in the folder of the input")] {
+    for (out, what) in [("llama", "is the folder of the input"), ("llama/half", "is in the folder of the input")] {
         let outcome = bench.run(&format!("cast llama --to f16 --force -o {out}"));
         assert!(outcome.code == Some(1) && outcome.stderr.contains(what), "{outcome:?}");
     }
@@ -359,7 +359,7 @@ fn a_resume_that_is_not_the_same_is_refused_with_the_difference() {
         let outcome = bench.run(line);
         let message = format!(
             "tcast: error: out: the conversion in it was begun otherwise: {difference}\n  \
-            give the same input and options, or start anew with --force\n"
+            give the same input and options, or start again with --force\n"
         );
         outcome.expect(1, "", &message);
     };
@@ -397,7 +397,7 @@ fn a_value_that_is_refused_leaves_nothing_that_no_resume_could_end() {
     bench.run(line).expect(1, "", refused);
     assert!(tree(&bench.path("out")).is_empty());
     // Other parts may be at work: theirs stays.
-    let kept = "tcast: 10 of 12 shards are done and kept in out/.tcast: the same command goes on\n";
+    let kept = "tcast: 10 of 12 shards are done and kept in out/.tcast: the same command continues it\n";
     bench.run(&format!("{line} --part 1/1")).expect(1, "", &format!("{kept}{refused}"));
 }
 

@@ -123,7 +123,7 @@ fn a_folder_is_listed_by_its_index() {
         (r#""a":"../one.safetensors""#, outside),
         (r#""a":7"#, "malformed index: "),
         (r#""a":7"#, "\n  download the folder again\n"),
-        (r#""a":"one.safetensors","a":"two.safetensors""#, "malformed index: 'a' stands twice"),
+        (r#""a":"one.safetensors","a":"two.safetensors""#, "malformed index: 'a' appears twice"),
     ] {
         bench.write("model.safetensors.index.json", index(map).as_bytes());
         let outcome = bench.run("inspect .");

@@ -63,7 +63,7 @@ fn a_report_that_is_the_output_by_another_path_is_refused() {
     for (output, report) in [("y.npy", "r.html"), ("d/r.html.npy", "dl/../r.html"), ("d/x.npy", "dl/x.html")] {
         let outcome = bench.run(&format!("cast a.npy --to f16 -o {output} -f -q --report {report}"));
         if output == "y.npy" {
-            let message = "r.html: the report is, or lies in, the output\n  name another file with --report\n";
+            let message = "r.html: the report is, or is in, the output\n  name another file with --report\n";
             outcome.expect(1, "", &format!("tcast: error: {message}"));
         } else {
             outcome.expect(0, "", "");
@@ -73,7 +73,7 @@ fn a_report_that_is_the_output_by_another_path_is_refused() {
     // One that is there already is the same file as well.
     bench.write("y.npy", b"old");
     let outcome = bench.run("cast a.npy --to f16 -o y.npy -f --report r.html");
-    assert!(outcome.code == Some(1) && outcome.stderr.contains("the report is, or lies in, the output"), "{outcome:?}");
+    assert!(outcome.code == Some(1) && outcome.stderr.contains("the report is, or is in, the output"), "{outcome:?}");
     assert_eq!(bench.read("y.npy"), b"old");
 }
 
@@ -177,7 +177,7 @@ fn an_input_without_a_folder_of_its_own_asks_for_an_output() {
             2,
             "",
             &format!(
-                "tcast: error: {input}: the folder of the input is no place for the output\n  \
+                "tcast: error: {input}: the output cannot be in the folder of the input\n  \
                  name the output: -o FILE, or -o - for standard output\n"
             ),
         );

@@ -84,7 +84,7 @@ fn all_inputs_are_checked_before_the_first_output_is_written() {
     assert!(!bench.path("out").exists());
 
     let outcome = bench.run("cast a.npy b.npy --to f16 -o c.npy");
-    let message = "tcast: error: c.npy: is no folder, and the outputs of several inputs go into one
+    let message = "tcast: error: c.npy: is not a folder, and the outputs of several inputs go into one
   name a folder with -o\n";
     outcome.expect(2, "", message);
     for name in ["x.npy", "x.bin"] {

@@ -68,7 +68,7 @@ fn text_that_is_no_number_is_named_and_nothing_is_written() {
     bench.run("cast s.npy --to f16").expect(
         1,
         "",
-        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is no number\n",
+        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is not a number\n",
     );
     bench.run("cast s.npy --to bool").expect(
         1,
@@ -79,7 +79,7 @@ fn text_that_is_no_number_is_named_and_nothing_is_written() {
     bench.run("cast t.pb --to int8").expect(
         1,
         "",
-        "tcast: error: t.pb: tensor 't': element [1]: 'true' is no number\n",
+        "tcast: error: t.pb: tensor 't': element [1]: 'true' is not a number\n",
     );
     bench.write("r.npy", &npy("'|S3'", "(2,)", b"127128"));
     bench.run("cast r.npy --to int8 --out-of-range error").expect(
@@ -92,7 +92,7 @@ fn text_that_is_no_number_is_named_and_nothing_is_written() {
     bench.run("cast u.npy --to int8").expect(
         1,
         "",
-        "tcast: error: u.npy: tensor 'u': element [1]: 0xd800 is no Unicode character\n",
+        "tcast: error: u.npy: tensor 'u': element [1]: 0xd800 is not a Unicode character\n",
     );
     assert_eq!(bench.files(), ["r.npy", "s.npy", "t.pb", "u.npy"]);
 }

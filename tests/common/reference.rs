@@ -120,7 +120,7 @@ pub(crate) fn kind(dtype: Dtype) -> (u32, Kind) {
         Dtype::Float8E3M4 => float(3, 4, 3, InfinityAndNan),
         Dtype::Float8E4M3 => float(4, 3, 7, InfinityAndNan),
         Dtype::Float8E4M3B11FNUZ => float(4, 3, 11, MinusZeroIsNan),
-        _ => panic!("{dtype} is no number, or a new one: give it a line here"),
+        _ => panic!("{dtype} is not a number, or a new one: give it a line here"),
     }
 }
 

@@ -96,7 +96,7 @@ fn interrupt_and_resume(bench: &Bench, line: &str) {
         held.signal("INT").expect(
             130,
             "",
-            "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume goes on\n",
+            "tcast: interrupted, finished shards are kept in out/.tcast: the same command with --resume continues it\n",
         );
         let left: Vec<String> = tree(&bench.path("out/.tcast")).into_keys().collect();
         assert!(!left.iter().any(|name| name.contains(".tcast-")), "{left:?}");
@@ -105,7 +105,7 @@ fn interrupt_and_resume(bench: &Bench, line: &str) {
             1,
             "",
             "tcast: error: out: an unfinished conversion is in it\n  \
-             add --resume to go on with it, or --force to start anew\n",
+             add --resume to continue it, or --force to start again\n",
         );
         bench.run(&format!("{line} --resume")).expect(0, "", "");
         same(&tree(&bench.path("out")), &tree(&bench.path("whole")));

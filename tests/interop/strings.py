@@ -319,7 +319,7 @@ NO_NUMBERS += ["INF1", "true", "1d", "½", "१", "१.५", "٣", "1\u00a0", "1
 
 @folder
 def no_numbers(path):
-    """A text that is no number is an error that says where, and nothing is written."""
+    """A text that is not a number is an error that says where, and nothing is written."""
     for text in NO_NUMBERS:
         texts = [b"1", b"2", text.encode(), b"also none"]
         write(path / "in.pb", [Tensor("the tensor", "string", (2, 2), texts)])

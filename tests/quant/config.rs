@@ -48,7 +48,7 @@ fn a_config_of_decoded_weights_says_nothing_of_quantization_and_keeps_the_rest()
         assert_eq!(all(config), wanted);
     }
     let broken = with(&[], &[], |modules| config_of("[1]", None, modules, Bfloat16));
-    assert_eq!(broken.unwrap_err().to_string(), "is no JSON object");
+    assert_eq!(broken.unwrap_err().to_string(), "is not a JSON object");
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn read_text(path: &Path) -> Result<String> {
     /// Indexes of the largest models have a few MiB.
     const MOST: u64 = 100 << 20;
     let text = read_regular(path, MOST, Links::Follow).map_err(|error| Error::io("cannot read", &error))?;
-    String::from_utf8(text).map_err(|_| Error::new("is no UTF-8 text"))
+    String::from_utf8(text).map_err(|_| Error::new("is not UTF-8 text"))
 }
 
 /// What a shard belongs to, according to the files beside it: the names of all tensors in an index that names the
@@ -319,7 +319,7 @@ fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
         Err(name) if is_shard_name(&name.to_string_lossy()) => {
-            let error = Error::new(format!("has a shard whose name is no UTF-8 text: '{}'", shorten(&path_text(name))));
+            let error = Error::new(format!("has a shard whose name is not UTF-8 text: '{}'", shorten(&path_text(name))));
             Some(Err(error.remedy("rename it, or move it out of the folder")))
         }
         Err(_) => None,

@@ -77,7 +77,7 @@ impl NpyHeader {
                 _ => return Err(malformed(&format!("unknown key '{}'", shorten(&key)))),
             };
             if slot.replace(value).is_some() {
-                return Err(malformed(&format!("'{key}' stands twice")));
+                return Err(malformed(&format!("'{key}' appears twice")));
             }
             if !parser.accept(',') {
                 parser.expect('}')?;

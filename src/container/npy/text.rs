@@ -27,7 +27,7 @@ pub(in super::super) fn read_code_points(
                 continue;
             }
             let Some(char) = char::from_u32(code) else {
-                return Err(TextError::Malformed(format!("{code:#x} is no Unicode character")));
+                return Err(TextError::Malformed(format!("{code:#x} is not a Unicode character")));
             };
             text.resize(text.len() + std::mem::take(&mut nuls), 0);
             text.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());

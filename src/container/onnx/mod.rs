@@ -184,7 +184,7 @@ impl Message {
                     return Err(Error::new("is one segment of a tensor, which no ONNX library reads"));
                 }
                 (RAW_DATA, Value::Bytes(_)) if message.raw_data.is_some() => {
-                    return Err(Error::new("raw_data stands twice"));
+                    return Err(Error::new("raw_data appears twice"));
                 }
                 (RAW_DATA, Value::Bytes(range)) => message.raw_data = Some(range),
                 (NAME, Value::Bytes(range)) => message.name = text(file, range, "its name")?,

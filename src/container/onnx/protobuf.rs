@@ -18,7 +18,7 @@ pub(super) enum Value {
 }
 
 fn corrupt(what: &str) -> Error {
-    Error::new(format!("is no protobuf message: {what}"))
+    Error::new(format!("is not a protobuf message: {what}"))
 }
 
 /// Takes a varint off the front.

@@ -59,7 +59,7 @@ pub(super) fn with_notes(
     let mut metadata = metadata.map(<[_]>::to_vec);
     let mut names = HashSet::from([KEY]);
     if let Some((name, _)) = metadata.iter().flatten().find(|(name, _)| !names.insert(name.as_str())) {
-        let what = if name == KEY { "is a name that tcast keeps for itself here" } else { "stands twice" };
+        let what = if name == KEY { "is a name that tcast keeps for itself here" } else { "appears twice" };
         return Err(Error::new(format!("metadata '{}' {what}", shorten(name))));
     }
     if !notes.tensors.is_empty() {

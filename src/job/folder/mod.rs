@@ -122,7 +122,7 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
     if !is_within(output, input) {
         return Ok(());
     }
-    let what = if is_within(input, output) { "is the folder of the input" } else { "lies in the folder of the input" };
+    let what = if is_within(input, output) { "is the folder of the input" } else { "is in the folder of the input" };
     Err(Error::new(format!("the output {what}")).in_file(output).of(Kind::Taken(Wanted::Folder)))
 }
 
@@ -191,7 +191,7 @@ fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
             let path = folder.join(&name);
             let remedy = format!("rm {}", quoted(&path));
             let error =
-                Error::new("is no shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
+                Error::new("is not a shard of the checkpoint that is to be replaced, and would stay").in_file(&path);
             return Err(error.remedy(remedy).of(Kind::Taken(Wanted::Folder)));
         }
         replaced.push(name);

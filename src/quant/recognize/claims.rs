@@ -68,7 +68,7 @@ impl Claims {
             return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
         }
         let Ok(Value::Object(block)) = serde_json::from_str::<Value>(&text) else {
-            return Err(in_file(Error::new("its quantization_config is no object")));
+            return Err(in_file(Error::new("its quantization_config is not an object")));
         };
         let claims = Self::of(&ConfigObject(&block), file).map_err(in_file)?;
         if file == CONFIG
@@ -193,7 +193,7 @@ fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)
                 .map(|(key, value)| (key.into_owned(), value.get().to_owned()))
                 .collect::<HashMap<_, _>>()
         });
-        found.ok_or_else(|| Error::new("is no JSON object").in_file(&source.folder.join(file)))
+        found.ok_or_else(|| Error::new("is not a JSON object").in_file(&source.folder.join(file)))
     };
     let some = |text: Option<&String>| text.filter(|text| *text != "null").cloned();
     if let Some(text) = source.config {

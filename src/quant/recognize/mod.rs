@@ -58,7 +58,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
             None => finder.weigh(codes, &pair).and_then(|weight| {
                 let is_taken = weight.name != tensor.name && finder.places.contains_key(&*weight.name);
                 if is_taken || !names.insert(weight.name.clone()) {
-                    let message = format!("it would be decoded to '{}', of which there is one", shorten(&weight.name));
+                    let message = format!("it would be decoded to '{}', which exists already", shorten(&weight.name));
                     return Err(Error::new(message).in_tensor(tensor.name));
                 }
                 Ok(weight)
