@@ -4,12 +4,14 @@
     python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--docs]
 
 The floor of a job is the work that no program can avoid: `cat` reads the input once, and `dd` writes as many zeros as the
-output has bytes. Each round runs every program once, and every other round in the opposite order, so that a slow moment of the
+output has bytes. For quantized weights it is `limit.c`: as many threads as tcast has read every byte of the input out of a mapping
+and write constant bytes to an output that is set aside first. Each round runs every program once, and every other round in the opposite order, so that a slow moment of the
 machine affects all of them. The script prints medians, and ratios to the first program of a job. It reads the inputs once before
 the first round, so the page cache is warm, and removes the outputs after each run. With --sync, the floor (`dd conv=fsync`), cp
 (`cp` and `sync`) and tcast flush to the disk; otherwise none of them does.
 
---gib is the size of the float32 input; inputs of other types have as many elements. --python names a Python. The job float32 ->
+--gib is the size of the float32 input; inputs of other types have as many elements. Quantized weights have a GiB of codes, or
+--gib if that is less, and are decoded with one thread and with two. --python names a Python. The job float32 ->
 float8e4m3fn also runs those of torch, numpy with ml_dtypes, and onnxruntime that it has installed. --docs writes the tables of
 docs/performance.md and of the README.
 """
@@ -20,6 +22,8 @@ CASTS = [
     ("float16", "float32"), ("float8e4m3fn", "bfloat16"), ("float64", "float32"), ("float32", "int8"),
     ("float32", "float4e2m1"), ("bfloat16", "float4e2m1"),
 ]
+# Layouts of quantized weights, by the name of the job.
+DECODES = ["block FP8 -> bfloat16", "NVFP4 -> bfloat16", "W4A16 -> bfloat16", "GPTQ -> bfloat16", "gpt-oss -> bfloat16"]
 OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "start-up"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
@@ -78,6 +82,62 @@ def make_checkpoint(path, mib, tensors):
         left = size * tensors
         while left > 0:
             left -= file.write(block[:left])
+
+
+def make_quantized(folder, job, size):
+    """A folder of quantized weights with so many bytes of codes; codes and scales are any ordinary ones, repeated."""
+    import json, random
+    if os.path.exists(folder):
+        return
+    os.makedirs(folder)
+    random.seed(1)
+    codes = random.randbytes(1 << 20)
+    scales = [0.001 + random.random() / 100 for _ in range(1 << 14)]
+    floats = {"F32": struct.pack(f"<{len(scales)}f", *scales), "F16": struct.pack(f"<{len(scales)}e", *scales),
+              "F8_E4M3": bytes(0x20 + code % 0x40 for code in codes[:1 << 16]), "U8": bytes(100 + code % 40 for code in codes[:1 << 16])}
+    floats["BF16"] = b"".join(struct.pack("<f", scale)[2:] for scale in scales)
+    rows, columns = 4096, 8192
+    group = {"num_bits": 4, "group_size": 128, "strategy": "group", "type": "int", "symmetric": True}
+    nvfp4 = {"num_bits": 4, "group_size": 16, "strategy": "tensor_group", "type": "float"}
+    compressed = lambda form, weights: {"quant_method": "compressed-tensors", "format": form, "config_groups": {
+        "group_0": {"targets": ["Linear"], "format": form, "weights": weights}}}
+    shape = ("I64", [2], struct.pack("<2q", rows, columns))
+    config, parts = {
+        "block": ({"quant_method": "fp8", "weight_block_size": [128, 128]},
+                  {".weight": ("F8_E4M3", [rows, columns], bytes(code & 0xBF for code in codes)),
+                   ".weight_scale_inv": ("F32", [rows // 128, columns // 128])}),
+        "NVFP4": (compressed("nvfp4-pack-quantized", nvfp4),
+                  {".weight_packed": ("U8", [rows, columns // 2], codes), ".weight_scale": ("F8_E4M3", [rows, columns // 16]),
+                   ".weight_global_scale": ("F32", [1], struct.pack("<f", 1234.5))}),
+        "W4A16": (compressed("pack-quantized", group),
+                  {".weight_packed": ("I32", [rows, columns // 8], codes), ".weight_scale": ("BF16", [rows, columns // 128]),
+                   ".weight_shape": shape}),
+        "GPTQ": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False},
+                 {".qweight": ("I32", [columns // 8, rows], codes), ".scales": ("F16", [columns // 128, rows]),
+                  ".qzeros": ("I32", [columns // 128, rows // 8], codes)}),
+        "gpt-oss": ({"quant_method": "mxfp4"},
+                    {"_blocks": ("U8", [4, columns // 4, rows // 32, 16], codes), "_scales": ("U8", [4, columns // 4, rows // 32])}),
+    }[job.split(" ")[0]]
+    widths = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I64": 8, "U8": 1, "F8_E4M3": 1}
+    entries, contents, end = {}, [], 0
+    weights = max(size // (rows * columns // (2 if "block" not in job else 1)), 1)
+    for index in range(weights):
+        for part, (dtype, shape_of_part, *content) in parts.items():
+            length = widths[dtype]
+            for side in shape_of_part:
+                length *= side
+            entries[f"layers.{index}{part}"] = {"dtype": dtype, "shape": shape_of_part, "data_offsets": [end, end + length]}
+            contents.append((content[0] if content else floats[dtype], length))
+            end += length
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for content, length in contents:
+            while length > 0:
+                length -= file.write(content[:length])
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump({"torch_dtype": "bfloat16", "quantization_config": config}, file)
 
 
 def run(command):
@@ -163,8 +223,31 @@ class Bench:
         has = lambda module: subprocess.run([self.args.python, "-c", f"import {module}, safetensors"], stderr=subprocess.DEVNULL).returncode == 0
         return [name for name, module in modules.items() if self.args.python and has(module)]
 
+    def limit(self, source, size, threads):
+        """A command that reads every byte of a file and writes so many bytes, with so many threads."""
+        program = os.path.join(self.folder, "limit")
+        if not os.path.exists(program):
+            source_of_it = os.path.join(ROOT, "benches", "limit.c")
+            subprocess.run(["cc", "-O3", "-march=native", source_of_it, "-o", program, "-lpthread"], check=True)
+        return [program, source, self.output, str(size), str(threads)]
+
+    def decode(self, job):
+        """The limit against tcast, with one thread and with two."""
+        folder = os.path.join(self.folder, job.split(" ")[0].lower())
+        make_quantized(folder, job, min(self.args.gib, 1) << 30)
+        source = os.path.join(folder, "model.safetensors")
+        command = [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync
+        subprocess.run(command, check=True)
+        size = os.path.getsize(self.output)
+        os.remove(self.output)
+        for threads in (2, 1):
+            contenders = {"limit": self.limit(source, size, threads), "tcast": [*command, f"-j{threads}"]}
+            self.compare(f"{job}, {threads} thread{'s' * (threads > 1)}", contenders)
+
     def run(self, job):
-        if "->" in job:
+        if job in DECODES:
+            self.decode(job)
+        elif "->" in job:
             source, target = job.split(" -> ")
             peers = self.peers() if (source, target) == CASTS[0] else ()
             seconds = self.compare(job, self.cast(self.source(source), target, peers))
@@ -194,7 +277,7 @@ class Bench:
 
 
 def main():
-    jobs = [f"{source} -> {target}" for source, target in CASTS] + OTHERS
+    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + OTHERS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)

@@ -23,20 +23,20 @@ impl Item {
         }
     }
 
-    /// The number of elements; of a literal its bytes, of a quantized weight its rows.
+    /// Elements; of a literal its bytes, of a weight that is quantized its rows.
     fn count(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].1.len() as u64,
             Self::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(_) => plan.steps[at].source().count,
-                Operation::Decode(decoder) => decoder.rows(),
+                Operation::Decode(decoder) => decoder.rows() * decoder.columns(),
                 Operation::Encode(weight) => weight.rows.encoder.rows(),
             },
         }
     }
 }
 
-/// Some elements or rows of a step, or bytes of a literal.
+/// Some elements of a step, or bytes of a literal.
 #[derive(Clone, Copy)]
 pub(super) struct PiecePart {
     pub item: Item,
@@ -61,7 +61,7 @@ impl PiecePart {
             Item::Literal(_) => offset + unit,
             Item::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(conversion) => offset + bytes(conversion.to, unit),
-                Operation::Decode(decoder) => offset + unit * decoder.row_bytes(),
+                Operation::Decode(decoder) => offset + unit * u64::from(decoder.target().bits() / 8),
                 Operation::Encode(_) => unreachable!("results lie in several places"),
             },
         };
@@ -100,8 +100,8 @@ impl Iterator for Pieces<'_> {
         while let Some(&item) = self.order.get(self.next) {
             let count = item.count(self.plan);
             let left = count - self.element;
-            let (bits, alignment) = match item {
-                Item::Literal(_) => (8, 1024),
+            let (bits, alignment, decoder) = match item {
+                Item::Literal(_) => (8, 1024, None),
                 Item::Step(at) => match self.plan.steps[at].direct() {
                     Some(direct) => direct.unit(),
                     None if parts.is_empty() => {
@@ -115,7 +115,13 @@ impl Iterator for Pieces<'_> {
             if left > fitting && fitting == 0 && !parts.is_empty() {
                 break; // the piece is full
             }
-            let count = left.min(fitting.max(alignment));
+            let count = match decoder {
+                Some(decoder) => decoder.cut(self.element, self.element + fitting) - self.element,
+                None => left.min(fitting.max(alignment)),
+            };
+            if decoder.is_some() && count > fitting && !parts.is_empty() {
+                break;
+            }
             parts.push(PiecePart { item, start: self.element, end: self.element + count });
             room = room.saturating_sub(count.saturating_mul(bits).div_ceil(8));
             self.element += count;

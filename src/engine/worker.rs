@@ -11,7 +11,7 @@ use crate::measure::accuracy;
 use crate::plan::{Direct, Plan, Quantization, Step};
 use crate::progress::Progress;
 use crate::quant::{Decoder, EncodeTally, Extremes};
-use crate::read::{MappedBytes, Share, decode_rows};
+use crate::read::{MappedBytes, Share, decode_values};
 use crc32fast::Hasher;
 use std::ops::Range;
 
@@ -120,7 +120,7 @@ impl<'a> Worker<'a> {
         Ok((found, source.len() as u64))
     }
 
-    /// Decodes some rows of a quantized weight; returns the same as [`Self::convert`].
+    /// Decodes some values of a quantized weight; returns as [`Self::convert`].
     fn decode(
         &mut self,
         step: &Step,
@@ -130,7 +130,7 @@ impl<'a> Worker<'a> {
     ) -> Result<(StepFindings, u64)> {
         let room = self.room(target)?;
         let result = &mut self.buffer[room];
-        let tally = decode_rows(decoder, &step.sources, part.start..part.end, result);
+        let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
         let mut found = StepFindings { counts: Some(Box::new(counts)), ..StepFindings::default() };
@@ -147,8 +147,8 @@ impl<'a> Worker<'a> {
             found.sums = vec![Hasher::new(); step.sources.len()];
             found.sums.push(sum_of(result));
         }
-        let (rows, bytes) = (u128::from(decoder.rows().max(1)), u128::from(step.bytes_in()));
-        let read = |rows_done: u64| (bytes * u128::from(rows_done) / rows) as u64;
+        let (count, bytes) = (u128::from(step.count().max(1)), u128::from(step.bytes_in()));
+        let read = |values: u64| (bytes * u128::from(values) / count) as u64;
         Ok((found, read(part.end) - read(part.start)))
     }
 

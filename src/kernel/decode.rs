@@ -7,6 +7,8 @@
 use super::lane::{LaneElement, room};
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 /// How the bytes of a source element become a number.
 pub(super) enum Decode {
@@ -17,14 +19,30 @@ pub(super) enum Decode {
         signed: bool,
     },
     /// E8M0: each code as float32 bits.
-    Scale(Box<[u32; 256]>),
-    /// Floats of 8 bits and fewer: each code as float32 bits, and constants that widen codes of numbers without a
-    /// table.
-    Narrow(Box<[u32; 256]>, Widening),
+    Scale(&'static [u32; 256]),
+    /// Floats of 8 bits and fewer: likewise, and how codes that are numbers get there without a table.
+    Narrow(&'static [u32; 256], Widening),
     Float16(Widening),
     Bfloat16,
     Float32,
     Float64,
+}
+
+/// The codes of all floats and scales of 8 bits and fewer as float32 bits. Models have kernels by the hundred thousand.
+static TABLES: LazyLock<HashMap<Dtype, [u32; 256]>> = LazyLock::new(|| {
+    let decode = |dtype: Dtype| match dtype.class() {
+        Class::Scale => Some(std::array::from_fn(|code| decode_scale(code as u8))),
+        Class::Float(format) if dtype.bits() <= 8 => {
+            let mask = (1 << dtype.bits()) - 1;
+            Some(std::array::from_fn(|code| decode_narrow(code as u32 & mask, &format)))
+        }
+        _ => None,
+    };
+    Dtype::all().filter_map(|dtype| Some((dtype, decode(dtype)?))).collect()
+});
+
+fn table(dtype: Dtype) -> Option<&'static [u32; 256]> {
+    TABLES.get(&dtype)
 }
 
 impl Decode {
@@ -33,17 +51,13 @@ impl Decode {
         Some(match dtype.class() {
             Class::Bool => Self::Bool,
             Class::Int { signed } => Self::Int { bits: dtype.bits(), signed },
-            Class::Scale => Self::Scale(Box::new(std::array::from_fn(|code| decode_scale(code as u8)))),
+            Class::Scale => Self::Scale(table(dtype)?),
             Class::Float(format) => match dtype {
                 Dtype::Float16 => Self::Float16(Widening::new(&format)),
                 Dtype::Bfloat16 => Self::Bfloat16,
                 Dtype::Float32 => Self::Float32,
                 Dtype::Float64 => Self::Float64,
-                _ => {
-                    let mask = (1 << dtype.bits()) - 1;
-                    let table = Box::new(std::array::from_fn(|code| decode_narrow(code as u32 & mask, &format)));
-                    Self::Narrow(table, Widening::new(&format))
-                }
+                _ => Self::Narrow(table(dtype)?, Widening::new(&format)),
             },
             Class::Complex | Class::String => return None,
         })

@@ -230,21 +230,21 @@ pub(crate) enum Direct<'s, 'a> {
     Encode(&'s Quantization<'a>),
 }
 
-impl Direct<'_, '_> {
-    /// The unit in which the tensor is divided, elements or rows: how many bits it takes on the wider side, and a
-    /// number of units that starts on a whole byte, or wastes least.
-    pub(crate) fn unit(&self) -> (u64, u64) {
+impl<'s> Direct<'s, '_> {
+    /// How many bits an element takes on the wider side, and a number of elements that starts on a whole byte; or what knows
+    /// where to divide.
+    pub(crate) fn unit(&self) -> (u64, u64, Option<&'s Decoder>) {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;
         match self {
             Self::Convert(conversion, ..) => {
                 let bits = conversion.from.dtype().bits().max(conversion.to.dtype().bits());
-                (bits.max(8).into(), ELEMENTS) // an element of fewer than 8 bits may take a whole byte
+                (bits.max(8).into(), ELEMENTS, None) // an element of fewer than 8 bits may take a whole byte
             }
-            Self::Decode(decoder) => (decoder.row_bytes().saturating_mul(8).max(1), decoder.row_alignment()),
+            Self::Decode(decoder) => (decoder.target().bits().into(), 1, Some(decoder)),
             Self::Encode(weight) => {
                 let encoder = &weight.rows.encoder;
-                (encoder.row_bytes().saturating_mul(8).max(1), encoder.row_alignment())
+                (encoder.row_bytes().saturating_mul(8).max(1), encoder.row_alignment(), None)
             }
         }
     }

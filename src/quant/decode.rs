@@ -2,7 +2,7 @@
 
 use super::layout::{Layout, Packing, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part, Slot};
-use super::segment::{Room, RowDecoder};
+use super::segment::{Room, RowDecoder, SEGMENT};
 use super::steps::{Arithmetic, Steps};
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
@@ -10,7 +10,13 @@ use crate::error::{Error, Result};
 use crate::kernel::Isa;
 use std::ops::Range;
 
-/// Converts the stored bytes of a weight to its values.
+/// Bytes of values that are decoded at a time at least, where rows are shorter.
+const LONGEST: u64 = 4 << 20;
+
+/// Columns that longer rows are divided at.
+const SPAN: u64 = 64 * SEGMENT as u64;
+
+/// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
     pub(super) steps: Steps,
     part_bytes: Vec<u64>,
@@ -88,7 +94,87 @@ impl Decoder {
         }
     }
 
-    /// The bytes of each part that these rows need, in the order of the parts, for prefetching.
+    /// Where to divide the values, which are counted in row-major order: between `start` and `wanted` if that is possible,
+    /// else behind it. Rows are divided where one takes more than [`LONGEST`] bytes.
+    #[must_use]
+    pub fn cut(&self, start: u64, wanted: u64) -> u64 {
+        let (columns, all) = (self.columns(), self.rows() * self.columns());
+        if wanted >= all {
+            return all;
+        }
+        let within_row = |at: u64| at % columns / SPAN * SPAN;
+        let aligned = self.row_alignment();
+        let (before, after) = match self.row_bytes() {
+            long if long > LONGEST => {
+                let row = start - start % columns;
+                (
+                    wanted - wanted % columns + within_row(wanted),
+                    (start + SPAN - (start - row) % SPAN).min(row + columns),
+                )
+            }
+            short => {
+                let unit = columns * if short.saturating_mul(aligned) > LONGEST { 1 } else { aligned };
+                (wanted / unit * unit, (start / unit + 1) * unit)
+            }
+        };
+        if before > start { before } else { after.min(all) }
+    }
+
+    /// Values that can be decoded alone, and have these among them: whole rows, unless they are long.
+    #[must_use]
+    pub fn around(&self, values: Range<u64>) -> Range<u64> {
+        let columns = self.columns();
+        let unit = if self.row_bytes() > LONGEST { SEGMENT as u64 } else { columns };
+        let before = |at: u64| at - at % columns % unit;
+        let after = |at: u64| (at - at % columns) + (at % columns).next_multiple_of(unit).min(columns);
+        before(values.start)..after(values.end)
+    }
+
+    /// As [`Decoder::decode`], for values that are counted in row-major order and divided by [`Decoder::cut`].
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    ///
+    /// # Panics
+    /// As [`Decoder::decode`].
+    pub fn decode_values(&self, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
+        let (columns, width) = (self.columns().max(1), u64::from(self.target().bits() / 8));
+        let mut tally = DecodeTally::default();
+        let (mut start, mut out) = (values.start, out);
+        while start < values.end {
+            let column = start % columns;
+            let end = if column == 0 && values.end - start >= columns {
+                values.end - values.end % columns
+            } else {
+                values.end.min(start - column + columns)
+            };
+            let (now, rest) = out.split_at_mut(((end - start) * width) as usize);
+            let (rows, count) = (start / columns..end.div_ceil(columns), end - start);
+            tally += if count % columns == 0 && column == 0 {
+                self.decode(rows, parts, now)?
+            } else {
+                self.decode_columns(Isa::chosen(), rows, column..column + count, parts, now)?
+            };
+            (start, out) = (end, rest);
+        }
+        Ok(tally)
+    }
+
+    /// The bytes of each part that these values need, as [`Decoder::part_ranges`] has it for rows.
+    #[must_use]
+    pub fn value_ranges(&self, values: Range<u64>) -> Vec<Range<u64>> {
+        let (geometry, columns) = (&self.steps.geometry, self.columns().max(1));
+        let row = values.start / columns;
+        let mut ranges = self.part_ranges(row..values.end.div_ceil(columns));
+        let [first, end] = [values.start, values.end].map(|value| value - row * columns);
+        if end <= columns && matches!(self.steps.layout.codes.packing, Packing::Rows(_) | Packing::RowsHighFirst) {
+            let (codes, bits) = (&mut ranges[geometry.codes.index], u64::from(geometry.bits));
+            *codes = codes.start + first * bits / 8..codes.end.min(codes.start + (end * bits).div_ceil(8));
+        }
+        ranges
+    }
+
+    /// The bytes of each part that these rows need, in the order of the parts: to read them ahead.
     #[must_use]
     pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
         let geometry = &self.steps.geometry;
@@ -146,11 +232,24 @@ impl Decoder {
         if out.is_empty() {
             return Ok(DecodeTally::default());
         }
+        self.decode_columns(isa, rows, 0..self.columns(), parts, out)
+    }
+
+    /// Decodes some columns of some rows; the first column is a multiple of [`SEGMENT`].
+    fn decode_columns(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        columns: Range<u64>,
+        parts: &[&[u8]],
+        out: &mut [u8],
+    ) -> Result<DecodeTally> {
         let index = self.group_index(parts)?;
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
-        let range = rows.start as usize..rows.end as usize;
-        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map: map.unwrap_or_default(), room, range, out }))
+        let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
+        let map = map.unwrap_or_default();
+        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, range, columns, out }))
     }
 
     /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does. `read` returns the bytes of

@@ -1,5 +1,5 @@
-//! Codes to products in one pass over the values, for nearly all weights: the scales are numbers of ordinary size, and
-//! the library rounds the product once, to float32 or to the target.
+//! Codes to products in one pass over the values, for what nearly all weights are: the scales are numbers of ordinary size,
+//! and no product is infinite or 0 on the way to the target.
 //!
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
 //! nanosecond with it, and 2 to 4 with this one to bfloat16.
@@ -7,7 +7,10 @@
 use super::lanes::{Float32Lane, SmallFloat};
 use crate::dtype::{Class, Dtype};
 
-/// What codes are, for the loop.
+/// The smallest magnitude of a code.
+const SMALLEST: f32 = 1.0 / 512.0;
+
+/// What codes are to the loop.
 #[derive(Clone, Copy)]
 pub(super) enum Fused {
     /// Floats, and the magnitude of the code that is NaN.
@@ -16,6 +19,8 @@ pub(super) enum Fused {
     Unsigned(i32),
     /// Two's complement of 8 bits, less zero points if there are any.
     Signed,
+    /// Entries of a map.
+    Map,
 }
 
 /// The groups of a segment, as float32.
@@ -28,6 +33,8 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) skip: usize,
     /// Whether the products have to be doubled.
     pub(super) is_halved: bool,
+    /// What codes of [`Fused::Map`] are.
+    pub(super) map: &'a [[u8; 4]; 16],
 }
 
 impl Fused {
@@ -37,28 +44,40 @@ impl Fused {
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
-    /// Whether scales are neither so large that a product may be infinite in the target, nor so small that the product
-    /// with a nonzero code may be 0: the smallest code is 2^-9.
+    /// Whether scales are neither so large that a product may be infinite in the narrowest type on the way, nor so small that
+    /// one may be 0, of a code that is not: the smallest is 2^-9.
     #[inline(always)]
-    fn takes(self, codes: &[u8], scales: &Float32Lane, target: Dtype) -> bool {
-        let (least, most) = if target == Dtype::Float16 { (3.1e-5, 50.0) } else { (1e-32, 1e37) };
+    fn takes(self, codes: &[u8], groups: &SegmentGroups, narrowest: Dtype) -> bool {
+        let (least, most) = if narrowest == Dtype::Float16 { (3.1e-5, 50.0) } else { (1e-32, 1e37) };
         let is_ordinary = |bytes: &[u8; 4]| {
             let scale = f32::from_le_bytes(*bytes).abs();
             (scale < most) & ((scale > least) | (scale == 0.0))
         };
         let nan = if let Self::Floats(_, nan) = self { nan } else { u8::MAX };
-        scales.iter().fold(true, |all, scale| all & is_ordinary(scale))
+        let is_near_one = |bytes: &[u8; 4]| {
+            let number = f32::from_le_bytes(*bytes).abs();
+            number == 0.0 || (SMALLEST..=448.0).contains(&number)
+        };
+        groups.scales.iter().fold(true, |all, scale| all & is_ordinary(scale))
+            && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
             && (nan == u8::MAX || codes.iter().fold(true, |all, code| all & (code & 0x7f != nan)))
     }
 
-    /// Writes products in bfloat16 if that is the target, otherwise in float32. Returns false, with unspecified output,
-    /// if codes or scales need the general method.
+    /// Writes products in bfloat16 if that is `product`, and otherwise in float32. Gives false, and may write anything,
+    /// where codes or scales need the general way.
     #[inline(always)]
-    pub(super) fn multiply(self, codes: &[u8], groups: &SegmentGroups, target: Dtype, out: &mut [u8]) -> bool {
-        if !self.takes(codes, groups.scales, target) {
+    pub(super) fn multiply(
+        self,
+        codes: &[u8],
+        groups: &SegmentGroups,
+        narrowest: Dtype,
+        product: Dtype,
+        out: &mut [u8],
+    ) -> bool {
+        if !self.takes(codes, groups, narrowest) {
             return false;
         }
-        if target == Dtype::Bfloat16 {
+        if product == Dtype::Bfloat16 {
             self.write(codes, groups, out.as_chunks_mut().0, round);
         } else {
             self.write(codes, groups, out.as_chunks_mut().0, f32::to_le_bytes);
@@ -83,6 +102,13 @@ impl Fused {
             Self::Unsigned(_) => products(codes, groups, out, |code, zero| f32::from(code) - zero, finish),
             // If there are no zero points, their iterator gives 0.
             Self::Signed => products(codes, groups, out, |code, zero| f32::from(code as i8) - zero, finish),
+            // 16 products for each group.
+            Self::Map => each_group(codes, groups, out, |codes, (scale, _), out| {
+                let table = groups.map.map(|number| finish(f32::from_le_bytes(number) * scale));
+                for (out, code) in out.iter_mut().zip(codes) {
+                    *out = table[usize::from(code & 15)];
+                }
+            }),
         }
     }
 }
@@ -97,30 +123,50 @@ fn products<const W: usize>(
     number: impl Fn(u8, f32) -> f32 + Copy,
     finish: impl Fn(f32) -> [u8; W] + Copy,
 ) {
-    let zeros = groups.zeros.iter().chain(std::iter::repeat(&[0; 4]));
-    let mut factors =
-        groups.scales.iter().zip(zeros).map(|pair| (f32::from_le_bytes(*pair.0), f32::from_le_bytes(*pair.1)));
     match (groups.size, groups.skip) {
-        (1, _) => {
+        (1, _) if groups.zeros.is_empty() => {
             for ((out, code), scale) in out.iter_mut().zip(codes).zip(groups.scales) {
                 *out = finish(number(*code, 0.0) * f32::from_le_bytes(*scale));
             }
         }
-        (16, 0) => products_by::<16, W>(codes, factors, out, number, finish),
-        (32, 0) => products_by::<32, W>(codes, factors, out, number, finish),
-        (size, skip) => {
-            let first = (size - skip).min(codes.len());
-            let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
-            let mut group = |codes: &[u8], out: &mut [[u8; W]]| {
-                let (scale, zero) = factors.next().unwrap_or_default();
-                for (out, code) in out.iter_mut().zip(codes) {
-                    *out = finish(number(*code, zero) * scale);
-                }
-            };
-            group(codes.0, out.0);
-            codes.1.chunks(size).zip(out.1.chunks_mut(size)).for_each(|(codes, out)| group(codes, out));
+        (1, _) => {
+            let factors = groups.scales.iter().zip(groups.zeros);
+            for ((out, code), (scale, zero)) in out.iter_mut().zip(codes).zip(factors) {
+                *out = finish(number(*code, f32::from_le_bytes(*zero)) * f32::from_le_bytes(*scale));
+            }
         }
+        (16, 0) => products_by::<16, W>(codes, factors(groups), out, number, finish),
+        (32, 0) => products_by::<32, W>(codes, factors(groups), out, number, finish),
+        _ => each_group(codes, groups, out, |codes, (scale, zero), out| {
+            for (out, code) in out.iter_mut().zip(codes) {
+                *out = finish(number(*code, zero) * scale);
+            }
+        }),
     }
+}
+
+/// Calls `run` with the codes of each group, its scale and zero point, and the room for its values.
+#[inline(always)]
+fn each_group<const W: usize>(
+    codes: &[u8],
+    groups: &SegmentGroups,
+    out: &mut [[u8; W]],
+    run: impl Fn(&[u8], (f32, f32), &mut [[u8; W]]),
+) {
+    let mut factors = factors(groups);
+    let first = (groups.size - groups.skip).min(codes.len());
+    let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
+    run(codes.0, factors.next().unwrap_or_default(), out.0);
+    for (codes, out) in codes.1.chunks(groups.size).zip(out.1.chunks_mut(groups.size)) {
+        run(codes, factors.next().unwrap_or_default(), out);
+    }
+}
+
+/// Scales and zero points; 0 where there are none of these.
+#[inline(always)]
+fn factors<'a>(groups: &'a SegmentGroups) -> impl Iterator<Item = (f32, f32)> + use<'a> {
+    let zeros = groups.zeros.iter().chain(std::iter::repeat(&[0; 4]));
+    groups.scales.iter().zip(zeros).map(|pair| (f32::from_le_bytes(*pair.0), f32::from_le_bytes(*pair.1)))
 }
 
 #[inline(always)]

@@ -63,6 +63,8 @@ pub(super) struct RowDecoder<'a> {
     pub(super) map: [[u8; 4]; 16],
     pub(super) room: Room,
     pub(super) range: Range<usize>,
+    /// The columns of all these rows; the first is a multiple of [`SEGMENT`].
+    pub(super) columns: Range<usize>,
     pub(super) out: &'a mut [u8],
 }
 
@@ -81,8 +83,8 @@ impl Loop for RowDecoder<'_> {
             let (matrix, within) = (row / height, row % height);
             let height_of_tile = packing.tile();
             let rows = (height_of_tile - within % height_of_tile).min(height - within).min(self.range.end - row);
-            for column in (0..width).step_by(self.room.columns) {
-                let columns = self.room.columns.min(width - column);
+            for column in self.columns.clone().step_by(self.room.columns) {
+                let columns = self.room.columns.min(self.columns.end - column);
                 let matrix_bytes = geometry.matrix_bytes as usize;
                 let first = if packing == Packing::Flat { 0 } else { matrix * matrix_bytes };
                 let window = CodeWindow {
@@ -130,7 +132,7 @@ impl RowDecoder<'_> {
     /// Decodes codes, starting at a column of a row of a matrix; `row` is counted through all matrices.
     #[inline(always)]
     fn segment(&mut self, codes: &[u8], [matrix, within, column]: [usize; 3], row: usize) -> DecodeTally {
-        let Self { steps, parts, index, map, room, range, out } = self;
+        let Self { steps, parts, index, map, room, range, columns: decoded, out } = self;
         let Steps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and how many elements of the first come before them.
         let (columns, width) = (codes.len(), geometry.columns as usize);
@@ -157,22 +159,38 @@ impl RowDecoder<'_> {
             room.fetched = Some(place);
         }
         let is_halved = steps.scales.is_halved();
-        let start = (row - range.start) * width + column;
+        let start = (row - range.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
         let out = &mut out[start * bytes..][..columns * bytes];
-        // 3. Ordinary numbers use the fast method.
-        if let Some(fused) = steps.fused.filter(|_| index.is_none()) {
-            let groups = SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved };
-            // Only the kernels round to float16.
-            let is_done = if steps.target == Dtype::Float16 {
-                let products = room.values[..columns].as_flattened_mut();
-                let is_done = fused.multiply(codes, &groups, steps.target, products);
+        // 3. Ordinary numbers take the short way.
+        if let Some(fused) = steps.fused {
+            let groups = match index {
+                None => SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved, map },
+                Some(index) => {
+                    let index = &index[column..][..columns];
+                    let (scales, zeros) = (&mut room.scales[..columns], &mut room.lane[..columns]);
+                    lanes::expand_indexed(scales_of, index, scales);
+                    if !zeros_of.is_empty() {
+                        lanes::expand_indexed(zeros_of, index, zeros);
+                    }
+                    let zeros = if zeros_of.is_empty() { &[][..] } else { zeros };
+                    SegmentGroups { scales, zeros, size: 1, skip: 0, is_halved, map }
+                }
+            };
+            // float16 has its rounding in the kernels only.
+            let is_direct = steps.target != Dtype::Float16
+                && steps.product_rounding.is_none()
+                && layout.global != Combination::Over127;
+            let is_done = if is_direct {
+                fused.multiply(codes, &groups, steps.narrowest, steps.target, out)
+            } else {
+                let products = &mut room.values[..columns];
+                let is_done =
+                    fused.multiply(codes, &groups, steps.narrowest, Dtype::Float32, products.as_flattened_mut());
                 if is_done {
-                    run(&steps.encode, products, out, columns);
+                    finish(steps, products, &mut room.scratch, out);
                 }
                 is_done
-            } else {
-                fused.multiply(codes, &groups, steps.target, out)
             };
             if is_done && !has_special(out, steps.target) {
                 return DecodeTally::default();
@@ -201,9 +219,6 @@ impl RowDecoder<'_> {
             run(&steps.encode, wide.as_flattened(), out, columns);
         } else {
             lanes::multiply(lane, scales, is_halved, products);
-            if layout.global == Combination::Over127 {
-                lanes::multiply_all(products, 1.0 / 127.0);
-            }
             if let Some(size) = steps.rotation {
                 let wide = &mut room.wide[..columns];
                 wide.iter_mut().zip(&*products).for_each(|(wide, value)| {
@@ -214,10 +229,7 @@ impl RowDecoder<'_> {
                     *value = (f64::from_le_bytes(*wide) as f32).to_le_bytes();
                 });
             }
-            if let Some(rounding) = &steps.product_rounding {
-                rounding.round(products, &mut room.scratch);
-            }
-            run(&steps.encode, products.as_flattened(), out, columns);
+            finish(steps, products, &mut room.scratch, out);
         }
         let mut tally = DecodeTally::default();
         if steps.rotation.is_none() {
@@ -234,7 +246,19 @@ impl RowDecoder<'_> {
     }
 }
 
-/// The global scale of a matrix; 1 if there is none.
+/// What is left to do with products, to the target.
+#[inline(always)]
+fn finish(steps: &Steps, products: &mut Float32Lane, scratch: &mut [u8], out: &mut [u8]) {
+    if steps.layout.global == Combination::Over127 {
+        lanes::multiply_all(products, 1.0 / 127.0);
+    }
+    if let Some(rounding) = &steps.product_rounding {
+        rounding.round(products, scratch);
+    }
+    run(&steps.encode, products.as_flattened(), out, products.len());
+}
+
+/// The global scale of a matrix; 1 where there is none.
 #[inline(always)]
 pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
@@ -307,7 +331,7 @@ fn count_specials(
         if magnitude > infinity {
             tally.nan += 1;
             tally.nan_codes += u64::from(code.is_nan());
-            tally.nan_scales += u64::from(scale.is_nan() || global.is_nan());
+            tally.nan_scales += u64::from(!code.is_nan() && (scale.is_nan() || global.is_nan()));
             tally.first_nan.get_or_insert(at);
         } else if magnitude == infinity {
             tally.infinite += 1;

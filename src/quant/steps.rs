@@ -4,7 +4,7 @@ use super::casts::{Through, cast};
 use super::fused::Fused;
 use super::geometry::Geometry;
 use super::lanes::SmallFloat;
-use super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
+use super::layout::{CodeValues, Layout, Precision, Zeros};
 use super::parts::{Parameters, Part};
 use super::scales::Reading;
 use super::zeros::ZeroPoints;
@@ -47,6 +47,8 @@ pub(super) struct Steps {
     pub(super) global: Option<Kernel>,
     pub(super) scale_rounding: Option<Through>,
     pub(super) product_rounding: Option<Through>,
+    /// Of the target and the type that products are rounded to, the one with the least range.
+    pub(super) narrowest: Dtype,
     /// From the last lane to the target.
     pub(super) encode: Kernel,
     /// The fast method, if possible.
@@ -95,15 +97,13 @@ impl Steps {
             CodeValues::Map => CodeDecoding::Map,
         };
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
-        let is_short = arithmetic == Arithmetic::Library
-            && product.and_then(Through::new).is_none()
-            && parameters.rotation.is_none()
-            && layout.global != Combination::Over127;
+        let is_short = arithmetic == Arithmetic::Library && parameters.rotation.is_none();
         let fused = match (&widening, geometry.codes.dtype) {
             (CodeDecoding::Kernel(_), Dtype::Int8) => Some(Fused::Signed),
             (CodeDecoding::Kernel(_), Dtype::Float8E4M3FN) if zero.is_none() => Fused::e4m3(),
             (CodeDecoding::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
             (CodeDecoding::Integers(half), _) => Some(Fused::Unsigned(*half)),
+            (CodeDecoding::Map, _) => Some(Fused::Map),
             _ => None,
         };
         Ok(Self {
@@ -121,6 +121,7 @@ impl Steps {
             global: geometry.global.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
             scale_rounding: through(layout.scale_precision).and_then(Through::new),
             product_rounding: product.and_then(Through::new),
+            narrowest: if product == Some(Dtype::Float16) { Dtype::Float16 } else { target },
             encode: Some(()).filter(|()| is_float).and_then(|()| cast(last, target)).ok_or_else(no_target)?,
             fused: fused.filter(|_| is_short),
             geometry,

@@ -10,7 +10,7 @@ pub struct DecodeTally {
     pub nan: u64,
     /// NaN values whose code is NaN.
     pub nan_codes: u64,
-    /// NaN values whose scale or global scale is NaN. The rest are products of 0 and infinity.
+    /// NaN values whose code is a number and whose scale or global scale is NaN. The rest are products of 0 and infinity.
     pub nan_scales: u64,
     /// Values that are infinite.
     pub infinite: u64,

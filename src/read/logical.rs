@@ -23,42 +23,45 @@ impl WeightSource<'_> {
         self.parts[0].error(error.in_tensor(&self.name))
     }
 
-    /// Some elements; all of their rows are decoded into `room`.
+    /// Some elements, which are decoded into `room` with those around them.
     pub(super) fn decode<'b>(&self, elements: Range<u64>, room: &'b mut Vec<u8>) -> Result<&'b [u8]> {
-        let (columns, row_bytes) = (self.decoder.columns(), self.decoder.row_bytes());
-        let rows = elements.start / columns..elements.end.div_ceil(columns);
-        room.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
-        let place = |element: u64| ((element - rows.start * columns) * (row_bytes / columns)) as usize;
+        let (values, width) = (self.decoder.around(elements.clone()), u64::from(self.decoder.target().bits() / 8));
+        room.resize(((values.end - values.start) * width) as usize, 0);
+        let place = |element: u64| ((element - values.start) * width) as usize;
         let place = place(elements.start)..place(elements.end);
-        decode_rows(&self.decoder, &self.parts, rows, room).map_err(|error| self.error(error))?;
+        decode_values(&self.decoder, &self.parts, values, room).map_err(|error| self.error(error))?;
         Ok(&room[place])
     }
 }
 
-/// Decodes some rows of the weight that consists of these parts. The parts must be mapped.
+/// Decodes some values of the weight that these parts make, divided by [`Decoder::cut`]. The parts must be mapped.
 ///
 /// # Errors
 /// When a part cannot be read, or the group index names a group that does not exist.
-pub(crate) fn decode_rows(
+pub(crate) fn decode_values(
     decoder: &Decoder,
     parts: &[SourceTensor],
-    rows: Range<u64>,
+    values: Range<u64>,
     out: &mut [u8],
 ) -> Result<DecodeTally> {
-    decoder.decode(rows.clone(), &read_rows(decoder, parts, rows)?, out)
+    decoder.decode_values(values.clone(), &read_values(decoder, parts, values)?, out)
 }
 
-/// All bytes of the parts of a weight; those that some rows need are read from the disk.
+/// All bytes of the parts of a weight, of which those that some values need are read from the disk.
 ///
 /// # Errors
 /// When a part cannot be read.
-pub(crate) fn read_rows<'a>(decoder: &Decoder, parts: &[SourceTensor<'a>], rows: Range<u64>) -> Result<Vec<&'a [u8]>> {
+pub(crate) fn read_values<'a>(
+    decoder: &Decoder,
+    parts: &[SourceTensor<'a>],
+    values: Range<u64>,
+) -> Result<Vec<&'a [u8]>> {
     let bytes = |(part, range): (&SourceTensor<'a>, Range<u64>)| {
         let mapped = part.mapped().expect("parts of weights are mapped");
         mapped.read(range.start as usize..range.end as usize).map_err(|error| part.error(error))?;
         Ok(&mapped.file[mapped.range])
     };
-    parts.iter().zip(decoder.part_ranges(rows)).map(bytes).collect()
+    parts.iter().zip(decoder.value_ranges(values)).map(bytes).collect()
 }
 
 /// A tensor that can be read element by element.

@@ -1,10 +1,10 @@
 //! The reader that every command shares: tensors in pieces, by several threads, in order.
 //!
-//! A [`SourceTensor`] is a stored tensor with its file. A [`LogicalCheckpoint`] knows which stored tensors of a
-//! checkpoint form quantized weights. A [`LogicalTensor`] is either: stored elements, or the values of a weight, which
-//! are decoded row by row. [`Zip`] reads some of them side by side, for statistics and comparisons. The engine, which
-//! reads many tensors and writes, uses [`MappedBytes`] and [`decode_rows`]; hashes use [`SourceTensor::open`].
-//! [`in_order`] ensures the order of results, and which of several errors is reported.
+//! A [`SourceTensor`] is a stored tensor with the file that holds it. A [`LogicalCheckpoint`] knows which stored tensors of a checkpoint
+//! make quantized weights. A [`LogicalTensor`] is either: elements as they are stored, or the values of a weight, which
+//! are decoded row by row. [`Zip`] reads some of them side by side; statistics and comparisons are its consumers. The
+//! engine, which reads many tensors and writes, takes its bytes from [`MappedBytes`] and [`decode_values`], and hashes come
+//! from [`SourceTensor::open`]. The order of results, and the first of several errors, are [`in_order`]'s.
 //!
 //! [`in_order`]: crate::threads::in_order
 
@@ -13,7 +13,7 @@ mod logical;
 mod zip;
 
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
-pub(crate) use logical::{LogicalTensor, WeightSource, decode_rows, read_rows};
+pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};
 
 use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices};

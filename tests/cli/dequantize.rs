@@ -163,6 +163,12 @@ fn nan_codes_are_counted_and_can_be_refused() {
     assert_eq!((outcome.code, &*outcome.stdout), (Some(3), ""), "{outcome:?}");
     assert!(outcome.stderr.contains("m.weight"), "{}", outcome.stderr);
     assert!(!bench.path("out/config.json").exists());
+    // A NaN that has two causes is one NaN.
+    bench.write("q/model-00002-of-00002.safetensors", &shard(&[("m.weight_scale_inv", "F32", &[2, 2], &[0xff; 16])]));
+    let outcome = bench.run("dequantize q -o out -q --json");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((&report["counts"]["input_nan"], &report["counts"]["nan"]), (&(130 * 136).into(), &0.into()));
 }
 
 #[test]

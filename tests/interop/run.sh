@@ -4,7 +4,7 @@
 #   tests/interop/run.sh            under three minutes after the first time, which installs the libraries
 #   tests/interop/run.sh --torch    PyTorch reads what the program wrote; its installation takes minutes
 #   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
-#   tests/interop/run.sh --transformers  whole checkpoints are loaded by transformers; with --torch's installation.
+#   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
 #                                   All switches can be given
 #
 # TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
@@ -52,4 +52,4 @@ fi
 
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes containers strings ${with_torch:+torch_reads} \
-    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads}
+    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes}

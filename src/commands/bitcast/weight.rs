@@ -5,7 +5,7 @@ use crate::cli::BitcastArgs;
 use crate::error::{Error, Result};
 use crate::measure::bits::{RenderStyle, explanation_json, explanation_row};
 use crate::quant::{Arithmetic, FoundWeight};
-use crate::read::{LogicalCheckpoint, Membership, read_rows};
+use crate::read::{LogicalCheckpoint, Membership, read_values};
 use crate::text::json_text;
 use serde_json::json;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -57,7 +57,7 @@ fn print(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) ->
     let mut index = range.start;
     while index < range.end {
         let row = index / columns;
-        let parts = read_rows(decoder, &source.parts, row..row + 1)?;
+        let parts = read_values(decoder, &source.parts, row * decoder.columns()..(row + 1) * decoder.columns())?;
         let end = range.end.min((row + 1) * columns);
         for explanation in decoder.explain(row, index - row * columns..end - row * columns, &parts)? {
             if args.file.json {
