@@ -71,7 +71,7 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub partial_blocks: bool,
 
-    /// Quantize activations to 4 bits as well: not without --input-global-scale
+    /// Refused: the scale of 4-bit activations is measured while a model runs
     #[arg(long, hide_short_help = true)]
     pub activations: bool,
 
