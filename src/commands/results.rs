@@ -127,7 +127,9 @@ fn tell_of_plain_float8(to: Dtype) {
         Dtype::Float8E4M3FN | Dtype::Float8E5M2 => "ComfyUI and other tools that read plain float8 load such a file. ",
         _ => "",
     };
-    note(&format!("the float8 weights have no scales. {more}vLLM and transformers need scales, which tcast quantize writes."));
+    note(&format!(
+        "the float8 weights have no scales. {more}vLLM and transformers need scales, which tcast quantize writes."
+    ));
 }
 
 fn tell_room(output: &Path, needed: u64) {

@@ -222,16 +222,13 @@ pub(super) enum CodeRounding {
 #[inline(always)]
 pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], multiples: &mut [f32]) -> u32 {
     match *rounding {
-        CodeRounding::Float { float, sign: SignRule::Kept, ties: Ties::Even } => {
-            floats(float, numbers, codes, multiples, Minifloat::round, f32::is_sign_negative)
-        }
         CodeRounding::Float { float, sign: SignRule::Negative, ties: Ties::Even } => {
             floats(float, numbers, codes, multiples, Minifloat::round, |number| number < 0.0)
         }
         CodeRounding::Float { float, sign: SignRule::NotPositive, ties: Ties::TowardZero } => {
             floats(float, numbers, codes, multiples, Minifloat::round_down, |number| number <= 0.0)
         }
-        // No row has another pair.
+        // No row has another sign with ties toward zero.
         CodeRounding::Float { float, .. } => {
             floats(float, numbers, codes, multiples, Minifloat::round, f32::is_sign_negative)
         }

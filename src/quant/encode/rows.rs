@@ -293,7 +293,7 @@ impl EncodeRows<'_, '_> {
             let count = columns.len();
             let groups = &room.chosen[..count.div_ceil(size)];
             let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
-            let lane = &mut room.lane[..count];
+            let expanded = &mut room.lane[..count];
             let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
             lanes::widen(*weight, self.stored(tile.matrix, row, columns.clone()), values);
             // 1. Codes.
@@ -303,7 +303,7 @@ impl EncodeRows<'_, '_> {
                 zeros: &room.zeros[..groups.len()],
                 size,
             };
-            lanes::divide(values, &divisors, *division, lane, numbers);
+            lanes::divide(values, &divisors, *division, expanded, numbers);
             let clipped = lanes::round(rounding, numbers, codes, multiples);
             self.tally.clipped += u64::from(clipped);
             if division.has_zeros {
@@ -332,7 +332,7 @@ impl EncodeRows<'_, '_> {
             for (scale, group) in scales.iter_mut().zip(groups) {
                 *scale = group.scale * over;
             }
-            let sums = ErrorSums::of(values, over, (scales, size), lane, multiples);
+            let sums = ErrorSums::of(values, over, (scales, size), expanded, multiples);
             let unit = f64::from(unit);
             self.take(&sums, unit, multiples, tile.matrix, row, column);
             signal += sums.signal * unit * unit;
