@@ -190,7 +190,8 @@ pub(super) fn largest_of_groups(
     let (mut from, mut to) = (lane, other);
     while left > amax.len() {
         for (larger, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {
-            let [first, second] = [first, second].map(|value| value.to_bits() & 0x7fff_ffff);
+            // `map` of an array would be a call for each pair.
+            let (first, second) = (first.to_bits() & 0x7fff_ffff, second.to_bits() & 0x7fff_ffff);
             *larger = f32::from_bits(if first > second { first } else { second });
         }
         left /= 2;
