@@ -162,7 +162,8 @@ impl Conversion {
             output.resize(to.bytes(texts.len() as u64).unwrap_or_default() as usize, 0);
             let lost = parser.parse(texts, &mut output).map_err(|NotANumber(index)| {
                 let text = shorten(&String::from_utf8_lossy(texts.get(index)));
-                let what = if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "not a number" };
+                let what =
+                    if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "not a number" };
                 elements.error(start + index as u64, &format!("'{text}' is {what}"))
             })?;
             let watched = self.watched.iter().copied();

@@ -51,7 +51,7 @@ pub(crate) struct Job<'a> {
     pub(crate) cancel: &'a dyn Cancel,
 }
 
-impl<'a> Job<'a> {
+impl Job<'_> {
     /// A job that writes its outputs beside the inputs, on all cores, and replaces nothing.
     pub(crate) fn new(operator: Operator) -> Self {
         Self {

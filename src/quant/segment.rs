@@ -6,7 +6,7 @@ use super::fused::SegmentGroups;
 
 use super::lanes::{self, Float32Lane};
 use super::layout::{Combination, Packing, ScaleOrder, Zeros};
-use super::rotate::rotate;
+use super::rotate::{rotate, rotate_float32s};
 use super::scales::GroupRange;
 use super::steps::{Arithmetic, CodeDecoding, Steps};
 use super::tally::DecodeTally;
@@ -220,14 +220,7 @@ impl RowDecoder<'_> {
         } else {
             lanes::multiply(lane, scales, is_halved, products);
             if let Some(size) = steps.rotation {
-                let wide = &mut room.wide[..columns];
-                wide.iter_mut().zip(&*products).for_each(|(wide, value)| {
-                    *wide = f64::from(f32::from_le_bytes(*value)).to_le_bytes();
-                });
-                rotate(wide, size);
-                products.iter_mut().zip(&*wide).for_each(|(value, wide)| {
-                    *value = (f64::from_le_bytes(*wide) as f32).to_le_bytes();
-                });
+                rotate_float32s(products, &mut room.wide[..columns], size);
             }
             finish(steps, products, &mut room.scratch, out);
         }

@@ -90,10 +90,9 @@ fn nearest(numbers: &[f64], magnitude: f64, ties_down: bool) -> usize {
     let below = above.saturating_sub(1);
     let [low, high] = [magnitude - numbers[below], numbers[above] - magnitude];
     match low.partial_cmp(&high).unwrap() {
-        std::cmp::Ordering::Less => below,
         std::cmp::Ordering::Greater => above,
         std::cmp::Ordering::Equal if above != below && !ties_down && above % 2 == 0 => above,
-        std::cmp::Ordering::Equal => below,
+        _ => below,
     }
 }
 

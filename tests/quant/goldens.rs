@@ -140,10 +140,10 @@ fn check_explanations(golden: &Golden, parts: &[Part], bytes: &[&[u8]], paramete
         let middle = decoder.columns() / 2;
         let mut values = decoder.explain(row, 0..middle, bytes).unwrap();
         values.extend(decoder.explain(row, middle..decoder.columns(), bytes).unwrap());
-        let mut decoded = vec![0; decoder.row_bytes() as usize];
-        decoder.decode(row..row + 1, bytes, &mut decoded).unwrap();
+        let mut row_bytes = vec![0; decoder.row_bytes() as usize];
+        decoder.decode(row..row + 1, bytes, &mut row_bytes).unwrap();
         assert_eq!(values.len() as u64, decoder.columns(), "{}", golden.name);
-        for (column, (value, decoded)) in values.iter().zip(decoded.as_chunks().0).enumerate() {
+        for (column, (value, decoded)) in values.iter().zip(row_bytes.as_chunks().0).enumerate() {
             let number = f64::from(value.number) - f64::from(value.zero_point.unwrap_or_default());
             let product = number * value.scale;
             let product = match value.global_scale {

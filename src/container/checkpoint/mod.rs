@@ -319,7 +319,8 @@ fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
         Err(name) if is_shard_name(&name.to_string_lossy()) => {
-            let error = Error::new(format!("has a shard whose name is not UTF-8 text: '{}'", shorten(&path_text(name))));
+            let error =
+                Error::new(format!("has a shard whose name is not UTF-8 text: '{}'", shorten(&path_text(name))));
             Some(Err(error.remedy("rename it, or move it out of the folder")))
         }
         Err(_) => None,
