@@ -1,4 +1,5 @@
 //! What decoding costs: memory does not grow with the size of a weight, and little with their number.
+#![cfg(target_os = "linux")] // other systems have no such limit
 
 use crate::common::Bench;
 use std::fs;
@@ -47,7 +48,6 @@ const FP8: &str = r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#;
 
 /// 24 MiB, where the output has twice as much: a row of codes, columns of codes, and a stream of them.
 #[test]
-#[cfg(target_os = "linux")] // other systems have no such limit
 fn a_weight_that_is_larger_than_the_memory_is_decoded() {
     let name = |name: &str| format!("w.{name}");
     let gptq = r#"{"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false}"#;
