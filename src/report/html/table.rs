@@ -198,15 +198,6 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
         text("became", Box::new(|_, tensor| types(tensor))),
         column("SQNR", &of_clearest, Order::Smallest, sqnr_of(clearest)),
         column(
-            "bits",
-            "per weight",
-            Order::Largest,
-            of_quantized(|accuracy| Cell::number(format!("{:.2}", accuracy.bits_per_weight), accuracy.bits_per_weight)),
-        ),
-        column("largest error", "|y − x|", Order::Largest, of_quantized(|accuracy| error(accuracy.max_abs_error))),
-        column("clipped", "values", Order::Largest, of_quantized(|accuracy| count(accuracy.clipped))),
-        column("underflowed", "groups", Order::Largest, of_quantized(|accuracy| count(accuracy.underflowed_groups))),
-        column(
             "lost",
             &of_worst,
             Order::Largest,
@@ -228,6 +219,26 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     }
     columns.extend(of_condition(report, "input NaN", Condition::InputNan));
     columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
+    if report.tensors().any(|tensor| quantized(tensor).is_some()) {
+        columns.extend([
+            column(
+                "bits",
+                "per weight",
+                Order::Largest,
+                of_quantized(|accuracy| {
+                    Cell::number(format!("{:.2}", accuracy.bits_per_weight), accuracy.bits_per_weight)
+                }),
+            ),
+            column("largest error", "|y − x|", Order::Largest, of_quantized(|accuracy| error(accuracy.max_abs_error))),
+            column("clipped", "values", Order::Largest, of_quantized(|accuracy| count(accuracy.clipped))),
+            column(
+                "underflowed",
+                "groups",
+                Order::Largest,
+                of_quantized(|accuracy| count(accuracy.underflowed_groups)),
+            ),
+        ]);
+    }
     columns.extend([
         column("max error", "|y − x|", Order::Largest, of_accuracy(|accuracy| error(accuracy.max_abs_error))),
         column(
