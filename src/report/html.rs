@@ -3,6 +3,7 @@
 //! All content is HTML written here; the script only sorts rows and finds tensors. Names come from files that anybody
 //! may have written, so they are escaped everywhere, and never appear in the script or the style.
 
+mod cell;
 mod spread;
 mod table;
 mod words;

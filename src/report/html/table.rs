@@ -1,5 +1,6 @@
 //! The table of all tensors, a row each.
 
+use super::cell::{Cell, ratio, write_cell};
 use super::words::{self, counted, escape, share, significant};
 use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
@@ -35,40 +36,6 @@ enum Order {
     Smallest,
     /// Large numbers first.
     Largest,
-}
-
-/// An empty cell is shown as a dash, and comes last in every order.
-#[derive(Default)]
-struct Cell {
-    html: String,
-    /// The tooltip.
-    title: String,
-    /// The number to sort by.
-    key: Option<f64>,
-    /// The length of its bar, from 0 to 1.
-    bar: Option<f64>,
-}
-
-impl Cell {
-    fn text(html: String) -> Self {
-        Self { html, ..Self::default() }
-    }
-
-    fn number(html: String, key: f64) -> Self {
-        Self { html, key: Some(key), ..Self::default() }
-    }
-
-    fn share(part: u64, whole: u64) -> Self {
-        if whole == 0 {
-            return Self::default();
-        }
-        let title = format!("{} of {}", counted(part), counted(whole));
-        Self { title, ..Self::number(share(part, whole), ratio((part, whole))) }
-    }
-
-    fn with_bar(self, bar: f64) -> Self {
-        Self { bar: Some(bar.clamp(0.0, 1.0)), ..self }
-    }
 }
 
 /// The section of the table.
@@ -107,7 +74,7 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
         let class = if tensor.is_converted { "" } else { r#" class="copied""# };
         let _ = write!(text, r#"<tr data-place="{place}"{class}>"#);
         for (at, column) in columns.iter().enumerate() {
-            write_cell(&mut text, at == 0, column.order, &(column.cell)(file, tensor));
+            write_cell(&mut text, at == 0, column.order == Order::Text, &(column.cell)(file, tensor));
         }
         text.push_str("</tr>\n");
     }
@@ -150,32 +117,6 @@ fn widths(report: &Report, columns: &[Column]) -> String {
         let _ = if at == BECAME { write!(text, " var(--became, {width})") } else { write!(text, " {width}") };
     }
     text
-}
-
-fn write_cell(text: &mut String, is_head: bool, order: Order, cell: &Cell) {
-    let tag = if is_head { "th" } else { "td" };
-    text.push('<');
-    text.push_str(tag);
-    if is_head {
-        text.push_str(r#" scope="row""#);
-    } else if order == Order::Text {
-        text.push_str(r#" class="text""#);
-    }
-    if let Some(key) = cell.key {
-        let _ = match key {
-            f64::INFINITY => write!(text, r#" data-key="Infinity""#),
-            f64::NEG_INFINITY => write!(text, r#" data-key="-Infinity""#),
-            key => write!(text, r#" data-key="{key}""#),
-        };
-    }
-    if !cell.title.is_empty() {
-        let _ = write!(text, r#" title="{}""#, cell.title);
-    }
-    if let Some(bar) = cell.bar {
-        let _ = write!(text, r#" style="--share:{bar:.3}""#);
-    }
-    let html = if cell.html.is_empty() { "–" } else { &cell.html };
-    let _ = write!(text, ">{html}</{tag}>");
 }
 
 /// The columns with rules of their own, which the page's style knows too.
@@ -359,10 +300,6 @@ fn noise(tensor: &TensorReport) -> Option<f64> {
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
     let (counts, all) = (tensor.counts.as_ref()?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
-}
-
-fn ratio((part, whole): (u64, u64)) -> f64 {
-    part as f64 / whole as f64
 }
 
 fn error(error: f64) -> Cell {

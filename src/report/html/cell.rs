@@ -1,0 +1,70 @@
+//! A cell of a table.
+
+use super::words::{counted, share};
+use std::fmt::Write as _;
+
+/// An empty cell is shown as a dash, and comes last in every order.
+#[derive(Default)]
+pub(super) struct Cell {
+    pub(super) html: String,
+    /// The tooltip.
+    title: String,
+    /// The number to sort by.
+    pub(super) key: Option<f64>,
+    /// The length of its bar, from 0 to 1.
+    pub(super) bar: Option<f64>,
+}
+
+impl Cell {
+    pub(super) fn text(html: String) -> Self {
+        Self { html, ..Self::default() }
+    }
+
+    pub(super) fn number(html: String, key: f64) -> Self {
+        Self { html, key: Some(key), ..Self::default() }
+    }
+
+    pub(super) fn share(part: u64, whole: u64) -> Self {
+        if whole == 0 {
+            return Self::default();
+        }
+        let title = format!("{} of {}", counted(part), counted(whole));
+        Self { title, ..Self::number(share(part, whole), ratio((part, whole))) }
+    }
+
+    pub(super) fn with_bar(self, bar: f64) -> Self {
+        Self { bar: Some(bar.clamp(0.0, 1.0)), ..self }
+    }
+}
+
+/// Writes a cell of the body; the first of a row is its head.
+pub(super) fn write_cell(text: &mut String, is_head: bool, is_text: bool, cell: &Cell) {
+    let tag = if is_head { "th" } else { "td" };
+    text.push('<');
+    text.push_str(tag);
+    if is_head {
+        text.push_str(r#" scope="row""#);
+    } else if is_text {
+        text.push_str(r#" class="text""#);
+    }
+    if let Some(key) = cell.key {
+        let _ = match key {
+            f64::INFINITY => write!(text, r#" data-key="Infinity""#),
+            f64::NEG_INFINITY => write!(text, r#" data-key="-Infinity""#),
+            key => write!(text, r#" data-key="{key}""#),
+        };
+    }
+    if !cell.title.is_empty() {
+        let _ = write!(text, r#" title="{}""#, cell.title);
+    }
+    if let Some(bar) = cell.bar {
+        let _ = write!(text, r#" style="--share:{bar:.3}""#);
+    }
+    let html = if cell.html.is_empty() { "–" } else { &cell.html };
+    let _ = write!(text, ">{html}</{tag}>");
+}
+
+/// A share as a number.
+pub(super) fn ratio((part, whole): (u64, u64)) -> f64 {
+    part as f64 / whole as f64
+}
