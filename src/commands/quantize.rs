@@ -1,4 +1,4 @@
-//! `tcast quantize`: decides which weights are quantized, and then a conversion like any other.
+//! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
 
 use super::convert::{job, options, write};
 use super::observer::Console;
@@ -80,7 +80,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         job,
         inputs,
         file: &args.file,
-        // Everything that is not a weight is copied.
+        // --include and --exclude choose the weights to quantize; every other tensor is copied.
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         report: args.report.as_deref(),

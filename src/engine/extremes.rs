@@ -16,17 +16,18 @@ struct MemberRows {
     rows: Range<u64>,
 }
 
-/// Finds the largest magnitudes that steps of a plan need and that no earlier plan has found. What is read counts half: it
-/// is read once more.
+/// Finds the largest magnitudes that the steps of a plan need and that no earlier plan has found. Progress counts half
+/// of the bytes, because encoding reads them a second time.
 ///
 /// # Errors
-/// When a tensor cannot be read, or an element of one is infinite or NaN: the first of them, whatever the number of threads.
+/// When a tensor cannot be read, or an element is infinite or NaN. The error names the first one, for any number of
+/// threads.
 pub(super) fn find(plan: &Plan, threads: u64, progress: &dyn Progress) -> Result<()> {
     let mut sets: Vec<&Arc<SharedExtremes>> = Vec::new();
     for step in &plan.steps {
         let Operation::Encode(weight) = &step.how else { continue };
         if let Some(set) = weight.extremes.as_ref().filter(|set| set.get().is_none()) {
-            // Weights of a set may be far apart, but there are few sets in between.
+            // The weights of a set are mostly close together, so the search starts at the last set.
             if !sets.iter().rev().any(|known| Arc::ptr_eq(known, set)) {
                 sets.push(set);
             }

@@ -1,4 +1,4 @@
-//! What a job is to do.
+//! The description of a job.
 
 use super::cancel::{Cancel, Cancellable, Never};
 use super::decoding::Recoding;
@@ -17,37 +17,37 @@ use crate::threads::cores;
 use serde_json::Value;
 use std::path::Path;
 
-/// What is to be done with some inputs.
+/// What to do with some inputs.
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct Job<'a> {
     pub(crate) operator: Operator,
-    /// Where the outputs go; where it is `None`, beside their inputs.
+    /// Where the outputs go; if `None`, beside their inputs.
     pub(crate) output: Option<&'a Path>,
-    /// The type in the names of outputs that are beside their inputs.
+    /// The dtype in the names of outputs that are written beside their inputs.
     pub(crate) to: Option<Dtype>,
-    /// What is in these names instead.
+    /// The word in these names instead of a dtype.
     pub(crate) label: Option<&'a str>,
     pub(crate) existing: IfExists,
     pub(crate) publish: Publish,
     /// Write nothing.
     pub(crate) dry_run: bool,
-    /// Have everything on the disk before it takes its name.
+    /// Flush each output to the disk before it takes its name.
     pub(crate) sync: bool,
     pub(crate) threads: usize,
-    /// Bytes of tensors in a shard, where shards are to be made anew.
+    /// The most bytes of tensors in a shard; if given, tensors are distributed over new shards.
     pub(crate) max_shard_size: Option<u64>,
-    /// The share of the shards that is to be written now.
+    /// The share of the shards to write in this run.
     pub(crate) partition: Option<Partition>,
-    /// Continue what was begun.
+    /// Continue an interrupted run.
     pub(crate) resume: bool,
-    /// Cast codes that have scales as if they were values.
+    /// Cast codes of quantized weights as if they were values.
     pub(crate) force_codes: bool,
-    /// What must not happen to a value.
+    /// The changes to values that make the job fail.
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
-    /// All options that decide about the bytes: those of a run that continues another one must be the same.
+    /// All options that affect the bytes of the output. A run can continue another one only if these are the same.
     pub(crate) options: Value,
-    /// Is asked whether to go on.
+    /// Tells whether the job was cancelled.
     pub(crate) cancel: &'a dyn Cancel,
 }
 
@@ -75,7 +75,7 @@ impl Job<'_> {
         }
     }
 
-    /// Converts what is planned into a sink, unless the job is cancelled meanwhile.
+    /// Runs a plan and writes its output to a sink, until it is done or the job is cancelled.
     pub(super) fn convert(&self, plan: &Plan, sink: &dyn Sink, progress: &dyn Progress) -> Result<Vec<Outcome>> {
         let sink = Cancellable { sink, cancel: self.cancel };
         let outcomes = engine::run(plan, &sink, self.threads, self.measures.accuracy, progress)?;
@@ -84,7 +84,7 @@ impl Job<'_> {
     }
 }
 
-/// What to do where an output exists.
+/// What to do if an output already exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IfExists {
     Refuse,
@@ -96,28 +96,28 @@ pub(crate) enum IfExists {
 /// When outputs take their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Publish {
-    /// Each when it is whole. An input that fails does not keep the others from being converted.
+    /// Each as soon as it is complete. If an input fails, the others are still converted.
     Each,
-    /// All when all are whole: they belong together. The first error ends the job.
+    /// All at once when all are complete, because they belong together. The first error ends the job.
     Together,
 }
 
-/// What is found out besides the counts.
+/// What to measure besides the counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measures {
-    /// How far results are from their sources.
+    /// The errors of the results compared with their sources.
     pub(crate) accuracy: bool,
-    /// SHA-256 of both.
+    /// The SHA-256 of sources and results.
     pub(crate) hash: bool,
 }
 
-/// An input, and what is to be done with its tensors.
+/// An input, and what to do with its tensors.
 #[derive(Clone, Copy)]
 pub(crate) struct JobInput<'a, 's> {
     pub(crate) source: &'a Checkpoint,
     pub(crate) selection: &'s Selection,
-    /// What untyped elements are.
+    /// The dtype of untyped elements.
     pub(crate) from: Option<Dtype>,
-    /// The weights that are decoded or quantized.
+    /// The weights to decode or to quantize.
     pub(crate) recoding: Option<&'s Recoding>,
 }

@@ -1,4 +1,4 @@
-//! Weights that are quantized: which rows of a stored tensor they are, and with which they share a scale.
+//! Weights to quantize: the rows of a stored tensor that hold each, and the weights it shares a scale with.
 
 use super::source::stored_dtype;
 use crate::dtype::Dtype;
@@ -8,19 +8,19 @@ use crate::read::SourceTensor;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// A weight that is to be quantized. It is all of a stored tensor, or some of its rows.
+/// A weight to quantize: a whole stored tensor, or some of its rows.
 #[derive(Clone)]
 pub struct PlainWeight {
     /// Its name, `x.weight`.
     pub name: String,
-    /// The row of the stored tensor that is its first.
+    /// Its first row in the stored tensor.
     pub first_row: u64,
-    /// What makes codes and scales of it.
+    /// Its encoder.
     pub encoder: Arc<Encoder>,
-    /// What was asked for.
+    /// The scheme that the user asked for.
     pub scheme: &'static Scheme,
-    /// The weights whose largest magnitude its scale depends on, by the number that
-    /// [`Weights::share`](super::Weights::share) gave.
+    /// The set of weights whose largest magnitude determines its scale, by the number that
+    /// [`Weights::share`](super::Weights::share) returned.
     pub shared: Option<usize>,
 }
 
@@ -30,20 +30,20 @@ impl PlainWeight {
     }
 }
 
-/// How a step makes codes and scales.
+/// How a step quantizes a weight.
 pub(crate) struct Quantization<'a> {
     /// The name of the weight in the output: `x.weight`.
     pub name: String,
     /// The values.
     pub rows: WeightRows<'a>,
-    /// What was asked for.
+    /// The scheme that the user asked for.
     pub scheme: &'static Scheme,
-    /// Where the scale depends on the largest magnitude of whole tensors.
+    /// The largest magnitude of whole tensors, if the scale depends on it.
     pub extremes: Option<Arc<SharedExtremes<'a>>>,
 }
 
 impl Quantization<'_> {
-    /// The names of the parts, in the order of the encoder.
+    /// The names of the parts, in the order of [`Encoder::parts`].
     pub(crate) fn part_names(&self) -> impl Iterator<Item = String> {
         let stem = self.name.strip_suffix(".weight").unwrap_or(&self.name);
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
@@ -54,16 +54,16 @@ impl Quantization<'_> {
 #[derive(Clone)]
 pub(crate) struct WeightRows<'a> {
     pub source: SourceTensor<'a>,
-    /// The row of the tensor that is the first of the weight.
+    /// The first row of the weight in the tensor.
     pub first_row: u64,
     pub encoder: Arc<Encoder>,
 }
 
 impl<'a> WeightRows<'a> {
-    /// The bytes of some rows, read from the disk.
+    /// The bytes of some rows of the weight, after reading them from the disk.
     ///
     /// # Errors
-    /// When the file cannot be read there.
+    /// When the file cannot be read.
     pub(crate) fn read(&self, rows: Range<u64>) -> Result<&'a [u8]> {
         let mapped = self.source.mapped().expect("the plan takes tensors that are mapped");
         let [start, end] =
@@ -71,17 +71,17 @@ impl<'a> WeightRows<'a> {
         mapped.read(start..end).map_err(|error| self.source.error(error))
     }
 
-    /// Bytes of all values.
+    /// The length of all values in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.encoder.rows() * self.encoder.row_bytes()
     }
 
-    /// The type of the values.
+    /// The dtype of the values.
     pub(crate) fn dtype(&self) -> Dtype {
         stored_dtype(self.source.tensor)
     }
 
-    /// Refuses an element that is infinite or no number, counted from the first of the weight.
+    /// The error for an infinite or NaN element, given by its index in the weight.
     pub(crate) fn special(&self, element: u64) -> Error {
         let columns = self.encoder.shape().last().copied().unwrap_or(1);
         let indices = self.source.indices(self.first_row * columns + element);
@@ -91,7 +91,7 @@ impl<'a> WeightRows<'a> {
     }
 }
 
-/// The largest magnitude of all weights that share a scale. It is looked for once, before the first of them is encoded.
+/// The largest magnitude of all weights that share a scale. One pass finds it before the first of them is encoded.
 pub(crate) struct SharedExtremes<'a> {
     pub members: Vec<WeightRows<'a>>,
     found: OnceLock<Extremes>,
@@ -102,13 +102,13 @@ impl<'a> SharedExtremes<'a> {
         Self { members, found: OnceLock::new() }
     }
 
-    /// What was found, if it was looked for.
+    /// The extremes, if the first pass is over.
     pub(crate) fn get(&self) -> Option<&Extremes> {
         self.found.get()
     }
 
-    /// Takes what was found.
+    /// Stores what the first pass found.
     pub(crate) fn set(&self, extremes: Extremes) {
-        let _ = self.found.set(extremes); // the same for every run of it
+        let _ = self.found.set(extremes); // every pass finds the same
     }
 }

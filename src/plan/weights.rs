@@ -6,13 +6,13 @@ use crate::select::KeptReason;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The weights to decode or to quantize, by the stored tensors that they consist of.
+/// The weights to decode or to quantize, by the stored tensors that hold them.
 #[derive(Default)]
 pub struct Weights {
     pub(super) tensors: HashMap<TensorIndex, Fate>,
-    /// The weights that share a scale, by the numbers that [`Weights::share`] gives.
+    /// The weights that share a scale; [`Weights::share`] returns the index of a set.
     pub(super) shared: Vec<Vec<(TensorIndex, PlainWeight)>>,
-    /// Metadata of the files that change: the key, and the new value or `None` to remove it.
+    /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
 }
 
@@ -23,25 +23,25 @@ pub type TensorIndex = (usize, usize);
 pub struct QuantizedWeight {
     /// The name of the decoded tensor.
     pub name: String,
-    /// Its parts, in the order of the decoder. The decoded tensor replaces the first.
+    /// Its parts, in the order of the decoder. The decoded tensor takes the place of the first.
     pub parts: Vec<TensorIndex>,
     /// Its decoder.
     pub decoder: Arc<Decoder>,
 }
 
-/// What becomes of a stored tensor that a model has weights in.
+/// What to do with a stored tensor.
 pub(super) enum Fate {
     LeftOut,
-    /// It is the first part of a weight that is decoded.
+    /// Decode the weight whose first part it is.
     Decoded(QuantizedWeight),
-    /// It holds weights that are quantized, one behind the other.
+    /// Quantize the weights that it holds one after another.
     Quantized(Vec<PlainWeight>),
-    /// It is copied.
+    /// Copy it.
     Kept(KeptReason),
 }
 
 impl Weights {
-    /// Adds a weight that is decoded.
+    /// Adds a weight to decode.
     ///
     /// # Panics
     /// When it has no parts.
@@ -50,18 +50,18 @@ impl Weights {
         self.tensors.insert(weight.parts[0], Fate::Decoded(weight));
     }
 
-    /// Adds the weights of a tensor that are quantized, in the order of their rows.
+    /// Adds the weights to quantize that a tensor holds, in the order of their rows.
     pub fn quantize(&mut self, tensor: TensorIndex, weights: Vec<PlainWeight>) {
         self.tensors.insert(tensor, Fate::Quantized(weights));
     }
 
-    /// Has some weights share a scale; returns the number for [`PlainWeight::shared`].
+    /// Makes some weights share a scale; returns the number for [`PlainWeight::shared`].
     pub fn share(&mut self, weights: Vec<(TensorIndex, PlainWeight)>) -> usize {
         self.shared.push(weights);
         self.shared.len() - 1
     }
 
-    /// Copies a tensor, and says why.
+    /// Copies a tensor, and records why.
     pub(crate) fn keep(&mut self, tensor: TensorIndex, reason: KeptReason) {
         self.tensors.insert(tensor, Fate::Kept(reason));
     }

@@ -1,8 +1,8 @@
-//! What `config.json`, and files and tensors beside it, say of a checkpoint that was quantized: the words by which engines
-//! choose how they load it.
+//! The description of a quantized checkpoint in `config.json` and `hf_quant_config.json`, from which engines learn how
+//! to load it.
 //!
-//! The blocks are those that compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0 write. Keys are
-//! sorted, as they sort them. compressed-tensors refuses a key that it does not know.
+//! The blocks match those that compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0 write,
+//! including their sorted keys. Inside a group, compressed-tensors refuses any key that it does not know.
 
 use super::config::add_member;
 use super::layout::{Group, Layout};
@@ -12,19 +12,19 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value, json};
 
-/// The version of compressed-tensors whose blocks these are. Engines do not look at it.
+/// The version of compressed-tensors that writes the same blocks. Engines ignore it.
 const COMPRESSED_TENSORS: &str = "0.20.0";
 
-/// Weights that are quantized alike.
+/// Weights that are quantized in the same way.
 #[derive(Clone, Debug)]
 pub struct QuantizedGroup<'a> {
-    /// How they are stored.
+    /// The layout that stores them.
     pub layout: &'static Layout,
-    /// Codes, groups and scales.
+    /// Their codes, groups and scales.
     pub grid: TargetGrid,
-    /// The scale of the activations, where these are quantized by one that is stored.
+    /// Whether a scale for the activations is stored too.
     pub has_input_scale: bool,
-    /// Their modules, as the checkpoint names them.
+    /// The names of their modules in the checkpoint.
     pub modules: Vec<&'a str>,
 }
 
@@ -43,26 +43,26 @@ impl QuantizedGroup<'_> {
 /// Modules that are not quantized.
 #[derive(Clone, Debug, Default)]
 pub struct KeptModules<'a> {
-    /// Those that are one weight, as the checkpoint names them.
+    /// Modules with a weight matrix, by their names in the checkpoint.
     pub modules: Vec<&'a str>,
-    /// Those of banks of experts: `x.experts`, whose experts are `x.experts.0` and so on.
+    /// Modules that hold a bank of experts: `x.experts`, whose experts engines call `x.experts.0` and so on.
     pub banks: Vec<&'a str>,
 }
 
-/// What is said of a quantized checkpoint.
+/// The description of a quantized checkpoint for engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
-    /// `quantization_config` of config.json; `None` where no engine reads one (`ComfyUI`).
+    /// `quantization_config` of config.json; `None` for layouts whose engine reads none (`ComfyUI`).
     pub block: Option<Value>,
     /// `hf_quant_config.json`, which `ModelOpt` writes beside it.
     pub hf_quant_config: Option<Value>,
 }
 
 impl EngineConfig {
-    /// Of some groups, all of layouts of the same library.
+    /// Describes groups whose layouts all belong to the same library.
     ///
     /// # Errors
-    /// When the library has no words for several groups.
+    /// When the config of that library cannot describe several groups.
     ///
     /// # Panics
     /// When there is no group.
@@ -85,10 +85,10 @@ impl EngineConfig {
         })
     }
 
-    /// A config.json with the block as its last member; all else keeps its bytes.
+    /// The text of a config.json with the block added as its last member. All other bytes stay as they are.
     ///
     /// # Errors
-    /// When it is not a JSON object, or has such a block already.
+    /// When `config` is not a JSON object, or already has a `quantization_config`.
     ///
     /// # Panics
     /// Never: a JSON value is always text.
@@ -105,7 +105,7 @@ impl EngineConfig {
     }
 }
 
-/// Names in the order in which the libraries sort them.
+/// The names of kept modules, sorted like the libraries sort them; `bank` gives the entry for a bank of experts.
 fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> Vec<String> {
     let banks = kept.banks.iter().map(|name| bank(name));
     let mut names: Vec<String> = kept.modules.iter().map(|name| (*name).to_owned()).chain(banks).collect();
@@ -114,8 +114,8 @@ fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> Vec<String> {
     names
 }
 
-/// A `quantization_config` of compressed-tensors. One group is that of all linear layers that are not ignored; several are
-/// named module by module, because `TensorRT-LLM` takes no names of classes then.
+/// A `quantization_config` of compressed-tensors. A single group targets all linear layers that are not ignored.
+/// Several groups list their modules, because `TensorRT-LLM` refuses class names if there are several groups.
 fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
     let format = |group: &QuantizedGroup| match group.layout.name {
         "ct-int8" => "int-quantized",
@@ -178,7 +178,7 @@ fn weights_of(group: &QuantizedGroup) -> Value {
     if has_global {
         weights["scale_dtype"] = json!("torch.float8_e4m3fn");
     } else if group.has_exponents() {
-        weights["scale_dtype"] = json!("torch.uint8"); // without it vLLM does not take mxfp8 for what it is
+        weights["scale_dtype"] = json!("torch.uint8"); // vLLM does not recognize mxfp8 without it
     }
     if !group.is_symmetric() {
         weights["zp_dtype"] = json!("torch.int8");
@@ -186,7 +186,7 @@ fn weights_of(group: &QuantizedGroup) -> Value {
     weights
 }
 
-/// `QuantizationArgs` of the activations, which the engine quantizes as they come; null where they stay as they are.
+/// `QuantizationArgs` of the activations, which the engine quantizes at run time; null if it leaves them unquantized.
 fn activations_of(group: &QuantizedGroup) -> Value {
     let dynamic = |num_bits: u32, strategy: &str, kind: &str, group_size: Option<u64>| {
         json!({
@@ -222,7 +222,8 @@ fn activations_of(group: &QuantizedGroup) -> Value {
     }
 }
 
-/// A `quantization_config` of transformers and `DeepSeek`: blocks of float8, or groups of 32 with exponents.
+/// A `quantization_config` of transformers and `DeepSeek`: for blocks of float8, or for groups of 32 whose scales are
+/// powers of two.
 fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
     let kept = sorted(kept, str::to_owned);
     if let Group::Neighbours(size) | Group::Block([1, size]) = group.grid.group {
@@ -249,7 +250,8 @@ fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
     config
 }
 
-/// The `quantization_config` of gpt-oss, where only experts are quantized: names of layers are patterns there.
+/// The `quantization_config` of gpt-oss, which quantizes experts only. Its entries are patterns: `*` replaces the layer
+/// number.
 fn gpt_oss(kept: &KeptModules) -> Value {
     let names = kept.modules.iter().map(|name| {
         let parts = name.split('.').map(|part| if part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part });
@@ -262,7 +264,7 @@ fn gpt_oss(kept: &KeptModules) -> Value {
     json!({ "modules_to_not_convert": names, "quant_method": "mxfp4" })
 }
 
-/// What `ModelOpt` writes: the block in config.json, and the older form beside it.
+/// The two descriptions that `ModelOpt` writes: the block of config.json, and the older hf_quant_config.json.
 fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
     let producer = json!({ "name": "modelopt", "version": "0.47.0" });
     let ignore = sorted(kept, |bank| format!("{bank}.*"));

@@ -1,36 +1,36 @@
-//! Schemes: what users ask for, in the words of vLLM and llm-compressor, and the layouts that can store it.
+//! Schemes: what users ask for, by the names of vLLM and llm-compressor, and the layouts that can store each.
 
 use super::layout::{Group, Layout};
 use super::table::find;
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 
-/// What values a weight may have: its codes, and the groups that share a scale.
+/// The values that a quantized weight can have: its codes, and the groups of elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetGrid {
-    /// What codes are.
+    /// The type of the codes.
     pub codes: CodeType,
     /// The elements that share a scale.
     pub group: Group,
-    /// The dtype of stored scales; `None` for that of the weight.
+    /// The dtype of stored scales; `None` for the dtype of the weight.
     pub scale: Option<Dtype>,
 }
 
-/// What codes are.
+/// The type of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeType {
     /// A float of 8 bits or fewer.
     Float(Dtype),
-    /// Integers of so many bits.
+    /// Integers.
     Int {
-        /// Their width.
+        /// Their width in bits.
         bits: u32,
-        /// Without zero points.
+        /// Whether there are no zero points.
         symmetric: bool,
     },
 }
 
 impl CodeType {
-    /// The width of a code.
+    /// The width of a code in bits.
     #[must_use]
     pub fn bits(self) -> u32 {
         match self {
@@ -43,31 +43,31 @@ impl CodeType {
 /// A scheme that stores a grid in a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchemeLayout {
-    /// What users call the layout: the library or engine that reads it.
+    /// The name of the layout for users: the library or engine that reads it.
     pub name: &'static str,
-    /// The row of the table of layouts.
+    /// Its row in the table of layouts.
     layout: &'static str,
     /// The grid.
     pub grid: TargetGrid,
 }
 
 impl SchemeLayout {
-    /// The row of the table of layouts.
+    /// Its row in the table of layouts.
     ///
     /// # Panics
-    /// Never: a test looks every name up.
+    /// Never: a test looks up every name.
     #[must_use]
     pub fn layout(&self) -> &'static Layout {
         find(self.layout).expect("schemes name rows of the table")
     }
 }
 
-/// What users ask for.
+/// A way to quantize weights, as users ask for it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scheme {
     /// Its name.
     pub name: &'static str,
-    /// What vLLM and llm-compressor call it.
+    /// Its names in vLLM and llm-compressor.
     pub aliases: &'static [&'static str],
     /// Its grid in words.
     pub summary: &'static str,
@@ -78,7 +78,7 @@ pub struct Scheme {
 }
 
 impl Scheme {
-    /// The scheme of a name or an alias, in upper or lower case.
+    /// The scheme with this name or alias, in upper or lower case.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         let is_named = |scheme: &&Self| {
@@ -88,7 +88,8 @@ impl Scheme {
         SCHEMES.iter().find(is_named)
     }
 
-    /// How a layout stores the scheme; `None` names the default. No result means that the layout lacks the scheme.
+    /// The scheme in the layout of this name, or in the default layout if the name is `None`. Returns `None` if the
+    /// layout cannot store the scheme.
     #[must_use]
     pub fn in_layout(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
         let mut layouts = self.layouts.iter();
@@ -217,11 +218,11 @@ pub static SCHEMES: &[Scheme] = &[
     },
     Scheme {
         name: "mxfp8",
-        aliases: &[], // MXFP8A16 keeps activations as they are
+        aliases: &[], // not MXFP8A16, which leaves activations unquantized
         summary: "float8e4m3fn, a power of two for each 32 values",
         layouts: &[
             stored(COMPRESSED_TENSORS, "ct-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
-            // What config.json calls quant_method: SGLang, TensorRT-LLM and transformers.
+            // The quant_method of config.json in SGLang, TensorRT-LLM and transformers.
             stored("mxfp8", "hf-fp8", float(Float8E4M3FN, Group::Block([1, 32]), Some(Uint8))),
             stored(MODELOPT, "modelopt-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
             stored(COMFYUI, "comfy-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Float8E8M0))),

@@ -1,4 +1,4 @@
-//! What became of weights that were quantized, in words.
+//! The text of the report on quantized weights.
 
 use super::{Report, TensorReport};
 use crate::measure::quantized::QuantizedAccuracy;
@@ -7,7 +7,7 @@ use crate::select::KeptReason;
 use crate::text::{counted, shorten};
 use std::fmt::Write as _;
 
-/// Names that a line has at most.
+/// The most names on a line.
 const FEW: usize = 5;
 
 impl Report<'_> {
@@ -15,7 +15,7 @@ impl Report<'_> {
         self.operator == Operator::Quantize.name()
     }
 
-    /// Why tensors are copied, with the number of each.
+    /// Why tensors are copied, with the number of tensors for each reason.
     pub(super) fn kept_reasons(&self) -> String {
         let mut counts: Vec<(KeptReason, usize)> = Vec::new();
         for reason in self.tensors().filter_map(|tensor| tensor.kept) {
@@ -29,7 +29,7 @@ impl Report<'_> {
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
     }
 
-    /// The weights that are kept although an engine would load them quantized, a line for each reason.
+    /// The weights that are kept although an engine could load them quantized, one line per reason.
     pub(super) fn unfit(&self) -> String {
         let mut text = String::new();
         for reason in [KeptReason::Shape, KeptReason::Fused, KeptReason::Absorbed] {
@@ -45,7 +45,7 @@ impl Report<'_> {
         text
     }
 
-    /// What it cost the weights, a line each, each after a line feed.
+    /// The size and errors of all quantized weights, as lines that each follow a line feed.
     pub(super) fn quantized_values(&self) -> String {
         let weights: Vec<(&TensorReport, &QuantizedAccuracy)> =
             self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?.accuracy.as_ref()?))).collect();

@@ -1,8 +1,8 @@
 //! Banks of experts: tensors of three dimensions that hold the same weight of each expert.
 //!
-//! Engines load quantized experts one by one, as matrices [out, in]. A bank [experts, out, in] is cut into these
-//! without moving an element; a transposed bank would be quantized along the wrong dimension. Only the sizes in
-//! config.json distinguish the two, so a bank is refused if they do not.
+//! Engines load quantized experts one by one, as matrices [out, in]. A bank [experts, out, in] can be split into these
+//! without moving an element, but a transposed bank would be quantized along the wrong dimension. Only the sizes in
+//! config.json tell the two apart; a bank is refused if they do not.
 
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 /// What config.json says about a model's structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {
-    /// `model_type`; of the language model if there are several.
+    /// `model_type`; that of the language model if the config describes several models.
     pub kind: Option<String>,
-    /// Layers, without heads that predict several tokens.
+    /// The number of layers, not counting multi-token prediction heads.
     pub layers: Option<u64>,
-    /// Whether the output head shares the embeddings' weight, and is in no file.
+    /// Whether the output head shares the weight of the embeddings, and is not stored.
     pub has_tied_head: bool,
     hidden: Option<u64>,
     /// The width of an expert.
@@ -56,13 +56,13 @@ fn is_true(members: &BTreeMap<Cow<str>, &RawValue>, key: &str) -> bool {
 pub(crate) struct Expert {
     /// Its name as a single weight.
     pub name: String,
-    /// Its first row, counted through all rows of the bank.
+    /// Its first row, counted over all rows of the bank.
     pub first_row: u64,
     /// Its shape.
     pub shape: [u64; 2],
 }
 
-/// The experts of a bank, in the order of their rows. `None` if the tensor is not a bank.
+/// The weights of the experts in a bank, in the order of their rows. `None` if the tensor is not a bank.
 ///
 /// # Errors
 /// When the kind of the bank is unknown, or nothing proves its orientation.
@@ -90,7 +90,7 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
     Some(Ok((0..count).flat_map(one).collect()))
 }
 
-/// The name of the bank's module, and that of the weight that it holds.
+/// The name of the bank's module, and the name of the weight that the bank holds.
 pub(crate) fn bank_of(name: &str) -> Option<(&str, &str)> {
     let name = name.strip_suffix(".weight").unwrap_or(name);
     let (bank, own) = name.rsplit_once('.')?;
@@ -101,7 +101,7 @@ fn unknown(why: &str) -> Error {
     Error::new(format!("is a bank of experts that cannot be divided: {why}"))
 }
 
-/// The reason if the sizes of a bank's matrix do not prove that it is [out, in].
+/// Checks that the sizes of a bank's matrix prove that it is [out, in]; the error says why they do not.
 fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Result<(), String> {
     /// Models whose banks are transposed in their files, whatever the sizes; gpt-oss also interleaves gate and up.
     const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];

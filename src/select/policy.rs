@@ -1,16 +1,16 @@
-//! Which weights of a model are quantized, and why the others are kept: what engines build without quantization, shapes
-//! that a grid cannot take, and modules that an engine fuses into one.
+//! Which weights of a model are kept by default, because engines build their modules without quantization, and which
+//! modules an engine fuses into one.
 //!
-//! Names alone decide what a tensor is; vLLM, `SGLang`, transformers and TensorRT-LLM look at nothing else.
+//! The name alone tells what a tensor is; vLLM, `SGLang`, transformers and TensorRT-LLM go by nothing else.
 
 use super::{GROUPS, KeptReason, matches_one};
 use globset::GlobSet;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What engines build without quantization, besides [`GROUPS`].
+/// Modules that engines build without quantization, besides [`GROUPS`].
 const KEPT: &[(KeptReason, &[&str])] = &[
-    // The heads that predict several tokens: vLLM loads them as a model of their own.
+    // Multi-token prediction heads, which vLLM loads as a separate model.
     (KeptReason::Draft, &["*mtp*", "*eh_proj*", "*nextn*", "*eagle*", "*medusa*"]),
     (
         KeptReason::Tower,
@@ -42,8 +42,8 @@ const KEPT: &[(KeptReason, &[&str])] = &[
     (KeptReason::Indexer, &["*indexer.weights_proj.*"]),
 ];
 
-/// What `ComfyUI` and the tools around it keep in diffusion models: input, output and modulation layers. Their text
-/// encoders and autoencoders are kept too.
+/// Layers of diffusion models that `ComfyUI` and related tools keep: input, output and modulation layers, and the text
+/// encoders and autoencoders stored with the model.
 const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (
         KeptReason::Edge,
@@ -71,8 +71,8 @@ const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (KeptReason::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
 ];
 
-/// Sibling modules that vLLM and `SGLang` fuse: they are quantized in the same way or not at all, and share scalar
-/// scales.
+/// Sibling modules that vLLM and `SGLang` fuse into one. They must be quantized in the same way or not at all, and
+/// share scalar scales.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
     &["gate_proj", "up_proj"],
@@ -108,14 +108,15 @@ static DIFFUSION: LazyLock<Keepers> = LazyLock::new(|| Keepers::new(&[KEPT_IN_DI
 /// What the policy knows about the model and about the engine that will load it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Policy {
-    /// `num_hidden_layers` of config.json: layers after the last are heads that predict several tokens.
+    /// `num_hidden_layers` of config.json. Layers from this index on are multi-token prediction heads.
     pub layers: Option<u64>,
-    /// The layout is that of `ComfyUI`, which fuses no modules.
+    /// Whether the layout is one of `ComfyUI`, which does not fuse modules.
     pub is_diffusion: bool,
 }
 
 impl Policy {
-    /// Why a weight of a model is kept, judging by its name alone; `has_four_bits` says that codes have 4 bits.
+    /// Why a weight is kept, judging by its name alone; `None` if it can be quantized. `has_four_bits` tells whether
+    /// its codes have 4 bits or fewer.
     pub(crate) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
         let keepers = if self.is_diffusion { &DIFFUSION } else { &KEEPERS };
         if let Some(reason) = keepers.reason(name) {
@@ -126,12 +127,12 @@ impl Policy {
         {
             return Some(KeptReason::Draft);
         }
-        // `SGLang` absorbs it into others from its values, and reads no packed ones.
+        // `SGLang` folds its values into other weights, and cannot unpack 4-bit codes to do so.
         (has_four_bits && module_of(name).is_some_and(|module| module.ends_with("kv_b_proj")))
             .then_some(KeptReason::Absorbed)
     }
 
-    /// The set of modules that a module is fused with, by a name that all of them have; `None` where it is fused with none.
+    /// A key that all modules fused with this one have in common; `None` if it is not fused.
     pub(crate) fn fused_set(&self, module: &str) -> Option<String> {
         let (parent, own) = module.rsplit_once('.').unwrap_or(("", module));
         let set = FUSED.iter().find(|set| !self.is_diffusion && set.contains(&own))?;
@@ -139,18 +140,19 @@ impl Policy {
     }
 }
 
-/// The module of a weight: what its name says before `.weight`.
+/// The name of the module of a weight: the part before `.weight`.
 pub(crate) fn module_of(name: &str) -> Option<&str> {
     name.strip_suffix(".weight")
 }
 
-/// The number after `layers.` in a name.
+/// The layer number in a name.
 fn layer_of(name: &str) -> Option<u64> {
     let (_, rest) = name.split_once("model.layers.").or_else(|| name.split_once("language_model.layers."))?;
     rest.split('.').next()?.parse().ok()
 }
 
-/// Groups the places of the experts of each layer, which engines load as one module. Sets of one are left out.
+/// The indices of the names that belong to the experts of each layer, which engines load as one module. Layers with a
+/// single name are left out.
 pub(crate) fn expert_sets<'a>(policy: &Policy, names: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -166,8 +168,8 @@ pub(crate) fn expert_sets<'a>(policy: &Policy, names: impl Iterator<Item = &'a s
     sets
 }
 
-/// Groups the places of members by their fused set, in the order of the first member of each. Members of no set are left
-/// out, and so are sets of one.
+/// The indices of the modules in each fused set, ordered by the first member. Modules that are not fused are left out,
+/// and so are sets with a single member.
 pub(crate) fn fused_sets<'a>(policy: &Policy, modules: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();

@@ -1,5 +1,5 @@
-//! `tcast quantize`: codes and scales of plain weights, through the program. The bytes of every layout are held by
-//! `tests/quant/encode.rs`; here are checkpoints, choices, configs and messages.
+//! `tcast quantize` through the program: checkpoints, choices of weights, configs and messages. `tests/quant/encode.rs`
+//! checks the bytes of every layout.
 
 use crate::common::{Bench, fixture, safetensors};
 use ::safetensors::SafeTensors;
@@ -27,7 +27,7 @@ fn tensors(path: &Path) -> BTreeMap<String, Stored> {
     all
 }
 
-/// Refuses two sets of tensors that differ, without printing their bytes.
+/// Asserts that two sets of tensors are equal, without printing their bytes.
 #[track_caller]
 fn assert_same(found: &BTreeMap<String, Stored>, wanted: &BTreeMap<String, Stored>) {
     assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
@@ -83,7 +83,7 @@ fn a_checkpoint_becomes_the_one_that_llmcompressor_writes() {
     assert_eq!(found, wanted);
     let index: Value = serde_json::from_slice(&bench.read("out/model.safetensors.index.json")).unwrap();
     assert_eq!(index["weight_map"].as_object().unwrap().len(), 49);
-    // No decoded value differs from what is read of the checkpoint that the library wrote.
+    // Every decoded value equals the one in the checkpoint that the library wrote.
     let library = fixture("checkpoints/llama-nvfp4a16");
     let outcome = bench.run_args(&["diff", "out", library.to_str().unwrap()]);
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), "21 tensors are equal\n"), "{outcome:?}");
@@ -109,7 +109,7 @@ fn threads_parts_and_a_second_run_change_no_byte() {
             bench.run(&format!("quantize m --scheme {scheme} -q -o parts-{scheme} --part {part}")).expect(0, "", "");
         }
         bench.run(&format!("quantize --finish parts-{scheme} -q")).expect(0, "", "");
-        // The same command once more finds its own work, and compares.
+        // Running the same command again with --resume finds the finished output.
         bench.run(&format!("quantize m --scheme {scheme} -q -o one-{scheme} --resume")).expect(0, "", "");
         let one = bench.path(&format!("one-{scheme}"));
         for entry in fs::read_dir(&one).unwrap() {
@@ -159,7 +159,7 @@ fn each_layout_can_be_decoded_again() {
             let same = |other: &&Value| other["name"] == tensor["name"];
             let measured =
                 diff["tensors"].as_array().unwrap().iter().find(same).unwrap()["figures"]["sqnr_db"].as_f64().unwrap();
-            // What is decoded is rounded to bfloat16 besides.
+            // Decoding also rounds to bfloat16.
             assert!((told - measured).abs() < 0.2, "{out} {}: {told} {measured}", tensor["name"]);
             assert!(told > least, "{out} {}: {told}", tensor["name"]);
             seen += 1;
@@ -204,7 +204,7 @@ fn banks_of_experts_become_matrices_and_share_what_engines_fuse() {
     assert_eq!(global("0.gate_proj"), global("0.up_proj"));
     assert_eq!(found["model.layers.0.mlp.experts.1.up_proj.weight_packed"].1, [48, 32]);
     assert_eq!(found["model.layers.0.mlp.gate.weight"], before["model.layers.0.mlp.gate.weight"]);
-    // Each expert is what it would be alone.
+    // Each expert has the same bytes as if it were stored alone.
     let rows = |name: &str, first: usize, shape: [u64; 2]| {
         let bytes = &before[name].2[first * shape[1] as usize * 2..][..(shape[0] * shape[1] * 2) as usize];
         let header =
@@ -218,7 +218,7 @@ fn banks_of_experts_become_matrices_and_share_what_engines_fuse() {
         let expert = &found[&format!("model.layers.0.mlp.experts.1.down_proj.{part}")];
         assert_eq!(expert, &alone[&format!("w.{part}")], "{part}");
     }
-    // Where nothing proves how the bank lies, it is refused, and can be kept.
+    // A bank whose orientation nothing proves is refused, but can be kept.
     bench.write("m/config.json", b"{}");
     let outcome = bench.run("quantize m --scheme nvfp4 -q -o none");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
@@ -247,7 +247,7 @@ fn a_shape_that_does_not_fit_is_kept_and_so_is_what_is_fused_with_it() {
     );
     assert!(outcome.stderr.contains("kept, fused with a kept weight: a.mlp.gate_proj.weight\n"), "{}", outcome.stderr);
     assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["a.mlp.gate_proj", "a.mlp.up_proj"]));
-    // A wish that cannot be met is an error.
+    // An explicit request that cannot be met is an error.
     let refused = |line: &str, code: i32, message: &str| {
         let outcome = bench.run(&format!("{line} -o none"));
         assert_eq!((outcome.code, &*outcome.stdout), (Some(code), ""), "{line}: {outcome:?}");

@@ -1,5 +1,5 @@
-//! Weights encoded as the libraries encode them, byte for byte: files that the libraries wrote, with the values that they
-//! were given. `fixtures/README.md` says what is in them.
+//! Weights encoded as the libraries encode them, byte for byte: files that the libraries wrote, with the values that
+//! they were given. `fixtures/README.md` says what is in them.
 
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ struct Recipe {
     is_widened: bool,
 }
 
-/// `None` for what tcast does not write: a rule that no library of the table has as its own.
+/// `None` for goldens that tcast does not write, because no layout of the table uses their rule.
 fn recipe(name: &str, options: &serde_json::Value) -> Option<Recipe> {
     let float = |dtype| CodeType::Float(dtype);
     let group = |size| Group::Neighbours(size);
@@ -82,12 +82,12 @@ fn dtype(name: safetensors::Dtype) -> Dtype {
     Dtype::all().find(|dtype| dtype.safetensors_name() == Some(&name)).unwrap()
 }
 
-/// bfloat16 as float32.
+/// Widens bfloat16 to float32.
 fn widen(bytes: &[u8]) -> Vec<u8> {
     bytes.as_chunks::<2>().0.iter().flat_map(|bytes| [0, 0, bytes[0], bytes[1]]).collect()
 }
 
-/// Encodes rows in ranges of these lengths, in units of the alignment.
+/// Encodes the rows in ranges of these lengths, counted in units of the alignment.
 fn encode(
     encoder: &Encoder,
     isa: Isa,
@@ -113,7 +113,7 @@ fn encode(
     (parts, tally)
 }
 
-/// Compares a golden, and gives how many bytes there were.
+/// Compares the encoder's output with a golden, and returns how many bytes it compared.
 fn check(path: &Path) -> Option<(String, usize)> {
     let bytes = fs::read(path).unwrap();
     let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
@@ -196,7 +196,7 @@ fn other_goldens_are_equal() {
     std::io::stderr().write_all(rows.collect::<String>().as_bytes()).unwrap();
 }
 
-/// Of the default options, so that unused fields do not go unnoticed.
+/// Checks the default by itself, so that a change of it does not go unnoticed.
 #[test]
 fn arithmetic_is_that_of_the_library_by_default() {
     assert_eq!(EncodeOptions::default().arithmetic, Arithmetic::Library);

@@ -1,5 +1,5 @@
-//! The encoder against a slow reference: each value is rounded by a search in the list of all codes, and scales follow the
-//! libraries' formulas one operation at a time.
+//! The encoder against a slow reference: each value is rounded by a search in the list of all codes, and scales follow
+//! the libraries' formulas one operation at a time.
 #![allow(
     clippy::float_cmp,
     clippy::too_many_lines,
@@ -26,7 +26,7 @@ struct Weight {
 }
 
 impl Weight {
-    /// Rows and groups of zeros, of tiny numbers, with outliers, of ties and of powers of two.
+    /// Makes rows and groups of zeros, tiny numbers, outliers, ties and powers of two.
     fn draw(random: &mut Random, source: Dtype, rows: usize, columns: usize) -> Self {
         let mut values = Vec::new();
         for row in 0..rows {
@@ -84,7 +84,7 @@ fn numbers(dtype: Dtype) -> &'static [f64] {
     }
 }
 
-/// The nearest of some numbers, the even one of two.
+/// The number nearest to a value; in a tie, the one with the even index, or the lower if `ties_down`.
 fn nearest(numbers: &[f64], magnitude: f64, ties_down: bool) -> usize {
     let above = numbers.partition_point(|number| *number < magnitude).min(numbers.len() - 1);
     let below = above.saturating_sub(1);
@@ -107,7 +107,7 @@ fn ceil_log2(value: f32) -> i32 {
     (f64::from(value).log2() as f32).ceil() as i32
 }
 
-/// What the library of a layout makes of a group.
+/// The scale that the library of a layout chooses for a group.
 fn scale(layout: &str, grid: &TargetGrid, source: Dtype, values: &[f32], global: f32) -> Scale {
     let t = move |value: f32| round(value.into(), source) as f32;
     let amax = values.iter().fold(0.0_f32, |amax, value| amax.max(value.abs()));
@@ -224,7 +224,7 @@ fn scale(layout: &str, grid: &TargetGrid, source: Dtype, values: &[f32], global:
     }
 }
 
-/// What exact arithmetic makes of a group: a scale that is rounded once, and quotients that are not.
+/// The scale of exact arithmetic for a group: the scale is rounded once, and quotients are not rounded.
 fn exact_scale(layout: &str, grid: &TargetGrid, source: Dtype, values: &[f32], global: f64) -> Option<Scale> {
     let amax = f64::from(values.iter().fold(0.0_f32, |amax, value| amax.max(value.abs())));
     let largest = match grid.codes {
@@ -257,7 +257,7 @@ fn is_whole(grid: &TargetGrid) -> bool {
     grid.group == Group::Tensor
 }
 
-/// The parts of a weight: codes and scales as lists, in the order of rows.
+/// The codes and scales of a weight as lists, row by row.
 struct Expected {
     codes: Vec<Option<u8>>,
     scales: Vec<Option<f64>>,
@@ -333,7 +333,7 @@ fn encode(encoder: &Encoder, weight: &Weight) -> (Vec<Vec<u8>>, EncodeTally) {
     (parts, tally)
 }
 
-/// A code of a part, by its place in the weight.
+/// Reads a code from a part, by its row and column in the weight.
 fn code(encoder: &Encoder, bytes: &[u8], weight: &Weight, bits: usize, at: usize) -> u8 {
     let part = &encoder.parts()[0];
     let rows = part.shape.iter().rev().skip(1).product::<u64>() as usize;
@@ -346,7 +346,7 @@ fn code(encoder: &Encoder, bytes: &[u8], weight: &Weight, bits: usize, at: usize
     (0..bits).map(|at| (stream[(bit + at) / 8] >> ((bit + at) % 8) & 1) << at).sum()
 }
 
-/// A stored scale, by the row and the column of its group.
+/// Reads a stored scale, by the row and column of its group.
 fn stored_scale(encoder: &Encoder, bytes: &[u8], grid: [usize; 2], group: usize) -> f64 {
     let part = &encoder.parts()[1];
     let width = part.dtype.bits() as usize / 8;
@@ -404,7 +404,7 @@ fn codes_and_scales_are_those_of_the_formulas() {
                         let mut zeros = vec![0; parts[2].len()];
                         for (group, zero) in expected.zeros.iter().enumerate() {
                             let [row, column] = [group / beside, group % beside];
-                            // Down each column, in words of 32 bits.
+                            // Zero points are packed down each column, in words of 32 bits.
                             let mut stream = vec![0; rows * bits / 8 + 8];
                             put(&mut stream, row * bits, bits, (zero + 2_f64.powi(bits as i32 - 1)) as u32);
                             for (word, bytes) in stream[..rows * bits / 8].chunks(4).enumerate() {
@@ -433,7 +433,7 @@ fn decode(encoder: &Encoder, stored: &SchemeLayout, parts: &[Vec<u8>], shape: &[
         CodeType::Int { bits, .. } => Some(bits),
         CodeType::Float(_) => None,
     };
-    // gpt-oss decodes to the transpose, and knows its groups.
+    // A gpt-oss weight decodes to the transpose, and its groups are known from the layout.
     let is_transposed = encoder.layout().name == "gptoss-mxfp4";
     let group = (!is_transposed).then_some(stored.grid.group);
     let parameters =
@@ -495,7 +495,8 @@ fn decoded_values_are_within_half_a_step_unless_they_are_clipped() {
                 let amax: Vec<f32> = (0..rows / height * groups_beside).map(amax_of).collect();
                 for (at, (value, decoded)) in weight.values.iter().zip(&decoded).enumerate() {
                     let amax = amax[at / columns / height * groups_beside + at % columns / beside];
-                    // A scale is at least amax over the largest number, and less than twice that where it is a power of two.
+                    // A scale is at least amax over the largest number, and less than twice that where it is a power of
+                    // two.
                     let most = match stored.grid.codes {
                         CodeType::Float(dtype) => *numbers(dtype).last().unwrap(),
                         CodeType::Int { bits, .. } => 2_f64.powi(bits as i32 - 1) - 1.0,
@@ -537,7 +538,8 @@ fn what_was_decoded_encodes_to_the_same_values_where_the_scheme_is_idempotent() 
             changed.push((scheme.name, stored.name, count));
         }
     }
-    // With powers of two the second scale is that of the first, unless the largest value was rounded across a threshold.
+    // With powers of two the second scale is that of the first, unless the largest value was rounded across a
+    // threshold.
     for (scheme, layout, count) in &changed {
         let is_idempotent = matches!(
             (*scheme, *layout),

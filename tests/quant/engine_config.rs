@@ -72,7 +72,7 @@ fn blocks_of_float8_are_those_of_deepseek_and_mean_the_same_to_transformers() {
     let fp8 = group("hf-fp8", Group::Block([128, 128]), 8);
     let kept = ["model.layers.0.mlp.gate", "lm_head"];
     assert_eq!(block(&fp8, &kept), written("deepseek-fp8-block"));
-    // What transformers writes besides are defaults.
+    // The other members that transformers writes are defaults.
     let defaults =
         json!({"dequantize": false, "expert_dtype": "fp8", "modules_to_convert": null, "scale_fmt": "float"});
     let mut wanted = written("transformers-fp8-block");

@@ -1,4 +1,4 @@
-//! What becomes of the weights of an input, for jobs that quantize.
+//! Decides which weights of an input are quantized, and how.
 
 mod rule;
 mod sharing;
@@ -23,37 +23,37 @@ use crate::text::{counted, shorten};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What is asked for.
+/// What the user asks for.
 pub(crate) struct QuantizeRequest<'a> {
-    /// The scheme of weights that no rule names.
+    /// The scheme of weights that match no rule.
     pub scheme: &'static Scheme,
-    /// The layout of all; `None` is the default of the scheme.
+    /// The layout of all weights; `None` for the default of the scheme.
     pub layout: Option<&'a str>,
     pub group_size: Option<u64>,
     pub options: EncodeOptions,
-    /// Which weights.
+    /// Which weights to quantize.
     pub selection: &'a Selection,
     pub rules: &'a [SchemeRule],
-    /// Whether blocks may be partial at the edges.
+    /// Whether blocks at the edges may be partial.
     pub with_partial_blocks: bool,
 }
 
-/// What a job needs to quantize weights, and what engines need to know.
+/// What a job needs to quantize weights, and the config that engines need to load the result.
 pub(crate) struct Quantizing {
     pub(crate) recoding: Recoding,
     pub(crate) config: EngineConfig,
 }
 
-/// A weight that can be quantized, and whether it is.
+/// A weight that could be quantized, and the decision about it.
 struct WeightCandidate {
     place: TensorIndex,
     name: String,
     first_row: u64,
     shape: Vec<u64>,
     dtype: Dtype,
-    /// How it is stored, or why it is kept.
+    /// How it will be stored, or why it is kept.
     stored: Result<StoredAs, KeptReason>,
-    /// Whether a rule names it.
+    /// Whether the options decide about it by name, rather than the policy.
     is_named: bool,
 }
 
@@ -67,7 +67,7 @@ struct StoredAs {
 }
 
 impl Quantizing {
-    /// The names that patterns can match: those of all tensors, and those of the experts in banks.
+    /// The names that patterns can match: the names of all tensors and of the experts in banks.
     ///
     /// # Errors
     /// When the config cannot be read.
@@ -87,8 +87,8 @@ impl Quantizing {
     /// Decides which weights are quantized, and how.
     ///
     /// # Errors
-    /// When there are none, a layout lacks a scheme, nothing proves how a bank of experts lies, modules that engines fuse
-    /// would differ, or the config cannot be read or cannot say what is quantized.
+    /// When no weight would be quantized, the layout lacks a scheme, nothing proves the orientation of a bank of
+    /// experts, modules that engines fuse would differ, or the config cannot be read or cannot describe the result.
     pub(crate) fn new(source: &Checkpoint, request: &QuantizeRequest) -> Result<Self> {
         let in_file = |error: Error| error.in_file(&source.path);
         let folder = source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path));
@@ -123,7 +123,7 @@ impl Quantizing {
     }
 }
 
-/// The text of the config.json of a folder, or beside a file.
+/// The text of the config.json in the checkpoint's folder, or beside its file.
 fn config_beside(source: &Checkpoint) -> Result<Option<String>> {
     read_side_file(source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path)), CONFIG)
 }
@@ -144,7 +144,7 @@ pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&
 /// All tensors of a checkpoint.
 struct WeightCandidates {
     weights: Vec<WeightCandidate>,
-    /// Tensors that are no weights of modules.
+    /// Tensors that are not weight matrices.
     others: Vec<(TensorIndex, KeptReason)>,
 }
 
@@ -157,7 +157,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Decides by names, types and ranks.
+    /// Decides by names, dtypes and ranks.
     fn candidates(&self, source: &Checkpoint) -> Result<WeightCandidates> {
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         for (input, shard) in source.shards.iter().enumerate() {
@@ -194,7 +194,7 @@ impl Planner<'_> {
                 let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
                 if let Some(bank) = bank {
                     match (bank, &stored) {
-                        // A bank that stays is not cut.
+                        // A bank that is kept is not split.
                         (_, Err(_)) => found.weights.push(one(name, 0, &tensor.shape)),
                         (Err(error), Ok(_)) => return Err(in_place(error)),
                         (Ok(_), Ok(_)) if self.policy.is_diffusion => {
@@ -219,7 +219,8 @@ impl Planner<'_> {
         Ok(found)
     }
 
-    /// What the options say of a weight, and whether they name it. A bank of experts has the name of an expert besides.
+    /// What the options ask for a weight, and whether they select it by name. A bank of experts also goes by the name
+    /// of its first expert.
     fn asked(&self, names: &[&str]) -> Result<(Result<StoredAs, KeptReason>, bool)> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
@@ -241,7 +242,10 @@ impl Planner<'_> {
         Ok((Ok(StoredAs { scheme, layout, grid, encoder: None }), rule.is_some()))
     }
 
-    /// Makes the encoders; a weight whose shape does not fit is kept.
+    /// Makes the encoders, and keeps weights whose shape does not fit the grid.
+    ///
+    /// # Errors
+    /// When a rule names such a weight.
     fn fit(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         type Key<'k> = (&'static str, &'k [u64], Dtype);
         let mut known: HashMap<Key, Result<Arc<Encoder>, String>> = HashMap::new();
@@ -256,7 +260,7 @@ impl Planner<'_> {
                 }
                 let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, *dtype, options);
                 let encoder = match new(self.request.options) {
-                    // A search is for the schemes that have a choice.
+                    // --search applies only to schemes whose scales can be searched.
                     Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..self.request.options }),
                     made => made,
                 };
@@ -274,7 +278,10 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Has modules that engines fuse become the same, or stay.
+    /// Keeps modules that engines fuse if they would not all be quantized to the same scheme.
+    ///
+    /// # Errors
+    /// When the options ask for such a difference.
     fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         let names: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
         let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
@@ -305,7 +312,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// What engines need to know.
+    /// The config that describes the result to engines.
     fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
         let mut kept = KeptModules::default();

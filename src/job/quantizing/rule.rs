@@ -1,11 +1,11 @@
-//! Rules that choose a scheme by the names of weights.
+//! Rules that choose a scheme by the name of a weight.
 
 use crate::error::{Error, Result};
 use crate::quant::Scheme;
 use crate::select::Pattern;
 use crate::text::shorten;
 
-/// `GLOB=SCHEME`, or `GLOB=keep` with no scheme: what becomes of some weights.
+/// `GLOB=SCHEME` quantizes the weights that match to a scheme; `GLOB=keep` leaves them as they are.
 #[derive(Clone, Debug)]
 pub struct SchemeRule {
     pub(super) pattern: Pattern,
@@ -16,7 +16,7 @@ impl std::str::FromStr for SchemeRule {
     type Err = Error;
 
     /// # Errors
-    /// What is wrong with the rule.
+    /// The error says what is wrong with the rule.
     fn from_str(text: &str) -> Result<Self> {
         let (pattern, scheme) =
             text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=SCHEME or GLOB=keep"))?;
@@ -37,13 +37,13 @@ impl std::fmt::Display for SchemeRule {
 }
 
 impl SchemeRule {
-    /// The scheme of the weights that it names; `None` where it keeps them.
+    /// The scheme for weights that match; `None` if the rule keeps them.
     #[must_use]
     pub fn scheme(&self) -> Option<&'static Scheme> {
         self.scheme
     }
 
-    /// Whether it names one of some tensors.
+    /// Whether the pattern matches one of these names.
     pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
         names.iter().any(|name| self.pattern.matches(name.as_ref()))
     }

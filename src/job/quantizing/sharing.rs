@@ -1,11 +1,11 @@
-//! Which weights share a scale, and what the plan is given.
+//! Finds the weights that share a scale, and hands the decisions to the plan.
 
 use super::{Planner, StoredAs, WeightCandidates};
 use crate::plan::{PlainWeight, TensorIndex, Weights};
 use crate::select::policy::{fused_sets, module_of};
 
 impl Planner<'_> {
-    /// What the plan needs.
+    /// The decisions in the form that the plan needs.
     pub(super) fn weights(&self, found: WeightCandidates) -> Weights {
         let mut weights = Weights::default();
         for (place, reason) in found.others {

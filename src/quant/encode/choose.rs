@@ -1,4 +1,4 @@
-//! Scales of groups out of their largest magnitudes, by the rules of the libraries.
+//! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
 use super::super::rules::ScaleRule;
 use super::rounding::{
@@ -6,53 +6,54 @@ use super::rounding::{
 };
 use crate::dtype::Dtype;
 
-/// What values are divided by, or multiplied with, on the way to codes.
+/// How a value becomes the number that is rounded to a code. `factor` and `wide` are those of [`GroupScale`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Quotient {
-    /// Value / factor.
+    /// value / factor, in float32.
     Divide,
-    /// Value * factor.
+    /// value * factor, in float32.
     Multiply,
-    /// Value * global divisor / the factor in float64, rounded to odd: what is rounded next is rounded once.
+    /// value / wide in float64, rounded to odd, so that rounding to a code afterwards has the effect of a single
+    /// rounding.
     Exact,
 }
 
-/// How scales are chosen, and how values become numbers to round: what is the same for all groups of a weight.
+/// What all groups of a weight have in common: how scales are chosen, and how values become numbers to round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chooser {
     pub(super) rule: ScaleRule,
     pub(super) is_exact: bool,
-    /// The dtype of the weight, which the library computes in; float32 for exact arithmetic.
+    /// The dtype of the weight, in which the library computes; float32 for exact arithmetic.
     pub(super) weight: WeightType,
-    /// What amax is divided by.
+    /// The largest code, by which amax is divided.
     pub(super) largest: f32,
     /// The exponent of the largest code.
     pub(super) largest_exponent: i32,
     /// The dtype of stored scales.
     pub(super) stored: Dtype,
-    /// One scale for the tensor.
+    /// Whether the whole tensor has one scale.
     pub(super) is_tensor: bool,
     /// Whether the codes are E2M3: see [`ScaleRule::HalfStep`].
     pub(super) has_three_bits: bool,
-    /// Bits of integer codes with zero points.
+    /// The width of integer codes with zero points; `None` for all other codes.
     pub(super) zero_bits: Option<u32>,
-    /// Block scales of NVFP4.
+    /// The dtype of NVFP4 block scales.
     pub(super) e4m3: Minifloat,
 }
 
-/// The largest value of NVFP4 over the global scale: 6 * 448.
+/// The largest NVFP4 value in units of the global scale: 6 * 448.
 const MOST: f32 = 2688.0;
 
 /// The scale of one group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupScale {
-    /// The number that codes stand for a multiple of.
+    /// The number by which codes are multiplied when they are decoded.
     pub(super) scale: f32,
-    /// Its stored bits: of floats as float32, of others the byte.
+    /// The stored bits: of a float32 if scales are stored as floats of 16 or 32 bits, otherwise the stored byte.
     pub(super) stored: u32,
     /// See [`Quotient`].
     pub(super) factor: f32,
-    /// As `factor`, for exact arithmetic.
+    /// The scale as float64: the divisor of exact arithmetic.
     pub(super) wide: f64,
     /// The zero point.
     pub(super) zero: f32,
@@ -61,29 +62,29 @@ pub(super) struct GroupScale {
 }
 
 impl GroupScale {
-    /// Not chosen yet.
+    /// A placeholder until a scale is chosen.
     pub(super) const NONE: Self =
         Self { scale: 0.0, stored: 0, factor: 0.0, wide: 0.0, zero: 0.0, is_underflow: false };
 
-    /// A scale that is stored as a number, and that values are divided by.
+    /// A scale that is stored as a float, and by which values are divided.
     #[inline(always)]
     fn number(scale: f32, is_underflow: bool) -> Self {
         Self { scale, stored: scale.to_bits(), factor: scale, wide: scale.into(), zero: 0.0, is_underflow }
     }
 
-    /// A power of two that values are divided by.
+    /// A power of two: stored as its exponent with a bias of 127, and applied as its reciprocal.
     #[inline(always)]
     fn exponent(exponent: i32, is_underflow: bool) -> Self {
         let byte = (exponent + 127).clamp(0, 254);
         let scale = f32::from_bits(if byte == 0 { 0x0040_0000 } else { (byte as u32) << 23 });
-        // The reciprocal is as exact.
+        // The reciprocal of a power of two is exact, so multiplying by it gives the quotient.
         let factor = f32::from_bits(if byte == 254 { 0x0040_0000 } else { (254 - byte as u32) << 23 });
         Self { scale, stored: byte as u32, factor, wide: scale.into(), zero: 0.0, is_underflow }
     }
 }
 
 impl Chooser {
-    /// How values become numbers to round, and what the library rounds these numbers to on the way.
+    /// How values become numbers to round, and to which type the library rounds these numbers first.
     pub(super) fn quotient(&self) -> (Quotient, WeightType) {
         let divides = if self.is_exact { Quotient::Exact } else { Quotient::Divide };
         let multiplies = if self.is_exact { Quotient::Exact } else { Quotient::Multiply };
@@ -98,7 +99,7 @@ impl Chooser {
             | ScaleRule::GlobalDivisor
             | ScaleRule::GlobalMultiplier
             | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
-            // Products with powers of two are exact.
+            // Multiplying by a power of two is exact.
             ScaleRule::HalfStep => (Quotient::Multiply, self.weight),
             ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero => {
                 (Quotient::Multiply, WeightType::Float32)
@@ -106,7 +107,7 @@ impl Chooser {
         }
     }
 
-    /// The global scale, of the largest magnitude of the tensor or of all that share it. 1 where there is none.
+    /// The global scale for the largest magnitude of all tensors that share it; 1 if the layout has no global scale.
     pub(super) fn global(&self, amax: f32) -> f32 {
         let round = |value: f32| self.weight.round(value);
         match self.rule {
@@ -121,7 +122,7 @@ impl Chooser {
             }
             ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded => {
                 let global = if self.rule == ScaleRule::GlobalPadded { round(amax / MOST) } else { amax / MOST };
-                // A tensor of zeros: the libraries write NaNs.
+                // For a tensor of zeros the libraries write NaNs; tcast takes 1.
                 if global > 0.0 { global } else { 1.0 }
             }
             _ => 1.0,
@@ -139,7 +140,7 @@ impl Chooser {
             }
             return;
         }
-        // A loop for each rule, which a closure might keep from being compiled for the instruction set.
+        // One loop per rule, as a macro: a closure might not be compiled for the chosen instruction set.
         macro_rules! each {
             ($amax:ident => $scale:expr) => {
                 for (bits, out) in amax.iter().zip(out) {
@@ -189,19 +190,19 @@ impl Chooser {
         GroupScale { scale: or_zero(chosen.scale), factor: or_zero(chosen.factor), is_underflow, ..chosen }
     }
 
-    /// amax / largest code: rounded once to the dtype of the scale where arithmetic is exact, else float32.
+    /// amax / largest code: with exact arithmetic rounded once to the dtype of the scale, otherwise in float32.
     #[inline(always)]
     fn quotient_of(&self, amax: f32) -> f32 {
         if self.is_exact { self.store_once(f64::from(amax) / f64::from(self.largest)) } else { amax / self.largest }
     }
 
-    /// A float64 in the dtype of stored scales, rounded once.
+    /// Rounds a float64 once, to the dtype of stored scales.
     #[inline(always)]
     fn store_once(&self, value: f64) -> f32 {
         if self.stored == Dtype::Float32 { value as f32 } else { self.store(to_odd(value)) }
     }
 
-    /// A float32 in the dtype of stored scales.
+    /// Rounds a float32 to the dtype of stored scales.
     #[inline(always)]
     fn store(&self, value: f32) -> f32 {
         match self.stored {
@@ -231,7 +232,7 @@ impl Chooser {
             let scale = round(round(high - low) / codes);
             (scale, round(least - round(low / scale)))
         };
-        // 0 / 0 is a zero point of 0.
+        // A group of zeros gives 0 / 0, for which the zero point is 0.
         let zero = if zero.is_nan() { 0.0 } else { zero.clamp(least, least + codes).round_ties_even() };
         let is_zero = scale == 0.0;
         let epsilon = WeightType::new(self.stored).unwrap_or(self.weight).epsilon();
@@ -242,7 +243,7 @@ impl Chooser {
     fn reciprocal(&self, amax: f32) -> GroupScale {
         let is_ideal = self.is_exact || self.stored == Dtype::Bfloat16;
         let forward = 1.0 / amax * self.largest;
-        // Of a block of zeros, and of one so small that the library writes zeros and NaNs.
+        // False for a block of zeros, and for one so small that the library writes zeros and NaNs.
         let is_ordinary = (amax > 0.0) & (is_ideal | (forward < f32::INFINITY));
         let inverse = 1.0 / forward;
         match self.stored {
@@ -282,13 +283,14 @@ impl Chooser {
         let is_bounded = !self.is_exact && self.weight == WeightType::Float16;
         let scale = if is_bounded { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
         let factor = self.weight.round(1.0 / scale);
-        // The library writes NaNs.
+        // The library writes NaNs in these cases.
         let is_zero = (amax == 0.0) | (scale == 0.0) | (factor == f32::INFINITY);
         let factor = if is_zero { 1.0 } else { factor };
         GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
     }
 
-    /// amax * times / over in E4M3: rounded once where arithmetic is exact, else what the library rounds in float32.
+    /// The block scale in E4M3, as code and number: amax * times / over rounded once with exact arithmetic, otherwise
+    /// `library`, which the caller computed in float32 as the library does.
     #[inline(always)]
     fn block(&self, amax: f32, library: f32, [times, over]: [f64; 2]) -> (u32, f32) {
         let value = if self.is_exact { to_odd(f64::from(amax) * times / over) } else { library };
@@ -322,7 +324,7 @@ impl Chooser {
         GroupScale { is_underflow: (scale.scale == 0.0) & (amax > 0.0), ..scale }
     }
 
-    /// The scale that a number in E4M3 makes with the global scale.
+    /// Combines a block scale, given as E4M3 code and number, with the global scale.
     #[inline(always)]
     pub(super) fn of_block(&self, code: u32, value: f32, global: f32) -> GroupScale {
         let (times, wide) = if self.rule == ScaleRule::GlobalDivisor {
@@ -333,7 +335,7 @@ impl Chooser {
         GroupScale { scale: times, stored: code, factor: times, wide, zero: 0.0, is_underflow: false }
     }
 
-    /// A scale that is a power of two, doubled or halved so many times.
+    /// Moves a scale that is a power of two by `exponent`.
     #[inline(always)]
     pub(super) fn moved(&self, scale: &GroupScale, exponent: i32) -> GroupScale {
         let exponent = scale.stored as i32 - 127 + exponent;
@@ -341,7 +343,7 @@ impl Chooser {
         GroupScale::exponent(exponent.max(least), scale.is_underflow)
     }
 
-    /// The scale of an integer grid for values that are so much smaller.
+    /// The scale of an integer grid as if the values were smaller by the factor `part`.
     #[inline(always)]
     pub(super) fn shrunk(&self, amax: f32, bounds: [f32; 2], part: f32) -> GroupScale {
         match self.zero_bits {
@@ -352,7 +354,8 @@ impl Chooser {
 
     #[inline(always)]
     fn half_step(&self, amax: f32) -> GroupScale {
-        // What the library adds to the mantissa of T is the same bit of float32, as amax is a number of T.
+        // The library adds a bit to the mantissa of T. amax is a number of T, so the same bit of float32 has the same
+        // effect.
         let (bump, raised) = if self.has_three_bits { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };
         let tiny = self.weight.tiny();
         let of_subnormal = if amax >= tiny * raised { tiny.to_bits() >> 23 } else { 0 };
@@ -360,13 +363,14 @@ impl Chooser {
         let exponent = field - 127 - self.largest_exponent;
         let is_small = (field == 0) | (exponent < -127);
         let exponent = if is_small { -127 } else { exponent };
-        // In float16 small powers of two are 0, for which the library takes 1.
+        // Powers of two below 2^-24 are 0 in float16, and the library replaces 0 by 1.
         let least = if self.weight == WeightType::Float16 { -24 } else { -127 };
         let is_one = exponent < least;
         GroupScale::exponent(if is_one { 0 } else { exponent }, (is_one | is_small) & (amax > 0.0))
     }
 
-    /// The exponent of the smallest power of two from amax / largest code on; below all of them that of 0.
+    /// The exponent of the smallest power of two that is not below amax / largest code; -127 if amax is 0, and -150 if
+    /// the quotient underflows to 0.
     #[inline(always)]
     fn ceiling(&self, amax: f32) -> i32 {
         if amax == 0.0 {

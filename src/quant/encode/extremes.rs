@@ -1,21 +1,22 @@
-//! The largest magnitudes of values, found before they are encoded.
+//! The largest magnitudes of values, which some scales need before anything is encoded.
 
 use super::rounding::{WeightType, from_float16};
 use crate::dtype::Dtype;
 
-/// The largest magnitude of a tensor, and its first element that is not finite: what a scale for the whole tensor needs.
+/// The largest magnitude of a tensor and its first element that is not finite, for a scale of the whole tensor.
 ///
-/// Those of pieces of a tensor are [merged](Extremes::merge) in any order, as are those of tensors that share a scale.
+/// The extremes of pieces of a tensor, or of tensors that share a scale, can be [merged](Extremes::merge) in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Extremes {
-    /// The largest magnitude. Infinite or NaN where an element is.
+    /// The largest magnitude: infinite if an element is infinite, NaN if one is NaN.
     pub largest: f32,
-    /// The first element that is infinite or NaN, counted in row-major order.
+    /// The first infinite or NaN element, by its index in row-major order.
     pub first_special: Option<u64>,
 }
 
 impl Extremes {
-    /// Those of stored values in float32, bfloat16 or float16, the first of which is element `start`.
+    /// Scans stored float32, bfloat16 or float16 values, little-endian; the first of them is element `start` of the
+    /// tensor.
     ///
     /// # Panics
     /// When `source` is another dtype.
@@ -30,9 +31,9 @@ impl Extremes {
         Self { largest: f32::from_bits(largest), first_special }
     }
 
-    /// Takes those of another piece or tensor.
+    /// Combines these extremes with those of another piece or tensor.
     pub fn merge(&mut self, other: &Self) {
-        // The order of the bits is that of the magnitudes, NaN last.
+        // Magnitudes are ordered like their bits, with NaN last.
         self.largest = f32::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
         self.first_special = self.first_special.into_iter().chain(other.first_special).min();
     }
@@ -52,7 +53,7 @@ impl crate::kernel::Loop for Scan<'_> {
     }
 }
 
-/// The bits of infinity as float32: those of larger magnitudes are NaN.
+/// The bits of infinity as float32; larger bit patterns without a sign are NaN.
 pub(super) const INFINITY: u32 = 0x7f80_0000;
 
 /// The largest magnitude as the bits of a float32.
@@ -77,7 +78,7 @@ pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
     }
 }
 
-/// Where the first value that is not finite begins, in bytes.
+/// The byte offset of the first value that is not finite.
 pub(super) fn first_special(weight: WeightType, bytes: &[u8]) -> Option<usize> {
     let width = if weight == WeightType::Float32 { 4 } else { 2 };
     let mut elements = bytes.chunks_exact(width);

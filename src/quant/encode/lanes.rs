@@ -1,11 +1,11 @@
-//! Loops over one row of values: each vectorises by itself.
+//! Loops over the values of one row. Each is written so that the compiler vectorizes it.
 
 use super::super::rules::{SignRule, Ties};
 use super::choose::Quotient;
 use super::extremes::largest;
 use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, to_odd};
 
-/// Stored values as float32.
+/// Widens stored values to float32.
 #[inline(always)]
 pub(super) fn widen(weight: WeightType, bytes: &[u8], lane: &mut [f32]) {
     match weight {
@@ -30,7 +30,7 @@ pub(super) fn widen(weight: WeightType, bytes: &[u8], lane: &mut [f32]) {
 /// The lowest and the highest value of a group, none of which is NaN.
 #[inline(always)]
 pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
-    // As integers in the order of the numbers, -0 below 0: what vectorises.
+    // Compares integers that are ordered like the numbers, -0 below 0: unlike float comparisons, this vectorizes.
     let key = |value: &f32| {
         let bits = value.to_bits() as i32;
         bits ^ ((bits >> 31) as u32 >> 1) as i32
@@ -45,30 +45,31 @@ pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
     [number(low), number(high)]
 }
 
-/// What the numbers of a row are made by.
+/// How the values of a weight become numbers to round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Division {
     pub(super) quotient: Quotient,
-    /// What the library rounds quotients to.
+    /// The type to which the library rounds quotients.
     pub(super) rounding: WeightType,
     /// Whether zero points are added.
     pub(super) has_zeros: bool,
 }
 
-/// What the groups of some values are divided by: see `GroupScale`.
+/// The scales of the groups of some values, one lane per field of `GroupScale`.
 #[derive(Clone, Copy)]
 pub(super) struct Divisors<'a> {
     pub(super) factors: &'a [f32],
     pub(super) wide: &'a [f64],
     pub(super) zeros: &'a [f32],
-    /// Values of a group.
+    /// Values per group.
     pub(super) size: usize,
 }
 
-/// Groups of more values have loops of their own; of fewer, each value gets the factor of its group first.
+/// Groups of at least this many values get a loop each. For smaller groups, each value gets a copy of its group's
+/// factor first, so that one loop runs over all of them.
 const SMALL: usize = 64;
 
-/// Gives each value what its group has.
+/// Copies the number of each group to all of its values.
 #[inline(always)]
 fn expand(groups: &[f32], size: usize, lane: &mut [f32]) {
     match size {
@@ -94,7 +95,8 @@ fn expand_by<const N: usize>(groups: &[f32], lane: &mut [f32]) {
     }
 }
 
-/// Values divided by the scales of their groups, and what the library adds. `lane` is room for as many numbers.
+/// Divides values by the scales of their groups, and adds zero points if there are any. `lane` is scratch space as long
+/// as `values`.
 #[inline(always)]
 pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, lane: &mut [f32], out: &mut [f32]) {
     match division.rounding {
@@ -115,7 +117,7 @@ fn divide_and_round(
 ) {
     let Divisors { factors, wide, zeros, size } = *divisors;
     let is_small = size < SMALL && factors.len() > 1;
-    // A scale of 0 makes all values 0.
+    // Where the scale is 0, all numbers are 0.
     match division.quotient {
         Quotient::Divide | Quotient::Multiply if is_small => {
             expand(factors, size, lane);
@@ -149,7 +151,7 @@ fn divide_and_round(
         Quotient::Exact => {
             let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
             for ((values, out), (factor, zero)) in groups {
-                // A sum would take the sign of -0, which codes with zero points do not have.
+                // Adding 0 would turn -0 into 0; adding -0 changes nothing.
                 let zero = if division.has_zeros { f64::from(*zero) } else { -0.0 };
                 for (value, out) in values.iter().zip(out) {
                     *out = if *factor == 0.0 { 0.0 } else { to_odd(f64::from(*value) / factor + zero) };
@@ -166,7 +168,8 @@ fn divide_and_round(
     }
 }
 
-/// The largest magnitudes of groups of `size` values, as bits of float32. The lanes have room for a segment.
+/// Raises each `amax`, the bits of a float32, to the largest magnitude of its group of `size` values. The two lanes are
+/// scratch space for a segment.
 #[inline(always)]
 pub(super) fn largest_of_groups(
     weight: WeightType,
@@ -186,11 +189,11 @@ pub(super) fn largest_of_groups(
     let (values, missing) = lane[..left].split_at_mut(bytes.len() / width);
     widen(weight, bytes, values);
     missing.fill(0.0);
-    // The larger of two neighbours, until each group is one number.
+    // Keeps the larger of each two neighbours until one number per group is left.
     let (mut from, mut to) = (lane, other);
     while left > amax.len() {
         for (larger, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {
-            // `map` of an array would be a call for each pair.
+            // `map` of an array would compile to a call for each pair.
             let (first, second) = (first.to_bits() & 0x7fff_ffff, second.to_bits() & 0x7fff_ffff);
             *larger = f32::from_bits(if first > second { first } else { second });
         }
@@ -210,7 +213,7 @@ pub(super) enum CodeRounding {
         sign: SignRule,
         ties: Ties,
     },
-    /// The lowest and the highest code, and what is added to it where it is stored.
+    /// The lowest and the highest code, and the offset that is added to a code when it is stored.
     Int {
         low: f32,
         high: f32,
@@ -218,8 +221,8 @@ pub(super) enum CodeRounding {
     },
 }
 
-/// Rounds numbers to codes. What codes stand for goes into `multiples`, as multiples of the scale less the zero point.
-/// Gives how many numbers lie beyond the codes.
+/// Rounds numbers to codes, and writes the numbers that the codes stand for to `multiples`: multiples of the scale,
+/// before the zero point is subtracted. Returns how many numbers lie beyond the codes by more than half a step.
 #[inline(always)]
 pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], multiples: &mut [f32]) -> u32 {
     match *rounding {
@@ -229,12 +232,12 @@ pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], 
         CodeRounding::Float { float, sign: SignRule::NotPositive, ties: Ties::TowardZero } => {
             floats(float, numbers, codes, multiples, Minifloat::round_down, |number| number <= 0.0)
         }
-        // No row has another sign with ties toward zero.
+        // No layout combines another sign rule with ties toward zero.
         CodeRounding::Float { float, .. } => {
             floats(float, numbers, codes, multiples, Minifloat::round, f32::is_sign_negative)
         }
         CodeRounding::Int { low, high, offset } => {
-            // 1.5 * 2^23: its last bit is worth 1, so the adder rounds, and the low bits are the code.
+            // 1.5 * 2^23: its last bit is worth 1, so the addition rounds, and the low bits of the sum are the code.
             const RAISED: f32 = 12_582_912.0;
             let mut clipped = 0;
             for ((number, code), multiple) in numbers.iter().zip(codes).zip(multiples) {
@@ -269,10 +272,10 @@ fn floats(
     clipped
 }
 
-/// Sums that are kept side by side, as vectors keep them.
+/// Partial sums that are kept side by side, so that the loop vectorizes.
 const LANES: usize = 16;
 
-/// What errors of some values add up to, in units of a power of two.
+/// Sums over the errors of some values, in units of a power of two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ErrorSums {
     pub(super) signal: f64,
@@ -281,8 +284,9 @@ pub(super) struct ErrorSums {
 }
 
 impl ErrorSums {
-    /// Of values and the multiples of scales that stand for them. Errors go into `multiples`; values are multiplied with
-    /// `over`, and scales have been already. Sums are made in lanes that are always the same.
+    /// Compares values with the multiples of scales that stand for them, and replaces `multiples` by the errors. Values
+    /// are multiplied by `over` here; the caller has already multiplied the scales. Each value is always added to the
+    /// same partial sum, so that the result is the same for every instruction set.
     #[inline(always)]
     pub(super) fn of(
         values: &[f32],
@@ -311,7 +315,7 @@ impl ErrorSums {
             let value = value * over;
             signal[at] += value * value;
             noise[at] += error * error;
-            // The order of the bits is that of the magnitudes.
+            // Magnitudes are ordered like their bits.
             let magnitude = error.to_bits() & 0x7fff_ffff;
             largest[at] = if magnitude > largest[at] { magnitude } else { largest[at] };
         };
@@ -329,7 +333,7 @@ impl ErrorSums {
     }
 }
 
-/// Codes, one in a byte, in as few bits as they have; what is left of the last byte is 0.
+/// Packs codes, which come one per byte, into `bits` bits each; the unused bits of the last byte are 0.
 #[inline(always)]
 pub(super) fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
     match bits {
@@ -353,7 +357,7 @@ pub(super) fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
     }
 }
 
-/// A stream of bits, the low bits of a byte first: eight codes fill as many bytes as a code has bits.
+/// Packs codes into a stream of bits, the low bits of a byte first. Eight codes fill as many bytes as a code has bits.
 #[inline(always)]
 fn stream<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
     let join = |codes: &[u8]| codes.iter().rev().fold(0_u64, |word, code| word << BITS | u64::from(*code));

@@ -1,10 +1,12 @@
-//! The encoder of all layouts: values in, codes and scales out, byte for byte those of the library that owns the layout.
+//! The encoder for all layouts: turns values into codes and scales, byte for byte as the library that owns the layout
+//! writes them.
 //!
 //! A group's largest magnitude chooses its scale ([`ScaleRule`](super::ScaleRule)), values are divided by it, and the
-//! quotients are rounded to codes. Everything but the choice and the roundings is common to all layouts.
+//! quotients are rounded to codes. Layouts differ only in how they choose scales and in how they round.
 //!
-//! Where a library would write NaNs for finite weights (a tensor of zeros, or a block so small that the reciprocal of its
-//! scale overflows), the encoder stores a scale of 1 and codes of 0, and counts the group as underflowed.
+//! Some libraries write NaNs for finite weights: for a tensor of zeros, or for a block so small that the reciprocal of
+//! its scale overflows. The encoder stores a scale of 1 and codes of 0 there. It counts the group as underflowed unless
+//! all of its values are 0.
 
 mod choose;
 mod extremes;
@@ -33,27 +35,29 @@ use search::ScaleSearch;
 use shape::EncodeShape;
 use std::ops::Range;
 
-/// How scales are found.
+/// How the encoder chooses scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScaleChoice {
-    /// From the largest magnitude of the group, by the rule of the layout.
+    /// Computes the scale from the largest magnitude of the group, by the rule of the layout.
     #[default]
     Amax,
-    /// With the least squared error of the group, the larger of equals: of NVFP4 among all scales of E4M3, of MXFP4 among the
-    /// three exponents around that of the rule, of integers below 8 bits among 20 from amax down to 0.81 of it. Errors are
-    /// sums in float64.
+    /// Takes the scale with the least squared error in the group; of two equally good scales, the larger. The
+    /// candidates are all E4M3 scale codes for NVFP4, the exponent of the rule and its two neighbours for MXFP4, and
+    /// for integers below 8 bits the scales for 1.00, 0.99, ... 0.81 of amax. Errors are summed in float64.
     Mse,
 }
 
 /// How codes and scales are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// [`Arithmetic::Exact`]: scales are the exact quotient of the largest magnitude and the largest code, and codes that of
-    /// value and stored scale, each rounded once. Powers of two are chosen by the rule of the layout either way.
+    /// With [`Arithmetic::Exact`], a scale is the exact quotient of the largest magnitude and the largest code, and a
+    /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
+    /// the rule of the layout either way.
     pub arithmetic: Arithmetic,
-    /// Whether -0 keeps its sign in float8 codes of compressed-tensors: as its `model_free_ptq` has it, not its `oneshot`.
+    /// Whether -0 keeps its sign in float8 codes of compressed-tensors: `model_free_ptq` of llm-compressor keeps it,
+    /// its `oneshot` does not.
     pub keeps_negative_zero: bool,
-    /// How scales are found.
+    /// How scales are chosen.
     pub scale: ScaleChoice,
 }
 
@@ -69,7 +73,7 @@ pub struct Encoder {
     chooser: Chooser,
     shape: EncodeShape,
     weight: WeightType,
-    /// Bytes of a source value.
+    /// Bytes per source value.
     width: usize,
     division: Division,
     rounding: CodeRounding,
@@ -79,10 +83,10 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder of a weight of this shape, [.., rows, columns], and dtype, to a grid of a layout.
+    /// An encoder for weights of the shape `[.., rows, columns]` and the dtype `source` (float32, bfloat16 or float16).
     ///
     /// # Errors
-    /// The grid cannot take the weight, or the layout cannot store the grid.
+    /// When the grid cannot take the weight, or the layout cannot store the grid.
     pub fn new(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -152,13 +156,13 @@ impl Encoder {
         })
     }
 
-    /// How the weight is stored.
+    /// The layout that the encoder writes.
     #[must_use]
     pub fn layout(&self) -> &'static Layout {
         self.layout
     }
 
-    /// The tensors that it writes, in the order of the library.
+    /// The tensors that the encoder writes, in the order in which the library writes them.
     #[must_use]
     pub fn parts(&self) -> &[EncodedPart] {
         &self.shape.parts
@@ -170,26 +174,27 @@ impl Encoder {
         &self.shape.shape
     }
 
-    /// The rows of the weight: the product of all its lengths but the last.
+    /// The number of rows: the product of all dimensions but the last.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.shape.all_rows()
     }
 
-    /// Bytes of a row of values.
+    /// Bytes of one row of source values.
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
         self.shape.columns * self.width as u64
     }
 
-    /// The bits of all parts for each value.
+    /// Stored bits per value, counting all parts: codes, scales, zero points and the rest.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         let bytes: u64 = self.parts().iter().map(EncodedPart::byte_len).sum();
         8.0 * bytes as f64 / (self.rows() * self.shape.columns) as f64
     }
 
-    /// Whether scales depend on the largest magnitude of the whole tensor, or of all tensors that share a scale.
+    /// Whether scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale. If so,
+    /// [`Encoder::encode`] needs that magnitude.
     #[must_use]
     pub fn needs_extremes(&self) -> bool {
         let is_global = matches!(
@@ -199,23 +204,25 @@ impl Encoder {
         is_global || self.shape.is_tensor
     }
 
-    /// Ranges of rows that are encoded must start at multiples of this, and end at one or with the last row.
+    /// A range of rows to encode must start at a multiple of this, and end at a multiple or after the last row.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         self.shape.row_alignment()
     }
 
-    /// The bytes of each part that encoding these rows writes. Those of all ranges that cover the weight cover the parts:
-    /// what belongs to no row comes with the first, and padding with the last.
+    /// The byte range within each part that encoding these rows writes. Ranges of rows that together cover the weight
+    /// also cover all parts: bytes that belong to no row come with the first row, padding comes with the last.
     #[must_use]
     pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
         self.shape.part_ranges(&rows)
     }
 
-    /// Encodes a range of rows, of which `source` has the bytes, little endian. `outputs` are the bytes of
-    /// [`Encoder::part_ranges`], which are overwritten.
+    /// Encodes a range of rows. `source` holds their values, little-endian; `outputs` are buffers for the byte ranges
+    /// of [`Encoder::part_ranges`], and are overwritten. `extremes` covers all weights that share a scale; it matters
+    /// only if [`Encoder::needs_extremes`].
     ///
-    /// It is a pure function: any split of the rows gives the same bytes, and tallies that add up to the same.
+    /// The result does not depend on how the rows are split: the bytes are the same, and the tallies add up to the
+    /// same.
     ///
     /// # Panics
     /// When the rows are not aligned, or the lengths of `source` or `outputs` are wrong.
@@ -230,7 +237,7 @@ impl Encoder {
         self.encode_on(Isa::chosen(), rows, source, extremes, outputs, tally);
     }
 
-    /// As [`Encoder::encode`], with one of the instruction sets of [`Isa::available`]: for tests.
+    /// Does the same as [`Encoder::encode`] with one of the instruction sets of [`Isa::available`]: for tests.
     ///
     /// # Panics
     /// As [`Encoder::encode`], and when the machine lacks the instruction set.

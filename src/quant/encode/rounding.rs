@@ -1,8 +1,8 @@
-//! Roundings of single numbers without branches on values, so that loops over them vectorise.
+//! Rounds single numbers without branching on values, so that loops over these functions vectorize.
 
 use crate::dtype::{Dtype, FloatFormat};
 
-/// The dtype of a weight, which its library computes in.
+/// The dtype of a weight, in which the library computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WeightType {
     Float32,
@@ -11,7 +11,7 @@ pub(super) enum WeightType {
 }
 
 impl WeightType {
-    /// `None` for a dtype that weights to encode do not have.
+    /// `None` for a dtype that the encoder does not read.
     pub(super) fn new(dtype: Dtype) -> Option<Self> {
         match dtype {
             Dtype::Float32 => Some(Self::Float32),
@@ -51,37 +51,37 @@ pub(super) fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
-/// A number in bfloat16, ties to even: half of the last kept bit is added, one less if that bit is even, and the rest is cut.
+/// Rounds to bfloat16, ties to even: adds half of the last kept bit, one unit less if that bit is even, and truncates.
 #[inline(always)]
 pub(super) fn to_bfloat16(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
-/// A number in float16, ties to even. The power of two that is added leaves no bit below the last one of float16.
+/// Rounds to float16, ties to even. Adding a power of two shifts out the bits below the last one of float16.
 #[inline(always)]
 pub(super) fn to_float16(value: f32) -> f32 {
     let magnitude = value.abs();
     let exponent = (magnitude.to_bits() & 0x7f80_0000).clamp(0x3880_0000, 0x4780_0000);
     let raised = f32::from_bits(exponent + (13 << 23));
-    // NaN stays what it is.
+    // The comparison is false for NaN, which stays NaN.
     let bounded = if magnitude > 65536.0 { 65536.0 } else { magnitude };
     let rounded = bounded + raised - raised;
     (if rounded > 65504.0 { f32::INFINITY } else { rounded }).copysign(value)
 }
 
-/// A float16 as float32.
+/// Widens a float16 to float32.
 #[inline(always)]
 pub(super) fn from_float16(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff);
-    // The multiplication moves the exponent, and normalises what is subnormal in float16.
+    // The multiplication corrects the exponent, and normalizes numbers that are subnormal in float16.
     let value = f32::from_bits(magnitude << 13) * power_of_two(112);
     let special = if magnitude >= 0x7c00 { 0x7f80_0000 } else { 0 };
     f32::from_bits(value.to_bits() | special | u32::from(bits & 0x8000) << 16)
 }
 
-/// A float64 as float32, rounded to odd: rounding it again to at most 22 bits is rounding once. Results below the
-/// smallest float32 keep a mark.
+/// Rounds a float64 to float32, to odd: rounding the result again to at most 22 bits then has the effect of a single
+/// rounding. A nonzero number below the smallest float32 becomes the smallest float32, not 0.
 #[inline(always)]
 pub(super) fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
@@ -90,10 +90,10 @@ pub(super) fn to_odd(value: f64) -> f32 {
     f32::from_bits(cut | u32::from(back != value))
 }
 
-/// A float of 8 bits or fewer, as the constants that rounding to it needs.
+/// The constants for rounding to a float of 16 bits or fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Minifloat {
-    /// Mantissa bits of float32 that it lacks.
+    /// How many mantissa bits fewer it has than float32.
     shift: u32,
     /// The smallest normal number, as the bits of a float32.
     min_normal: u32,
@@ -101,7 +101,7 @@ pub(super) struct Minifloat {
     pub(super) largest: f32,
     /// The sign bit.
     pub(super) sign: u8,
-    /// From here on, values lie beyond the largest number by more than half a step.
+    /// Above this, values lie beyond the largest number by more than half a step.
     pub(super) limit: f32,
 }
 
@@ -123,20 +123,20 @@ impl Minifloat {
         }
     }
 
-    /// The code without sign of a magnitude, and the number that it is: nearest, ties to even, saturating.
+    /// The code of a magnitude, without sign, and the number it stands for: nearest, ties to even, saturating.
     #[inline(always)]
     pub(super) fn round(self, magnitude: f32) -> (u32, f32) {
         let magnitude = magnitude.min(self.largest);
-        // The power of two whose last bit is worth the last bit of the result; of subnormals, always the same.
+        // The power of two whose last bit is worth as much as the last bit of the result: the same for all subnormals.
         let exponent = (magnitude.to_bits() & 0x7f80_0000).max(self.min_normal);
         let raised = f32::from_bits(exponent + (self.shift << 23));
         let sum = magnitude + raised;
-        // The low bits of the sum are the mantissa with its hidden bit, which is the first exponent.
+        // The low bits of the sum are the mantissa with its hidden bit, and that bit counts as an exponent of 1.
         let code = sum.to_bits().wrapping_sub(raised.to_bits()) + ((exponent - self.min_normal) >> self.shift);
         (code, sum - raised)
     }
 
-    /// As [`Minifloat::round`], ties toward zero.
+    /// Like [`Minifloat::round`], with ties toward zero.
     #[inline(always)]
     pub(super) fn round_down(self, magnitude: f32) -> (u32, f32) {
         let magnitude = magnitude.min(self.largest);
@@ -148,19 +148,19 @@ impl Minifloat {
     }
 }
 
-/// `ceil(log2(value))` of a positive number as the libraries compute it: with a logarithm that is rounded to float32, so
-/// that numbers a few units in the last place above 2^k still give k.
+/// `ceil(log2(value))` of a positive number, as the libraries compute it. They round the logarithm to float32, so
+/// numbers a few units in the last place above 2^k still give k.
 #[inline(always)]
 pub(super) fn ceil_log2(value: f32) -> i32 {
-    // The units above 2^k, by floor(log2|k|): ln 2 times half of the last bit of k as a float32.
+    // How many units above 2^k still give k, by floor(log2|k|): ln 2 times half of the last bit of k as a float32.
     const UNITS: [u32; 8] = [0, 0, 1, 2, 5, 11, 22, 44];
-    // As float64 nothing is subnormal.
+    // No float32 is subnormal as a float64.
     let bits = f64::from(value).to_bits();
     let exponent = (bits >> 52) as i32 - 1023;
     let units = (bits >> 29) as u32 & 0x7f_ffff;
     let magnitude = exponent.unsigned_abs();
     let log = (magnitude | 1).ilog2();
-    // Below a negative power of two, floats are closer.
+    // Just above k = -2^m, the magnitude of the logarithm is below 2^m, where floats lie closer together.
     let is_closer = exponent < 0 && magnitude.is_power_of_two();
     let near = if is_closer && log == 0 { 0 } else { UNITS[(log - u32::from(is_closer)) as usize & 7] };
     exponent + i32::from(units > near)

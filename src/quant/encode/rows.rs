@@ -1,5 +1,5 @@
-//! The rows of one call: scales of the groups of a band, and then the codes of its rows, in segments that fit into the
-//! first-level cache.
+//! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
+//! into the first-level cache.
 
 use super::super::layout::{Packing, Role};
 use super::super::scales::swizzled_line;
@@ -14,21 +14,21 @@ use crate::dtype::Dtype;
 use crate::kernel::Loop;
 use std::ops::Range;
 
-/// Values that are encoded at a time.
+/// Values that are encoded together.
 const SEGMENT: usize = 1024;
 
-/// Room for each lane of a segment, and for the groups of a tile.
+/// Scratch space for each lane of a segment, and for the groups of a tile.
 struct EncodeRoom {
     values: Vec<f32>,
     numbers: Vec<f32>,
-    /// What values of small groups are divided by, or multiplied with.
+    /// A copy of its group's factor for each value, if groups are small.
     lane: Vec<f32>,
     multiples: Vec<f32>,
     codes: Vec<u8>,
     amax: Vec<u32>,
     bounds: Vec<[f32; 2]>,
     chosen: Vec<GroupScale>,
-    /// What the loops need of `chosen`, each in a lane of its own.
+    /// The fields of `chosen` that the loops need, each in a lane of its own.
     factors: Vec<f32>,
     wide: Vec<f64>,
     zeros: Vec<f32>,
@@ -50,10 +50,10 @@ pub(super) struct EncodeRows<'a, 'o> {
 #[derive(Clone)]
 struct Tile {
     matrix: usize,
-    /// The rows of the matrix.
+    /// Rows of the matrix.
     rows: Range<usize>,
     columns: Range<usize>,
-    /// The groups side by side.
+    /// Groups in a row of groups.
     groups: Range<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Loop for EncodeRows<'_, '_> {
         let shape = &encoder.shape;
         let (height, width) = (shape.rows as usize, shape.columns as usize);
         let [below, beside] = shape.block.map(|length| length as usize);
-        // Groups of a tile: of rows all there is, else as many as make a segment.
+        // Groups per tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
         let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
         let columns = SEGMENT.min(width);
         let mut room = EncodeRoom {
@@ -123,7 +123,7 @@ impl Loop for EncodeRows<'_, '_> {
 }
 
 impl EncodeRoom {
-    /// Lays out what the loops need of the chosen scales.
+    /// Copies the fields of the chosen scales to the lanes that the loops read.
     #[inline(always)]
     fn spread(&mut self, count: usize) {
         for (at, chosen) in self.chosen[..count].iter().enumerate() {
@@ -143,7 +143,7 @@ impl EncodeRows<'_, '_> {
         &self.source[(start + columns.start) * width..(start + columns.end) * width]
     }
 
-    /// The scales of a tile.
+    /// Chooses the scales of a tile.
     #[inline(always)]
     fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
         let Encoder { chooser, shape, weight, width, .. } = self.encoder;
@@ -155,7 +155,7 @@ impl EncodeRows<'_, '_> {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
             lanes::largest_of_groups(*weight, bytes, size, [&mut room.lane, &mut room.numbers], amax);
             if chooser.zero_bits.is_some() {
-                // Groups are as long as a row, or shorter than a segment.
+                // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
                     for bytes in bytes.chunks(SEGMENT * width) {
                         let values = &mut room.values[..bytes.len() / width];
@@ -206,7 +206,7 @@ impl EncodeRows<'_, '_> {
         }
     }
 
-    /// What no value has a part in, and the global scale.
+    /// Writes the parts that do not depend on values, and the global scale.
     fn write_fixed(&mut self, global: f32) {
         for (part, out) in self.encoder.shape.parts.iter().zip(&mut *self.outputs) {
             match (&part.fixed, part.role) {
@@ -279,7 +279,7 @@ impl EncodeRows<'_, '_> {
         }
     }
 
-    /// The codes of one row of a tile.
+    /// Encodes one row of a tile.
     #[inline(always)]
     fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom, code_start: usize) {
         let Encoder { shape, weight, division, rounding, packing, .. } = self.encoder;
@@ -321,7 +321,7 @@ impl EncodeRows<'_, '_> {
                 line + columns.end * bits as usize / 8
             };
             lanes::pack(codes, bits, *packing == Packing::RowsHighFirst, &mut self.outputs[0][start..end]);
-            // 2. Errors, over a power of two near the largest scale: squares of tiny numbers are no numbers any more.
+            // 2. Errors, divided by a power of two near the largest scale: the squares of tiny errors would underflow.
             let scales = &mut room.scales[..groups.len()];
             let mut largest = 0.0_f32;
             for group in groups {
@@ -343,7 +343,7 @@ impl EncodeRows<'_, '_> {
         self.tally.noise.add(noise);
     }
 
-    /// The largest error of a segment.
+    /// Records the largest error of a segment.
     #[inline(always)]
     fn take(&mut self, sums: &ErrorSums, unit: f64, errors: &[f32], matrix: usize, row: usize, column: usize) {
         let largest = f64::from(sums.largest) * unit;

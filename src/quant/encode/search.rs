@@ -1,29 +1,31 @@
-//! Scales with the least squared error of their group.
+//! Searches for the scale with the least squared error in its group.
 
 use super::super::rules::ScaleRule;
 use super::choose::{Chooser, GroupScale};
 use super::lanes::{self, CodeRounding, Division, Divisors};
 use super::rounding::{WeightType, power_of_two};
 
-/// Values that are looked at together, and sums that are kept side by side.
+/// Values that are encoded together.
 const PIECE: usize = 128;
+/// Partial sums that are kept side by side.
 const LANES: usize = 8;
 
 /// Tries scales for groups of values.
 #[derive(Clone, Debug)]
 pub(super) struct ScaleSearch {
-    /// The numbers of the positive codes of E4M3: the scales of NVFP4 before the global scale.
+    /// The numbers of the codes of E4M3 without sign: the block scales of NVFP4 before the global scale applies.
     blocks: [f32; 127],
 }
 
-/// One group, and what makes codes of it.
+/// One group, and how its values become codes.
 #[derive(Clone, Copy)]
 pub(super) struct SearchGroup<'a> {
     pub(super) weight: WeightType,
     /// The stored values.
     pub(super) bytes: &'a [u8],
-    /// The largest magnitude, and with zero points the lowest and the highest value.
+    /// The largest magnitude.
     pub(super) amax: f32,
+    /// The lowest and the highest value, if the codes have zero points.
     pub(super) bounds: [f32; 2],
     pub(super) chooser: &'a Chooser,
     pub(super) division: Division,
@@ -32,7 +34,7 @@ pub(super) struct SearchGroup<'a> {
 }
 
 impl ScaleSearch {
-    /// `None` for rules whose scales are not worth a search.
+    /// `None` for rules whose scales are not searched.
     pub(super) fn new(chooser: &Chooser, code_bits: u32) -> Option<Self> {
         let is_known = match chooser.rule {
             ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded => true,
@@ -47,7 +49,7 @@ impl ScaleSearch {
         is_known.then(|| Self { blocks: std::array::from_fn(number) })
     }
 
-    /// The scale with the least error among those that can have it, the larger of equals; `chosen` where all values are 0.
+    /// The scale with the least error; of two equally good scales, the larger. `chosen` if all values are 0.
     #[inline(always)]
     pub(super) fn best(&self, group: &SearchGroup, chosen: GroupScale) -> GroupScale {
         if group.amax == 0.0 || !group.amax.is_finite() {
@@ -59,7 +61,7 @@ impl ScaleSearch {
                 self.blocks(group, &mut best);
             }
             ScaleRule::Epsilon => {
-                // As llm-compressor's `memoryless_mse`: down to four fifths, in steps of a hundredth.
+                // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
                 for step in 0..20_u8 {
                     let part = f32::from(100 - step) / 100.0;
                     best.take(group, group.chooser.shrunk(group.amax, group.bounds, part));
@@ -74,8 +76,8 @@ impl ScaleSearch {
         best.scale
     }
 
-    /// All scales of E4M3 from the largest that leaves any value a code but 0, until the largest value is cut by more than the
-    /// error of the best.
+    /// Tries the E4M3 scales downwards, from the largest for which a code other than 0 is possible, until clipping the
+    /// largest value alone costs more than the best scale.
     #[inline(always)]
     fn blocks(&self, group: &SearchGroup, best: &mut Best) {
         let amax = f64::from(group.amax);
@@ -102,7 +104,7 @@ struct Best {
 }
 
 impl Best {
-    /// Takes a scale if its error is smaller. Scales come from the largest on.
+    /// Takes a scale if its error is smaller. Callers try the largest scale first, so that it wins a tie.
     #[inline(always)]
     fn take(&mut self, group: &SearchGroup, scale: GroupScale) {
         if scale.scale > 0.0 {
@@ -114,7 +116,8 @@ impl Best {
     }
 }
 
-/// The squared error of a group, in float64 and in lanes that are always the same.
+/// The squared error of a group in float64. Each value is always added to the same partial sum, so that the result is
+/// the same for every instruction set.
 #[inline(always)]
 fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
     let width = if group.weight == WeightType::Float32 { 4 } else { 2 };

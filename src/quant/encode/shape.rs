@@ -1,4 +1,4 @@
-//! The shapes of a weight to encode and of the tensors that it becomes.
+//! The shapes of a weight to encode, and of the tensors that store it.
 
 use super::super::layout::{CodeValues, Group, Layout, Packing, Role, ScaleOrder};
 use super::super::rules::{ScaleRule, ScaleShape};
@@ -11,29 +11,29 @@ use std::ops::Range;
 /// Why a grid cannot take a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// It is not float32, bfloat16 or float16.
+    /// Its dtype is not float32, bfloat16 or float16.
     Source(Dtype),
-    /// It is not a matrix, or not a bank of matrices where the layout has these.
+    /// Its shape is not that of a matrix, nor of a bank of matrices if the layout stores banks.
     Dimensions(Vec<u64>),
     /// It has no elements.
     Empty,
-    /// Its rows are not so long that groups fit.
+    /// The length of its rows is not a multiple of the group size.
     Columns {
-        /// The values of a row.
+        /// Values per row.
         columns: u64,
         /// What they must be a multiple of.
         multiple: u64,
     },
-    /// It does not have as many rows as blocks need.
+    /// The number of its rows is not a multiple of the block height.
     Rows {
-        /// The rows.
+        /// Its rows.
         rows: u64,
         /// What they must be a multiple of.
         multiple: u64,
     },
-    /// Its scales are not searched for: only those of NVFP4, MXFP4 and integers below 8 bits are.
+    /// Its scales cannot be searched: only those of NVFP4, MXFP4 and integers below 8 bits can.
     Search,
-    /// Codes and groups that the layout cannot store.
+    /// The layout cannot store these codes and groups.
     Grid,
 }
 
@@ -56,27 +56,27 @@ impl fmt::Display for Unfit {
 /// A tensor that an encoder writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedPart {
-    /// What it is to the weight.
+    /// Its role in the weight.
     pub role: Role,
-    /// What its name has behind the name that all parts share.
+    /// The suffix that its name adds to the name of the module.
     pub suffix: &'static str,
     /// The dtype of its elements.
     pub dtype: Dtype,
     /// Its shape.
     pub shape: Vec<u64>,
-    /// Its bytes, where no value of the weight has a part in them.
+    /// Its bytes, if they do not depend on the values of the weight.
     pub(super) fixed: Option<Vec<u8>>,
 }
 
 impl EncodedPart {
-    /// Its bytes, all of them.
+    /// Its length in bytes.
     #[must_use]
     pub fn byte_len(&self) -> u64 {
         self.dtype.packed_bytes(self.shape.iter().product()).unwrap_or(u64::MAX)
     }
 }
 
-/// Where everything is. Rows and columns are those of a matrix of the weight.
+/// The shapes of a weight and its parts. Rows and columns are those of one matrix of the weight.
 #[derive(Clone, Debug)]
 pub(super) struct EncodeShape {
     pub(super) shape: Vec<u64>,
@@ -89,11 +89,11 @@ pub(super) struct EncodeShape {
     pub(super) stride: u64,
     /// Rows and columns of a group.
     pub(super) block: [u64; 2],
-    /// Groups below each other, and side by side, in a matrix.
+    /// Rows and columns of groups in a matrix.
     pub(super) grid: [u64; 2],
     /// Whether all groups share one scale.
     pub(super) is_tensor: bool,
-    /// Elements from one row of tiles of a swizzled scale to the next, and its rows.
+    /// The padded rows and columns of a swizzled scale.
     pub(super) swizzled: Option<[u64; 2]>,
     /// Rows of words of packed zero points.
     pub(super) zero_words: Option<u64>,
@@ -221,23 +221,24 @@ impl EncodeShape {
         self.matrices * self.rows
     }
 
-    /// What ranges of rows must start at a multiple of.
+    /// The number of rows that ranges of rows must start at a multiple of.
     pub(super) fn row_alignment(&self) -> u64 {
         let mut alignment = if self.is_tensor { 1 } else { self.block[0] };
         if self.swizzled.is_some() {
             alignment = 128;
         }
         if self.zero_words.is_some() {
-            // So many zero points fill whole words.
+            // This many zero points of a column fill whole words.
             alignment = 32 >> self.bits.trailing_zeros();
         }
-        // The rows of each matrix begin anew.
+        // Rows of groups start anew in each matrix. If that breaks the alignment, ranges hold whole matrices.
         if self.matrices > 1 && !self.rows.is_multiple_of(alignment) { self.rows } else { alignment }
     }
 
-    /// The bytes of each part that belong to a range of rows. What belongs to no row comes with the first.
+    /// The byte range within each part that belongs to a range of rows. Bytes that belong to no row come with the
+    /// first.
     pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {
-        // The first row of groups, or of words, from a row on.
+        // The first row of groups that starts at this row or below it.
         let below = |row: u64, height: u64, count: u64| row / self.rows * count + (row % self.rows).div_ceil(height);
         let [is_first, is_last] = [rows.start == 0, rows.end == self.all_rows()];
         let range = |part: &EncodedPart| {
@@ -270,9 +271,9 @@ impl EncodeShape {
     }
 }
 
-/// Refuses groups that do not fit the weight, or the layout.
+/// Refuses groups that do not fit the weight or the layout.
 fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, columns]: [u64; 2]) -> Result<(), Unfit> {
-    // Segments end where groups do, and with a byte.
+    // Segments end where groups end, and must end on a whole byte.
     let is_packed = layout.codes.values == CodeValues::Unsigned;
     let is_odd = is_packed && grid.group != Group::Channel && !block[1].is_multiple_of(8);
     let has_bounds = grid.group == Group::Tensor && matches!(grid.codes, CodeType::Int { symmetric: false, .. });
@@ -291,7 +292,7 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     Ok(())
 }
 
-/// The dtype of stored codes, and the bytes of a row of them.
+/// The dtype of stored codes, and the bytes per stored row.
 fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype, u64), Unfit> {
     let word = match layout.codes.packing {
         Packing::Rows(word) => word,
@@ -317,7 +318,7 @@ fn has(layout: &Layout, role: Role) -> bool {
     layout.names[0].iter().any(|(known, _)| *known == role)
 }
 
-/// `ComfyUI`'s name of a layout.
+/// `ComfyUI`'s name for a layout.
 fn description(scale: ScaleRule, codes: Dtype) -> Option<&'static str> {
     Some(match (scale, codes) {
         (ScaleRule::Inverse, Dtype::Float8E5M2) => "float8_e5m2",

@@ -1,23 +1,23 @@
-//! What encoding cost, counted where it happens.
+//! The errors of encoding, counted while values are encoded.
 
-/// How far codes are from the values they stand for. Sums in any order are equal to the bit, so that threads and pieces add
-/// theirs up.
+/// How far codes are from the values they stand for. Adding tallies gives the same bits in any order, so threads and
+/// pieces can count separately.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EncodeTally {
-    /// Values that were encoded.
+    /// The number of encoded values.
     pub values: u64,
-    /// Values beyond the codes of their group by more than half a step.
+    /// Values that lie beyond the codes of their group by more than half a step.
     pub clipped: u64,
-    /// Groups whose values are not all 0, and whose scale is not what they need: it is too small for its dtype, or for the
+    /// Groups with nonzero values that lack the right scale, because it is too small for its dtype or for the
     /// arithmetic of the library.
     pub underflowed_groups: u64,
-    /// Values that are infinite or NaN; what becomes of their groups has no meaning.
+    /// Infinite and NaN values. The codes of their groups are meaningless.
     pub special: u64,
-    /// The first of them, counted in row-major order through the whole weight.
+    /// The first of them, by its index in row-major order in the whole weight.
     pub first_special: Option<u64>,
-    /// The largest |y - x|, x being the value and y its code times its scale.
+    /// The largest |y - x|, where x is the value and y its code times its scale.
     pub max_error: f64,
-    /// The first value that has it.
+    /// The index of the first value with that error.
     pub max_error_at: Option<u64>,
     /// The sum of x^2.
     pub(super) signal: ExactSum,
@@ -26,8 +26,8 @@ pub struct EncodeTally {
 }
 
 impl EncodeTally {
-    /// The ratio of signal to noise in decibels, 10 log10(sum of x^2 / sum of (y - x)^2): infinite where there is no noise,
-    /// `None` where nothing was encoded.
+    /// The signal-to-noise ratio in decibels, 10 log10(sum of x^2 / sum of (y - x)^2). Infinite if there is no noise,
+    /// `None` if nothing was encoded.
     #[must_use]
     pub fn sqnr_db(&self) -> Option<f64> {
         let [signal, noise] = [&self.signal, &self.noise].map(ExactSum::log10);
@@ -38,13 +38,13 @@ impl EncodeTally {
         }
     }
 
-    /// Whether every value is its code times its scale, within the precision of float32.
+    /// Whether every value equals its code times its scale, within the precision of float32.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.noise == ExactSum::default()
     }
 
-    /// Takes an error, if it is the largest.
+    /// Records an error if it is the largest so far.
     pub(super) fn take_error(&mut self, error: f64, at: Option<u64>) {
         let is_first =
             error == self.max_error && at.is_some_and(|at| self.max_error_at.is_none_or(|so_far| at < so_far));
@@ -67,20 +67,20 @@ impl std::ops::AddAssign<&Self> for EncodeTally {
     }
 }
 
-/// The bits below 1, and 64-bit words.
+/// Fraction bits of a sum, and its 64-bit words.
 const FRACTION: i32 = 384;
 const WORDS: usize = 11;
 
-/// A sum of squares as a number with a fixed point, 320 bits before it and 384 behind: exact, so that the order of its terms
-/// does not matter. What is smaller is cut off from each term.
+/// A sum of squares in fixed point, with 320 integer bits and 384 fraction bits. It is exact, so the order of its terms
+/// does not matter; the bits of a term below that are cut off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ExactSum {
-    /// The lowest first.
+    /// The least significant word first.
     words: [u64; WORDS],
 }
 
 impl ExactSum {
-    /// Adds a number that is not negative; one that is infinite or NaN adds nothing.
+    /// Adds a number. Negative, infinite and NaN numbers add nothing.
     pub(super) fn add(&mut self, value: f64) {
         let bits = value.to_bits();
         let field = (bits >> 52) as i32;
@@ -111,7 +111,7 @@ impl ExactSum {
         }
     }
 
-    /// `None` of 0.
+    /// `None` for a sum of 0.
     fn log10(&self) -> Option<f64> {
         let top = self.words.iter().rposition(|word| *word != 0)?;
         let low = if top == 0 { 0 } else { self.words[top - 1] };
