@@ -167,7 +167,7 @@ fn protect_help() -> String {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Folders of shards")]
 pub struct ShardArgs {
-    /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
+    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
     #[arg(long, value_name = "SIZE", hide_short_help = true)]
     pub max_shard_size: Option<Size>,
 
@@ -234,9 +234,9 @@ pub struct ValueArgs {
     #[arg(long, conflicts_with = "saturate", hide_short_help = true)]
     pub no_saturate: bool,
 
-    /// Where float8e8m0 rounds to [default: up]
+    /// How to round to float8e8m0 [default: up]
     #[arg(long, value_name = "MODE", hide_short_help = true, hide_possible_values = true,
-          long_help = with_values::<RoundMode>("Where float8e8m0 rounds to [default: up]"))]
+          long_help = with_values::<RoundMode>("How to round to float8e8m0 [default: up]"))]
     pub round_mode: Option<RoundMode>,
 
     /// Float beyond an integer: wrap, saturate, error

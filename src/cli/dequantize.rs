@@ -57,7 +57,7 @@ pub struct DequantizeArgs {
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
     pub exclude: Vec<Pattern>,
 
-    /// A pattern that matches no weight is no error
+    /// Do not fail if a pattern matches no weight
     #[arg(long, help_heading = "Which weights", hide_short_help = true)]
     pub allow_unmatched: bool,
 
@@ -88,7 +88,7 @@ pub struct DequantizeArgs {
     #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
     pub hash: bool,
 
-    /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
+    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
     #[arg(long, value_name = "SIZE", help_heading = SHARDS, hide_short_help = true)]
     pub max_shard_size: Option<Size>,
 
@@ -139,6 +139,6 @@ fn layouts() -> String {
 pub enum RoundingArg {
     /// As the library of the layout rounds them: the same bytes
     Library,
-    /// The exact product, rounded once
+    /// The exact result, rounded once
     Exact,
 }

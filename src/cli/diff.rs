@@ -104,11 +104,11 @@ pub struct DiffArgs {
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<Pattern>,
 
-    /// Not tensors whose name matches; repeatable
+    /// Skip tensors whose name matches; repeatable
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Pattern>,
 
-    /// A pattern that matches no tensor is no error
+    /// Do not fail if a pattern matches no tensor
     ///
     /// A warning names it.
     #[arg(long, hide_short_help = true)]
@@ -118,13 +118,13 @@ pub struct DiffArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Print nothing; the exit code says it
+    /// Print nothing; set only the exit code
     ///
     /// Except the output of --json.
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// Threads to use [default: the cores there are]
+    /// Threads to use [default: the number of cores]
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }

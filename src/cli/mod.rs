@@ -148,7 +148,7 @@ pub struct FileArgs {
     #[arg(short, long)]
     pub force: bool,
 
-    /// Keep an output that exists, and exit with 0
+    /// Keep an existing output, and exit with 0
     #[arg(long, conflicts_with = "force", hide_short_help = true)]
     pub skip_existing: bool,
 
@@ -158,7 +158,7 @@ pub struct FileArgs {
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
-    /// Show what would become what; write nothing
+    /// Show what would change; write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
@@ -170,11 +170,11 @@ pub struct FileArgs {
     #[arg(long, hide_short_help = true)]
     pub no_sync: bool,
 
-    /// No progress, no summary, no warnings; errors stay
+    /// Print no progress, summary or warnings, only errors
     #[arg(short, long, hide_short_help = true)]
     pub quiet: bool,
 
-    /// Threads to use [default: the cores there are]
+    /// Threads to use [default: the number of cores]
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
           hide_short_help = true)]
     pub threads: Option<u16>,
@@ -190,7 +190,7 @@ pub struct SelectionArgs {
     #[arg(long, value_name = "GLOB")]
     pub include: Vec<Pattern>,
 
-    /// Not tensors whose name matches; repeatable
+    /// Skip tensors whose name matches; repeatable
     #[arg(long, value_name = "GLOB")]
     pub exclude: Vec<Pattern>,
 
@@ -200,7 +200,7 @@ pub struct SelectionArgs {
     #[arg(long, value_name = "GLOB=DTYPE")]
     pub rule: Vec<Rule>,
 
-    /// A pattern that matches no tensor is no error
+    /// Do not fail if a pattern matches no tensor
     ///
     /// A warning names it.
     #[arg(long, hide_short_help = true)]

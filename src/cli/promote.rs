@@ -112,7 +112,7 @@ pub struct PromoteArgs {
     #[arg(short, long, hide_short_help = true, help_heading = "Input and output")]
     pub quiet: bool,
 
-    /// Threads to use [default: the cores there are]
+    /// Threads to use [default: the number of cores]
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
           hide_short_help = true, help_heading = "Input and output")]
     pub threads: Option<u16>,

@@ -49,7 +49,7 @@ pub struct QuantizeArgs {
     )]
     pub scheme: Option<&'static Scheme>,
 
-    /// Who reads it: modelopt, comfyui and others
+    /// Storage format: modelopt, comfyui and others
     #[arg(long, value_name = "LAYOUT", value_parser = layout_parser(), hide_possible_values = true, ignore_case = true)]
     pub layout: Option<String>,
 
@@ -65,7 +65,7 @@ pub struct QuantizeArgs {
     #[arg(long, value_enum, default_value = "amax", hide_short_help = true)]
     pub search: SearchArg,
 
-    /// Quantize weights too whose last blocks are partial
+    /// Also quantize weights whose last blocks are partial
     ///
     /// transformers and `SGLang` do not load such weights.
     #[arg(long, hide_short_help = true)]
@@ -79,7 +79,7 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
     pub include: Vec<Pattern>,
 
-    /// Not weights whose name matches; repeatable
+    /// Skip weights whose name matches; repeatable
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
     pub exclude: Vec<Pattern>,
 
@@ -89,7 +89,7 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "GLOB=SCHEME", help_heading = "Which weights")]
     pub rule: Vec<SchemeRule>,
 
-    /// A pattern that matches no tensor is no error
+    /// Do not fail if a pattern matches no tensor
     #[arg(long, help_heading = "Which weights", hide_short_help = true)]
     pub allow_unmatched: bool,
 
@@ -120,7 +120,7 @@ pub struct QuantizeArgs {
     #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
     pub hash: bool,
 
-    /// Write a folder of shards with at most so many bytes of tensors each: 5GB, 500MB, 2GiB
+    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
     #[arg(long, value_name = "SIZE", help_heading = SHARDS, hide_short_help = true)]
     pub max_shard_size: Option<Size>,
 
