@@ -306,7 +306,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused("quantize m --scheme fp8 --include nothing", 2, &["--include 'nothing' matches no tensor"]);
     refused("quantize m --scheme fp8 --rule nothing=int8", 2, &["--rule 'nothing=int8' matches no tensor"]);
     refused("quantize m --scheme fp8 --include *norm*", 1, &["no weight would be quantized"]);
-    refused("quantize m --scheme mxfp4 --layout gpt-oss", 1, &["the layout gpt-oss cannot be written yet"]);
+    refused("quantize m --scheme mxfp4 --layout gpt-oss", 1, &["tcast does not write the layout gpt-oss"]);
     refused("quantize m --scheme fp9", 2, &["invalid value 'fp9'"]);
 }
 

@@ -98,7 +98,7 @@ impl Quantizing {
         let policy = Policy { layers: model.layers, is_diffusion: layout.name == "comfyui" };
         if layout.name == "gpt-oss" {
             return Err(in_file(Error::new(
-                "the layout gpt-oss cannot be written yet: in plain models of gpt-oss, the experts are transposed",
+                "tcast does not write the layout gpt-oss: in plain models of gpt-oss, the experts are transposed",
             )));
         }
         let planner = Planner { request, policy, model: &model, layout: layout.name };
