@@ -109,7 +109,7 @@ pub struct QuantizeArgs {
     pub fail_on: Vec<Defect>,
 
     /// Fail, and write nothing, if a weight has a lower ratio of signal to noise, in decibels
-    #[arg(long, value_name = "DB", help_heading = "Reports", hide_short_help = true)]
+    #[arg(long, value_name = "DB", value_parser = decibels, help_heading = "Reports", hide_short_help = true)]
     pub min_sqnr: Option<f64>,
 
     /// Write the report to a file: .html or .json
@@ -153,6 +153,10 @@ pub enum SearchArg {
 }
 
 const SHARDS: &str = "Folders of shards";
+
+fn decibels(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|decibels: &f64| !decibels.is_nan()).ok_or_else(|| "not a number of decibels".to_owned())
+}
 
 fn scheme_parser() -> impl TypedValueParser<Value = &'static Scheme> {
     let value = |scheme: &Scheme| PossibleValue::new(scheme.name).aliases(scheme.aliases.to_vec()).help(scheme.summary);

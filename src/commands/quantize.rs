@@ -115,6 +115,13 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
         let error = Error::usage(format!("--search mse has no effect: {} has no choice of scales", scheme.name));
         return Err(error.remedy("leave --search out"));
     }
+    let has_partial =
+        |scheme: &Scheme| scheme.name == "fp8-block" && args.layout.as_deref() == Some("compressed-tensors");
+    if args.partial_blocks && !schemes().any(has_partial) {
+        let error =
+            Error::usage("--partial-blocks has no effect: only fp8-block in compressed-tensors has partial blocks");
+        return Err(error.remedy("leave --partial-blocks out"));
+    }
     for scheme in schemes() {
         let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
         layout_of(scheme, Some(layout)).map_err(|error| {

@@ -4,8 +4,9 @@ use super::{Report, TensorReport};
 use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
+use crate::operator::Operator;
 use crate::select::rule_to_keep;
-use crate::text::{counted, flag_with, shorten};
+use crate::text::{as_glob, counted, flag_with, shorten};
 
 /// Rules that a remedy spells out.
 const FEW: usize = 8;
@@ -53,7 +54,11 @@ impl Report<'_> {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
             // The one tensor of a format without names is called what its file is.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
-            flag_with("--rule", &rule_to_keep(if name.is_empty() { &stem } else { name }))
+            let name = if name.is_empty() { &stem } else { name };
+            if self.operator == Operator::Dequantize.name() {
+                return flag_with("--exclude", &as_glob(name)); // which has no rules
+            }
+            flag_with("--rule", &rule_to_keep(name))
         };
         let rules: Vec<String> = found.iter().take(FEW).map(rule).collect();
         let more = if found.len() > FEW { " and one more for each" } else { "" };

@@ -76,6 +76,9 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
         "up_proj" => &["up_proj"],
         _ => return Some(Err(unknown("tcast does not know which weights of the experts it holds"))),
     };
+    if rows == 0 || columns == 0 {
+        return Some(Err(unknown("its experts have no elements"))); // of which there could be any number
+    }
     if let Err(why) = check_lies_upright(model, own, [rows, columns]) {
         return Some(Err(unknown(&why)));
     }

@@ -11,15 +11,15 @@ use super::share::chosen;
 use super::{IfExists, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{
-    CONFIG, Checkpoint, INDEX, SideFiles, StoredPath, config, index_text, is_index, is_shard_name, shard_names,
-    weight_map, with_dtype,
+    CONFIG, Checkpoint, HF_QUANT_CONFIG, INDEX, QUANTIZE_CONFIG, SideFiles, StoredPath, config, index_text, is_index,
+    is_shard_name, shard_names, weight_map, with_dtype,
 };
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
 use crate::text::quoted;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,7 @@ impl<'a> FolderOutput<'a> {
         if let Some(folder) = &source.folder {
             check_apart(path, folder)?;
         }
+        check_names(&plans)?;
         let index_name = source.index.as_ref().map_or(INDEX, |index| &index.name);
         let names = match spread {
             Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
@@ -97,6 +98,9 @@ impl<'a> FolderOutput<'a> {
             index,
             replaced,
         };
+        if start == Start::Replace {
+            check_descriptions(path, &manifest)?;
+        }
         let is_there = staging::check(path, start, &manifest)?;
         check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
         if !side_files.left_out.is_empty() {
@@ -115,6 +119,29 @@ impl<'a> FolderOutput<'a> {
         let chosen = self.chosen(job).into_iter().map(|at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)
     }
+}
+
+/// Refuses a name that two tensors of the output would have, in whichever shards.
+fn check_names(plans: &[Plan]) -> Result<()> {
+    let mut seen = HashSet::new();
+    match plans.iter().flat_map(Plan::names).find(|name| !seen.insert(*name)) {
+        Some(name) => Err(Error::new("two tensors of the output would have this name").in_tensor(name)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses descriptions of quantized weights that would stay in a folder whose checkpoint is replaced: they would describe
+/// the new one.
+fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
+    for name in [HF_QUANT_CONFIG, QUANTIZE_CONFIG] {
+        let path = folder.join(name);
+        if manifest.files().all(|file| file != name) && path.try_exists().is_ok_and(|is_there| is_there) {
+            let remedy = format!("rm {}", quoted(&path));
+            let error = Error::new("describes the checkpoint that is to be replaced, and would stay").in_file(&path);
+            return Err(error.remedy(remedy).of(Kind::Taken(Wanted::Folder)));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses an output that is the folder of the input or in it: side files would be copied onto themselves.

@@ -7,7 +7,7 @@ pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
 use crate::container::Form;
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, read_side_file};
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::directory_of;
@@ -114,10 +114,10 @@ impl Quantizing {
             let text = config.write_into(text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
             side_files.push((CONFIG, Some(text)));
         }
-        if let Some(older) = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some()) {
-            let text = serde_json::to_string_pretty(older).expect("a JSON value is always text");
-            side_files.push((HF_QUANT_CONFIG, Some(text + "\n")));
-        }
+        // Those of the input would contradict the config.
+        let older = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some());
+        let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
+        side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
         let weights = planner.weights(plan);
         Ok(Self { recoding: Recoding { weights, side_files, left_out: Vec::new() }, config })
     }
@@ -287,7 +287,9 @@ impl Planner<'_> {
         let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
         let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
         for set in fused_sets(&self.policy, modules).into_iter().chain(experts) {
-            let scheme = |at: usize| weights[at].stored.as_ref().ok().map(|stored| stored.scheme.name);
+            // A scale that they share is stored in the type of the weights.
+            let scheme =
+                |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
             let first = scheme(set[0]);
             if set.iter().all(|at| scheme(*at) == first) {
                 continue;
@@ -298,7 +300,7 @@ impl Planner<'_> {
                 let names: Vec<String> = set.iter().take(FEW).map(|at| shorten(&weights[*at].name)).collect();
                 let more = if set.len() > FEW { format!(" and {} more", set.len() - FEW) } else { String::new() };
                 let message = format!(
-                    "engines fuse {}{more}: they can only be quantized to the same scheme, or kept, together",
+                    "engines fuse {}{more}: they can only be quantized together, from the same type to the same scheme, or kept together",
                     names.join(", ")
                 );
                 return Err(Error::new(message));

@@ -275,6 +275,13 @@ fn floats(
 /// Partial sums that are kept side by side, so that the loop vectorizes.
 const LANES: usize = 16;
 
+/// Sums of squares below this may lack squares that are 0 in float32.
+const VANISHING: f64 = 1e-30;
+
+fn square(number: f32) -> f64 {
+    f64::from(number) * f64::from(number)
+}
+
 /// Sums over the errors of some values, in units of a power of two.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ErrorSums {
@@ -308,9 +315,10 @@ impl ErrorSums {
                 }
             }
         }
-        let errors = &*multiples;
+        let (all_values, all_errors) = (values, &*multiples);
         let (mut signal, mut noise, mut largest) = ([0.0_f32; LANES], [0.0_f32; LANES], [0_u32; LANES]);
-        let ((values, last), (errors, last_errors)) = (values.as_chunks::<LANES>(), errors.as_chunks::<LANES>());
+        let ((values, last), (errors, last_errors)) =
+            (all_values.as_chunks::<LANES>(), all_errors.as_chunks::<LANES>());
         let mut add = |at: usize, value: f32, error: f32| {
             let value = value * over;
             signal[at] += value * value;
@@ -327,9 +335,13 @@ impl ErrorSums {
         for (at, (value, error)) in last.iter().zip(last_errors).enumerate() {
             add(at, *value, *error);
         }
-        let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum();
+        // Squares of numbers far below the largest scale vanish in float32.
+        let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum::<f64>();
+        let or_wide = |sum: f64, wide: &dyn Fn() -> f64| if sum < VANISHING { wide() } else { sum };
+        let signal = or_wide(sum(signal), &|| all_values.iter().map(|value| square(value * over)).sum());
+        let noise = or_wide(sum(noise), &|| all_errors.iter().map(|error| square(*error)).sum());
         let largest = largest.into_iter().fold(0, |largest, lane| if lane > largest { lane } else { largest });
-        Self { signal: sum(signal), noise: sum(noise), largest: f32::from_bits(largest) }
+        Self { signal, noise, largest: f32::from_bits(largest) }
     }
 }
 
