@@ -264,7 +264,7 @@ fn gpt_oss(kept: &KeptModules) -> Value {
     json!({ "modules_to_not_convert": names, "quant_method": "mxfp4" })
 }
 
-/// The two descriptions that `ModelOpt` writes: the block of config.json, and the older hf_quant_config.json.
+/// The two descriptions that `ModelOpt` writes: the block of config.json, and the older `hf_quant_config.json`.
 fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
     let producer = json!({ "name": "modelopt", "version": "0.47.0" });
     let ignore = sorted(kept, |bank| format!("{bank}.*"));

@@ -308,6 +308,51 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused("quantize m --scheme fp8 --include *norm*", 1, &["no weight would be quantized"]);
     refused("quantize m --scheme mxfp4 --layout gpt-oss", 1, &["tcast does not write the layout gpt-oss"]);
     refused("quantize m --scheme fp9", 2, &["invalid value 'fp9'"]);
+    refused("quantize m --scheme fp8 --partial-blocks", 2, &["--partial-blocks has no effect"]);
+    refused("quantize m --scheme fp8 --min-sqnr nan", 2, &["not a number of decibels"]);
+    // In different shards.
+    let scale = "model.norm.weight=model.layers.0.mlp.down_proj.weight_scale";
+    refused(
+        &format!("quantize m --scheme fp8 --rename {scale}"),
+        1,
+        &["two tensors of the output would have this name"],
+    );
+}
+
+#[test]
+fn experts_without_elements_are_refused_however_many_there_are() {
+    let bench = bench_with(&[], r#"{"hidden_size": 64, "moe_intermediate_size": 0}"#);
+    let shape = [1_u64 << 44, 0, 64];
+    let header = format!(r#"{{"a.experts.gate_up_proj":{{"dtype":"BF16","shape":{shape:?},"data_offsets":[0,0]}}}}"#);
+    bench.write("m/model.safetensors", &safetensors(&header, &[]));
+    let outcome = bench.run("quantize m --scheme fp8 -o out");
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("its experts have no elements"), "{}", outcome.stderr);
+}
+
+#[test]
+fn values_far_below_their_scale_are_noise() {
+    let bench = bench_with(&[], "{}");
+    let header = r#"{"a.weight":{"dtype":"F32","shape":[16,16],"data_offsets":[0,1024]}}"#;
+    bench.write("m/model.safetensors", &safetensors(header, &1e-38_f32.to_le_bytes().repeat(256)));
+    let outcome = bench.run("quantize m --scheme nvfp4 -o out --json -q");
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let figures = &report["files"][0]["tensors"][0]["quantized"]["accuracy"];
+    let figures = if figures.is_null() { &report["tensors"][0]["quantized"] } else { figures };
+    assert_eq!((&figures["is_exact"], &figures["sqnr_db"]), (&json!(false), &json!(0.0)), "{report}");
+}
+
+#[test]
+fn what_described_the_old_or_the_plain_checkpoint_does_not_stay() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.write("m/hf_quant_config.json", b"{}");
+    bench.run("quantize m --scheme nvfp4 --layout modelopt -o out -q").expect(0, "", "");
+    let outcome = bench.run("quantize m --scheme fp8 -o out -q -f");
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("describes the checkpoint that is to be replaced, and would stay"), "{outcome:?}");
+    assert!(outcome.stderr.contains("rm 'out/hf_quant_config.json'"), "{outcome:?}");
+    bench.run("quantize m --scheme fp8 -o new -q").expect(0, "", "");
+    assert!(!bench.path("new/hf_quant_config.json").exists());
 }
 
 #[test]
