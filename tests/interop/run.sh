@@ -52,4 +52,4 @@ fi
 
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes containers strings ${with_torch:+torch_reads} \
-    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes}
+    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes}
