@@ -1,8 +1,8 @@
 //! `tcast cast`: its attributes, and then a conversion like any other.
 
 use super::convert::{condition_names, job, options, run as convert, selection};
-use super::finish;
 use super::results::Task;
+use super::{check_hash, finish};
 use crate::cli::{CastArgs, ValueArgs};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
@@ -18,9 +18,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
         return finish::run("cast", folder, &args.file);
     }
-    if args.hash && !args.file.json && args.report.is_none() {
-        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
-    }
+    check_hash(args.hash, &args.file, args.report.as_deref())?;
     if args.stats && args.file.quiet && !args.file.json && args.report.is_none() {
         return Err(Error::usage("--quiet hides the figures of --stats").remedy("add --json or --report FILE"));
     }

@@ -3,7 +3,7 @@
 use super::convert::{condition_names, job, options, write};
 use super::observer::Console;
 use super::results::Task;
-use super::{check_matched, finish, warn};
+use super::{check_hash, check_matched, finish, warn};
 use crate::cli::{DequantizeArgs, RoundingArg};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -79,9 +79,7 @@ fn check(args: &DequantizeArgs) -> Result<()> {
         let error = Error::usage("--from has no effect: the layout says what the codes are");
         return Err(error.remedy("leave --from out"));
     }
-    if args.hash && !args.file.json && args.report.is_none() {
-        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
-    }
+    check_hash(args.hash, &args.file, args.report.as_deref())?;
     match args.to {
         None | Some(Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32) => Ok(()),
         Some(to) => {

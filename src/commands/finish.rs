@@ -15,44 +15,30 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     let start = Instant::now();
     let finished = job::finish(path, !args.no_sync, threads(args.threads))?;
     let time = Some(start.elapsed());
-    let (is_published, report) = match &finished {
-        &Finished::Already { bytes, shards } => {
-            let (files, options) = (Vec::new(), Value::Object(Map::new()));
-            let (operator, bytes_in, before, is_published) = (command, bytes, shards, false);
-            (
-                false,
-                Report {
-                    operator,
-                    input: path,
-                    output: path,
-                    options,
-                    config: None,
-                    bytes_in,
-                    files,
-                    before,
-                    time,
-                    is_published,
-                },
-            )
-        }
-        Finished::Now { operator, options, input, bytes_in, files } => {
-            let (options, bytes_in, files, before) = (options.clone(), *bytes_in, files.clone(), files.len());
-            (
-                true,
-                Report {
-                    operator,
-                    input,
-                    output: path,
-                    options,
-                    config: None,
-                    bytes_in,
-                    files,
-                    before,
-                    time,
-                    is_published: true,
-                },
-            )
-        }
+    let empty = Report {
+        operator: command,
+        input: path,
+        output: path,
+        options: Value::Object(Map::new()),
+        config: None,
+        bytes_in: 0,
+        files: Vec::new(),
+        before: 0,
+        time,
+        is_published: false,
+    };
+    let report = match &finished {
+        &Finished::Already { bytes, shards } => Report { bytes_in: bytes, before: shards, ..empty },
+        Finished::Now { operator, options, input, bytes_in, files } => Report {
+            operator,
+            input,
+            options: options.clone(),
+            bytes_in: *bytes_in,
+            files: files.clone(),
+            before: files.len(),
+            is_published: true,
+            ..empty
+        },
     };
     if args.json {
         print_json(&report)?;
@@ -60,7 +46,7 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
     if !args.quiet {
         let what = "is a whole checkpoint, and no unfinished conversion is in it";
         // Nothing shows whether there were parts that were put together.
-        tell(&if is_published { report.summary() } else { format!("{} {what}", already_complete(path)) });
+        tell(&if report.is_published { report.summary() } else { format!("{} {what}", already_complete(path)) });
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub use remedies::{alternative, exit_code, remedy};
 
 use remedies::Trouble;
 
-use crate::cli::{Cli, Command, OVERVIEW};
+use crate::cli::{Cli, Command, FileArgs, OVERVIEW};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::io::output::is_standard_output;
@@ -272,6 +272,14 @@ fn say_which(source: &Checkpoint) -> Error {
 /// The number of threads: as requested, or the number of cores.
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(cores, Into::into)
+}
+
+/// Refuses `--hash` without a report to put hashes into.
+fn check_hash(is_asked: bool, args: &FileArgs, report: Option<&Path>) -> Result<(), Error> {
+    if is_asked && !args.json && report.is_none() {
+        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
+    }
+    Ok(())
 }
 
 /// Prints a result on standard output; it is no failure if the reader is gone.

@@ -3,7 +3,7 @@
 use super::convert::{job, options, write};
 use super::observer::Console;
 use super::results::Task;
-use super::{check_matched, finish};
+use super::{check_hash, check_matched, finish};
 use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
@@ -95,9 +95,7 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
         let error = Error::usage("--from has no effect: weights are float32, bfloat16 or float16");
         return Err(error.remedy("leave --from out"));
     }
-    if args.hash && !args.file.json && args.report.is_none() {
-        return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
-    }
+    check_hash(args.hash, &args.file, args.report.as_deref())?;
     if args.activations {
         let error = Error::usage(
             "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \

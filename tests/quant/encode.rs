@@ -1,11 +1,10 @@
 //! Weights encoded as the libraries encode them, byte for byte: files that the libraries wrote, with the values that
 //! they were given. `fixtures/README.md` says what is in them.
 
+use super::{fixtures, goldens, report_other_goldens};
 use safetensors::SafeTensors;
-use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tcast::dtype::Dtype;
 use tcast::kernel::Isa;
 use tcast::quant::{
@@ -163,22 +162,9 @@ fn check(path: &Path) -> Option<(String, usize)> {
     Some((metadata["layout"].clone(), compared))
 }
 
-fn goldens(folder: &Path) -> BTreeMap<String, (usize, usize)> {
-    let mut layouts = BTreeMap::<String, (usize, usize)>::new();
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors")) {
-        if let Some((layout, bytes)) = check(path) {
-            let (files, sum) = layouts.entry(layout).or_default();
-            (*files, *sum) = (*files + 1, *sum + bytes);
-        }
-    }
-    layouts
-}
-
 #[test]
 fn weights_encode_to_the_bytes_of_the_libraries() {
-    let layouts = goldens(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/quantized")));
+    let layouts = goldens(&fixtures(), check);
     assert!(layouts.len() >= 15, "{layouts:?}");
 }
 
@@ -186,14 +172,7 @@ fn weights_encode_to_the_bytes_of_the_libraries() {
 #[test]
 #[ignore = "needs a folder of goldens in TCAST_GOLDENS"]
 fn other_goldens_are_equal() {
-    let layouts = goldens(Path::new(&std::env::var_os("TCAST_GOLDENS").expect("TCAST_GOLDENS names a folder")));
-    let sum = layouts.values().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
-    let total = "total".to_owned();
-    let rows = layouts
-        .iter()
-        .chain([(&total, &sum)])
-        .map(|(layout, (files, bytes))| format!("{layout:18} {files:4} files {bytes:9} bytes, all equal\n"));
-    std::io::stderr().write_all(rows.collect::<String>().as_bytes()).unwrap();
+    report_other_goldens(check);
 }
 
 /// Checks the default by itself, so that a change of it does not go unnoticed.

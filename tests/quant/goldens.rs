@@ -1,10 +1,10 @@
 //! Quantized weights decoded as the libraries decode them, byte for byte: files that the libraries wrote, with their own
 //! decodes. `fixtures/README.md` says what is in them.
 
+use super::{fixtures, goldens, report_other_goldens};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tcast::dtype::Dtype;
 use tcast::kernel::Isa;
 use tcast::quant::{Arithmetic, Decoder, Group, Parameters, Part, Role, find};
@@ -165,22 +165,16 @@ fn check_explanations(golden: &Golden, parts: &[Part], bytes: &[&[u8]], paramete
     }
 }
 
-fn goldens(folder: &Path) -> BTreeMap<String, (usize, usize)> {
-    let mut layouts = BTreeMap::<String, (usize, usize)>::new();
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    for path in paths.iter().filter(|path| path.extension().is_some_and(|extension| extension == "safetensors")) {
-        let golden = read(path);
-        let bytes = check(&golden);
-        let (files, sum) = layouts.entry(golden.layout).or_default();
-        (*files, *sum) = (*files + 1, *sum + bytes);
-    }
-    layouts
+/// The layout of a file, and the bytes that were compared.
+fn compare(path: &Path) -> (String, usize) {
+    let golden = read(path);
+    let bytes = check(&golden);
+    (golden.layout, bytes)
 }
 
 #[test]
 fn weights_decode_to_the_bytes_of_the_libraries() {
-    let layouts = goldens(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/quantized")));
+    let layouts = goldens(&fixtures(), |path| Some(compare(path)));
     assert!(layouts.len() >= 20, "{layouts:?}");
 }
 
@@ -188,12 +182,5 @@ fn weights_decode_to_the_bytes_of_the_libraries() {
 #[test]
 #[ignore = "needs a folder of goldens in TCAST_GOLDENS"]
 fn other_goldens_are_equal() {
-    let layouts = goldens(Path::new(&std::env::var_os("TCAST_GOLDENS").expect("TCAST_GOLDENS names a folder")));
-    let sum = layouts.values().fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
-    let total = "total".to_owned();
-    let rows = layouts
-        .iter()
-        .chain([(&total, &sum)])
-        .map(|(layout, (files, bytes))| format!("{layout:18} {files:4} files {bytes:9} bytes, all equal\n"));
-    std::io::stderr().write_all(rows.collect::<String>().as_bytes()).unwrap();
+    report_other_goldens(|path| Some(compare(path)));
 }
