@@ -29,7 +29,7 @@ impl QuantizedAccuracy {
         Self {
             bits_per_weight: encoder.bits_per_value(),
             is_exact: tally.is_exact(),
-            sqnr_db: tally.sqnr_db().filter(|decibels| decibels.is_finite()),
+            sqnr_db: tally.sqnr_db().filter(|decibels| *decibels < f64::INFINITY),
             max_abs_error: tally.max_error,
             max_abs_error_at: tally.max_error_at.filter(|_| tally.max_error > 0.0),
             clipped: tally.clipped,

@@ -628,6 +628,41 @@ fn infinite_values_and_nan_are_counted_and_found() {
 }
 
 #[test]
+fn a_group_whose_range_overflows_its_type_gets_a_finite_scale() {
+    let stored = SCHEMES.iter().find(|scheme| scheme.name == "int4-asym").unwrap().in_layout(None).unwrap();
+    for (source, most) in [(Float16, 65504.0), (Bfloat16, 3.38e38), (Float32, f32::MAX)] {
+        for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
+            for scale in [ScaleChoice::Amax, ScaleChoice::Mse] {
+                let value = |at: usize| round(f64::from(most) * (0.9 - 0.1 * (at % 19) as f64), source) as f32;
+                let weight = Weight { source, rows: 2, columns: 128, values: (0..256).map(value).collect() };
+                let options = EncodeOptions { arithmetic, scale, ..EncodeOptions::default() };
+                let encoder = Encoder::new(stored.layout(), &stored.grid, &[2, 128], source, options).unwrap();
+                let (parts, tally) = encode(&encoder, &weight);
+                let sqnr = tally.sqnr_db().unwrap();
+                assert!((20.0..40.0).contains(&sqnr), "{source} {options:?}: {sqnr}");
+                for (decoded, value) in decode(&encoder, stored, &parts, &[2, 128]).iter().zip(&weight.values) {
+                    // The step is a fifteenth of the range of 1.8 times the largest number.
+                    let error = f64::from(*decoded) - f64::from(*value);
+                    assert!(error.abs() < 0.13 * f64::from(most), "{source} {options:?}: {decoded} {value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_of_blocks_of_several_rows_are_not_searched() {
+    let layout = tcast::quant::find("ct-pack").unwrap();
+    let options = EncodeOptions { scale: ScaleChoice::Mse, ..EncodeOptions::default() };
+    let unfit = |group| {
+        let grid = TargetGrid { codes: CodeType::Int { bits: 4, symmetric: true }, group, scale: None };
+        Encoder::new(layout, &grid, &[8, 64], Bfloat16, options).err()
+    };
+    assert_eq!(unfit(Group::Block([2, 32])), Some(tcast::quant::Unfit::Search));
+    assert_eq!(unfit(Group::Block([1, 32])), None);
+}
+
+#[test]
 fn shapes_that_a_grid_cannot_take_are_refused() {
     let refused = |scheme: &str, layout: &str, shape: &[u64], source: Dtype| {
         let scheme = tcast::quant::Scheme::find(scheme).unwrap();

@@ -230,6 +230,8 @@ impl Chooser {
             (scale, to_odd(f64::from(least) - f64::from(low) / f64::from(scale)))
         } else {
             let scale = round(round(high - low) / codes);
+            // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
+            let scale = if scale < f32::INFINITY { scale } else { round(high / codes - low / codes) };
             (scale, round(least - round(low / scale)))
         };
         // A group of zeros gives 0 / 0, for which the zero point is 0.

@@ -136,6 +136,7 @@ impl Encoder {
         let (quotient, rounded) = chooser.quotient();
         let search = match options.scale {
             ScaleChoice::Amax => None,
+            ScaleChoice::Mse if !shape.is_tensor && shape.block[0] > 1 => return Err(Unfit::Search),
             ScaleChoice::Mse => Some(ScaleSearch::new(&chooser, grid.codes.bits()).ok_or(Unfit::Search)?),
         };
         Ok(Self {

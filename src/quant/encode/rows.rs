@@ -327,6 +327,10 @@ impl EncodeRows<'_, '_> {
             for group in groups {
                 largest = largest.max(group.scale);
             }
+            if largest == 0.0 {
+                // Codes of 0: the errors are the values, whose squares must not overflow.
+                largest = values.iter().fold(0.0, |largest, value| value.abs().max(largest));
+            }
             let exponent = ((largest.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
             let (unit, over) = (power_of_two(exponent), power_of_two(-exponent));
             for (scale, group) in scales.iter_mut().zip(groups) {

@@ -31,7 +31,8 @@ pub enum Unfit {
         /// What they must be a multiple of.
         multiple: u64,
     },
-    /// Its scales cannot be searched: only those of NVFP4, MXFP4 and integers below 8 bits can.
+    /// Its scales cannot be searched: only those of NVFP4, MXFP4 and integers below 8 bits can, if a group is part of a
+    /// row.
     Search,
     /// The layout cannot store these codes and groups.
     Grid,
@@ -47,7 +48,9 @@ impl fmt::Display for Unfit {
                 write!(f, "its rows of {columns} values are not a multiple of {multiple}")
             }
             Self::Rows { rows, multiple } => write!(f, "its {rows} rows are not a multiple of {multiple}"),
-            Self::Search => f.write_str("only the scales of nvfp4, mxfp4 and int4 are searched for"),
+            Self::Search => {
+                f.write_str("tcast searches the scales of nvfp4, mxfp4 and int4 only, in groups of one row")
+            }
             Self::Grid => f.write_str("the layout cannot store these codes and groups"),
         }
     }

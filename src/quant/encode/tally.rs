@@ -27,13 +27,14 @@ pub struct EncodeTally {
 
 impl EncodeTally {
     /// The signal-to-noise ratio in decibels, 10 log10(sum of x^2 / sum of (y - x)^2). Infinite if there is no noise,
-    /// `None` if nothing was encoded.
+    /// negative infinity if a value or an error is infinite or NaN, `None` if nothing was encoded.
     #[must_use]
     pub fn sqnr_db(&self) -> Option<f64> {
         let [signal, noise] = [&self.signal, &self.noise].map(ExactSum::log10);
         match (self.values, noise) {
             (0, _) => None,
             (_, None) => Some(f64::INFINITY),
+            (_, Some(f64::INFINITY)) => Some(f64::NEG_INFINITY),
             (_, Some(noise)) => Some(10.0 * (signal.unwrap_or(f64::NEG_INFINITY) - noise)),
         }
     }
@@ -77,14 +78,17 @@ const WORDS: usize = 11;
 pub(super) struct ExactSum {
     /// The least significant word first.
     words: [u64; WORDS],
+    /// Whether a term was infinite or NaN.
+    is_infinite: bool,
 }
 
 impl ExactSum {
-    /// Adds a number. Negative, infinite and NaN numbers add nothing.
+    /// Adds a number. An infinite or NaN number makes the sum infinite; a negative one adds nothing.
     pub(super) fn add(&mut self, value: f64) {
         let bits = value.to_bits();
         let field = (bits >> 52) as i32;
-        if value.is_nan() || value <= 0.0 || field == 0x7ff {
+        self.is_infinite |= !value.is_finite();
+        if !value.is_finite() || value <= 0.0 {
             return;
         }
         let mantissa = bits & ((1 << 52) - 1) | u64::from(field != 0) << 52;
@@ -105,6 +109,7 @@ impl ExactSum {
     }
 
     fn merge(&mut self, other: &Self) {
+        self.is_infinite |= other.is_infinite;
         let mut carry = false;
         for (word, term) in self.words.iter_mut().zip(other.words) {
             (*word, carry) = carrying_add(*word, term, carry);
@@ -113,6 +118,9 @@ impl ExactSum {
 
     /// `None` for a sum of 0.
     fn log10(&self) -> Option<f64> {
+        if self.is_infinite {
+            return Some(f64::INFINITY);
+        }
         let top = self.words.iter().rposition(|word| *word != 0)?;
         let low = if top == 0 { 0 } else { self.words[top - 1] };
         let value = self.words[top] as f64 + low as f64 / 2_f64.powi(64);
@@ -163,9 +171,20 @@ mod tests {
             assert!((sum.log10().unwrap() - expected).abs() < 1e-12, "{power}");
         }
         let mut sum = ExactSum::default();
-        for value in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        for value in [0.0, -1.0] {
             sum.add(value);
         }
         assert_eq!(sum.log10(), None);
+    }
+
+    #[test]
+    fn an_error_that_is_no_number_is_not_lost() {
+        for value in [f64::NAN, f64::INFINITY] {
+            let (mut tally, mut other) = (EncodeTally { values: 2, ..EncodeTally::default() }, EncodeTally::default());
+            tally.signal.add(1.0);
+            other.noise.add(value);
+            tally += &other;
+            assert_eq!((tally.sqnr_db(), tally.is_exact()), (Some(f64::NEG_INFINITY), false));
+        }
     }
 }
