@@ -15,6 +15,7 @@ mod rounding;
 mod rows;
 mod search;
 mod shape;
+mod store;
 mod tally;
 
 pub use extremes::Extremes;
@@ -34,6 +35,7 @@ use rows::EncodeRows;
 use search::ScaleSearch;
 use shape::EncodeShape;
 use std::ops::Range;
+use store::PartWriter;
 
 /// How the encoder chooses scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -263,7 +265,9 @@ impl Encoder {
         let lengths = self.part_ranges(rows.clone()).into_iter().map(|range| range.end - range.start);
         assert!(lengths.eq(outputs.iter().map(|out| out.len() as u64)), "outputs are as long as the rows need");
         if !rows.is_empty() {
-            isa.run(EncodeRows { encoder: self, rows, source, amax: extremes.largest, outputs, tally });
+            let global = self.chooser.global(extremes.largest);
+            let writer = PartWriter::new(self, &rows, outputs, global);
+            isa.run(EncodeRows { encoder: self, rows, source, amax: extremes.largest, global, writer, tally });
         }
     }
 }

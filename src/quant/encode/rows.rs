@@ -1,16 +1,14 @@
 //! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
 //! into the first-level cache.
 
-use super::super::layout::{Packing, Role};
-use super::super::scales::swizzled_line;
 use super::Encoder;
 use super::choose::GroupScale;
 use super::extremes::{INFINITY, first_special, largest};
 use super::lanes::{self, Divisors, ErrorSums};
 use super::rounding::power_of_two;
 use super::search::SearchGroup;
+use super::store::PartWriter;
 use super::tally::EncodeTally;
-use crate::dtype::Dtype;
 use crate::kernel::Loop;
 use std::ops::Range;
 
@@ -42,7 +40,8 @@ pub(super) struct EncodeRows<'a, 'o> {
     pub(super) rows: Range<u64>,
     pub(super) source: &'a [u8],
     pub(super) amax: f32,
-    pub(super) outputs: &'a mut [&'o mut [u8]],
+    pub(super) global: f32,
+    pub(super) writer: PartWriter<'a, 'o>,
     pub(super) tally: &'a mut EncodeTally,
 }
 
@@ -83,16 +82,12 @@ impl Loop for EncodeRows<'_, '_> {
             zeros: vec![0.0; groups],
             scales: vec![0.0; groups],
         };
-        let ranges = shape.part_ranges(&self.rows);
-        let starts: Vec<usize> = ranges.iter().map(|range| range.start as usize).collect();
-        self.outputs.iter_mut().for_each(|out| out.fill(0));
-        let global = encoder.chooser.global(self.amax);
-        self.write_fixed(global);
+        let global = self.global;
         if shape.is_tensor {
             let amax = [self.amax.to_bits()];
             encoder.chooser.choose(&amax, &[], global, &mut room.chosen);
             if self.rows.start == 0 {
-                self.store(&room.chosen[..1], |_| 0, |_| 0);
+                self.writer.store_only_scale(room.chosen[0]);
                 self.tally.underflowed_groups += u64::from(room.chosen[0].is_underflow);
             }
         }
@@ -110,11 +105,11 @@ impl Loop for EncodeRows<'_, '_> {
                 let count = tile.groups.len();
                 if !shape.is_tensor {
                     self.choose(&tile, &mut room, global);
-                    self.store_of(&tile, &room.chosen[..count], &starts);
+                    self.writer.store_scales(matrix, within, group, &room.chosen[..count]);
                 }
                 room.spread(count);
                 for row in tile.rows.clone() {
-                    self.encode(&tile, row, &mut room, starts[0]);
+                    self.encode(&tile, row, &mut room);
                 }
             }
             row += rows;
@@ -206,86 +201,11 @@ impl EncodeRows<'_, '_> {
         }
     }
 
-    /// Writes the parts that do not depend on values, and the global scale.
-    fn write_fixed(&mut self, global: f32) {
-        for (part, out) in self.encoder.shape.parts.iter().zip(&mut *self.outputs) {
-            match (&part.fixed, part.role) {
-                _ if out.is_empty() => {}
-                (Some(bytes), _) => out.copy_from_slice(bytes),
-                (None, Role::GlobalScale) => out.copy_from_slice(&global.to_le_bytes()),
-                _ => {}
-            }
-        }
-    }
-
-    /// Stores the scales and zero points of a tile.
-    #[inline(always)]
-    fn store_of(&mut self, tile: &Tile, chosen: &[GroupScale], starts: &[usize]) {
-        let shape = &self.encoder.shape;
-        let [height, beside] = shape.grid.map(|count| count as usize);
-        let below = tile.rows.start / shape.block[0] as usize;
-        let line = (tile.matrix * height + below) * beside;
-        let first = tile.groups.start;
-        let width = shape.parts[1].dtype.bits() as usize / 8;
-        let zero = line + first;
-        match shape.swizzled {
-            Some([_, columns]) => {
-                let line = swizzled_line(below, columns as usize);
-                self.store(chosen, |at| line + 512 * ((first + at) / 4) + (first + at) % 4 - starts[1], |at| at);
-            }
-            None => self.store(
-                chosen,
-                |at| (line + first + at) * width - starts[1],
-                |at| zero + at - starts.get(2).copied().unwrap_or_default(),
-            ),
-        }
-        if let Some(words) = shape.zero_words {
-            let bit = tile.rows.start * shape.bits as usize;
-            let out = &mut self.outputs[2];
-            let half = (1_u32 << (shape.bits - 1)) as f32;
-            for (at, chosen) in chosen.iter().enumerate() {
-                let code = u64::from((chosen.zero + half) as u32) << (bit % 32);
-                for (word, code) in [code as u32, (code >> 32) as u32].into_iter().enumerate() {
-                    let word = tile.matrix * words as usize + bit / 32 + word;
-                    let place = 4 * (word * beside + first + at) - starts[2];
-                    if let Some(bytes) = out.get_mut(place..place + 4).filter(|_| code != 0) {
-                        bytes.iter_mut().zip(code.to_le_bytes()).for_each(|(byte, code)| *byte |= code);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Stores scales and plain zero points at these places of their parts.
-    #[inline(always)]
-    fn store(&mut self, chosen: &[GroupScale], scale: impl Fn(usize) -> usize, zero: impl Fn(usize) -> usize) {
-        let shape = &self.encoder.shape;
-        let out = &mut self.outputs[1];
-        for (at, chosen) in chosen.iter().enumerate() {
-            let place = scale(at);
-            match shape.parts[1].dtype {
-                Dtype::Float32 => out[place..place + 4].copy_from_slice(&chosen.stored.to_le_bytes()),
-                Dtype::Bfloat16 => out[place..place + 2].copy_from_slice(&((chosen.stored >> 16) as u16).to_le_bytes()),
-                Dtype::Float16 => {
-                    let (code, _) = self.encoder.float16.round(f32::from_bits(chosen.stored));
-                    out[place..place + 2].copy_from_slice(&(code as u16).to_le_bytes());
-                }
-                _ => out[place] = chosen.stored as u8,
-            }
-        }
-        if self.encoder.chooser.zero_bits.is_some() && shape.zero_words.is_none() {
-            let out = &mut self.outputs[2];
-            chosen.iter().enumerate().for_each(|(at, chosen)| out[zero(at)] = chosen.zero as i8 as u8);
-        }
-    }
-
     /// Encodes one row of a tile.
     #[inline(always)]
-    fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom, code_start: usize) {
-        let Encoder { shape, weight, division, rounding, packing, .. } = self.encoder;
+    fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
+        let Encoder { shape, weight, division, rounding, .. } = self.encoder;
         let size = shape.block[1] as usize;
-        let stride = shape.stride as usize;
-        let line = (tile.matrix * shape.rows as usize + row) * stride - code_start;
         let step = if size > SEGMENT { SEGMENT } else { tile.columns.len() };
         let (mut signal, mut noise) = (0.0, 0.0);
         for column in tile.columns.clone().step_by(step) {
@@ -313,14 +233,7 @@ impl EncodeRows<'_, '_> {
                     }
                 }
             }
-            let bits = shape.bits;
-            let start = line + column * bits as usize / 8;
-            let end = if columns.end == shape.columns as usize {
-                line + stride
-            } else {
-                line + columns.end * bits as usize / 8
-            };
-            lanes::pack(codes, bits, *packing == Packing::RowsHighFirst, &mut self.outputs[0][start..end]);
+            self.writer.store_codes(tile.matrix, row, columns.clone(), codes);
             // 2. Errors, divided by a power of two near the largest scale: the squares of tiny errors would underflow.
             let scales = &mut room.scales[..groups.len()];
             let mut largest = 0.0_f32;
