@@ -131,6 +131,14 @@ pub fn as_glob(name: &str) -> String {
     }
 }
 
+/// A pattern that matches a name with any numbers of layers and experts.
+#[must_use]
+pub(crate) fn as_numbered_glob(name: &str) -> String {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let part = |part: &str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
+    name.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
 /// Characters kept at either end of a name that is too long.
 const KEPT: usize = 100;
 

@@ -54,7 +54,7 @@ pub struct QuantizeArgs {
     pub layout: Option<String>,
 
     /// Values that share a scale in int4, int4-asym and int8a16 [default: 128]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(8..=65536), hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = group_size, hide_short_help = true)]
     pub group_size: Option<u64>,
 
     /// How scales and codes are rounded
@@ -153,6 +153,11 @@ pub enum SearchArg {
 }
 
 const SHARDS: &str = "Folders of shards";
+
+fn group_size(text: &str) -> Result<u64, String> {
+    let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));
+    size.ok_or_else(|| "not a multiple of 8 from 8 to 65536".to_owned())
+}
 
 fn decibels(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|decibels: &f64| !decibels.is_nan()).ok_or_else(|| "not a number of decibels".to_owned())

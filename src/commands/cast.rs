@@ -43,6 +43,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         selection,
         allow_unmatched: args.selection.allow_unmatched,
         config: None,
+        notes: Vec::new(),
         report: args.report.as_deref(),
     })
 }

@@ -68,6 +68,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         config: None,
+        notes: Vec::new(),
         report: args.report.as_deref(),
     };
     let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&recoding) };

@@ -7,12 +7,12 @@ use super::{check_hash, check_matched, finish};
 use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, Job, JobInput, Measures, QuantizeRequest, Quantizing, SchemeRule, layout_of};
+use crate::job::{self, FailOn, Job, JobInput, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
-use crate::quant::{Arithmetic, EncodeOptions, ScaleChoice, Scheme};
+use crate::quant::{Arithmetic, EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::text::{counted, quoted};
+use crate::text::{counted, quoted, shorten};
 use clap::ValueEnum;
 use serde_json::json;
 use std::slice;
@@ -49,6 +49,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         },
         selection: &selection,
         rules: &args.rule,
+        renames: &args.rename,
         with_partial_blocks: args.partial_blocks,
     };
     let quantizing = Quantizing::new(source, &request)?;
@@ -85,6 +86,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         allow_unmatched: args.allow_unmatched,
         report: args.report.as_deref(),
         config: quantizing.config.block.as_ref(),
+        notes: notes(args, &quantizing),
     };
     let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&quantizing.recoding) };
     write(&task, slice::from_ref(&input), start)
@@ -113,8 +115,7 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
         let error = Error::usage(format!("--search mse has no effect: {} has no choice of scales", scheme.name));
         return Err(error.remedy("leave --search out"));
     }
-    let has_partial =
-        |scheme: &Scheme| scheme.name == "fp8-block" && args.layout.as_deref() == Some("compressed-tensors");
+    let has_partial = |scheme: &Scheme| has_partial_blocks(scheme, args.layout.as_deref().unwrap_or_default());
     if args.partial_blocks && !schemes().any(has_partial) {
         let error =
             Error::usage("--partial-blocks has no effect: only fp8-block in compressed-tensors has partial blocks");
@@ -148,6 +149,52 @@ fn check_is_plain(source: &Checkpoint, scheme: &Scheme) -> Result<()> {
         scheme.name
     );
     Err(Error::new(message).in_file(&source.path).remedy(remedy))
+}
+
+/// What engines may not load, and which weights could be quantized with other options.
+fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
+    /// The most shapes that are described.
+    const FEW: usize = 3;
+    let mut notes: Vec<String> = quantizing.misfits.iter().take(FEW).map(|misfit| of_misfit(args, misfit)).collect();
+    if let Some(more) = quantizing.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
+        notes.push(format!("weights of {more} other shapes are not quantized either; --dry-run lists them"));
+    }
+    if let Some(first) = quantizing.embeddings.first() {
+        notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
+    }
+    if let Some(size) = args.group_size.filter(|size| ![32, 64, 128].contains(size)) {
+        notes.push(format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
+    }
+    notes
+}
+
+/// Says why weights of a shape are kept, and with which options they would not be.
+fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
+    let Misfit { why, scheme, shape, first, count } = misfit;
+    let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+    let has_columns = |size: &u64| shape.last().is_some_and(|columns| columns.is_multiple_of(*size));
+    let size = [64, 32].into_iter().find(|size| args.group_size.unwrap_or(128) > *size && has_columns(size));
+    let fits_all = |scheme: &&Scheme| {
+        let stored = scheme.in_layout(Some(layout));
+        stored.is_some_and(|stored| matches!(stored.grid.group, Group::Channel | Group::Tensor))
+    };
+    let remedy = match (why, size) {
+        (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size => format!("; --group-size {size} fits them"),
+        _ if has_partial_blocks(scheme, layout) => "; --partial-blocks quantizes them".to_owned(),
+        _ => {
+            SCHEMES.iter().find(fits_all).map_or(String::new(), |scheme| format!("; --scheme {} fits any", scheme.name))
+        }
+    };
+    let first = shorten(first);
+    match count {
+        1 => format!("{first} of shape {shape:?} is not quantized: {why}{remedy}"),
+        _ => format!("{count} weights of shape {shape:?} are not quantized, such as {first}: {why}{remedy}"),
+    }
+}
+
+/// Whether a scheme can have partial blocks in a layout.
+fn has_partial_blocks(scheme: &Scheme, layout: &str) -> bool {
+    scheme.name == "fp8-block" && layout.eq_ignore_ascii_case("compressed-tensors")
 }
 
 /// Refuses patterns that match nothing.

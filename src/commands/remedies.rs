@@ -62,6 +62,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             let exclude = error.tensor().map(|name| flag_with("--exclude", &as_glob(name)));
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))
         }
+        Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs, model: None } => without_codes(globs),
         Kind::OutOfRange => "choose --out-of-range saturate or --out-of-range wrap to convert such values".to_owned(),

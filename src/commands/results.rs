@@ -26,6 +26,8 @@ pub(super) struct Task<'a> {
     pub(super) allow_unmatched: bool,
     /// What config.json says of the quantized weights.
     pub(super) config: Option<&'a Value>,
+    /// What else the user should know.
+    pub(super) notes: Vec<String>,
     /// Where the report is also written.
     pub(super) report: Option<&'a Path>,
 }
@@ -101,8 +103,13 @@ pub(super) fn show(
         tell_room(output, report.room());
     }
     plain_float8.into_iter().for_each(tell_of_plain_float8);
+    task.notes.iter().for_each(|text| note(text));
     if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
-        note("engines need the quantization_config of its config.json, which --json prints: there is no config.json");
+        note(if output.is_dir() {
+            "there is no config.json: engines need one, with the quantization_config that --json prints"
+        } else {
+            "engines need the quantization_config, which --json prints, in the config.json beside the file"
+        });
     }
     if job.partition.is_some() && !args.dry_run {
         let when = if finished == all { "all are" } else { "when all are" };

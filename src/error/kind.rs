@@ -42,6 +42,8 @@ pub enum Kind {
     Untyped(Box<[&'static str]>),
     /// The tensor cannot be converted, but could be copied.
     Unconvertible,
+    /// Tensors cannot be converted, but could be copied: those whose names match these patterns.
+    Excludable(Box<[String]>),
     /// The tensor holds the codes of a quantized weight, which are not values.
     Codes {
         /// Patterns that match all codes of the input.

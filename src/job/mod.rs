@@ -30,7 +30,7 @@ pub(crate) use outcome::FailOn;
 pub(crate) use outcome::PartReport;
 pub use outcome::{FileReport, TensorReport};
 pub use quantizing::SchemeRule;
-pub(crate) use quantizing::{QuantizeRequest, Quantizing, layout_of};
+pub(crate) use quantizing::{Misfit, QuantizeRequest, Quantizing, layout_of};
 pub use share::Partition;
 
 use crate::container::checkpoint::{self, Checkpoint};

@@ -2,7 +2,7 @@
 
 use super::source::stored_dtype;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::quant::{Encoder, Extremes, Scheme};
 use crate::read::SourceTensor;
 use std::ops::Range;
@@ -86,8 +86,8 @@ impl<'a> WeightRows<'a> {
         let columns = self.encoder.shape().last().copied().unwrap_or(1);
         let indices = self.source.indices(self.first_row * columns + element);
         let error =
-            Error::new(format!("element {indices:?} is infinite or NaN, which codes and scales cannot stand for"));
-        self.source.error(error)
+            Error::new(format!("element {indices:?} is infinite or NaN, which codes and scales cannot represent"));
+        self.source.error(error.of(Kind::Unconvertible))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::container::{as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// The version of compressed-tensors that writes the same blocks. Engines ignore it.
 const COMPRESSED_TENSORS: &str = "0.20.0";
@@ -26,6 +27,8 @@ pub struct QuantizedGroup<'a> {
     pub has_input_scale: bool,
     /// The names of their modules in the checkpoint.
     pub modules: Vec<&'a str>,
+    /// Those of these modules that are not linear layers to engines: output heads and embeddings.
+    pub unlike_linear: Vec<&'a str>,
 }
 
 impl QuantizedGroup<'_> {
@@ -46,7 +49,7 @@ pub struct KeptModules<'a> {
     /// Modules with a weight matrix, by their names in the checkpoint.
     pub modules: Vec<&'a str>,
     /// Modules that hold a bank of experts: `x.experts`, whose experts engines call `x.experts.0` and so on.
-    pub banks: Vec<&'a str>,
+    pub banks: Vec<Cow<'a, str>>,
 }
 
 /// The description of a quantized checkpoint for engines.
@@ -128,7 +131,10 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
     };
     let mut config_groups = Map::new();
     for (at, group) in groups.iter().enumerate() {
-        let targets = if groups.len() == 1 { json!(["Linear"]) } else { json!(group.modules) };
+        let targets = match groups.len() {
+            1 => json!([&["Linear"][..], &group.unlike_linear].concat()),
+            _ => json!(group.modules),
+        };
         let block = json!({
             "format": format(group),
             "input_activations": activations_of(group),

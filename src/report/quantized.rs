@@ -32,7 +32,9 @@ impl Report<'_> {
     /// The weights that are kept although an engine could load them quantized, one line per reason.
     pub(super) fn unfit(&self) -> String {
         let mut text = String::new();
-        for reason in [KeptReason::Shape, KeptReason::Fused, KeptReason::Absorbed] {
+        for reason in
+            [KeptReason::Shape, KeptReason::Fused, KeptReason::Absorbed, KeptReason::Bank, KeptReason::OtherFloat]
+        {
             let names = self.tensors().filter(|tensor| tensor.kept == Some(reason)).map(|tensor| &*tensor.name);
             let names: Vec<&str> = names.collect();
             if names.is_empty() {

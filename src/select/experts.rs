@@ -100,6 +100,13 @@ pub(crate) fn bank_of(name: &str) -> Option<(&str, &str)> {
     (bank == "experts" || bank.ends_with(".experts")).then_some((bank, own))
 }
 
+/// What engines call the experts whose weights a tensor of Granite holds, which tcast does not split.
+pub(crate) fn unsplit_bank(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".weight")?;
+    let layer = name.strip_suffix(".input_linear").or_else(|| name.strip_suffix(".output_linear"))?;
+    layer.ends_with("block_sparse_moe").then(|| format!("{layer}.experts"))
+}
+
 fn unknown(why: &str) -> Error {
     Error::new(format!("is a bank of experts that cannot be divided: {why}"))
 }
@@ -110,7 +117,7 @@ fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Re
     const TRANSPOSED: [&str; 3] = ["qwen3_vl_moe", "llama4", "gpt_oss"];
     if model.is(&TRANSPOSED) {
         let model = model.kind.as_deref().unwrap_or_default();
-        return Err(format!("in files of '{model}' it lies transposed"));
+        return Err(format!("files of '{model}' store it transposed"));
     }
     let (Some(hidden), Some(intermediate)) = (model.hidden, model.intermediate) else {
         return Err("there is no config.json with hidden_size and moe_intermediate_size".to_owned());
@@ -123,7 +130,7 @@ fn check_lies_upright(model: &Model, own: &str, [rows, columns]: [u64; 2]) -> Re
     match ([rows, columns] == [out, inner], [columns, rows] == [out, inner]) {
         (true, false) => Ok(()),
         (true, true) => Err(format!("{rows} x {columns} could be transposed as well, by the sizes in config.json")),
-        (false, true) => Err(format!("by the sizes in config.json, {rows} x {columns} lies transposed")),
+        (false, true) => Err(format!("by the sizes in config.json, {rows} x {columns} is transposed")),
         (false, false) => {
             Err(format!("by the sizes in config.json it would be {out} x {inner}, and it is {rows} x {columns}"))
         }
@@ -161,13 +168,13 @@ mod tests {
     #[test]
     fn a_bank_is_refused_where_config_does_not_prove_how_it_lies() {
         let refused = |config: &str, shape: &[u64]| of(config, "a.experts.gate_up_proj", shape).unwrap_err();
-        assert!(refused(CONFIG, &[2, 64, 96]).contains("lies transposed"));
+        assert!(refused(CONFIG, &[2, 64, 96]).contains("is transposed"));
         assert!(refused(CONFIG, &[2, 64, 64]).contains("would be 96 x 64, and it is 64 x 64"));
         assert!(refused("{}", &[2, 96, 64]).contains("no config.json with hidden_size"));
         let square = CONFIG.replace("48", "32");
         assert!(refused(&square, &[2, 64, 64]).contains("could be transposed as well"));
         let llama = r#"{"model_type": "llama4_text", "hidden_size": 64, "intermediate_size": 48}"#;
-        assert!(refused(llama, &[2, 96, 64]).contains("in files of 'llama4_text' it lies transposed"));
+        assert!(refused(llama, &[2, 96, 64]).contains("files of 'llama4_text' store it transposed"));
         assert!(of(CONFIG, "a.experts.odd_proj", &[2, 96, 64]).unwrap_err().contains("does not know which weights"));
     }
 

@@ -60,6 +60,8 @@ pub(crate) enum KeptReason {
     LeftOut,
     /// It holds integers, bools, text or complex numbers, and the target is floating.
     NotFloating,
+    /// It holds floats of a type that is not quantized.
+    OtherFloat,
     /// It has the type already.
     Already,
     /// A norm.
@@ -86,6 +88,8 @@ pub(crate) enum KeptReason {
     Edge,
     /// A text encoder or an autoencoder.
     Encoder,
+    /// It is a bank of experts that is not split.
+    Bank,
     /// It is not the matrix of a module.
     NoMatrix,
     /// Its shape does not fit the grid.
@@ -101,6 +105,7 @@ impl KeptReason {
         match self {
             Self::LeftOut => "left out by an option",
             Self::NotFloating => "not floating",
+            Self::OtherFloat => "not float32, bfloat16 or float16",
             Self::Already => "of that type already",
             Self::Norm => "norms",
             Self::Embedding => "embeddings",
@@ -114,6 +119,7 @@ impl KeptReason {
             Self::Absorbed => "kv_b_proj, which engines absorb",
             Self::Edge => "inputs, outputs and modulation of a diffusion model",
             Self::Encoder => "text encoders and autoencoders",
+            Self::Bank => "banks of experts that tcast does not split",
             Self::NoMatrix => "not weight matrices",
             Self::Shape => "of shapes that do not fit the groups",
             Self::Fused => "fused with a kept weight",

@@ -75,10 +75,11 @@ const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
 /// share scalar scales.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
+    &["wq", "wk", "wv"],
     &["gate_proj", "up_proj"],
     &["w1", "w3"],
     &["q_a_proj", "kv_a_proj_with_mqa"],
-    &["wq_a", "wkv_a_with_mqa"],
+    &["wq_a", "wkv_a_with_mqa", "wkv_a", "wkv"],
     &["in_proj_qkv", "in_proj_z"],
     &["in_proj_b", "in_proj_a"],
 ];
@@ -145,9 +146,10 @@ pub(crate) fn module_of(name: &str) -> Option<&str> {
     name.strip_suffix(".weight")
 }
 
-/// The layer number in a name.
+/// The layer number in a name. Checkpoints of DeepSeek and Mistral itself begin with `layers.`.
 fn layer_of(name: &str) -> Option<u64> {
-    let (_, rest) = name.split_once("model.layers.").or_else(|| name.split_once("language_model.layers."))?;
+    let in_model = || name.split_once("model.layers.").map(|(_, rest)| rest);
+    let rest = name.strip_prefix("layers.").or_else(in_model)?;
     rest.split('.').next()?.parse().ok()
 }
 
@@ -206,6 +208,9 @@ mod tests {
             ("mtp.fc.weight", KeptReason::Draft),
             ("model.layers.61.eh_proj.weight", KeptReason::Draft),
             ("model.layers.61.mlp.experts.3.up_proj.weight", KeptReason::Draft),
+            ("model.language_model.layers.61.mlp.up_proj.weight", KeptReason::Draft),
+            ("layers.61.ffn.experts.3.w1.weight", KeptReason::Draft),
+            ("layers.3.ffn.gate.weight", KeptReason::Router),
             ("model.visual.blocks.0.attn.qkv.weight", KeptReason::Tower),
             ("vision_tower.encoder.layers.0.self_attn.q_proj.weight", KeptReason::Tower),
             ("model.vision_model.layers.0.fc1.weight", KeptReason::Tower),
@@ -226,6 +231,7 @@ mod tests {
             "model.layers.0.linear_attn.out_proj.weight",
             "model.layers.0.self_attn.indexer.wq_b.weight",
             "model.language_model.layers.0.mlp.down_proj.weight",
+            "layers.60.ffn.experts.3.w1.weight",
             "transformer.h.0.attn.c_attn.weight",
         ] {
             assert_eq!(POLICY.reason(name, true), None, "{name}");
@@ -272,8 +278,16 @@ mod tests {
             "model.layers.0.self_attn.q_a_proj",
             "w1",
             "w3",
+            "layers.0.attention.wq",
+            "layers.0.attention.wv",
+            "layers.0.attention.wk",
+            "layers.0.attn.wkv_a",
+            "layers.0.attn.wq_a",
         ];
         let sets = fused_sets(&POLICY, modules.into_iter());
-        assert_eq!(sets, [vec![0, 3], vec![4, 6], vec![5, 7], vec![8, 9], vec![10, 11]]);
+        assert_eq!(
+            sets,
+            [vec![0, 3], vec![4, 6], vec![5, 7], vec![8, 9], vec![10, 11], vec![12, 13, 14], vec![15, 16]]
+        );
     }
 }

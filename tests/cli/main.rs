@@ -22,6 +22,7 @@ mod opset;
 mod outputs;
 mod promote;
 mod quantize;
+mod quantize_choices;
 mod quantized;
 mod scripts;
 mod several;

@@ -9,10 +9,10 @@ use std::fs;
 use std::path::Path;
 
 /// A tensor: its dtype, shape and bytes.
-type Stored = (String, Vec<usize>, Vec<u8>);
+pub(crate) type Stored = (String, Vec<usize>, Vec<u8>);
 
 /// All tensors of a folder of shards, or of a file.
-fn tensors(path: &Path) -> BTreeMap<String, Stored> {
+pub(crate) fn tensors(path: &Path) -> BTreeMap<String, Stored> {
     let files: Vec<_> = match fs::read_dir(path) {
         Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
         Err(_) => vec![path.to_owned()],
@@ -29,7 +29,7 @@ fn tensors(path: &Path) -> BTreeMap<String, Stored> {
 
 /// Asserts that two sets of tensors are equal, without printing their bytes.
 #[track_caller]
-fn assert_same(found: &BTreeMap<String, Stored>, wanted: &BTreeMap<String, Stored>) {
+pub(crate) fn assert_same(found: &BTreeMap<String, Stored>, wanted: &BTreeMap<String, Stored>) {
     assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
     for (name, tensor) in wanted {
         let (dtype, shape, bytes) = &found[name];
@@ -38,12 +38,12 @@ fn assert_same(found: &BTreeMap<String, Stored>, wanted: &BTreeMap<String, Store
     }
 }
 
-fn config(bench: &Bench, folder: &str) -> Value {
+pub(crate) fn config(bench: &Bench, folder: &str) -> Value {
     serde_json::from_slice(&bench.read(&format!("{folder}/config.json"))).unwrap()
 }
 
 /// A file of bfloat16 tensors, each with small numbers that differ.
-fn model(tensors: &[(&str, &[u64])]) -> Vec<u8> {
+pub(crate) fn model(tensors: &[(&str, &[u64])]) -> Vec<u8> {
     let (mut entries, mut data) = (Vec::new(), Vec::new());
     for (at, (name, shape)) in tensors.iter().enumerate() {
         let (start, count) = (data.len(), shape.iter().product::<u64>());
@@ -58,7 +58,7 @@ fn model(tensors: &[(&str, &[u64])]) -> Vec<u8> {
 }
 
 /// A folder `m` with a file of these tensors, and a config.json.
-fn bench_with(tensors: &[(&str, &[u64])], config: &str) -> Bench {
+pub(crate) fn bench_with(tensors: &[(&str, &[u64])], config: &str) -> Bench {
     let bench = Bench::new();
     fs::create_dir(bench.path("m")).unwrap();
     bench.write("m/model.safetensors", &model(tensors));
@@ -315,7 +315,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused(
         &format!("quantize m --scheme fp8 --rename {scale}"),
         1,
-        &["two tensors of the output would have this name"],
+        &["has the name of a part of 'model.layers.0.mlp.down_proj.weight', which is quantized"],
     );
 }
 
@@ -402,7 +402,7 @@ fn a_file_without_a_config_gets_its_block_in_the_report() {
     assert_eq!(quantized["parts"][1], json!({"name": "a.q_proj.weight_scale", "dtype": "bfloat16", "shape": [8, 1]}));
     assert_eq!(quantized["bits_per_weight"], 8.125);
     assert_eq!(report["tensors"][1]["kept"], "norm");
-    assert!(outcome.stderr.contains("quantization_config of its config.json"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("engines need the quantization_config, which --json prints"), "{}", outcome.stderr);
     assert_eq!(tensors(&bench.path("w.fp8.safetensors")).len(), 3);
 }
 

@@ -144,7 +144,7 @@ fn several_schemes_name_their_modules_and_one_library_has_no_place_for_them() {
 
 #[test]
 fn banks_of_experts_that_are_kept_are_named_as_each_engine_looks_for_them() {
-    let kept = KeptModules { modules: vec!["lm_head"], banks: vec!["model.layers.0.mlp.experts"] };
+    let kept = KeptModules { modules: vec!["lm_head"], banks: vec!["model.layers.0.mlp.experts".into()] };
     let of = |layout: &str, key: &str| {
         let block = EngineConfig::new(&[group(layout, Group::Block([128, 128]), 8)], &kept).unwrap().block.unwrap();
         block[key].clone()

@@ -44,6 +44,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
         selection,
         allow_unmatched: args.selection.allow_unmatched,
         config: None,
+        notes: Vec::new(),
         report: None,
     })
 }

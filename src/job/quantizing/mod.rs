@@ -1,25 +1,28 @@
 //! Decides which weights of an input are quantized, and how.
 
+mod misfit;
+mod naming;
 mod rule;
 mod sharing;
 
+pub(crate) use misfit::Misfit;
 pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
 use crate::container::Form;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::output::directory_of;
 use crate::plan::{TensorIndex, source_form};
 use crate::quant::{
-    EncodeOptions, Encoder, EngineConfig, Group, KeptModules, QuantizedGroup, ScaleChoice, Scheme, SchemeLayout,
-    TargetGrid, Unfit,
+    CodeType, EncodeOptions, Encoder, EngineConfig, Group, KeptModules, QuantizedGroup, ScaleChoice, Scheme,
+    SchemeLayout, TargetGrid, Unfit,
 };
-use crate::select::experts::{Model, bank_of, experts};
+use crate::select::experts::{Model, bank_of, experts, unsplit_bank};
 use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
-use crate::select::{KeptReason, Pattern, Selection};
-use crate::text::{counted, shorten};
+use crate::select::{KeptReason, Pattern, Rename, Selection};
+use crate::text::{as_numbered_glob, counted, shorten};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -34,6 +37,8 @@ pub(crate) struct QuantizeRequest<'a> {
     /// Which weights to quantize.
     pub selection: &'a Selection,
     pub rules: &'a [SchemeRule],
+    /// New names of tensors. Engines see these; patterns match the old ones.
+    pub renames: &'a [Rename],
     /// Whether blocks at the edges may be partial.
     pub with_partial_blocks: bool,
 }
@@ -42,6 +47,10 @@ pub(crate) struct QuantizeRequest<'a> {
 pub(crate) struct Quantizing {
     pub(crate) recoding: Recoding,
     pub(crate) config: EngineConfig,
+    /// Weights that are kept because of their shape.
+    pub(crate) misfits: Vec<Misfit>,
+    /// Embeddings that a rule quantizes.
+    pub(crate) embeddings: Vec<String>,
 }
 
 /// A weight that could be quantized, and the decision about it.
@@ -55,6 +64,13 @@ struct WeightCandidate {
     stored: Result<StoredAs, KeptReason>,
     /// Whether the options decide about it by name, rather than the policy.
     is_named: bool,
+}
+
+/// What the options ask for a weight.
+struct Asked {
+    stored: Result<StoredAs, KeptReason>,
+    /// The rule that decides.
+    rule: Option<usize>,
 }
 
 /// How a weight is to be stored.
@@ -101,13 +117,15 @@ impl Quantizing {
                 "tcast does not write the layout gpt-oss: in plain models of gpt-oss, the experts are transposed",
             )));
         }
-        let planner = Planner { request, policy, model: &model, layout: layout.name };
+        let renames = request.renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
+        let planner = Planner { request, policy, model: &model, layout: layout.name, renames };
         let mut plan = planner.candidates(source).map_err(in_file)?;
-        planner.fit(&mut plan.weights).map_err(in_file)?;
+        let misfits = planner.fit(&mut plan.weights).map_err(in_file)?;
         planner.check_fused(&mut plan.weights).map_err(in_file)?;
         if !plan.weights.iter().any(|weight| weight.stored.is_ok()) {
             return Err(in_file(nothing_to_quantize(&plan)));
         }
+        planner.check_names(source, &plan).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = &text {
@@ -118,8 +136,13 @@ impl Quantizing {
         let older = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some());
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);
+        let is_embedding = |weight: &&WeightCandidate| {
+            weight.stored.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
+        };
+        let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
         let weights = planner.weights(plan);
-        Ok(Self { recoding: Recoding { weights, side_files, left_out: Vec::new() }, config })
+        let recoding = Recoding { weights, side_files, left_out: Vec::new() };
+        Ok(Self { recoding, config, misfits, embeddings })
     }
 }
 
@@ -154,18 +177,20 @@ struct Planner<'a> {
     model: &'a Model,
     /// The layout of all weights.
     layout: &'static str,
+    /// The new name of each tensor that has one.
+    renames: HashMap<&'a str, &'a str>,
 }
 
 impl Planner<'_> {
     /// Decides by names, dtypes and ranks.
     fn candidates(&self, source: &Checkpoint) -> Result<WeightCandidates> {
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
+        // For each rule, whether it names a weight, and an error for the first other tensor that it names.
+        let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
         for (input, shard) in source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
-                let dtype = source_form(tensor, None).ok().map(Form::dtype);
-                let float = dtype.filter(|dtype| matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16));
-                let Some(dtype) = float else {
+                let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
                     found.others.push((place, KeptReason::NotFloating));
                     continue;
                 };
@@ -176,11 +201,27 @@ impl Planner<'_> {
                     _ => None,
                 };
                 let names: Vec<&str> = std::iter::once(name).chain(expert).collect();
-                let (asked, is_named) = self.asked(&names).map_err(in_place)?;
-                let reason = self.policy.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
-                let stored = match (asked, reason) {
-                    (Ok(_), Some(reason)) if !is_named => Err(reason),
-                    (asked, _) => asked,
+                let Asked { stored: asked, rule } = self.asked(&names).map_err(in_place)?;
+                let is_named = rule.is_some() || asked.is_err();
+                let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
+                let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
+                let is_unsplit = unsplit_bank(name).is_some() && tensor.shape.len() == 3;
+                let cannot = match dtype {
+                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if is_matrix || bank.is_some() => None,
+                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if is_unsplit => Some(KeptReason::Bank),
+                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => Some(reason.unwrap_or(KeptReason::NoMatrix)),
+                    dtype if dtype.is_floating() => Some(KeptReason::OtherFloat),
+                    _ => Some(KeptReason::NotFloating),
+                };
+                if let (Some(rule), Ok(stored)) = (rule, &asked) {
+                    let (is_met, error) = &mut rules[rule];
+                    *is_met |= cannot.is_none();
+                    error.get_or_insert_with(|| in_place(no_weight(stored, &tensor.shape, dtype)));
+                }
+                let stored = match (cannot, reason, asked) {
+                    (Some(reason), _, _) => Err(reason),
+                    (None, Some(reason), Ok(_)) if !is_named => Err(reason),
+                    (None, _, asked) => asked,
                 };
                 let one = |name: &str, first_row, shape: &[u64]| WeightCandidate {
                     place,
@@ -191,47 +232,51 @@ impl Planner<'_> {
                     stored: stored.clone(),
                     is_named,
                 };
-                let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
-                if let Some(bank) = bank {
-                    match (bank, &stored) {
-                        // A bank that is kept is not split.
-                        (_, Err(_)) => found.weights.push(one(name, 0, &tensor.shape)),
-                        (Err(error), Ok(_)) => return Err(in_place(error)),
-                        (Ok(_), Ok(_)) if self.policy.is_diffusion => {
-                            return Err(in_place(Error::new("is a bank of experts, which the layout cannot store")));
-                        }
-                        (Ok(bank), Ok(_)) => found
-                            .weights
-                            .extend(bank.iter().map(|expert| one(&expert.name, expert.first_row, &expert.shape))),
+                let whole_bank = || {
+                    let bank = bank_of(name).map_or(name, |(bank, _)| bank);
+                    Kind::Excludable(Box::new([as_numbered_glob(bank) + ".*"]))
+                };
+                match (bank, &stored) {
+                    (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank()))),
+                    (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
+                        let error = Error::new("is a bank of experts, which the layout cannot store");
+                        return Err(in_place(error.of(whole_bank())));
                     }
-                } else if is_matrix {
-                    found.weights.push(one(name, 0, &tensor.shape));
-                } else if is_named && stored.is_ok() {
-                    return Err(in_place(Error::new(format!(
-                        "a rule quantizes it, and its shape {:?} is not that of a weight matrix",
-                        tensor.shape
-                    ))));
-                } else {
-                    found.others.push((place, reason.unwrap_or(KeptReason::NoMatrix)));
+                    (Some(Ok(bank)), Ok(_)) => found
+                        .weights
+                        .extend(bank.iter().map(|expert| one(&expert.name, expert.first_row, &expert.shape))),
+                    // A bank that is kept is not split.
+                    (Some(_), Err(_)) => found.weights.push(one(name, 0, &tensor.shape)),
+                    (None, _) if is_matrix || is_unsplit => found.weights.push(one(name, 0, &tensor.shape)),
+                    (None, stored) => {
+                        found.others.push((place, stored.as_ref().err().copied().unwrap_or(KeptReason::NoMatrix)));
+                    }
                 }
             }
         }
-        Ok(found)
+        match rules.into_iter().find_map(|(is_met, error)| error.filter(|_| !is_met)) {
+            Some(error) => Err(error),
+            None => Ok(found),
+        }
     }
 
-    /// What the options ask for a weight, and whether they select it by name. A bank of experts also goes by the name
-    /// of its first expert.
-    fn asked(&self, names: &[&str]) -> Result<(Result<StoredAs, KeptReason>, bool)> {
+    /// Why engines need a weight as it is, judging by its name in the output.
+    fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
+        self.policy.reason(self.new_name(name), has_four_bits)
+    }
+
+    /// What the options ask for a weight. A bank of experts also goes by the name of its first expert.
+    fn asked(&self, names: &[&str]) -> Result<Asked> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         let Selection { include, exclude, .. } = self.request.selection;
         if !include.is_empty() && !is_one(include) || is_one(exclude) {
-            return Ok((Err(KeptReason::LeftOut), true));
+            return Ok(Asked { stored: Err(KeptReason::LeftOut), rule: None });
         }
-        let rule = self.request.rules.iter().find(|rule| rule.matches_one(names));
-        let scheme = match rule {
-            Some(SchemeRule { scheme: None, .. }) => return Ok((Err(KeptReason::LeftOut), true)),
-            Some(SchemeRule { scheme: Some(scheme), .. }) => *scheme,
+        let rule = self.request.rules.iter().position(|rule| rule.matches_one(names));
+        let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
+            Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
+            Some(Some(scheme)) => scheme,
             None => self.request.scheme,
         };
         let layout = layout_of(scheme, Some(self.layout))?;
@@ -239,43 +284,59 @@ impl Planner<'_> {
         if let (Some(size), true) = (self.request.group_size, scheme.has_group_size) {
             grid.group = Group::Neighbours(size);
         }
-        Ok((Ok(StoredAs { scheme, layout, grid, encoder: None }), rule.is_some()))
+        Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })
     }
 
-    /// Makes the encoders, and keeps weights whose shape does not fit the grid.
+    /// Makes the encoders, and keeps weights whose shape does not fit the grid; returns these.
     ///
     /// # Errors
     /// When a rule names such a weight.
-    fn fit(&self, weights: &mut [WeightCandidate]) -> Result<()> {
+    fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
         type Key<'k> = (&'static str, &'k [u64], Dtype);
-        let mut known: HashMap<Key, Result<Arc<Encoder>, String>> = HashMap::new();
+        let mut known: HashMap<Key, Result<Arc<Encoder>, Unfit>> = HashMap::new();
+        let mut misfits: Vec<Misfit> = Vec::new();
         for WeightCandidate { name, shape, dtype, stored, is_named, .. } in weights {
             let Ok(found) = stored else { continue };
-            let made = known.entry((found.scheme.name, shape, *dtype)).or_insert_with(|| {
-                if let (Group::Block(block), false) = (found.grid.group, self.request.with_partial_blocks)
-                    && let [.., rows, columns] = shape[..]
-                    && !(rows.is_multiple_of(block[0]) && columns.is_multiple_of(block[1]))
-                {
-                    return Err(format!("its shape {shape:?} is not a multiple of {block:?}"));
-                }
-                let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, *dtype, options);
-                let encoder = match new(self.request.options) {
-                    // --search applies only to schemes whose scales can be searched.
-                    Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..self.request.options }),
-                    made => made,
-                };
-                encoder.map(Arc::new).map_err(|unfit| unfit.to_string())
-            });
+            let made =
+                known.entry((found.scheme.name, shape, *dtype)).or_insert_with(|| self.encoder(found, shape, *dtype));
             match made {
                 Ok(encoder) => found.encoder = Some(Arc::clone(encoder)),
                 Err(why) if *is_named => {
                     let message = format!("a rule quantizes it to {}, and {why}", found.scheme.name);
-                    return Err(Error::new(message).in_tensor(name));
+                    return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
                 }
-                Err(_) => *stored = Err(KeptReason::Shape),
+                Err(why) => {
+                    Misfit::count(&mut misfits, why, found.scheme, name, shape);
+                    *stored = Err(KeptReason::Shape);
+                }
             }
         }
-        Ok(())
+        Ok(misfits)
+    }
+
+    /// The encoder for weights of this shape, if engines load the result.
+    fn encoder(&self, found: &StoredAs, shape: &[u64], dtype: Dtype) -> Result<Arc<Encoder>, Unfit> {
+        if let [.., rows, columns] = *shape {
+            let multiples = match (found.grid.group, found.grid.codes) {
+                (Group::Block(block), _) if !self.request.with_partial_blocks => block,
+                // vLLM reads words of 8 zero points of 4 bits.
+                (_, CodeType::Int { bits, symmetric: false }) => [u64::from(32 / bits), 1],
+                _ => [1, 1],
+            };
+            if !columns.is_multiple_of(multiples[1]) {
+                return Err(Unfit::Columns { columns, multiple: multiples[1] });
+            }
+            if !rows.is_multiple_of(multiples[0]) {
+                return Err(Unfit::Rows { rows, multiple: multiples[0] });
+            }
+        }
+        let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, dtype, options);
+        let encoder = match new(self.request.options) {
+            // --search applies only to schemes whose scales can be searched.
+            Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..self.request.options }),
+            made => made,
+        };
+        encoder.map(Arc::new)
     }
 
     /// Keeps modules that engines fuse if they would not all be quantized to the same scheme.
@@ -283,7 +344,7 @@ impl Planner<'_> {
     /// # Errors
     /// When the options ask for such a difference.
     fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
-        let names: Vec<String> = weights.iter().map(|weight| weight.name.clone()).collect();
+        let names: Vec<String> = weights.iter().map(|weight| self.new_name(&weight.name).to_owned()).collect();
         let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
         let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
         for set in fused_sets(&self.policy, modules).into_iter().chain(experts) {
@@ -303,7 +364,11 @@ impl Planner<'_> {
                     "engines fuse {}{more}: they can only be quantized together, from the same type to the same scheme, or kept together",
                     names.join(", ")
                 );
-                return Err(Error::new(message));
+                let quantized = set.iter().filter(|at| weights[**at].stored.is_ok());
+                let mut globs: Vec<String> = quantized.map(|at| as_numbered_glob(&weights[*at].name)).collect();
+                globs.sort_unstable();
+                globs.dedup();
+                return Err(Error::new(message).of(Kind::Excludable(globs.into())));
             }
             for at in set {
                 if weights[at].stored.is_ok() {
@@ -319,23 +384,31 @@ impl Planner<'_> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
         let mut kept = KeptModules::default();
         for weight in &plan.weights {
+            let name = self.new_name(&weight.name);
             match &weight.stored {
                 Ok(stored) => {
-                    let module = module_of(&weight.name).unwrap_or(&weight.name);
+                    let module = module_of(name).unwrap_or(name);
                     let layout = stored.layout.layout();
-                    let same = |group: &&mut QuantizedGroup| group.layout == layout && group.grid == stored.grid;
-                    match groups.iter_mut().find(same) {
-                        Some(group) => group.modules.push(module),
-                        None => groups.push(QuantizedGroup {
-                            layout,
-                            grid: stored.grid,
-                            has_input_scale: false,
-                            modules: vec![module],
-                        }),
+                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == stored.grid;
+                    let at = groups.iter().position(same).unwrap_or_else(|| {
+                        let (modules, unlike_linear) = (Vec::new(), Vec::new());
+                        let grid = stored.grid;
+                        groups.push(QuantizedGroup { layout, grid, has_input_scale: false, modules, unlike_linear });
+                        groups.len() - 1
+                    });
+                    groups[at].modules.push(module);
+                    if let Some(KeptReason::Head | KeptReason::Embedding) = self.reason(&weight.name, false) {
+                        groups[at].unlike_linear.push(module);
                     }
                 }
-                Err(_) if weight.shape.len() > 2 => kept.banks.extend(bank_of(&weight.name).map(|(bank, _)| bank)),
-                Err(_) => kept.modules.extend(module_of(&weight.name)),
+                Err(_) if weight.shape.len() == 2 => kept.modules.extend(module_of(name)),
+                Err(_) => match unsplit_bank(name) {
+                    Some(bank) => {
+                        kept.modules.extend(module_of(name));
+                        kept.banks.push(bank.into());
+                    }
+                    None => kept.banks.extend(bank_of(name).map(|(bank, _)| bank.into())),
+                },
             }
         }
         let is_head = |module: &&&str| module.ends_with("lm_head");
@@ -344,6 +417,16 @@ impl Planner<'_> {
         }
         EngineConfig::new(&groups, &kept)
     }
+}
+
+/// The error of a rule for a tensor that is not a weight matrix.
+fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error {
+    let why = if matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) {
+        format!("its shape {shape:?} is not that of a weight matrix")
+    } else {
+        format!("its dtype is {dtype}, not float32, bfloat16 or float16")
+    };
+    Error::new(format!("a rule quantizes it to {}, and {why}", stored.scheme.name)).of(Kind::Unconvertible)
 }
 
 /// An error that says why all weights are kept.

@@ -37,9 +37,8 @@ impl Planner<'_> {
                 }
             }
         }
-        let modules: Vec<&str> =
-            found.weights.iter().map(|weight| module_of(&weight.name).unwrap_or_default()).collect();
-        let mut sets = fused_sets(&self.policy, modules.into_iter());
+        let modules = found.weights.iter().map(|weight| module_of(self.new_name(&weight.name)).unwrap_or_default());
+        let mut sets = fused_sets(&self.policy, modules);
         let mut is_in_set = vec![false; places.len()];
         sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
         sets.extend((0..places.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));

@@ -1,0 +1,47 @@
+//! The names of tensors in the output, and tensors whose names would make them parts of quantized weights.
+
+use super::{Planner, WeightCandidates};
+use crate::container::checkpoint::Checkpoint;
+use crate::error::{Error, Kind, Result};
+use crate::quant::{LAYOUTS, Role};
+use crate::select::policy::module_of;
+use crate::text::{as_glob, shorten};
+use std::collections::{BTreeSet, HashMap};
+
+impl Planner<'_> {
+    /// The name of a tensor in the output.
+    pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
+        self.renames.get(name).copied().unwrap_or(name)
+    }
+
+    /// Refuses names that readers would misunderstand: of quantized weights, and of tensors beside them.
+    ///
+    /// # Errors
+    /// When a tensor has such a name.
+    pub(super) fn check_names(&self, source: &Checkpoint, plan: &WeightCandidates) -> Result<()> {
+        let mut quantized: HashMap<&str, &str> = HashMap::new();
+        for weight in plan.weights.iter().filter(|weight| weight.stored.is_ok()) {
+            let name = self.new_name(&weight.name);
+            let module = module_of(name).ok_or_else(|| {
+                let error = Error::new(format!("its new name '{}' does not end in '.weight'", shorten(name)));
+                error.in_tensor(&weight.name).remedy(format!("name it '{}.weight'", shorten(name)))
+            })?;
+            quantized.insert(module, &weight.name);
+        }
+        let names = LAYOUTS.iter().flat_map(|layout| layout.names).copied().flatten();
+        let parts: BTreeSet<&str> = names
+            .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
+            .map(|(_, suffix)| *suffix)
+            .collect();
+        for (shard, tensor) in source.tensors() {
+            let name = self.new_name(shard.name_of(tensor));
+            let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
+            if let Some(weight) = weight {
+                let message = format!("has the name of a part of '{}', which is quantized", shorten(weight));
+                let kind = Kind::Excludable(Box::new([as_glob(weight)]));
+                return Err(Error::new(message).in_tensor(name).in_file(shard.path()).of(kind));
+            }
+        }
+        Ok(())
+    }
+}

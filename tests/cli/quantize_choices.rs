@@ -1,0 +1,246 @@
+//! Which weights `tcast quantize` quantizes, by which names engines know them, and what it says about the others.
+
+use super::quantize::{bench_with, config, tensors};
+use crate::common::{Bench, safetensors};
+use serde_json::json;
+use std::fs;
+
+const ATTENTION: &[(&str, &[u64])] = &[
+    ("a.q_proj.weight", &[16, 64]),
+    ("a.k_proj.weight", &[16, 64]),
+    ("a.v_proj.weight", &[16, 64]),
+    ("a.o_proj.weight", &[16, 64]),
+];
+
+/// Asserts that a command is refused with this message and remedy, and that it writes nothing.
+#[track_caller]
+fn expect_refused(bench: &Bench, line: &str, code: i32, message: &str, remedy: &str) {
+    let outcome = bench.run(&format!("{line} -o none"));
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(code), ""), "{line}: {outcome:?}");
+    assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);
+    assert!(outcome.stderr.contains(&format!("\n  {remedy}")), "{line}: {}", outcome.stderr);
+    assert!(!bench.path("none").exists(), "{line}");
+}
+
+/// A folder `m` of zeros in these tensors: name, type, bytes per element and shape.
+fn bench_of(tensors: &[(&str, &str, u64, &[u64])], config: &str) -> Bench {
+    let (mut entries, mut end) = (Vec::new(), 0);
+    for (name, dtype, width, shape) in tensors {
+        let start = end;
+        end += width * shape.iter().product::<u64>();
+        entries.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#));
+    }
+    let bench = bench_with(&[], config);
+    let file = safetensors(&format!("{{{}}}", entries.join(",")), &vec![0; end as usize]);
+    bench.write("m/model.safetensors", &file);
+    bench
+}
+
+#[test]
+fn engines_find_renamed_modules_under_their_new_names() {
+    let bench = bench_with(&[ATTENTION, &[("head.weight", &[8, 64])]].concat(), "{}");
+    let names = "--rename a.q_proj.weight=b.q_proj.weight --rename a.k_proj.weight=b.k_proj.weight \
+                 --rename a.v_proj.weight=b.v_proj.weight --rename head.weight=lm_head.weight";
+    bench.run(&format!("quantize m --scheme nvfp4 {names} --rule *.o_proj.*=fp8 -q -o out")).expect(0, "", "");
+    let found = tensors(&bench.path("out"));
+    let block = &config(&bench, "out")["quantization_config"];
+    assert_eq!(block["ignore"], json!(["lm_head"]));
+    assert_eq!(block["config_groups"]["group_0"]["targets"], json!(["b.q_proj", "b.k_proj", "b.v_proj"]));
+    assert_eq!(block["config_groups"]["group_1"]["targets"], json!(["a.o_proj"]));
+    let global = |name: &str| &found[&format!("b.{name}.weight_global_scale")].2;
+    assert!(global("q_proj") == global("k_proj") && global("q_proj") == global("v_proj"));
+    assert!(found.contains_key("lm_head.weight") && !found.contains_key("a.q_proj.weight_packed"));
+    bench.run("dequantize out -q -o back").expect(0, "", "");
+    // A new name makes a weight one that engines fuse, or one that they do not quantize.
+    bench.run("quantize m --scheme fp8 --rename a.o_proj.weight=a.router.weight -q -o routed").expect(0, "", "");
+    assert_eq!(tensors(&bench.path("routed"))["a.router.weight"].0, "BF16");
+    expect_refused(
+        &bench,
+        "quantize m --scheme fp8 --rename a.o_proj.weight=foo",
+        1,
+        "tensor 'a.o_proj.weight': its new name 'foo' does not end in '.weight'",
+        "name it 'foo.weight'\n",
+    );
+}
+
+#[test]
+fn kept_matrices_of_other_types_are_listed_and_named() {
+    let bench = bench_of(
+        &[
+            ("a.gate_proj.weight", "F64", 8, &[16, 32]),
+            ("a.up_proj.weight", "BF16", 2, &[16, 32]),
+            ("a.down_proj.weight", "BF16", 2, &[16, 32]),
+            ("a.table.weight", "I64", 8, &[4, 4]),
+        ],
+        "{}",
+    );
+    let outcome = bench.run("quantize m --scheme fp8 -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    let line = "kept, not float32, bfloat16 or float16: a.gate_proj.weight\n";
+    assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("kept, fused with a kept weight: a.up_proj.weight\n"), "{}", outcome.stderr);
+    let block = &config(&bench, "out")["quantization_config"];
+    assert_eq!(block["ignore"], json!(["a.gate_proj", "a.table", "a.up_proj"]));
+    expect_refused(
+        &bench,
+        "quantize m --scheme int8 --rule a.gate_proj.weight=fp8",
+        1,
+        "a rule quantizes it to fp8, and its dtype is float64, not float32, bfloat16 or float16",
+        "copy it as it is with --exclude 'a.gate_proj.weight'\n",
+    );
+}
+
+#[test]
+fn banks_of_granite_are_kept_and_engines_learn_of_it() {
+    let bench = bench_with(
+        &[
+            ("model.layers.0.block_sparse_moe.input_linear.weight", &[2, 64, 32]),
+            ("model.layers.0.block_sparse_moe.output_linear.weight", &[2, 32, 32]),
+            ("model.layers.0.self_attn.o_proj.weight", &[32, 32]),
+        ],
+        "{}",
+    );
+    let outcome = bench.run("quantize m --scheme fp8 -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("kept, banks of experts that tcast does not split: "), "{}", outcome.stderr);
+    let layer = "model.layers.0.block_sparse_moe";
+    let ignored = json!([
+        format!("{layer}.input_linear"),
+        format!("{layer}.output_linear"),
+        r"re:^model\.layers\.0\.block_sparse_moe\.experts\..*",
+    ]);
+    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], ignored);
+}
+
+#[test]
+fn names_of_deepseek_itself_are_known() {
+    let bench = bench_with(
+        &[
+            ("layers.0.attn.wq.weight", &[16, 64]),
+            ("layers.0.attn.wk.weight", &[16, 64]),
+            ("layers.0.attn.wv.weight", &[16, 64]),
+            ("layers.2.attn.wo.weight", &[16, 64]),
+        ],
+        r#"{"num_hidden_layers": 2}"#,
+    );
+    bench.run("quantize m --scheme nvfp4 -q -o out").expect(0, "", "");
+    let found = tensors(&bench.path("out"));
+    let global = |name: &str| &found[&format!("layers.0.attn.{name}.weight_global_scale")].2;
+    assert!(global("wq") == global("wk") && global("wq") == global("wv"));
+    assert_eq!(config(&bench, "out")["quantization_config"]["ignore"], json!(["layers.2.attn.wo"]));
+}
+
+#[test]
+fn a_tensor_named_like_a_part_of_a_quantized_weight_is_refused() {
+    for part in ["weight_scale", "weight_packed", "weight_scale_inv", "weight_zero_point"] {
+        let bench = bench_of(
+            &[("a.o_proj.weight", "BF16", 2, &[16, 32]), (&format!("a.o_proj.{part}"), "F32", 4, &[16, 1])],
+            "{}",
+        );
+        let message =
+            format!("tensor 'a.o_proj.{part}': has the name of a part of 'a.o_proj.weight', which is quantized");
+        let remedy = "copy the weights as they are with --exclude 'a.o_proj.weight'\n";
+        expect_refused(&bench, "quantize m --scheme fp8", 1, &message, remedy);
+    }
+    // Scales of activations are not parts of weights.
+    let bench = bench_of(&[("a.o_proj.weight", "BF16", 2, &[16, 32]), ("a.o_proj.input_scale", "F32", 4, &[1])], "{}");
+    bench.run("quantize m --scheme fp8 -q -o out").expect(0, "", "");
+}
+
+#[test]
+fn a_shape_that_does_not_fit_is_explained() {
+    let noted = |shape: &[u64], options: &str, note: &str| {
+        let bench = bench_with(&[("a.o_proj.weight", shape), ("a.down_proj.weight", &[128, 1024])], "{}");
+        let outcome = bench.run(&format!("quantize m {options} -o out"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{options}: {outcome:?}");
+        let line = format!("tcast: note: a.o_proj.weight of shape {shape:?} is not quantized: {note}\n");
+        assert!(outcome.stderr.contains(&line), "{options}: {}", outcome.stderr);
+        assert_eq!(config(&bench, "out")["quantization_config"].to_string().matches("a.o_proj").count(), 1);
+    };
+    let columns = "its rows of 192 values are not a multiple of 128";
+    noted(&[128, 192], "--scheme int4", &format!("{columns}; --group-size 64 fits them"));
+    noted(&[128, 192], "--scheme fp8-block", columns);
+    let partial = "--scheme fp8-block --layout compressed-tensors";
+    noted(&[128, 192], partial, &format!("{columns}; --partial-blocks quantizes them"));
+    noted(&[128, 100], "--scheme int4", "its rows of 100 values are not a multiple of 128; --scheme fp8 fits any");
+    noted(&[128, 40], "--scheme nvfp4", "its rows of 40 values are not a multiple of 16; --scheme fp8 fits any");
+    // vLLM reads zero points in words of eight rows.
+    noted(&[44, 128], "--scheme int4-asym", "its 44 rows are not a multiple of 8; --scheme fp8 fits any");
+}
+
+#[test]
+fn a_rule_may_also_match_tensors_that_are_no_matrices() {
+    let bench = bench_with(&[ATTENTION, &[("a.q_proj.bias", &[16]), ("a.q_norm.weight", &[16])]].concat(), "{}");
+    bench.run("quantize m --scheme fp8 --rule a.*=nvfp4 -q -o out").expect(0, "", "");
+    let found = tensors(&bench.path("out"));
+    assert_eq!((&*found["a.q_proj.bias"].0, &*found["a.q_norm.weight"].0), ("BF16", "BF16"));
+    assert!(found.contains_key("a.o_proj.weight_packed"));
+    expect_refused(
+        &bench,
+        "quantize m --scheme fp8 --rule *bias=nvfp4",
+        1,
+        "tensor 'a.q_proj.bias': a rule quantizes it to nvfp4, and its shape [16] is not that of a weight matrix",
+        "copy it as it is with --exclude 'a.q_proj.bias'\n",
+    );
+}
+
+#[test]
+fn heads_and_embeddings_that_a_rule_quantizes_are_targets_by_name() {
+    let bench =
+        bench_with(&[ATTENTION, &[("lm_head.weight", &[8, 64]), ("embed_tokens.weight", &[8, 64])]].concat(), "{}");
+    let outcome = bench.run("quantize m --scheme fp8 --rule lm_head*=fp8 --rule embed*=fp8 -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    let note = "tcast: note: few engines load quantized embeddings, such as embed_tokens.weight\n";
+    assert!(outcome.stderr.contains(note), "{}", outcome.stderr);
+    let block = &config(&bench, "out")["quantization_config"];
+    assert_eq!(block["config_groups"]["group_0"]["targets"], json!(["Linear", "lm_head", "embed_tokens"]));
+    assert_eq!(block["ignore"], json!([]));
+}
+
+#[test]
+fn errors_about_weights_say_how_to_go_on() {
+    let bench = bench_with(ATTENTION, "{}");
+    let fused = "engines fuse a.q_proj.weight, a.k_proj.weight, a.v_proj.weight: ";
+    let others = "copy the weights as they are with --exclude 'a.k_proj.weight' --exclude 'a.v_proj.weight'\n";
+    expect_refused(&bench, "quantize m --scheme fp8 --exclude a.q_proj.weight", 1, fused, others);
+    let line = "quantize m --scheme fp8 --exclude a.q_proj.weight --exclude a.k_proj.weight --exclude a.v_proj.weight";
+    bench.run(&format!("{line} -q -o out")).expect(0, "", "");
+    // The rows of a bank are not known without a config.
+    let bank: &[(&str, &[u64])] = &[("m.layers.0.experts.gate_up_proj", &[2, 64, 32]), ("m.o_proj.weight", &[16, 32])];
+    let bench = bench_with(bank, "{}");
+    let remedy = "copy the weights as they are with --exclude 'm.layers.*.experts.*'\n";
+    expect_refused(&bench, "quantize m --scheme fp8", 1, "is a bank of experts that cannot be divided", remedy);
+    // An infinite value.
+    let bench = bench_with(&[("a.o_proj.weight", &[16, 32]), ("a.down_proj.weight", &[16, 32])], "{}");
+    let mut bytes = bench.read("m/model.safetensors");
+    let end = bytes.len();
+    bytes[end - 2..].copy_from_slice(&0x7f80_u16.to_le_bytes());
+    bench.write("m/model.safetensors", &bytes);
+    let remedy = "copy it as it is with --exclude 'a.down_proj.weight'\n";
+    expect_refused(&bench, "quantize m --scheme fp8", 1, "element [15, 31] is infinite or NaN", remedy);
+    bench.run("quantize m --scheme fp8 --exclude a.down_proj.weight -q -o out").expect(0, "", "");
+}
+
+#[test]
+fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
+    let bench = bench_with(ATTENTION, "{}");
+    let outcome = bench.run("quantize m/model.safetensors --scheme fp8 -o fp8.safetensors");
+    let note =
+        "tcast: note: engines need the quantization_config, which --json prints, in the config.json beside the file\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
+    fs::remove_file(bench.path("m/config.json")).unwrap();
+    let outcome = bench.run("quantize m --scheme fp8 -o out");
+    let note =
+        "tcast: note: there is no config.json: engines need one, with the quantization_config that --json prints\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
+}
+
+#[test]
+fn groups_for_which_vllm_has_no_fast_kernel_are_noted() {
+    let bench = bench_with(ATTENTION, "{}");
+    let outcome = bench.run("quantize m --scheme int4 --group-size 16 -o out");
+    let note = "tcast: note: vLLM has fast kernels for groups of 32, 64 and 128 values, not of 16\n";
+    assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
+    let outcome = bench.run("quantize m --scheme int4 --group-size 12 -o none");
+    assert!(outcome.code == Some(2) && outcome.stderr.contains("not a multiple of 8 from 8 to 65536"), "{outcome:?}");
+}
