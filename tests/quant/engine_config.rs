@@ -22,6 +22,7 @@ fn group(layout: &str, group: Group, bits: u32) -> QuantizedGroup<'static> {
         layout: find(layout).unwrap_or_else(|| panic!("{layout}")),
         grid: TargetGrid { codes, group, scale },
         has_input_scale: false,
+        unlike_linear: Vec::new(),
         modules: vec!["a.q_proj"],
     }
 }
