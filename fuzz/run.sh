@@ -11,7 +11,7 @@ set -euo pipefail
 minutes=${1:?usage: fuzz/run.sh MINUTES [TARGET...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-all=(npy_header safetensors_header onnx_walk zip_members checkpoint_index string_parsing cast_any)
+all=(npy_header safetensors_header onnx_walk onnx_model zip_members checkpoint_index string_parsing cast_any)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
@@ -41,6 +41,7 @@ seed() {
     npy_header) samples .npy | copy seed "$2" ;;
     safetensors_header) samples .safetensors | copy seed "$2" ;;
     onnx_walk) samples .pb | copy seed "$2" ;;
+    onnx_model) samples .onnx | copy seed "$2" ;;
     zip_members) samples .npz | copy seed "$2" ;;
     checkpoint_index)
         samples index.json | copy index "$2"
@@ -80,7 +81,7 @@ dictionary() {
     case $1 in
     npy_header) echo npy ;;
     safetensors_header) echo safetensors ;;
-    onnx_walk) echo onnx ;;
+    onnx_walk | onnx_model) echo onnx ;;
     zip_members) echo zip ;;
     checkpoint_index) echo index ;;
     string_parsing) echo text ;;

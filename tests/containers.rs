@@ -49,9 +49,12 @@ fn every_type_goes_through_every_pair_of_containers() {
         }
         let bench = Bench::new();
         bench.write("in.pb", &onnx(dtype, &shape, &wanted));
-        for first in CONTAINERS.iter().map(|container| container.format_info().extension) {
+        let written =
+            CONTAINERS.iter().map(|container| container.format_info()).filter(|format| !format.is_changed_only);
+        let extensions: Vec<&str> = written.map(|format| format.extension).collect();
+        for first in &extensions {
             bench.run(&format!("cast in.pb --to int8 --exclude * -o 1.{first} -q -f")).expect(0, "", "");
-            for second in CONTAINERS.iter().map(|container| container.format_info().extension) {
+            for second in &extensions {
                 bench.run(&format!("cast 1.{first} --to int8 --exclude * -o 2.{second} -q -f")).expect(0, "", "");
                 let found = elements(&bench, &format!("2.{second}"), dtype);
                 assert_eq!(found, (vec![3, 7], wanted.clone()), "{dtype} in .{first} in .{second}");
@@ -70,7 +73,7 @@ fn what_a_container_cannot_hold_is_refused_by_name_before_any_work() {
     bench.write("e3m4.npy", &common::npy("'float8_e3m4'", "(2,)", &[1, 2]));
     let mut refused = 0;
     for (file, dtype) in [("text.npy", Dtype::String), ("e3m4.npy", Dtype::Float8E3M4)] {
-        for container in CONTAINERS {
+        for container in CONTAINERS.iter().filter(|container| !container.format_info().is_changed_only) {
             let out = format!("out.{}", container.format_info().extension);
             let outcome = bench.run(&format!("cast {file} --to int8 --exclude * -o {out} -q"));
             if container.stores(dtype).is_some() {

@@ -17,10 +17,11 @@ use trial::{MIB, probe};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 7] = [
+pub static TARGETS: [(&str, Check); 8] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
     ("onnx_walk", onnx_walk),
+    ("onnx_model", onnx_model),
     ("zip_members", zip_members),
     ("checkpoint_index", checkpoint_index),
     ("string_parsing", string_parsing),
@@ -40,6 +41,16 @@ pub fn safetensors_header(bytes: &[u8]) {
 /// An ONNX tensor, as [`npy_header`].
 pub fn onnx_walk(bytes: &[u8]) {
     read_and_write("pb", bytes);
+}
+
+/// An ONNX model: read or refused in little memory.
+pub fn onnx_model(bytes: &[u8]) {
+    if let Some(input) = probe("onnx", bytes, 8 * MIB + 128 * bytes.len()) {
+        elements::check_places(&input);
+        for tensor in &input.contents.tensors {
+            let _ = elements::values(tensor, &input).inspect_err(trial::check_error);
+        }
+    }
 }
 
 /// A `.npz` archive, as [`npy_header`]; its members may be damaged, which is found when they are read.

@@ -37,7 +37,7 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
   tcast inspect model.safetensors --stats         what is in a file, and figures
   tcast diff before.npy after.npy                 how two files differ
 
-Files are .npy, .npz, .safetensors, ONNX tensors (.pb) and folders of shards.
+Files are .npy, .npz, .safetensors, ONNX models (.onnx) and tensors (.pb), and folders of shards.
 The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 
 const EXAMPLES: &str = "Examples:
@@ -226,7 +226,8 @@ fn with_note(text: &str, note: &str) -> String {
     format!("{text}\n\n{note}")
 }
 
-const INPUT_NOTE: &str = "A .pb file is an ONNX tensor; shards are .safetensors files, with or without an index.";
+const INPUT_NOTE: &str = "A .onnx file is an ONNX model, a .pb file an ONNX tensor; shards are .safetensors files, \
+                          with or without an index.";
 
 const SEVERAL_NOTE: &str =
     "Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.";

@@ -1,7 +1,7 @@
 //! An input file: its format and its contents.
 
 use super::tensor::{Data, Tensor};
-use super::{CONTAINERS, Container, by_extension, known_formats, npz, onnx};
+use super::{CONTAINERS, Container, by_extension, known_formats, npz};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::quoted;
@@ -118,14 +118,12 @@ pub fn probe(path: &Path) -> Result<Input> {
             *container
         }
         (None, Some((what, remedy))) => return Err(in_file(Error::new(what).remedy(remedy))),
-        (None, None) => {
-            by_extension(path).or_else(|| is_onnx_model(path).then_some(&onnx::Onnx as _)).ok_or_else(|| {
-                in_file(
-                    Error::new(format!("is not a recognized tensor file: {}", known_formats()))
-                        .remedy("an ONNX tensor has no mark of its own: name the file something.pb"),
-                )
-            })?
-        }
+        (None, None) => by_extension(path).ok_or_else(|| {
+            in_file(
+                Error::new(format!("is not a recognized tensor file: {}", known_formats()))
+                    .remedy("an ONNX tensor has no mark of its own: name the file something.pb"),
+            )
+        })?,
     };
     let mut contents = container.read(&file).map_err(in_file)?;
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
@@ -143,11 +141,6 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Only as much of a model is read as it takes to say what it is.
-fn is_onnx_model(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("onnx"))
 }
 
 /// What helps if an input is a pickle.

@@ -49,7 +49,8 @@ use layout::too_long;
 use std::path::Path;
 
 /// Every container; the first that recognises a file's first bytes reads it.
-pub static CONTAINERS: &[&dyn Container] = &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx];
+pub static CONTAINERS: &[&dyn Container] =
+    &[&npy::Npy, &npz::Npz, &safetensors::Safetensors, &onnx::Onnx, &onnx::model::OnnxModel];
 
 /// The format of the shards of a checkpoint.
 #[doc(hidden)] // for tests
@@ -100,7 +101,10 @@ impl dyn Container + '_ {
         if let [tensor] = tensors {
             return Ok(tensor);
         }
-        let several = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| !facts.holds_one);
+        let several = CONTAINERS
+            .iter()
+            .map(|container| container.format_info())
+            .filter(|facts| !facts.holds_one && !facts.is_changed_only);
         let several: Vec<&str> = several.map(|facts| facts.extension).collect();
         let extension = self.format_info().extension;
         Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.len()))
@@ -109,6 +113,7 @@ impl dyn Container + '_ {
 }
 
 /// What is true of every file of a format.
+#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Clone, Copy, Debug)]
 pub struct FormatInfo {
     /// The file name extension, without the dot.
@@ -121,6 +126,8 @@ pub struct FormatInfo {
     pub has_fortran_order: bool,
     /// Which metadata a file can hold.
     pub metadata: Metadata,
+    /// A file holds more than tensors, so it is only made from another one of the format.
+    pub is_changed_only: bool,
 }
 
 /// Which metadata a format can hold.
@@ -149,10 +156,20 @@ pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
 }
 
+/// The extensions of the formats that any tensors can be written in.
+#[must_use]
+pub(crate) fn written_formats() -> String {
+    let facts = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| !facts.is_changed_only);
+    one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
+}
+
 /// The formats that keep the names of tensors.
 #[must_use]
 pub(crate) fn formats_with_names() -> String {
-    let facts = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| facts.has_names);
+    let facts = CONTAINERS
+        .iter()
+        .map(|container| container.format_info())
+        .filter(|facts| facts.has_names && !facts.is_changed_only);
     one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
 }
 
@@ -166,7 +183,8 @@ fn one_of(extensions: &[&str]) -> String {
 /// The error for a type that a format cannot hold, with those that can.
 fn cannot_hold(extension: &str, dtype: Dtype) -> Error {
     let able = CONTAINERS.iter().filter(|container| container.stores(dtype).is_some());
-    let able: Vec<&str> = able.map(|container| container.format_info().extension).collect();
+    let able = able.map(|container| container.format_info()).filter(|facts| !facts.is_changed_only);
+    let able: Vec<&str> = able.map(|facts| facts.extension).collect();
     Error::new(format!(".{extension} cannot hold {dtype}"))
         .remedy(format!("name an output that ends in {}", one_of(&able)))
 }

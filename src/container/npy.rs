@@ -36,6 +36,7 @@ impl Container for Npy {
             has_names: false,
             has_fortran_order: true,
             metadata: Metadata::None,
+            is_changed_only: false,
         }
     }
 

@@ -27,6 +27,7 @@ impl Container for Npz {
             has_names: true,
             has_fortran_order: true,
             metadata: Metadata::None,
+            is_changed_only: false,
         }
     }
 

@@ -45,6 +45,7 @@ impl Container for Safetensors {
             has_names: true,
             has_fortran_order: false,
             metadata: Metadata::Marked(FORMAT, "pt"),
+            is_changed_only: false,
         }
     }
 

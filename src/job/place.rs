@@ -125,8 +125,15 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 pub(super) fn container(route: &Route) -> Result<&'static dyn Container> {
     let Route { input: JobInput { source, .. }, output, is_named } = route;
     let given = source.shards[0].container;
+    let extension = |container: &dyn Container| container.format_info().extension;
     match container::by_extension(output) {
         _ if !is_named => Ok(given),
+        Some(target) if target.format_info().is_changed_only && extension(target) != extension(given) => {
+            let message =
+                format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
+            let remedy = format!("name an output that ends in {}", container::written_formats());
+            Err(Error::new(message).in_file(output).remedy(remedy))
+        }
         Some(target) => Ok(target),
         None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),
         None => Err(unknown_format(output)),
@@ -146,9 +153,9 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
 
 /// Whether a new output is named like files of weights, and not like a folder; the dot in `llama-3.1` says neither.
 fn is_named_as_file(output: &Path) -> bool {
-    const FILES: [&str; 24] = [
+    const FILES: [&str; 23] = [
         "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",
-        "onnx", "pickle", "pkl", "pt", "pth", "tar", "tflite", "txt", "xz", "zip",
+        "pickle", "pkl", "pt", "pth", "tar", "tflite", "txt", "xz", "zip",
     ];
     let extension = output.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
     !is_named_as_folder(output) && extension.is_some_and(|extension| FILES.contains(&&*extension))
@@ -161,7 +168,7 @@ fn is_named_as_folder(output: &Path) -> bool {
 
 fn unknown_format(output: &Path) -> Error {
     let error = Error::new("tcast writes no format of this extension").in_file(output);
-    error.remedy(format!("name an output that ends in {}", container::known_formats()))
+    error.remedy(format!("name an output that ends in {}", container::written_formats()))
 }
 
 /// An output beside the input, if users keep files in that folder, and no loader would mistake the output for a part of

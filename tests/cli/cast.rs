@@ -217,7 +217,10 @@ fn a_pipe_as_input_is_refused_and_does_not_hang() {
 #[test]
 fn an_output_of_a_format_that_is_not_written_is_refused() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
-    for out in ["x.onnx", "x.bin"] {
+    let message = "tcast: error: x.onnx: a .onnx file is only made from another one: it holds more than tensors\n  \
+                   name an output that ends in .npy, .npz, .safetensors or .pb\n";
+    bench.run("cast x.npy --to f16 -o x.onnx").expect(1, "", message);
+    for out in ["x.pt", "x.bin"] {
         let message = format!(
             "tcast: error: {out}: tcast writes no format of this extension\n  \
              name an output that ends in .npy, .npz, .safetensors or .pb\n"
@@ -402,7 +405,10 @@ fn bad_inputs_get_one_clear_error_each() {
         ("short.safetensors", "the header is to be"),
         ("empty.safetensors", "the file is empty"),
         ("unknown.safetensors", "tensor 'a': unsupported dtype 'F7'\n  copy it as it is with --exclude 'a'"),
-        ("folder.safetensors", "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors or .pb file"),
+        (
+            "folder.safetensors",
+            "is a folder without .safetensors files\n  give a .npy, .npz, .safetensors, .pb or .onnx file",
+        ),
         ("missing.npy", "cannot read: no such file or directory"),
         ("text.txt", "is not a recognized tensor file"),
         ("complex.npy", "complex64 cannot be cast: ONNX Cast has no complex types"),

@@ -233,15 +233,21 @@ fn external_data_is_read_from_the_tensors_folder_only() {
 }
 
 #[test]
-fn models_and_other_messages_are_recognised() {
+fn messages_that_are_named_as_others_are_recognised() {
     let bench = Bench::new();
     // ir_version 10, graph {}, opset_import {version: 21}
-    bench.write("m.onnx", &[0x08, 10, 0x3a, 0, 0x42, 2, 0x10, 21]);
-    bench.run("cast m.onnx --to f16").expect(
+    bench.write("m.pb", &[0x08, 10, 0x3a, 0, 0x42, 2, 0x10, 21]);
+    bench.run("cast m.pb --to f16").expect(
         1,
         "",
-        "tcast: error: m.onnx: is an ONNX model (ModelProto), not a tensor\n  \
-         extract the tensors with onnx.numpy_helper.to_array(onnx.load(...).graph.initializer[i])\n",
+        "tcast: error: m.pb: is a .onnx file by its content, and named as a .pb file\n  mv 'm.pb' 'm.onnx'\n",
+    );
+    // dims 1, FLOAT, raw_data
+    bench.write("x.onnx", &[0x08, 1, 0x10, 1, 0x4a, 4, 0, 0, 0, 0]);
+    bench.run("cast x.onnx --to f16").expect(
+        1,
+        "",
+        "tcast: error: x.onnx: is an ONNX tensor (TensorProto), not a model\n  mv 'x.onnx' 'x.pb'\n",
     );
 }
 

@@ -18,6 +18,7 @@ pub const PROMISES: &[Promise] = &[
         tests: &[
             ("tests/fixtures.rs", "every_malformed_file_is_refused_with_one_error_and_nothing_is_left"),
             ("tests/hostile.rs", "nesting_is_bounded"),
+            ("tests/cli/onnx_models.rs", "messages_nested_too_deep_are_refused_at_once"),
             ("tests/layers.rs", "unsafe_code_stands_in_two_files_only"),
         ],
     },
@@ -29,6 +30,7 @@ pub const PROMISES: &[Promise] = &[
             ("tests/faults/names.rs", "a_link_beside_the_output_is_not_followed"),
             ("tests/faults/names.rs", "a_remedy_can_be_pasted_into_a_shell_whatever_the_names_are"),
             ("tests/faults/races.rs", "a_link_in_the_place_of_external_data_is_never_followed"),
+            ("tests/cli/onnx_models.rs", "links_to_the_data_of_a_model_are_followed_where_a_cache_keeps_both"),
         ],
     },
     Promise {
@@ -75,6 +77,7 @@ pub const PROMISES: &[Promise] = &[
             ("tests/hostile.rs", "many_of_anything_take_time_in_proportion"),
             ("tests/hostile.rs", "one_long_text_does_not_make_all_of_them_long"),
             ("tests/hostile.rs", "what_is_short_in_a_file_and_long_in_memory_is_bounded"),
+            ("tests/cli/onnx_models.rs", "a_file_full_of_empty_tensors_is_refused_before_it_takes_memory"),
             ("tests/hostile.rs", "an_empty_tensor_of_too_long_dimensions_is_refused"),
             ("tests/cli/folders.rs", "a_hundred_shards_take_the_memory_of_one"),
         ],

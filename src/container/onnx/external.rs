@@ -4,22 +4,71 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::directory_of;
 use crate::text::shorten;
-use std::collections::HashSet;
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::path::{Component, Path};
 
+/// Which symbolic links to data are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkRule {
+    /// None.
+    Never,
+    /// Those that stay in the folder of the file, or in the folder that the file's own link leads to: in caches of
+    /// Hugging Face, a model and its data are links into one folder.
+    Beside,
+}
+
+/// The files with the external data of a file, each opened once.
+pub(super) struct Externals<'a> {
+    /// The file that refers to them.
+    owner: &'a Path,
+    links: LinkRule,
+    /// The index of each file, by its location.
+    known: HashMap<String, usize>,
+    files: Vec<MappedFile>,
+}
+
+impl<'a> Externals<'a> {
+    pub(super) fn new(owner: &'a Path, links: LinkRule) -> Self {
+        Self { owner, links, known: HashMap::new(), files: Vec::new() }
+    }
+
+    /// Where the `wanted` bytes are that the entries of `external_data` describe: the index in `Input::files`, and the
+    /// range. The entry `checksum` is ignored, because no library checks it.
+    pub(super) fn find(&mut self, entries: &[(String, String)], wanted: u64) -> Result<(usize, Range<usize>)> {
+        let external = External::new(entries)?;
+        let file = if let Some(known) = self.known.get(&external.location) {
+            *known
+        } else {
+            self.files.push(external.open(self.owner, self.links)?);
+            self.known.insert(external.location.clone(), self.files.len());
+            self.files.len()
+        };
+        let wanted = (self.links == LinkRule::Beside).then_some(wanted);
+        external.range(self.files[file - 1].len() as u64, wanted).map(|range| (file, range))
+    }
+
+    /// The path of a file, by its index in `Input::files`.
+    pub(super) fn path(&self, file: usize) -> &Path {
+        self.files[file - 1].path()
+    }
+
+    pub(super) fn into_files(self) -> Vec<MappedFile> {
+        self.files
+    }
+}
+
 /// Where elements are in another file.
-pub(super) struct External {
+struct External {
     location: String,
     offset: u64,
     length: Option<u64>,
 }
 
 impl External {
-    /// Reads the entries of `external_data`. Their `checksum` is ignored, because no library checks it.
-    pub(super) fn new(entries: &[(String, String)]) -> Result<Self> {
+    fn new(entries: &[(String, String)]) -> Result<Self> {
         let mut keys = HashSet::new();
         if let Some((twice, _)) = entries.iter().find(|(key, _)| !keys.insert(key)) {
             return Err(Error::new(format!("its external data has the key '{}' twice", shorten(twice))));
@@ -34,35 +83,53 @@ impl External {
         Ok(Self { location: location.to_owned(), offset: number("offset")?.unwrap_or(0), length: number("length")? })
     }
 
-    /// Opens the file, which must be in the folder of the tensor's file: neither `..` nor a link may lead out of it.
-    pub(super) fn open(&self, tensor: &Path) -> Result<MappedFile> {
+    /// Opens the file, which must be in the folder of its owner: neither `..` nor a link may lead out of it.
+    fn open(&self, owner: &Path, links: LinkRule) -> Result<MappedFile> {
         let refuse = |what: &str| Error::new(format!("its external data '{}' {what}", shorten(&self.location)));
         let location = Path::new(&self.location);
         let is_inside = location.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
         if !is_inside || self.location.is_empty() || self.location.contains(['\\', ':', '\0']) {
-            return Err(refuse("is not in the tensor's folder, and is never read"));
+            let of = if links == LinkRule::Never { "tensor" } else { "model" };
+            return Err(refuse(&format!("is not in the {of}'s folder, and is never read")));
         }
-        let folder = directory_of(tensor);
-        let path = tensor.parent().unwrap_or(Path::new("")).join(location);
+        let folder = directory_of(owner);
+        let path = owner.parent().unwrap_or(Path::new("")).join(location);
         let failed = |error: io::Error| Error::io("cannot read", &error).in_file(&path);
-        let file = open_beneath(folder, location).map_err(failed)?;
-        let file = file.ok_or_else(|| refuse("is a symbolic link, and is never followed"))?;
+        let file = match open_beneath(folder, location).map_err(failed)? {
+            Some(file) => file,
+            None if links == LinkRule::Never => return Err(refuse("is a symbolic link, and is never followed")),
+            None => follow(owner, &path).map_err(failed)?.ok_or_else(|| {
+                refuse("is a symbolic link that leads out of the model's folder, and is not followed")
+            })?,
+        };
         if !file.metadata().map_err(failed)?.is_file() {
             return Err(refuse("is not a file"));
         }
         MappedFile::opened(file, &path)
     }
 
-    /// The range of the bytes in a file of `len` bytes.
-    pub(super) fn range(&self, len: u64) -> Result<Range<usize>> {
-        let end = self.length.map_or(Some(len), |length| self.offset.checked_add(length));
+    /// The range of the bytes in a file of `len` bytes. Without a length, these are the `wanted` ones, or all.
+    fn range(&self, len: u64, wanted: Option<u64>) -> Result<Range<usize>> {
+        let length = self.length.or(wanted);
+        let end = length.map_or(Some(len), |length| self.offset.checked_add(length));
         if let Some(end) = end.filter(|&end| self.offset <= end && end <= len) {
             return Ok(self.offset as usize..end as usize);
         }
-        let length = self.length.map_or(String::new(), |length| format!(" and is {length} bytes long"));
+        let length = length.map_or(String::new(), |length| format!(" and is {length} bytes long"));
         let (offset, name) = (self.offset, shorten(&self.location));
         Err(Error::new(format!("its external data starts at {offset}{length}; '{name}' has {len} bytes")))
     }
+}
+
+/// Opens the target of a link if it is in the folder of `owner`, or in the folder that `owner` itself leads to.
+fn follow(owner: &Path, link: &Path) -> io::Result<Option<File>> {
+    let target = fs::canonicalize(link)?;
+    for folder in [fs::canonicalize(directory_of(owner))?, directory_of(&fs::canonicalize(owner)?).to_owned()] {
+        if let Ok(location) = target.strip_prefix(&folder) {
+            return open_beneath(&folder, location);
+        }
+    }
+    Ok(None)
 }
 
 /// Opens a file below a folder; `None` if there is a link on the way. Folders are opened one by one and none is named

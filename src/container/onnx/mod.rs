@@ -4,6 +4,7 @@
 //! walked, never held in memory. Written tensors have `raw_data`, or `string_data` for text.
 
 mod external;
+pub(super) mod model;
 pub(super) mod protobuf;
 mod typed;
 
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::{counted, size};
-use external::External;
+use external::{Externals, LinkRule};
 use protobuf::{MessageFields, Value, take_varint, write_bytes, write_head, write_number};
 use std::ops::Range;
 
@@ -59,6 +60,7 @@ impl Container for Onnx {
             has_names: true,
             has_fortran_order: false,
             metadata: Metadata::Plain,
+            is_changed_only: false,
         }
     }
 
@@ -74,24 +76,14 @@ impl Format for Onnx {
     }
 
     fn read(&self, file: &MappedFile) -> Result<Contents> {
-        let message = Message::read(file);
-        let head = message.and_then(|message| message.head().map(|head| (message, head)));
-        let (message, (dtype, shape)) = head.map_err(|error| diagnose(file).unwrap_or(error))?;
-        let in_tensor = |error: Error| error.in_tensor(&message.name);
-        let count = element_count(&shape)
-            .ok_or_else(|| in_tensor(Error::new("the shape asks for more elements than can be counted")))?;
-        let mut beside = Vec::new();
-        let (elements, data) = message.data(file, dtype, count, &mut beside).map_err(in_tensor)?;
-        let place = match message {
-            Message { is_external: true, .. } => "external_data",
-            Message { typed: Some(field), .. } => typed::name_of(field),
-            _ => "raw_data",
-        };
-        let Message { name, metadata, .. } = message;
-        let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default()).into();
-        let tensor = Tensor { name, shape, count, elements, fortran_order: false, data, stored };
+        let message = Message::read(file, 0..file.len());
+        let message = message.and_then(|message| message.head().map(|_| message));
+        let message = message.map_err(|error| diagnose(file).unwrap_or(error))?;
+        let mut externals = Externals::new(file.path(), LinkRule::Never);
+        let name = message.name.clone();
+        let (tensor, metadata) = message.into_tensor(file, &mut externals).map_err(|error| error.in_tensor(&name))?;
         let metadata = (!metadata.is_empty()).then_some(metadata);
-        Ok(Contents { tensors: vec![tensor], metadata, beside, ..Contents::default() })
+        Ok(Contents { tensors: vec![tensor], metadata, beside: externals.into_files(), ..Contents::default() })
     }
 
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
@@ -149,6 +141,8 @@ impl Format for Onnx {
 /// A tensor message without its elements.
 #[derive(Default)]
 struct Message {
+    /// Where it is in the file.
+    range: Range<usize>,
     dims: Vec<u64>,
     data_type: u64,
     name: String,
@@ -161,10 +155,11 @@ struct Message {
 }
 
 impl Message {
-    fn read(file: &[u8]) -> Result<Self> {
-        let mut message = Self::default();
+    /// Reads the complete message in `range`.
+    fn read(file: &[u8], range: Range<usize>) -> Result<Self> {
+        let mut message = Self { range: range.clone(), ..Self::default() };
         let mut doc = None; // of several the last one counts
-        for field in MessageFields::new(file, 0..file.len()) {
+        for field in MessageFields::new(file, range) {
             if message.dims.len() > MAX_RANK {
                 return Err(Error::new(format!("more than {MAX_RANK} dimensions")));
             }
@@ -234,44 +229,52 @@ impl Message {
         }
     }
 
+    /// The tensor, and its metadata. `externals` opens the files with elements outside of the message.
+    fn into_tensor(self, file: &MappedFile, externals: &mut Externals) -> Result<(Tensor, Vec<(String, String)>)> {
+        let (dtype, shape) = self.head()?;
+        let count =
+            element_count(&shape).ok_or_else(|| Error::new("the shape asks for more elements than can be counted"))?;
+        let (elements, data) = self.data(file, dtype, count, externals)?;
+        let place = match self {
+            Message { is_external: true, .. } => "external_data",
+            Message { typed: Some(field), .. } => typed::name_of(field),
+            _ => "raw_data",
+        };
+        let stored = format!("{} {place}", dtype.onnx_name().unwrap_or_default()).into();
+        let tensor = Tensor { name: self.name, shape, count, elements, fortran_order: false, data, stored };
+        Ok((tensor, self.metadata))
+    }
+
     /// Where the elements are, and their form.
-    fn data(
-        &self,
-        file: &MappedFile,
-        dtype: Dtype,
-        count: u64,
-        beside: &mut Vec<MappedFile>,
-    ) -> Result<(Elements, Data)> {
+    fn data(&self, file: &MappedFile, dtype: Dtype, count: u64, externals: &mut Externals) -> Result<(Elements, Data)> {
         let packed = Storage::packed(dtype);
         let numbers = |storage| Elements::Typed(Form::Numbers(storage));
-        let wanted = packed.bytes(count).ok_or_else(|| Error::new("the shape asks for more bytes than can be counted"));
+        let wanted =
+            || packed.bytes(count).ok_or_else(|| Error::new("the shape asks for more bytes than can be counted"));
         let mapped = |file, range: Range<usize>| -> Result<(Elements, Data)> {
-            check_size(range.len() as u64, wanted?)?;
+            check_size(range.len() as u64, wanted()?)?;
             Ok((numbers(packed), Data::Mapped { file, range, checksum: None }))
         };
+        let typed = |field| typed::elements((file, self.range.clone()), dtype, field, count);
         match (&self.raw_data, self.typed, self.is_external) {
             (Some(_), None, false) | (None, None, true) if dtype == Dtype::String => {
                 Err(Error::new("is text, which belongs in string_data"))
             }
             (Some(range), None, false) => mapped(0, range.clone()),
             (None, None, true) => {
-                let external = External::new(&self.external)?;
-                let other = external.open(file.path())?;
-                let range = external.range(other.len() as u64)?;
-                let result = mapped(1, range).map_err(|error| error.in_file(other.path()));
-                beside.push(other);
-                result
+                let (other, range) = externals.find(&self.external, wanted()?)?;
+                mapped(other, range).map_err(|error| error.in_file(externals.path(other)))
             }
             (None, None, false) if count == 0 => {
                 if dtype == Dtype::String {
-                    return typed::elements(file, dtype, STRING_DATA, 0);
+                    return typed(STRING_DATA);
                 }
                 mapped(0, 0..0)
             }
             (None, None, false) => {
                 Err(Error::new(format!("{}, and no field that holds them", counted(count, "element"))))
             }
-            (None, Some(field), false) => typed::elements(file, dtype, field, count),
+            (None, Some(field), false) => typed(field),
             _ => Err(Error::new("two fields hold elements, and only one may")),
         }
     }
@@ -301,7 +304,7 @@ fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
     Ok((key, value))
 }
 
-/// What a message is if it is not a tensor, judging by the kinds of its fields.
+/// What a message is if it is not what its name says, judging by the kinds of its fields.
 fn diagnose(file: &[u8]) -> Option<Error> {
     let mut seen = [[false; 6]; 21];
     for field in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {
@@ -318,9 +321,7 @@ fn diagnose(file: &[u8]) -> Option<Error> {
     let is_number = |field: usize| seen[field][0];
     let is_bytes = |field: usize| seen[field][2];
     let nested = "extract the tensors with onnx.numpy_helper.to_array(onnx.load(...).graph.initializer[i])";
-    let (what, remedy) = if is_number(1) && is_bytes(7) && !is_number(2) {
-        ("is an ONNX model (ModelProto), not a tensor", nested)
-    } else if is_bytes(1) && is_bytes(2) && is_number(3) {
+    let (what, remedy) = if is_bytes(1) && is_bytes(2) && is_number(3) {
         ("is a sparse ONNX tensor (SparseTensorProto), not a dense one", "save it as a dense tensor")
     } else if is_bytes(1) && (is_bytes(11) || is_bytes(12)) && !is_number(2) {
         ("is an ONNX graph (GraphProto), not a tensor", nested)

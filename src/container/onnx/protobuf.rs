@@ -49,6 +49,11 @@ impl<'a> MessageFields<'a> {
         Self { end: range.end, rest: &bytes[range] }
     }
 
+    /// Where the next field starts.
+    pub(super) fn position(&self) -> usize {
+        self.end - self.rest.len()
+    }
+
     fn read(&mut self) -> Result<(u64, Value)> {
         /// The largest number that a field can have.
         const MAX_FIELD: u64 = (1 << 29) - 1;

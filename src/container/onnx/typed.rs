@@ -16,24 +16,34 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 struct Typed {
     field: u64,
+    /// Its name.
+    label: &'static str,
+    /// Floats have a fixed width, so the file has them in their final form.
+    is_float: bool,
     dtype: Dtype,
     /// Bytes of a value once decoded; 0 for text.
     width: u8,
-    /// Length of the file.
-    len: u64,
+    /// Where the message is in the file.
+    message: Range<usize>,
 }
 
 /// Where the `count` elements in a typed field are, and their form.
 ///
 /// # Errors
 /// When it is not the field for the type, or does not hold `count` elements.
-pub(super) fn elements(file: &MappedFile, dtype: Dtype, field: u64, count: u64) -> Result<(Elements, Data)> {
+pub(super) fn elements(
+    (file, message): (&MappedFile, Range<usize>),
+    dtype: Dtype,
+    field: u64,
+    count: u64,
+) -> Result<(Elements, Data)> {
     let (right, width) = field_of(dtype);
     if field != right {
         let (field, right) = (name_of(field), name_of(right));
         return Err(Error::new(format!("its elements are in {field}; those of {dtype} belong in {right}")));
     }
-    let typed = Typed { field, dtype, width, len: file.len() as u64 };
+    let is_float = matches!(field, FLOAT_DATA | DOUBLE_DATA);
+    let typed = Typed { field, label: name_of(field), is_float, dtype, width, message };
     // Each value of 6 bits is one number; values of 4 and 2 bits share one of 8 bits.
     let storage = if dtype.bits() == 6 { Storage::per_byte(dtype) } else { Storage::packed(dtype) };
     let (form, wanted) = match dtype {
@@ -45,11 +55,22 @@ pub(super) fn elements(file: &MappedFile, dtype: Dtype, field: u64, count: u64) 
         let wanted = wanted.unwrap_or(u64::MAX);
         return Err(Error::new(format!("its {} has {held} values, its shape asks for {wanted}", name_of(field))));
     }
-    let data = match range {
-        Some(range) => Data::Mapped { file: 0, range, checksum: None },
-        None => Data::Streamed(Arc::new(typed)),
-    };
-    Ok((Elements::Typed(form), data))
+    Ok((Elements::Typed(form), typed.data(range)))
+}
+
+/// The numbers in a field of an attribute: how many there are, their form, and where they are.
+///
+/// # Errors
+/// When they are not numbers of this type.
+pub(super) fn numbers(
+    (file, message): (&MappedFile, Range<usize>),
+    (field, label): (u64, &'static str),
+    dtype: Dtype,
+) -> Result<(u64, Elements, Data)> {
+    let width = (dtype.bits() / 8) as u8;
+    let typed = Typed { field, label, is_float: dtype.is_floating(), dtype, width, message };
+    let (count, range) = typed.count(file)?;
+    Ok((count, Elements::Typed(Form::Numbers(Storage::packed(dtype))), typed.data(range)))
 }
 
 /// The typed field of a dtype, and the bytes of one of its values once decoded.
@@ -77,29 +98,32 @@ pub(super) fn name_of(field: u64) -> &'static str {
 }
 
 impl Typed {
-    /// Floats have a fixed width, so the file has them in their final form.
-    fn is_float(&self) -> bool {
-        matches!(self.field, FLOAT_DATA | DOUBLE_DATA)
+    /// Where the values are; `range` is that of contiguous floats.
+    fn data(self, range: Option<Range<usize>>) -> Data {
+        match range {
+            Some(range) => Data::Mapped { file: 0, range, checksum: None },
+            None => Data::Streamed(Arc::new(self)),
+        }
     }
 
     /// How many values the field holds, and their range if they are contiguous floats.
     fn count(&self, file: &[u8]) -> Result<(u64, Option<Range<usize>>)> {
-        let wrong = |what: &str| Err(Error::new(format!("its {} {what}", name_of(self.field))));
+        let wrong = |what: &str| Err(Error::new(format!("its {} {what}", self.label)));
         let mut count = 0_u64;
         let (mut range, mut times) = (None, 0);
-        for field in MessageFields::new(file, 0..file.len()) {
+        for field in MessageFields::new(file, self.message.clone()) {
             let (number, value) = field?;
             if number != self.field {
                 continue;
             }
             times += 1;
             range = match &value {
-                Value::Bytes(range) if self.is_float() && times == 1 => Some(range.clone()),
+                Value::Bytes(range) if self.is_float && times == 1 => Some(range.clone()),
                 _ => None,
             };
             count += match value {
                 Value::Bytes(_) if self.field == STRING_DATA => 1,
-                Value::Bytes(range) if self.is_float() => {
+                Value::Bytes(range) if self.is_float => {
                     if !range.len().is_multiple_of(self.width.into()) {
                         return wrong("ends inside a value");
                     }
@@ -107,9 +131,9 @@ impl Typed {
                 }
                 // Every number ends in a byte below 0x80.
                 Value::Bytes(range) => file[range].iter().filter(|&&byte| byte < 0x80).count() as u64,
-                Value::Varint(_) if !self.is_float() && self.field != STRING_DATA => 1,
-                Value::Fixed32(_) if self.field == FLOAT_DATA => 1,
-                Value::Fixed64(_) if self.field == DOUBLE_DATA => 1,
+                Value::Varint(_) if !self.is_float && self.field != STRING_DATA => 1,
+                Value::Fixed32(_) if self.is_float && self.width == 4 => 1,
+                Value::Fixed64(_) if self.is_float && self.width == 8 => 1,
                 _ => return wrong("is of the wrong kind"),
             };
         }
@@ -119,12 +143,12 @@ impl Typed {
 
 impl Streamed for Typed {
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
-        let (typed, fields) = (self.clone(), MessageFields::new(file, 0..file.len()));
+        let (typed, fields) = (self.clone(), MessageFields::new(file, self.message.clone()));
         Ok(Box::new(TypedValues { typed, file, fields, numbers: &[], head: Vec::new(), rest: &[], index: 0 }))
     }
 
     fn stored_len(&self) -> u64 {
-        self.len
+        self.message.len() as u64
     }
 }
 
@@ -161,7 +185,7 @@ impl TypedValues<'_> {
                     self.rest = &self.file[range];
                     return Ok(());
                 }
-                Value::Bytes(range) if !self.typed.is_float() => self.numbers = &self.file[range],
+                Value::Bytes(range) if !self.typed.is_float => self.numbers = &self.file[range],
                 Value::Bytes(range) | Value::Fixed32(range) | Value::Fixed64(range) => {
                     self.rest = &self.file[range];
                     return Ok(());
@@ -172,14 +196,14 @@ impl TypedValues<'_> {
 
     /// Adds a varint as a value of the field's type.
     fn accept(&mut self, value: u64) -> Result<()> {
-        let Typed { field, dtype, width, .. } = self.typed;
+        let Typed { field, label, dtype, width, .. } = self.typed;
         // protobuf's int32 is the low half of the varint.
         let value = if field == INT32_DATA { value as i32 as i64 } else { value as i64 };
         let spare = 64 - 8 * u32::from(width);
         let is_signed = matches!(dtype, Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64);
         let kept = if is_signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 };
         if kept != value {
-            return Err(Error::new(format!("value {} of {}: {value} is no {dtype}", self.index, name_of(field))));
+            return Err(Error::new(format!("value {} of {label}: {value} is no {dtype}", self.index)));
         }
         self.index += 1;
         self.head.extend(value.to_le_bytes()[..width.into()].iter().rev());
@@ -215,6 +239,6 @@ impl Stream for TypedValues<'_> {
         if self.numbers.is_empty() && !left.any(|is_left| is_left) {
             return Ok(());
         }
-        Err(Error::new(format!("its {} ends inside a value", name_of(self.typed.field))))
+        Err(Error::new(format!("its {} ends inside a value", self.typed.label)))
     }
 }

@@ -1,0 +1,133 @@
+//! `.onnx`: an ONNX model (`ModelProto`, onnx.proto3, IR version 14): a graph of nodes, and its tensors.
+//!
+//! A model is a protobuf message of messages. [`walk`] goes through it once, in linear time and at most 100 messages
+//! deep as protobuf does, and passes tensors over by their lengths. [`list`] makes the list of *places* that hold
+//! tensors: initializers and Constant nodes of the main graph, of graphs in attributes (If, Loop, Scan), of functions
+//! and of training, sparse tensors, and attributes of other nodes. A tensor has the name of its value. If several graphs
+//! have a value of this name, the path to the graph comes before it: `If_0.then_branch/k`.
+//!
+//! A model is never written from tensors alone, because they do not tell the graph. It can only be changed: see
+//! `CONTAINERS` for formats that are written anew.
+
+mod list;
+mod parts;
+mod walk;
+
+use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensor};
+use super::Message;
+use super::protobuf::{MessageFields, Value};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use crate::text::{quoted, shorten};
+use parts::is_default_domain;
+
+/// The format of ONNX models.
+pub(in super::super) struct OnnxModel;
+
+impl Container for OnnxModel {
+    fn format_info(&self) -> FormatInfo {
+        FormatInfo {
+            extension: "onnx",
+            holds_one: false,
+            has_names: true,
+            has_fortran_order: false,
+            metadata: Metadata::Plain,
+            is_changed_only: true,
+        }
+    }
+
+    fn stores(&self, dtype: Dtype) -> Option<String> {
+        dtype.onnx_name().map(str::to_owned)
+    }
+}
+
+impl Format for OnnxModel {
+    /// A model has a graph (7) and no number in field 2, where a tensor has its type.
+    fn recognises(&self, bytes: &[u8]) -> bool {
+        const FEW: usize = 10_000;
+        let fields = MessageFields::new(bytes, 0..bytes.len()).map_while(Result::ok).take(FEW);
+        let mut has = [false; 3];
+        for (field, value) in fields {
+            match (field, value) {
+                (2, Value::Varint(_)) => return false,
+                (1, Value::Varint(_)) => has[0] = true,
+                (7, Value::Bytes(_)) => has[1] = true,
+                (8, Value::Bytes(_)) => has[2] = true,
+                _ => {}
+            }
+        }
+        has[1] && (has[0] || has[2])
+    }
+
+    fn read(&self, file: &MappedFile) -> Result<Contents> {
+        let mut contents = list::list(file).map_err(|error| self.explain(file, error))?;
+        contents.metadata = Some(metadata(file)?);
+        Ok(contents)
+    }
+
+    fn lay_out(&self, _tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+        Err(Error::new("a .onnx file holds a graph, which can only come from another model")
+            .remedy("name an output that ends in .safetensors"))
+    }
+}
+
+impl OnnxModel {
+    /// Says what a file is that is no model.
+    fn explain(&self, file: &MappedFile, error: Error) -> Error {
+        if self.recognises(file) {
+            return error;
+        }
+        if Message::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
+            let name = file.path().with_extension("pb");
+            let error = Error::new("is an ONNX tensor (TensorProto), not a model");
+            return error.remedy(format!("mv {} {}", quoted(file.path()), quoted(&name)));
+        }
+        super::diagnose(file).unwrap_or(error)
+    }
+}
+
+/// What a model says about itself: its own fields, then the pairs of `metadata_props`.
+fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
+    /// More pairs than anybody needs.
+    const MAX_PAIRS: usize = 1 << 16;
+    let (mut pairs, mut imports) = (Vec::new(), Vec::new());
+    for field in MessageFields::new(file, 0..file.len()) {
+        let (field, value) = field?;
+        let name = match field {
+            1 => "ir_version",
+            2 => "producer_name",
+            3 => "producer_version",
+            4 => "domain",
+            5 => "model_version",
+            6 => "doc_string",
+            _ => "",
+        };
+        match (field, value) {
+            (1 | 5, Value::Varint(number)) => pairs.push((name.to_owned(), number.to_string())),
+            (2..=4 | 6, Value::Bytes(text)) if !text.is_empty() => {
+                pairs.push((name.to_owned(), String::from_utf8_lossy(&file[text]).into_owned()));
+            }
+            (8, Value::Bytes(body)) => {
+                let (domain, version) = walk::import(file, &body)?;
+                let domain = String::from_utf8_lossy(&file[domain]).into_owned();
+                let domain = if is_default_domain(domain.as_bytes()) { "ai.onnx" } else { &*shorten(&domain) };
+                imports.push(format!("{domain} {version}"));
+            }
+            (14, Value::Bytes(body)) => pairs.push(super::pair(file, body)?),
+            _ => {}
+        }
+        if pairs.len().max(imports.len()) > MAX_PAIRS {
+            return Err(Error::new(format!("more than {MAX_PAIRS} pairs of metadata")));
+        }
+    }
+    if !imports.is_empty() {
+        pairs.push(("opset_import".to_owned(), imports.join(", ")));
+    }
+    // Of several values of a name the last counts.
+    let mut seen = std::collections::HashSet::new();
+    pairs.reverse();
+    pairs.retain(|(name, _)| seen.insert(name.clone()));
+    pairs.reverse();
+    Ok(pairs)
+}

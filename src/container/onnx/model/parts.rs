@@ -1,0 +1,200 @@
+//! What a model consists of: the fields of its messages, and what a walk over them finds.
+
+use crate::error::Result;
+use std::ops::Range;
+
+/// The longest part of a path that names a graph.
+const MAX_LABEL: usize = 48;
+
+/// Fields of `ModelProto`.
+pub(super) mod model {
+    pub(in super::super) const IR_VERSION: u64 = 1;
+    pub(in super::super) const GRAPH: u64 = 7;
+    pub(in super::super) const OPSET_IMPORT: u64 = 8;
+    pub(in super::super) const TRAINING_INFO: u64 = 20;
+    pub(in super::super) const FUNCTIONS: u64 = 25;
+}
+/// Fields of `GraphProto`.
+pub(super) mod graph {
+    pub(in super::super) const NODE: u64 = 1;
+    pub(in super::super) const INITIALIZER: u64 = 5;
+    pub(in super::super) const INPUT: u64 = 11;
+    pub(in super::super) const OUTPUT: u64 = 12;
+    pub(in super::super) const VALUE_INFO: u64 = 13;
+    pub(in super::super) const QUANTIZATION_ANNOTATION: u64 = 14;
+    pub(in super::super) const SPARSE_INITIALIZER: u64 = 15;
+}
+/// Fields of `FunctionProto`.
+pub(super) mod function {
+    pub(in super::super) const NAME: u64 = 1;
+    pub(in super::super) const INPUT: u64 = 4;
+    pub(in super::super) const OUTPUT: u64 = 5;
+    pub(in super::super) const NODE: u64 = 7;
+    pub(in super::super) const OPSET_IMPORT: u64 = 9;
+    pub(in super::super) const DOMAIN: u64 = 10;
+    pub(in super::super) const ATTRIBUTE_DEFAULT: u64 = 11;
+}
+/// Fields of `NodeProto`.
+pub(super) mod node {
+    pub(in super::super) const INPUT: u64 = 1;
+    pub(in super::super) const OUTPUT: u64 = 2;
+    pub(in super::super) const NAME: u64 = 3;
+    pub(in super::super) const OP_TYPE: u64 = 4;
+    pub(in super::super) const ATTRIBUTE: u64 = 5;
+    pub(in super::super) const DOMAIN: u64 = 7;
+}
+/// Fields of `AttributeProto`.
+pub(super) mod attribute {
+    pub(in super::super) const NAME: u64 = 1;
+    pub(in super::super) const FLOAT: u64 = 2;
+    pub(in super::super) const INT: u64 = 3;
+    pub(in super::super) const TENSOR: u64 = 5;
+    pub(in super::super) const GRAPH: u64 = 6;
+    pub(in super::super) const FLOATS: u64 = 7;
+    pub(in super::super) const INTS: u64 = 8;
+    pub(in super::super) const TENSORS: u64 = 10;
+    pub(in super::super) const GRAPHS: u64 = 11;
+    pub(in super::super) const SPARSE_TENSOR: u64 = 22;
+    pub(in super::super) const SPARSE_TENSORS: u64 = 23;
+}
+
+/// A message with its tag and length, and without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub start: usize,
+    pub body: Range<usize>,
+}
+
+/// A graph, or the nodes of a function.
+#[derive(Clone, Debug)]
+pub(super) struct Graph {
+    /// The graph whose node has it as an attribute.
+    pub parent: Option<usize>,
+    pub part: ModelPart,
+    /// How paths name it; empty for the main graph.
+    pub label: Box<str>,
+}
+
+/// A part of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ModelPart {
+    Main,
+    Function,
+    Training,
+}
+
+/// A node, without its attributes.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    pub inputs: Vec<Range<usize>>,
+    pub outputs: Vec<Range<usize>>,
+    pub name: Range<usize>,
+    pub op_type: Range<usize>,
+    pub domain: Range<usize>,
+    /// Its number in its graph.
+    pub number: u64,
+}
+
+/// What holds a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    Initializer,
+    /// The attribute `value` of a Constant node.
+    Constant,
+    /// The numbers in another attribute of a Constant node: field and name of the attribute.
+    ConstantNumbers(u64, &'static str),
+    /// An attribute of any other node.
+    Attribute,
+    SparseInitializer,
+    SparseAttribute,
+}
+
+/// A tensor of a model.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub graph: usize,
+    pub holder: Holder,
+    /// The tensor's message, or that of the attribute.
+    pub message: Frame,
+    /// The value that a Constant node defines.
+    pub output: Option<Range<usize>>,
+    /// How to name it if it has no name: by its node and attribute.
+    pub label: Option<String>,
+}
+
+/// The use of a name outside of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameUse {
+    /// An input of a graph.
+    Input,
+    /// A scale or zero point of an annotation.
+    QuantizationParameter,
+    /// A variable that training writes.
+    Trained,
+    Other,
+}
+
+/// Receives what a walk finds.
+pub(super) trait Visitor {
+    fn node(&mut self, _context: &Context, _graph: usize, _node: &Node) {}
+
+    fn name(&mut self, _context: &Context, _graph: usize, _usage: NameUse, _name: Range<usize>) {}
+
+    /// The end of a graph; the innermost enclosing message is the graph.
+    fn graph_end(&mut self, _context: &Context, _graph: usize) {}
+
+    /// A tensor; the innermost enclosing message is the one that contains it.
+    fn tensor(&mut self, context: &Context, found: Found) -> Result<()>;
+}
+
+/// What encloses the current message.
+pub(super) struct Context<'a> {
+    pub file: &'a [u8],
+    /// From the outermost message; a field of the model is enclosed by none.
+    pub enclosing: Vec<Frame>,
+    /// All graphs so far, in the order of their starts.
+    pub graphs: Vec<Graph>,
+}
+
+/// The model's own fields.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Header {
+    /// Where the version is in the file; if several are, the last.
+    pub ir_version: Option<(Range<usize>, u64)>,
+    /// Imports of operator sets: the message, the domain and the version.
+    pub imports: Vec<(Frame, Range<usize>, u64)>,
+    /// Whether a function imports operators of the default domain.
+    pub has_functions: bool,
+    /// All graphs, in the order of their starts.
+    pub graphs: Vec<Graph>,
+}
+
+/// Whether this is the name of the default domain of operators.
+pub(super) fn is_default_domain(domain: &[u8]) -> bool {
+    domain.is_empty() || domain == b"ai.onnx"
+}
+
+impl Context<'_> {
+    /// A name in the file, as far as it fits into a label.
+    pub(super) fn label(&self, name: &Range<usize>) -> String {
+        let text = String::from_utf8_lossy(&self.file[name.start..name.end.min(name.start + 4 * MAX_LABEL)]);
+        text.chars().take(MAX_LABEL).collect()
+    }
+}
+
+/// `If_0.then_branch`: the path to a graph; empty for the main graph. `None` if it is too long.
+pub(super) fn path(graphs: &[Graph], graph: usize) -> Option<String> {
+    const MAX_PATH: usize = 256;
+    let ancestors = std::iter::successors(Some(graph), |&graph| graphs[graph].parent);
+    let mut labels: Vec<&str> = Vec::new();
+    let mut length = 0;
+    for label in ancestors.map(|graph| &*graphs[graph].label).filter(|label| !label.is_empty()) {
+        length += label.len() + 1;
+        if length > MAX_PATH {
+            return None;
+        }
+        labels.push(label);
+    }
+    labels.reverse();
+    Some(labels.join("/"))
+}

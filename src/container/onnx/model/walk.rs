@@ -1,0 +1,330 @@
+//! The walk over a model: every graph, node and tensor, in the order of the file.
+//!
+//! It takes time linear in the number of fields, skips the contents of tensors, and holds only the messages that
+//! enclose the current one.
+
+use super::super::protobuf::{MessageFields, Value};
+use super::parts::{
+    Context, Found, Frame, Graph, Header, Holder, ModelPart, NameUse, Node, Visitor, attribute, function, graph,
+    is_default_domain, model, node,
+};
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+/// protobuf reads no deeper messages, and neither does any ONNX library.
+const MAX_DEPTH: usize = 100;
+/// Walks over a model.
+///
+/// # Errors
+/// When it is not a model, or the visitor fails.
+pub(super) fn walk(file: &[u8], visitor: &mut dyn Visitor) -> Result<Header> {
+    let mut walk = Walk { context: Context { file, enclosing: Vec::new(), graphs: Vec::new() }, visitor };
+    let (mut header, mut has_graph) = (Header::default(), false);
+    let (mut functions, mut training) = (0_u64, 0_u64);
+    let mut fields = MessageFields::new(file, 0..file.len());
+    loop {
+        let start = fields.position();
+        match fields.next().transpose()? {
+            None => break,
+            Some((model::IR_VERSION, Value::Varint(version))) => {
+                header.ir_version = Some((start..fields.position(), version));
+            }
+            Some((model::GRAPH, Value::Bytes(_))) if has_graph => {
+                return Err(Error::new("the model has two graphs").remedy("load it with onnx.load and save it again"));
+            }
+            Some((model::GRAPH, Value::Bytes(body))) => {
+                has_graph = true;
+                walk.graph(Frame { start, body }, None, ModelPart::Main, "")?;
+            }
+            Some((model::OPSET_IMPORT, Value::Bytes(body))) => {
+                let (domain, version) = import(file, &body)?;
+                header.imports.push((Frame { start, body }, domain, version));
+            }
+            Some((model::TRAINING_INFO, Value::Bytes(body))) => {
+                walk.training(Frame { start, body }, training)?;
+                training += 1;
+            }
+            Some((model::FUNCTIONS, Value::Bytes(body))) => {
+                header.has_functions |= walk.function(Frame { start, body }, functions)?;
+                functions += 1;
+            }
+            Some(_) => {}
+        }
+    }
+    header.graphs = walk.context.graphs;
+    if has_graph { Ok(header) } else { Err(Error::new("is not an ONNX model: it has no graph")) }
+}
+
+/// An `OperatorSetIdProto`.
+pub(super) fn import(file: &[u8], body: &Range<usize>) -> Result<(Range<usize>, u64)> {
+    let (mut domain, mut version) = (0..0, 0);
+    for field in MessageFields::new(file, body.clone()) {
+        match field? {
+            (1, Value::Bytes(range)) => domain = range,
+            (2, Value::Varint(number)) => version = number,
+            _ => {}
+        }
+    }
+    Ok((domain, version))
+}
+
+struct Walk<'a, 'v> {
+    context: Context<'a>,
+    visitor: &'v mut dyn Visitor,
+}
+
+impl Walk<'_, '_> {
+    /// Does something within a message.
+    fn within<T>(&mut self, frame: Frame, what: impl FnOnce(&mut Self, Range<usize>) -> Result<T>) -> Result<T> {
+        if self.context.enclosing.len() == MAX_DEPTH {
+            let error = Error::new(format!("is not an ONNX model: its messages are nested more than {MAX_DEPTH} deep"));
+            return Err(error.remedy("no ONNX library reads such a file"));
+        }
+        let body = frame.body.clone();
+        self.context.enclosing.push(frame);
+        let result = what(self, body)?;
+        self.context.enclosing.pop();
+        Ok(result)
+    }
+
+    fn new_graph(&mut self, parent: Option<usize>, part: ModelPart, label: &str) -> usize {
+        self.context.graphs.push(Graph { parent, part, label: label.into() });
+        self.context.graphs.len() - 1
+    }
+
+    fn graph(&mut self, frame: Frame, parent: Option<usize>, part: ModelPart, label: &str) -> Result<()> {
+        let graph = self.new_graph(parent, part, label);
+        self.within(frame, |walk, body| {
+            let mut nodes = 0;
+            let mut fields = MessageFields::new(walk.context.file, body);
+            loop {
+                let start = fields.position();
+                let Some((field, value)) = fields.next().transpose()? else { break };
+                let Value::Bytes(body) = value else { continue };
+                let frame = Frame { start, body };
+                match field {
+                    graph::NODE => {
+                        walk.node(frame, graph, nodes)?;
+                        nodes += 1;
+                    }
+                    graph::INITIALIZER => walk.found(graph, Holder::Initializer, frame, None, None)?,
+                    graph::SPARSE_INITIALIZER => walk.found(graph, Holder::SparseInitializer, frame, None, None)?,
+                    graph::INPUT => walk.named(graph, NameUse::Input, &frame.body)?,
+                    graph::OUTPUT | graph::VALUE_INFO => walk.named(graph, NameUse::Other, &frame.body)?,
+                    graph::QUANTIZATION_ANNOTATION => walk.annotation(graph, &frame.body)?,
+                    _ => {}
+                }
+            }
+            walk.visitor.graph_end(&walk.context, graph);
+            Ok(())
+        })
+    }
+
+    /// The name of a `ValueInfoProto`.
+    fn named(&mut self, graph: usize, usage: NameUse, body: &Range<usize>) -> Result<()> {
+        for field in MessageFields::new(self.context.file, body.clone()) {
+            if let (1, Value::Bytes(name)) = field? {
+                self.visitor.name(&self.context, graph, usage, name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The scales and zero points of a `TensorAnnotation`.
+    fn annotation(&mut self, graph: usize, body: &Range<usize>) -> Result<()> {
+        for field in MessageFields::new(self.context.file, body.clone()) {
+            if let (2, Value::Bytes(pair)) = field? {
+                self.pair(graph, NameUse::QuantizationParameter, 2, &pair)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A name in a `StringStringEntryProto`: the key is field 1, the value field 2.
+    fn pair(&mut self, graph: usize, usage: NameUse, which: u64, body: &Range<usize>) -> Result<()> {
+        for field in MessageFields::new(self.context.file, body.clone()) {
+            match field? {
+                (field, Value::Bytes(name)) if field == which => {
+                    self.visitor.name(&self.context, graph, usage, name);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn training(&mut self, frame: Frame, number: u64) -> Result<()> {
+        self.within(frame, |walk, body| {
+            let mut fields = MessageFields::new(walk.context.file, body);
+            loop {
+                let start = fields.position();
+                match fields.next().transpose()? {
+                    None => return Ok(()),
+                    Some((field @ (1 | 2), Value::Bytes(body))) => {
+                        let label =
+                            format!("training_info_{number}.{}", ["initialization", "algorithm"][field as usize - 1]);
+                        walk.graph(Frame { start, body }, None, ModelPart::Training, &label)?;
+                    }
+                    // Initializers of the main graph are named in the keys.
+                    Some((3 | 4, Value::Bytes(pair))) => walk.pair(0, NameUse::Trained, 1, &pair)?,
+                    Some(_) => {}
+                }
+            }
+        })
+    }
+
+    /// Whether it uses operators of the default domain.
+    fn function(&mut self, frame: Frame, number: u64) -> Result<bool> {
+        let (mut name, mut domain, mut is_default) = (0..0, 0..0, false);
+        let file = self.context.file;
+        for field in MessageFields::new(file, frame.body.clone()) {
+            match field? {
+                (function::NAME, Value::Bytes(range)) => name = range,
+                (function::DOMAIN, Value::Bytes(range)) => domain = range,
+                (function::OPSET_IMPORT, Value::Bytes(body)) => {
+                    is_default |= is_default_domain(&file[import(file, &body)?.0]);
+                }
+                _ => {}
+            }
+        }
+        let label = match (self.context.label(&domain), self.context.label(&name)) {
+            (_, name) if name.is_empty() => format!("function_{number}"),
+            (domain, name) if domain.is_empty() => name,
+            (domain, name) => format!("{domain}::{name}"),
+        };
+        let graph = self.new_graph(None, ModelPart::Function, &label);
+        self.within(frame, |walk, body| {
+            let mut nodes = 0;
+            let mut fields = MessageFields::new(file, body);
+            loop {
+                let start = fields.position();
+                let Some((field, value)) = fields.next().transpose()? else { break };
+                let Value::Bytes(body) = value else { continue };
+                match field {
+                    function::NODE => {
+                        walk.node(Frame { start, body }, graph, nodes)?;
+                        nodes += 1;
+                    }
+                    function::INPUT | function::OUTPUT => walk.visitor.name(&walk.context, graph, NameUse::Other, body),
+                    function::ATTRIBUTE_DEFAULT => {
+                        walk.attribute(Frame { start, body }, graph, &label, &Node::default())?;
+                    }
+                    _ => {}
+                }
+            }
+            walk.visitor.graph_end(&walk.context, graph);
+            Ok(())
+        })?;
+        Ok(is_default)
+    }
+
+    fn node(&mut self, frame: Frame, graph: usize, number: u64) -> Result<()> {
+        let file = self.context.file;
+        let mut found = Node { number, ..Node::default() };
+        for field in MessageFields::new(file, frame.body.clone()) {
+            match field? {
+                (node::INPUT, Value::Bytes(name)) => found.inputs.push(name),
+                (node::OUTPUT, Value::Bytes(name)) => found.outputs.push(name),
+                (node::NAME, Value::Bytes(name)) => found.name = name,
+                (node::OP_TYPE, Value::Bytes(name)) => found.op_type = name,
+                (node::DOMAIN, Value::Bytes(name)) => found.domain = name,
+                _ => {}
+            }
+        }
+        self.visitor.node(&self.context, graph, &found);
+        let label = match self.context.label(&found.name) {
+            name if name.is_empty() => format!("{}_{}", self.context.label(&found.op_type), found.number),
+            name => name,
+        };
+        self.within(frame, |walk, body| {
+            let mut fields = MessageFields::new(file, body);
+            loop {
+                let start = fields.position();
+                match fields.next().transpose()? {
+                    None => return Ok(()),
+                    Some((node::ATTRIBUTE, Value::Bytes(body))) => {
+                        walk.attribute(Frame { start, body }, graph, &label, &found)?;
+                    }
+                    Some(_) => {}
+                }
+            }
+        })
+    }
+
+    /// An attribute of a node, or a default of a function's attribute.
+    fn attribute(&mut self, frame: Frame, graph: usize, owner: &str, node: &Node) -> Result<()> {
+        let file = self.context.file;
+        let is_constant = &file[node.op_type.clone()] == b"Constant" && is_default_domain(&file[node.domain.clone()]);
+        let output = node.outputs.first().filter(|_| is_constant);
+        let mut name = 0..0;
+        for field in MessageFields::new(file, frame.body.clone()) {
+            if let (attribute::NAME, Value::Bytes(range)) = field? {
+                name = range;
+            }
+        }
+        let label = format!("{owner}.{}", self.context.label(&name));
+        let numbers = match (&file[name.clone()], output) {
+            (b"value_float", Some(_)) => Some((attribute::FLOAT, "value_float")),
+            (b"value_floats", Some(_)) => Some((attribute::FLOATS, "value_floats")),
+            (b"value_int", Some(_)) => Some((attribute::INT, "value_int")),
+            (b"value_ints", Some(_)) => Some((attribute::INTS, "value_ints")),
+            _ => None,
+        };
+        if let Some((field, name)) = numbers {
+            return self.found(graph, Holder::ConstantNumbers(field, name), frame, output.cloned(), None);
+        }
+        let mut tensors = 0_u64;
+        let part = self.context.graphs[graph].part;
+        self.within(frame, |walk, body| {
+            let mut fields = MessageFields::new(file, body);
+            let mut singles = [false; 32];
+            loop {
+                let start = fields.position();
+                let Some((field, value)) = fields.next().transpose()? else { return Ok(()) };
+                let Value::Bytes(body) = value else { continue };
+                let inner = Frame { start, body };
+                // protobuf would merge two messages into one.
+                if matches!(field, attribute::TENSOR | attribute::GRAPH | attribute::SPARSE_TENSOR)
+                    && std::mem::replace(&mut singles[field as usize], true)
+                {
+                    return Err(Error::new(format!("attribute '{label}' has two values")));
+                }
+                match field {
+                    attribute::TENSOR if output.is_some() => {
+                        walk.found(graph, Holder::Constant, inner, output.cloned(), None)?;
+                    }
+                    attribute::TENSOR => walk.found(graph, Holder::Attribute, inner, None, Some(label.clone()))?,
+                    attribute::SPARSE_TENSOR => {
+                        let label = output.is_none().then(|| label.clone());
+                        walk.found(graph, Holder::SparseAttribute, inner, output.cloned(), label)?;
+                    }
+                    attribute::TENSORS | attribute::SPARSE_TENSORS => {
+                        let holder = [Holder::Attribute, Holder::SparseAttribute];
+                        let [dense, sparse] = holder;
+                        let holder = if field == attribute::TENSORS { dense } else { sparse };
+                        walk.found(graph, holder, inner, None, Some(format!("{label}.{tensors}")))?;
+                        tensors += 1;
+                    }
+                    attribute::GRAPH | attribute::GRAPHS => {
+                        let label =
+                            if field == attribute::GRAPH { label.clone() } else { format!("{label}.{tensors}") };
+                        tensors += 1;
+                        walk.graph(inner, Some(graph), part, &label)?;
+                    }
+                    _ => {}
+                }
+            }
+        })
+    }
+
+    fn found(
+        &mut self,
+        graph: usize,
+        holder: Holder,
+        message: Frame,
+        output: Option<Range<usize>>,
+        label: Option<String>,
+    ) -> Result<()> {
+        self.visitor.tensor(&self.context, Found { graph, holder, message, output, label })
+    }
+}

@@ -1,0 +1,146 @@
+//! ONNX models: what is in them, and how tensors come out of them.
+
+use crate::common::{Bench, fixture};
+use std::fs;
+
+/// A field of bytes.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut message = vec![number << 3 | 2];
+    let mut length = bytes.len();
+    while length >= 0x80 {
+        message.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    message.push(length as u8);
+    message.extend_from_slice(bytes);
+    message
+}
+
+/// A model of IR 8 and opset 16 with this graph.
+fn model(graph: &[u8]) -> Vec<u8> {
+    [&[0x08, 8][..], &field(7, graph), &field(8, &[0x10, 16])].concat()
+}
+
+/// The listing of a fixture, without its first line.
+fn listing(name: &str) -> Vec<String> {
+    let bench = Bench::new();
+    let outcome = bench.run(&format!("inspect {}", fixture("onnx_models").join(name).display()));
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""));
+    let lines = outcome.stdout.lines().skip(1).take_while(|line| line.starts_with("  "));
+    lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn a_model_lists_the_tensors_of_all_graphs_and_constants() {
+    assert_eq!(
+        listing("subgraph_capture.onnx"),
+        [
+            "ec float32 [8, 8] 256 B FLOAT raw_data",
+            "ib float32 [8] 32 B FLOAT raw_data",
+            "tb float32 [8] 32 B FLOAT raw_data",
+            "w float32 [8, 8] 256 B FLOAT raw_data",
+        ]
+    );
+    // The same name in two branches.
+    assert_eq!(
+        listing("sibling_same_name.onnx"),
+        [
+            "If_0.else_branch/k float32 [8, 8] 256 B FLOAT raw_data",
+            "If_0.then_branch/k float32 [8, 8] 256 B FLOAT raw_data",
+        ]
+    );
+    let forms = listing("constant_forms.onnx");
+    assert!(forms.iter().any(|line| line.ends_with("FLOAT value_floats")), "{forms:?}");
+    assert!(forms.iter().any(|line| line.ends_with("FLOAT float_data")), "{forms:?}");
+    let sparse = listing("sparse_initializer.onnx");
+    assert!(
+        sparse[0].starts_with("w.values float32 [3]") && sparse[1].starts_with("w.indices int64 [3]"),
+        "{sparse:?}"
+    );
+}
+
+#[test]
+fn tensors_of_a_model_are_taken_out_compared_and_printed() {
+    let bench = Bench::new();
+    for name in ["int4_odd.onnx", "ext_good.onnx", "ext.data", "knn_surrogate.onnx"] {
+        fs::copy(fixture("onnx_models").join(name), bench.path(name)).unwrap();
+    }
+    let printed = bench.run("bitcast int4_odd.onnx --bits --tensor q");
+    let values: Vec<&str> = printed.stdout.lines().filter_map(|line| line.split_whitespace().rev().nth(1)).collect();
+    assert!(
+        values.ends_with(&["-8", "7", "-1", "0", "1", "2", "3", "4", "5", "6", "-7", "-6", "-5", "-4", "-3"]),
+        "{values:?}"
+    );
+    for (name, out) in [("ext_good", "safetensors"), ("knn_surrogate", "npz"), ("int4_odd", "safetensors")] {
+        bench.run(&format!("cast {name}.onnx --to f64 -o {name}.{out} -q")).expect(0, "", "");
+        let differs = bench.run(&format!("diff {name}.onnx {name}.{out}"));
+        assert_eq!((differs.code, &*differs.stderr), (Some(1), ""), "{}", differs.stdout); // other types
+        assert!(!differs.stdout.contains("values differ"), "{}", differs.stdout);
+    }
+    let stats = bench.run("inspect knn_surrogate.onnx --stats --include coefficient");
+    assert!(stats.code == Some(0) && stats.stdout.contains("min"), "{}", stats.stdout);
+    assert_eq!(fs::read(fixture("onnx_models/ext.data")).unwrap(), bench.read("ext.data"));
+}
+
+#[test]
+fn messages_nested_too_deep_are_refused_at_once() {
+    // If nodes in If nodes, as deep as 200 kB allow.
+    let mut graph = Vec::new();
+    while graph.len() < 200_000 {
+        let attribute = [field(1, b"then_branch"), field(6, &graph)].concat();
+        let node = [field(4, b"If"), field(5, &attribute)].concat();
+        graph = field(1, &node);
+    }
+    let bench = Bench::new();
+    bench.write("deep.onnx", &model(&graph));
+    let message = "tcast: error: deep.onnx: is not an ONNX model: its messages are nested more than 100 deep\n  \
+                   no ONNX library reads such a file\n";
+    bench.run("cast deep.onnx --to f16").expect(1, "", message);
+    bench.run("inspect deep.onnx").expect(1, "", message);
+}
+
+#[test]
+fn a_model_whose_data_is_missing_is_listed_and_not_converted() {
+    let bench = Bench::new();
+    fs::copy(fixture("bad/onnx_models/ext_missing.onnx"), bench.path("m.onnx")).unwrap();
+    let listed = bench.run("inspect m.onnx");
+    assert!(
+        listed.stdout.contains("absent.data: tensor 'w': cannot read: no such file or directory"),
+        "{}",
+        listed.stdout
+    );
+    let message = "tcast: error: absent.data: tensor 'w': cannot read: no such file or directory\n";
+    bench.run("cast m.onnx --to f16 -o m.safetensors").expect(1, "", message);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_to_the_data_of_a_model_are_followed_where_a_cache_keeps_both() {
+    use std::os::unix::fs::symlink;
+    let bench = Bench::new();
+    for folder in ["blobs", "snapshot", "other"] {
+        fs::create_dir(bench.path(folder)).unwrap();
+    }
+    fs::copy(fixture("onnx_models/ext_good.onnx"), bench.path("blobs/1")).unwrap();
+    fs::copy(fixture("onnx_models/ext.data"), bench.path("blobs/2")).unwrap();
+    symlink("../blobs/1", bench.path("snapshot/m.onnx")).unwrap();
+    symlink("../blobs/2", bench.path("snapshot/ext.data")).unwrap();
+    bench.run("cast snapshot/m.onnx --to f16 -o a.safetensors -q").expect(0, "", "");
+    // Any other link leads out of the folder.
+    fs::copy(fixture("onnx_models/ext_good.onnx"), bench.path("other/m.onnx")).unwrap();
+    symlink("../blobs/2", bench.path("other/ext.data")).unwrap();
+    let message = "tcast: error: other/m.onnx: tensor 'w': its external data 'ext.data' is a symbolic link that leads \
+                   out of the model's folder, and is not followed\n";
+    bench.run("cast other/m.onnx --to f16 -o b.safetensors").expect(1, "", message);
+}
+
+#[test]
+fn a_file_full_of_empty_tensors_is_refused_before_it_takes_memory() {
+    // TensorProto {dims: 0, data_type: FLOAT, name: "x"} as an attribute of a node.
+    let tensor = field(5, &field(5, &[0x08, 0, 0x10, 1, 0x42, 1, b'x']));
+    let graph = field(1, &tensor.repeat(1_100_000));
+    let bench = Bench::new();
+    bench.write("many.onnx", &model(&graph));
+    let message = "tcast: error: many.onnx: more than 1048576 tensors\n";
+    bench.run("inspect many.onnx").expect(1, "", message);
+}
