@@ -100,7 +100,8 @@ impl EngineConfig {
         let found = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
         let Some(block) = &self.block else { return Ok(config.to_owned()) };
         if found.get("quantization_config").is_some_and(|value| value.get() != "null") {
-            return Err(Error::new("has a quantization_config already"));
+            let error = Error::new("has a quantization_config, although no weight is quantized");
+            return Err(error.remedy("remove its quantization_config, and try again"));
         }
         let text = serde_json::to_string_pretty(block).expect("a JSON value is always text");
         add_member(config, "quantization_config", &text.replace('\n', "\n  "))

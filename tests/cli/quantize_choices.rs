@@ -222,6 +222,13 @@ fn errors_about_weights_say_how_to_go_on() {
 }
 
 #[test]
+fn a_config_that_calls_plain_weights_quantized_is_refused() {
+    let bench = bench_with(ATTENTION, r#"{"quantization_config": {"quant_method": "fp8"}}"#);
+    let message = "m/config.json: has a quantization_config, although no weight is quantized";
+    expect_refused(&bench, "quantize m --scheme fp8", 1, message, "remove its quantization_config, and try again\n");
+}
+
+#[test]
 fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
     let bench = bench_with(ATTENTION, "{}");
     let outcome = bench.run("quantize m/model.safetensors --scheme fp8 -o fp8.safetensors");

@@ -1,6 +1,11 @@
-//! Weights that are kept because their shape does not fit the groups of the scheme.
+//! Weights that are kept because their shape does not fit the groups of the scheme, and errors about what is kept.
 
+use super::{StoredAs, WeightCandidates};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind};
 use crate::quant::{Scheme, Unfit};
+use crate::select::KeptReason;
+use crate::text::counted;
 
 /// Weights of one shape that do not fit.
 #[derive(Debug)]
@@ -26,4 +31,28 @@ impl Misfit {
             }
         }
     }
+}
+
+/// The error of a rule for a tensor that is not a weight matrix.
+pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error {
+    let why = if matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) {
+        format!("its shape {shape:?} is not that of a weight matrix")
+    } else {
+        format!("its dtype is {dtype}, not float32, bfloat16 or float16")
+    };
+    Error::new(format!("a rule quantizes it to {}, and {why}", stored.scheme.name)).of(Kind::Unconvertible)
+}
+
+/// An error that says why all weights are kept.
+pub(super) fn nothing_to_quantize(plan: &WeightCandidates) -> Error {
+    let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
+    let mut counts: Vec<(KeptReason, u64)> = Vec::new();
+    for reason in reasons.chain(plan.others.iter().map(|(_, reason)| *reason)) {
+        match counts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((reason, 1)),
+        }
+    }
+    let details = counts.iter().map(|(reason, count)| format!("{}: {}", counted(*count, "tensor"), reason.describe()));
+    Error::new("no weight would be quantized").with_details(details.collect())
 }

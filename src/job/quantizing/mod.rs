@@ -1,11 +1,13 @@
 //! Decides which weights of an input are quantized, and how.
 
+mod describing;
 mod misfit;
 mod naming;
 mod rule;
 mod sharing;
 
 pub(crate) use misfit::Misfit;
+use misfit::{no_weight, nothing_to_quantize};
 pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
@@ -16,13 +18,12 @@ use crate::error::{Error, Kind, Result};
 use crate::io::output::directory_of;
 use crate::plan::{TensorIndex, source_form};
 use crate::quant::{
-    CodeType, EncodeOptions, Encoder, EngineConfig, Group, KeptModules, QuantizedGroup, ScaleChoice, Scheme,
-    SchemeLayout, TargetGrid, Unfit,
+    CodeType, EncodeOptions, Encoder, EngineConfig, Group, ScaleChoice, Scheme, SchemeLayout, TargetGrid, Unfit,
 };
 use crate::select::experts::{Model, bank_of, experts, unsplit_bank};
 use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
 use crate::select::{KeptReason, Pattern, Rename, Selection};
-use crate::text::{as_numbered_glob, counted, shorten};
+use crate::text::{as_numbered_glob, shorten};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -378,67 +379,4 @@ impl Planner<'_> {
         }
         Ok(())
     }
-
-    /// The config that describes the result to engines.
-    fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
-        let mut groups: Vec<QuantizedGroup> = Vec::new();
-        let mut kept = KeptModules::default();
-        for weight in &plan.weights {
-            let name = self.new_name(&weight.name);
-            match &weight.stored {
-                Ok(stored) => {
-                    let module = module_of(name).unwrap_or(name);
-                    let layout = stored.layout.layout();
-                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == stored.grid;
-                    let at = groups.iter().position(same).unwrap_or_else(|| {
-                        let (modules, unlike_linear) = (Vec::new(), Vec::new());
-                        let grid = stored.grid;
-                        groups.push(QuantizedGroup { layout, grid, has_input_scale: false, modules, unlike_linear });
-                        groups.len() - 1
-                    });
-                    groups[at].modules.push(module);
-                    if let Some(KeptReason::Head | KeptReason::Embedding) = self.reason(&weight.name, false) {
-                        groups[at].unlike_linear.push(module);
-                    }
-                }
-                Err(_) if weight.shape.len() == 2 => kept.modules.extend(module_of(name)),
-                Err(_) => match unsplit_bank(name) {
-                    Some(bank) => {
-                        kept.modules.extend(module_of(name));
-                        kept.banks.push(bank.into());
-                    }
-                    None => kept.banks.extend(bank_of(name).map(|(bank, _)| bank.into())),
-                },
-            }
-        }
-        let is_head = |module: &&&str| module.ends_with("lm_head");
-        if self.model.has_tied_head && !kept.modules.iter().any(|module| is_head(&module)) {
-            kept.modules.push("lm_head");
-        }
-        EngineConfig::new(&groups, &kept)
-    }
-}
-
-/// The error of a rule for a tensor that is not a weight matrix.
-fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error {
-    let why = if matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) {
-        format!("its shape {shape:?} is not that of a weight matrix")
-    } else {
-        format!("its dtype is {dtype}, not float32, bfloat16 or float16")
-    };
-    Error::new(format!("a rule quantizes it to {}, and {why}", stored.scheme.name)).of(Kind::Unconvertible)
-}
-
-/// An error that says why all weights are kept.
-fn nothing_to_quantize(plan: &WeightCandidates) -> Error {
-    let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
-    let mut counts: Vec<(KeptReason, u64)> = Vec::new();
-    for reason in reasons.chain(plan.others.iter().map(|(_, reason)| *reason)) {
-        match counts.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((reason, 1)),
-        }
-    }
-    let details = counts.iter().map(|(reason, count)| format!("{}: {}", counted(*count, "tensor"), reason.describe()));
-    Error::new("no weight would be quantized").with_details(details.collect())
 }

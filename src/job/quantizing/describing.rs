@@ -1,0 +1,52 @@
+//! The config that describes the result to engines.
+
+use super::{Planner, WeightCandidates};
+use crate::error::Result;
+use crate::quant::{EngineConfig, KeptModules, QuantizedGroup};
+use crate::select::KeptReason;
+use crate::select::experts::{bank_of, unsplit_bank};
+use crate::select::policy::module_of;
+
+impl Planner<'_> {
+    /// Lists the quantized groups, and the modules that are kept.
+    ///
+    /// # Errors
+    /// When the config of the layout cannot express several schemes.
+    pub(super) fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
+        let mut groups: Vec<QuantizedGroup> = Vec::new();
+        let mut kept = KeptModules::default();
+        for weight in &plan.weights {
+            let name = self.new_name(&weight.name);
+            match &weight.stored {
+                Ok(stored) => {
+                    let module = module_of(name).unwrap_or(name);
+                    let layout = stored.layout.layout();
+                    let same = |group: &QuantizedGroup| group.layout == layout && group.grid == stored.grid;
+                    let at = groups.iter().position(same).unwrap_or_else(|| {
+                        let (modules, unlike_linear) = (Vec::new(), Vec::new());
+                        let grid = stored.grid;
+                        groups.push(QuantizedGroup { layout, grid, has_input_scale: false, modules, unlike_linear });
+                        groups.len() - 1
+                    });
+                    groups[at].modules.push(module);
+                    if let Some(KeptReason::Head | KeptReason::Embedding) = self.reason(&weight.name, false) {
+                        groups[at].unlike_linear.push(module);
+                    }
+                }
+                Err(_) if weight.shape.len() == 2 => kept.modules.extend(module_of(name)),
+                Err(_) => match unsplit_bank(name) {
+                    Some(bank) => {
+                        kept.modules.extend(module_of(name));
+                        kept.banks.push(bank.into());
+                    }
+                    None => kept.banks.extend(bank_of(name).map(|(bank, _)| bank.into())),
+                },
+            }
+        }
+        let is_head = |module: &&&str| module.ends_with("lm_head");
+        if self.model.has_tied_head && !kept.modules.iter().any(|module| is_head(&module)) {
+            kept.modules.push("lm_head");
+        }
+        EngineConfig::new(&groups, &kept)
+    }
+}
