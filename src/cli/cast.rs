@@ -1,8 +1,9 @@
 //! The arguments of `tcast cast`.
 
-use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, indented, listed, some_inputs, with_note, with_values};
+use super::{
+    FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed, some_inputs, with_note, with_values,
+};
 use crate::dtype::{Class, Dtype};
-use crate::job::Partition;
 use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
 use crate::operator::cast::Opset;
 use crate::select::protected;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
+    mut_arg("finish", |finish| finish.conflicts_with_all(["inputs", "to", "rule", "stats"])),
     long_about = "Convert the values of tensor files, or of folders of shards, to another type.
 
 Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
@@ -161,62 +163,6 @@ fn protect_help() -> String {
         "Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, \
          but for those that a --rule names. By name, these are: {patterns}"
     )
-}
-
-/// How a checkpoint is written.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Folders of shards")]
-pub struct ShardArgs {
-    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
-    #[arg(long, value_name = "SIZE", hide_short_help = true)]
-    pub max_shard_size: Option<Size>,
-
-    /// Continue an interrupted conversion: finished shards are kept, if input and options are the same
-    #[arg(long, conflicts_with = "force", hide_short_help = true)]
-    pub resume: bool,
-
-    /// Do the I-th of N parts; others may run at the same time, also on other machines
-    #[arg(long, value_name = "I/N", conflicts_with = "force", hide_short_help = true)]
-    pub part: Option<Partition>,
-
-    /// Complete the folder that all parts were written into
-    #[arg(long, value_name = "OUT", hide_short_help = true, conflicts_with_all = ["inputs", "to", "rule", "part", "resume",
-          "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "stats", "fail_on"])]
-    pub finish: Option<PathBuf>,
-}
-
-/// A number of bytes: `5GB`, `500MB`, `2GiB`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl std::str::FromStr for Size {
-    type Err = String;
-
-    /// # Errors
-    /// When it is not a size.
-    fn from_str(text: &str) -> Result<Self, String> {
-        const UNITS: [(&str, u64); 9] = [
-            ("KIB", 1 << 10),
-            ("MIB", 1 << 20),
-            ("GIB", 1 << 30),
-            ("TIB", 1 << 40),
-            ("KB", 1_000),
-            ("MB", 1_000_000),
-            ("GB", 1_000_000_000),
-            ("TB", 1_000_000_000_000),
-            ("B", 1),
-        ];
-        let upper = text.trim().to_ascii_uppercase();
-        let found = UNITS.iter().find_map(|(unit, factor)| Some((upper.strip_suffix(unit)?, factor)));
-        let size = found.and_then(|(number, factor)| number.trim_end().parse::<u64>().ok()?.checked_mul(*factor));
-        match size {
-            Some(0) | None if text.parse().is_ok_and(|number: u64| number > 0) => {
-                Err(format!("'{text}' has no unit: {text}GB, {text}MB, or {text}B for bytes"))
-            }
-            Some(0) | None => Err("a size is a whole number with a unit: 5GB, 500MB, 2GiB".to_owned()),
-            Some(size) => Ok(Self(size)),
-        }
-    }
 }
 
 /// How values are converted.

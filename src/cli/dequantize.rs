@@ -1,8 +1,7 @@
 //! The arguments of `tcast dequantize`.
 
-use super::{FileArgs, Size, hanging};
+use super::{FileArgs, ShardArgs, hanging};
 use crate::dtype::Dtype;
-use crate::job::Partition;
 use crate::kernel::Condition;
 use crate::quant::LAYOUTS;
 use crate::select::{Pattern, Rename};
@@ -13,6 +12,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
+    mut_arg("finish", |finish| finish.conflicts_with_all(["model", "to"])),
     mut_arg("from", |from| from.hide(true)), // the types of codes are known
     long_about = "Decode quantized weights: write a checkpoint of values instead of codes and scales.
 
@@ -88,29 +88,14 @@ pub struct DequantizeArgs {
     #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
     pub hash: bool,
 
-    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
-    #[arg(long, value_name = "SIZE", help_heading = SHARDS, hide_short_help = true)]
-    pub max_shard_size: Option<Size>,
-
-    /// Continue an interrupted run: finished shards are kept, if input and options are the same
-    #[arg(long, conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
-    pub resume: bool,
-
-    /// Do the I-th of N parts; others may run at the same time, also on other machines
-    #[arg(long, value_name = "I/N", conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
-    pub part: Option<Partition>,
-
-    /// Complete the folder that all parts were written into
-    #[arg(long, value_name = "OUT", help_heading = SHARDS, hide_short_help = true, conflicts_with_all = ["model", "to",
-          "part", "resume", "max_shard_size", "output", "force", "skip_existing", "dry_run", "report", "hash", "fail_on"])]
-    pub finish: Option<PathBuf>,
+    /// How a checkpoint is written.
+    #[command(flatten)]
+    pub shards: ShardArgs,
 
     /// Where the result goes.
     #[command(flatten)]
     pub file: FileArgs,
 }
-
-const SHARDS: &str = "Folders of shards";
 
 const EXAMPLES: &str = "Examples:
   tcast dequantize llama-fp8

@@ -7,15 +7,17 @@ mod diff;
 mod inspect;
 mod promote;
 mod quantize;
+mod shards;
 
 pub use crate::job::{Defect, Partition, SchemeRule};
 pub use bitcast::{BitcastArgs, ElementRange, Position};
-pub use cast::{CastArgs, ShardArgs, Size, ValueArgs};
+pub use cast::{CastArgs, ValueArgs};
 pub use dequantize::{DequantizeArgs, RoundingArg};
 pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::InspectArgs;
 pub use promote::PromoteArgs;
 pub use quantize::{QuantizeArgs, SearchArg};
+pub use shards::{ShardArgs, Size};
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;

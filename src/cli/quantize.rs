@@ -1,7 +1,7 @@
 //! The arguments of `tcast quantize`.
 
-use super::{FileArgs, RoundingArg, Size};
-use crate::job::{Defect, Partition, SchemeRule};
+use super::{FileArgs, RoundingArg, ShardArgs};
+use crate::job::{Defect, SchemeRule};
 use crate::quant::{SCHEMES, Scheme};
 use crate::select::{Pattern, Rename};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -12,6 +12,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
+    mut_arg("finish", |finish| finish.conflicts_with_all(["model", "scheme", "layout", "min_sqnr"])),
     mut_arg("from", |from| from.hide(true)), // weights are floats
     mut_arg("force", |force| force.hide_short_help(true)),
     mut_arg("json", |json| json.hide_short_help(true)),
@@ -120,23 +121,9 @@ pub struct QuantizeArgs {
     #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
     pub hash: bool,
 
-    /// Write shards that each hold at most SIZE of tensors: 5GB, 500MB, 2GiB
-    #[arg(long, value_name = "SIZE", help_heading = SHARDS, hide_short_help = true)]
-    pub max_shard_size: Option<Size>,
-
-    /// Continue an interrupted run: finished shards are kept, if input and options are the same
-    #[arg(long, conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
-    pub resume: bool,
-
-    /// Do the I-th of N parts, beside others that may run at once, also on other machines
-    #[arg(long, value_name = "I/N", conflicts_with = "force", help_heading = SHARDS, hide_short_help = true)]
-    pub part: Option<Partition>,
-
-    /// Complete the folder that all parts were written into
-    #[arg(long, value_name = "OUT", help_heading = SHARDS, hide_short_help = true, conflicts_with_all = ["model",
-          "scheme", "layout", "part", "resume", "max_shard_size", "output", "force", "skip_existing", "dry_run",
-          "report", "hash", "fail_on", "min_sqnr"])]
-    pub finish: Option<PathBuf>,
+    /// How a checkpoint is written.
+    #[command(flatten)]
+    pub shards: ShardArgs,
 
     /// Where the result goes.
     #[command(flatten)]
@@ -151,8 +138,6 @@ pub enum SearchArg {
     /// With the least squared error; a lower error is no promise of a better model
     Mse,
 }
-
-const SHARDS: &str = "Folders of shards";
 
 fn group_size(text: &str) -> Result<u64, String> {
     let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let start = Instant::now();
-    if let Some(folder) = &args.finish {
+    if let Some(folder) = &args.shards.finish {
         return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
     check(args)?;
@@ -49,13 +49,13 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         "arithmetic": name,
         "keep_activation_scales": args.keep_activation_scales,
         "fail_on": condition_names(&args.fail_on),
-        "max_shard_size": args.max_shard_size.map(|size| size.0),
+        "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     });
     let chosen = Selection { renames: args.rename.clone(), ..wanted };
     let job = Job {
-        max_shard_size: args.max_shard_size.map(|size| size.0),
-        partition: args.part,
-        resume: args.resume,
+        max_shard_size: args.shards.max_shard_size.map(|size| size.0),
+        partition: args.shards.part,
+        resume: args.shards.resume,
         fail_on: args.fail_on.clone().into(),
         measures: Measures { accuracy: false, hash: args.hash },
         ..job(Operator::Dequantize, Some(target), &args.file, options(Some(target), &args.file, &chosen, more))

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let start = Instant::now();
-    if let Some(folder) = &args.finish {
+    if let Some(folder) = &args.shards.finish {
         return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
     let scheme = args.scheme.expect("clap requires a scheme");
@@ -65,14 +65,14 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
         "fail_on": defects,
         "min_sqnr": args.min_sqnr,
-        "max_shard_size": args.max_shard_size.map(|size| size.0),
+        "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     });
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
         label: Some(scheme.name),
-        max_shard_size: args.max_shard_size.map(|size| size.0),
-        partition: args.part,
-        resume: args.resume,
+        max_shard_size: args.shards.max_shard_size.map(|size| size.0),
+        partition: args.shards.part,
+        resume: args.shards.resume,
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
         measures: Measures { accuracy: false, hash: args.hash },
         ..job(Operator::Quantize, None, &args.file, options(None, &args.file, &chosen, more))

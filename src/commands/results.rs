@@ -106,7 +106,7 @@ pub(super) fn show(
     task.notes.iter().for_each(|text| note(text));
     if task.config.is_some() && !args.dry_run && job.partition.is_none() && !output.join(CONFIG).exists() {
         note(if output.is_dir() {
-            "there is no config.json: engines need one, with the quantization_config that --json prints"
+            "there is no config.json: engines and tcast dequantize need one, with the quantization_config that --json prints"
         } else {
             "engines need the quantization_config, which --json prints, in the config.json beside the file"
         });

@@ -146,7 +146,7 @@ pub(crate) fn module_of(name: &str) -> Option<&str> {
     name.strip_suffix(".weight")
 }
 
-/// The layer number in a name. Checkpoints of DeepSeek and Mistral itself begin with `layers.`.
+/// The layer number in a name. Names in checkpoints of `DeepSeek` and Mistral begin with `layers.`.
 fn layer_of(name: &str) -> Option<u64> {
     let in_model = || name.split_once("model.layers.").map(|(_, rest)| rest);
     let rest = name.strip_prefix("layers.").or_else(in_model)?;

@@ -222,6 +222,14 @@ fn errors_about_weights_say_how_to_go_on() {
 }
 
 #[test]
+fn an_error_about_weights_of_which_none_fits_names_a_shape() {
+    let bench = bench_with(&[("a.o_proj.weight", &[16, 100]), ("a.norm.weight", &[100])], "{}");
+    let detail = "1 tensor: of shapes that do not fit the groups, such as a.o_proj.weight [16, 100]: its rows of 100 values \
+                  are not a multiple of 128\n";
+    expect_refused(&bench, "quantize m --scheme int4", 1, "m: no weight would be quantized", detail);
+}
+
+#[test]
 fn a_config_that_calls_plain_weights_quantized_is_refused() {
     let bench = bench_with(ATTENTION, r#"{"quantization_config": {"quant_method": "fp8"}}"#);
     let message = "m/config.json: has a quantization_config, although no weight is quantized";
@@ -237,8 +245,7 @@ fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
     assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
     fs::remove_file(bench.path("m/config.json")).unwrap();
     let outcome = bench.run("quantize m --scheme fp8 -o out");
-    let note =
-        "tcast: note: there is no config.json: engines need one, with the quantization_config that --json prints\n";
+    let note = "tcast: note: there is no config.json: engines and tcast dequantize need one, with the quantization_config that --json prints\n";
     assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
 }
 

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind};
 use crate::quant::{Scheme, Unfit};
 use crate::select::KeptReason;
-use crate::text::counted;
+use crate::text::{counted, shorten};
 
 /// Weights of one shape that do not fit.
 #[derive(Debug)]
@@ -23,12 +23,13 @@ pub(crate) struct Misfit {
 impl Misfit {
     /// Counts a weight with those that do not fit for the same reason.
     pub(super) fn count(all: &mut Vec<Self>, why: &Unfit, scheme: &'static Scheme, name: &str, shape: &[u64]) {
-        match all.iter_mut().find(|known| known.why == *why && known.scheme == scheme && known.shape == shape) {
-            Some(known) => known.count += 1,
-            None => {
-                let (shape, first) = (shape.to_vec(), name.to_owned());
-                all.push(Self { why: why.clone(), scheme, shape, first, count: 1 });
-            }
+        if let Some(known) =
+            all.iter_mut().find(|known| known.why == *why && known.scheme == scheme && known.shape == shape)
+        {
+            known.count += 1;
+        } else {
+            let (shape, first) = (shape.to_vec(), name.to_owned());
+            all.push(Self { why: why.clone(), scheme, shape, first, count: 1 });
         }
     }
 }
@@ -44,7 +45,7 @@ pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error
 }
 
 /// An error that says why all weights are kept.
-pub(super) fn nothing_to_quantize(plan: &WeightCandidates) -> Error {
+pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
     let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
     let mut counts: Vec<(KeptReason, u64)> = Vec::new();
     for reason in reasons.chain(plan.others.iter().map(|(_, reason)| *reason)) {
@@ -53,6 +54,14 @@ pub(super) fn nothing_to_quantize(plan: &WeightCandidates) -> Error {
             None => counts.push((reason, 1)),
         }
     }
-    let details = counts.iter().map(|(reason, count)| format!("{}: {}", counted(*count, "tensor"), reason.describe()));
+    let details = counts.iter().map(|(reason, count)| {
+        let example = match (reason, misfits.first()) {
+            (KeptReason::Shape, Some(Misfit { first, shape, why, .. })) => {
+                format!(", such as {} {shape:?}: {why}", shorten(first))
+            }
+            _ => String::new(),
+        };
+        format!("{}: {}{example}", counted(*count, "tensor"), reason.describe())
+    });
     Error::new("no weight would be quantized").with_details(details.collect())
 }

@@ -124,7 +124,7 @@ impl Quantizing {
         let misfits = planner.fit(&mut plan.weights).map_err(in_file)?;
         planner.check_fused(&mut plan.weights).map_err(in_file)?;
         if !plan.weights.iter().any(|weight| weight.stored.is_ok()) {
-            return Err(in_file(nothing_to_quantize(&plan)));
+            return Err(in_file(nothing_to_quantize(&plan, &misfits)));
         }
         planner.check_names(source, &plan).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
