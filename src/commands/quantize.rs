@@ -162,10 +162,27 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
     if let Some(first) = quantizing.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
+    let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+    for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
+        notes.extend(of_engines(scheme.name, layout).map(str::to_owned));
+    }
+    notes.dedup();
     if let Some(size) = args.group_size.filter(|size| ![32, 64, 128].contains(size)) {
         notes.push(format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
     }
     notes
+}
+
+/// What the documentation or the libraries of engines say against a scheme.
+fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
+    if !layout.eq_ignore_ascii_case("compressed-tensors") {
+        return None;
+    }
+    match scheme {
+        "mxfp6" => Some("mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
+        "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
+        _ => None,
+    }
 }
 
 /// Says why weights of a shape are kept, and with which options they would not be.

@@ -250,6 +250,19 @@ fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
 }
 
 #[test]
+fn schemes_that_an_engine_does_not_run_are_noted() {
+    let bench = bench_with(ATTENTION, "{}");
+    for (scheme, note) in [
+        ("mxfp6", "mxfp6 needs compressed-tensors 0.20; vLLM 0.33 and SGLang 0.5.23 have older versions"),
+        ("int8", "vLLM does not run int8 on GPUs of compute capability 10 and higher"),
+    ] {
+        let outcome = bench.run(&format!("quantize m --scheme {scheme} -o {scheme}"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        assert_eq!(outcome.stderr.matches(&format!("tcast: note: {note}\n")).count(), 1, "{}", outcome.stderr);
+    }
+}
+
+#[test]
 fn groups_for_which_vllm_has_no_fast_kernel_are_noted() {
     let bench = bench_with(ATTENTION, "{}");
     let outcome = bench.run("quantize m --scheme int4 --group-size 16 -o out");

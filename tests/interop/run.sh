@@ -5,6 +5,7 @@
 #   tests/interop/run.sh --torch    PyTorch reads what the program wrote; its installation takes minutes
 #   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
 #   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
+#   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes; with --torch's installation.
 #                                   All switches can be given
 #
 # TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
@@ -15,12 +16,14 @@ cd "$(dirname "$0")/../.."
 with_torch=
 with_openvino=
 with_transformers=
+with_quantized=
 for switch in "$@"; do
     case "$switch" in
         --torch) with_torch=yes ;;
         --openvino) with_openvino=yes ;;
         --transformers) with_transformers=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers]" >&2; exit 2 ;;
+        --quantized) with_quantized=yes ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized]" >&2; exit 2 ;;
     esac
 done
 
@@ -47,9 +50,20 @@ if [ -z "${PYTHON-}" ]; then
     [ -z "$with_torch" ] || install requirements-torch.txt
     [ -z "$with_transformers" ] || install requirements-transformers.txt
     [ -z "$with_openvino" ] || install requirements-openvino.txt
+    if [ -n "$with_quantized" ]; then
+        install requirements-quantized.txt
+        for version in 0.17.0 0.18.0; do # of vLLM 0.33.0 and of SGLang 0.5.23
+            [ -d "$venv/compressed-tensors-$version" ] || "$venv/bin/python" -m pip install --quiet --no-deps \
+                --disable-pip-version-check --target "$venv/compressed-tensors-$version" compressed-tensors==$version
+        done
+        TCAST_PINNED=$PWD/$venv
+        case "$venv" in /*) TCAST_PINNED=$venv ;; esac
+        export TCAST_PINNED
+    fi
     PYTHON=$venv/bin/python
 fi
 
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes containers strings ${with_torch:+torch_reads} \
-    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes}
+    ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes} \
+    ${with_quantized:+quantized_libraries}
