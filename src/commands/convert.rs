@@ -16,6 +16,7 @@ use crate::select::Selection;
 use crate::text::quoted;
 use clap::ValueEnum;
 use serde_json::{Value, json};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -47,7 +48,9 @@ pub(super) fn existing(force: bool, skip: bool) -> IfExists {
 pub(super) fn run(task: &Task) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
     let console = Console { is_quiet: args.quiet };
-    let sources = job::open(task.inputs, job.publish, &console, |error, input| may_be_output(error, task, input))?;
+    let open = |error, input: &Path| may_be_output(error, task, input);
+    // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
+    let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, &console, open)?);
     let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
     let matched = check_matched(&task.selection, &names, task.allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;

@@ -13,6 +13,7 @@ use crate::select::Selection;
 use crate::text::{counted, path_text, quoted, size};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -78,13 +79,14 @@ pub(super) fn show(
 ) -> Result<()> {
     let (args, job) = (task.file, &task.job);
     let (finished, all, was_complete) = (written.finished, written.all, written.was_complete);
-    let report = report(task, source, output, written, begin);
+    // Never dropped, like the inputs.
+    let report = ManuallyDrop::new(report(task, source, output, written, begin));
     let refusal = report.refusal(&job.fail_on);
     if let (None, Some(file)) = (&refusal, report_file) {
         file.write(&report, source, args)?;
     }
     if args.json {
-        print_json(&report)?;
+        print_json(&*report)?;
     } else if args.dry_run && !was_complete && refusal.is_none() {
         print(&report.table())?;
     }

@@ -4,6 +4,7 @@
 //! format lacks are stored in others, and named in one JSON string under the metadata key [`KEY`]; the header's order
 //! and all other metadata are kept.
 
+mod canonical;
 mod notes;
 
 use super::json::{MapOnly, StringPairs};
@@ -22,7 +23,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::io::Write;
 use std::ops::Range;
 
 /// The longest header, by the format's own rule.
@@ -71,10 +71,9 @@ impl Format for Safetensors {
 
     fn read(&self, bytes: &MappedFile) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
-        check_depth(&bytes[8..data_start])?;
-        let header: SafetensorsHeader = serde_json::from_slice(&bytes[8..data_start])
-            .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))?;
-        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong } = header;
+        let json = &bytes[8..data_start];
+        let header = canonical::read(json).map_or_else(|| read_general(json), Ok)?;
+        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, known: _ } = header;
         wrong.map_or(Ok(()), Err)?;
         check_names(&tensors)?;
         check_coverage(&tensors, &offsets, (bytes.len() - data_start) as u64)?;
@@ -133,6 +132,13 @@ fn header_length(bytes: &[u8]) -> Result<usize> {
     Ok(length as usize)
 }
 
+/// Reads a header in any form.
+fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
+    check_depth(json)?;
+    serde_json::from_slice(json)
+        .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))
+}
+
 /// Refuses JSON that is nested deeper than readers of the format allow; serde has no limit for what it skips.
 fn check_depth(json: &[u8]) -> Result<()> {
     const MAX_DEPTH: u32 = 128;
@@ -163,7 +169,23 @@ struct SafetensorsHeader {
     offsets: Vec<(u64, u64)>,
     /// What is wrong with the first tensor that contradicts itself.
     wrong: Option<Error>,
+    /// The type of the last tensor, which most tensors have.
+    known: Option<StoredDtype>,
 }
+
+impl SafetensorsHeader {
+    /// Adds a tensor.
+    fn add(&mut self, name: String, entry: HeaderEntry) {
+        self.offsets.push(entry.data_offsets);
+        match entry.tensor(name, &mut self.known) {
+            Ok(tensor) => self.tensors.push(tensor),
+            Err(error) => self.wrong = self.wrong.take().or(Some(error)),
+        }
+    }
+}
+
+/// A type, and its name in the format.
+type StoredDtype = (Dtype, &'static str);
 
 /// A tensor's entry in the header.
 #[derive(Deserialize)]
@@ -193,11 +215,7 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
                         header.metadata = map.next_value::<Option<StringPairs>>()?.map(|pairs| pairs.0);
                     } else {
                         let MapOnly(entry) = map.next_value::<MapOnly<HeaderEntry>>()?;
-                        header.offsets.push(entry.data_offsets);
-                        match entry.tensor(name) {
-                            Ok(tensor) => header.tensors.push(tensor),
-                            Err(error) => header.wrong = header.wrong.or(Some(error)),
-                        }
+                        header.add(name, entry);
                     }
                 }
                 Ok(header)
@@ -209,22 +227,24 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
 
 impl HeaderEntry<'_> {
     /// The stored tensor; its type and shape are checked against its size.
-    fn tensor(self, name: String) -> Result<Tensor> {
-        let stored = self.stored().map_err(|error| error.in_tensor(&name));
+    fn tensor(self, name: String, known: &mut Option<StoredDtype>) -> Result<Tensor> {
+        let stored = self.stored(known).map_err(|error| error.in_tensor(&name));
         let (elements, stored, count) = stored?;
         let data = Data::Mapped { file: 0, range: 0..0, checksum: None };
         Ok(Tensor { name, shape: self.shape, count, elements, fortran_order: false, data, stored })
     }
 
-    /// The type, its name in the format, and the number of elements; for an unknown type, the number of bytes.
-    fn stored(&self) -> Result<(Elements, Cow<'static, str>, u64)> {
+    /// The type, its name in the format, and the number of elements; for an unknown type, the number of bytes. `known` is the
+    /// type of the last tensor.
+    fn stored(&self, known: &mut Option<StoredDtype>) -> Result<(Elements, Cow<'static, str>, u64)> {
         let (start, end) = self.data_offsets;
         let Some(held) = end.checked_sub(start) else {
             return Err(Error::new(format!("its data ends before it starts (data_offsets [{start}, {end}])")));
         };
         let count = element_count(&self.shape);
         let mut named = Dtype::all().filter_map(|dtype| Some((dtype, dtype.safetensors_name()?)));
-        let Some((dtype, name)) = named.find(|(_, name)| *name == self.dtype) else {
+        *known = known.filter(|(_, name)| *name == self.dtype).or_else(|| named.find(|(_, name)| *name == self.dtype));
+        let Some((dtype, name)) = *known else {
             return match count {
                 Some(_) => Ok((Elements::Opaque, self.dtype.to_string().into(), held)),
                 None => Err(Error::new("the shape asks for more bytes than can be counted")),
@@ -318,9 +338,14 @@ fn write_header(
         header.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
     }
     for ((tensor, StoredForm { dtype, shape, .. }), at) in tensors.iter().zip(stored).zip(offsets) {
-        let (name, dtype, shape, Range { start, end }) = (json(&tensor.name), json(dtype), json(shape), at);
-        let entry = write!(header, r#"{name}:{{"dtype":{dtype},"shape":{shape},"data_offsets":[{start},{end}]}},"#);
-        entry.expect("memory takes all");
+        push_json(&mut header, &*tensor.name);
+        header.extend(br#":{"dtype":"#);
+        push_json(&mut header, dtype);
+        header.extend(br#","shape":"#);
+        push_json(&mut header, shape);
+        header.extend(br#","data_offsets":"#);
+        push_json(&mut header, &[at.start, at.end]);
+        header.extend(b"},");
     }
     header.pop_if(|last| *last == b',');
     header.push(b'}');
@@ -331,5 +356,11 @@ fn write_header(
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).expect("strings, numbers and maps with string keys are always JSON")
+    serde_json::to_string(value).expect(ALWAYS_JSON)
 }
+
+fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(header, value).expect(ALWAYS_JSON);
+}
+
+const ALWAYS_JSON: &str = "strings, numbers and maps with string keys are always JSON";

@@ -65,7 +65,9 @@ pub fn run(
     with_accuracy: bool,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
-    if !output.is_seekable() && plan.steps.iter().flat_map(|step| &step.results).any(|result| result.crc.is_some()) {
+    if !output.is_seekable()
+        && plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc.is_some())
+    {
         return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
             .in_file(output.path())
             .remedy("name a file, or an output that ends in .safetensors"));
@@ -132,8 +134,9 @@ struct StepFindings {
 impl StepFindings {
     /// Adds the findings of the elements that follow.
     fn append(&mut self, next: Self) {
-        if let Some(counts) = next.counts {
-            **self.counts.get_or_insert_default() += *counts;
+        match (&mut self.counts, next.counts) {
+            (Some(sum), Some(counts)) => **sum += *counts,
+            (sum, counts) => *sum = sum.take().or(counts),
         }
         self.firsts.merge(next.firsts);
         if let Some(tally) = &next.tally {

@@ -44,7 +44,7 @@ impl<'a> Worker<'a> {
 
     /// Converts the parts of a piece and writes adjacent bytes with one call.
     pub(super) fn assemble(&mut self, parts: &[PiecePart]) -> Result<Vec<(usize, StepFindings)>> {
-        let mut all = Vec::new();
+        let mut all = Vec::with_capacity(parts.len());
         let mut read = 0;
         self.runs.clear();
         for part in parts {
@@ -160,7 +160,7 @@ impl<'a> Worker<'a> {
         let extremes = weight.extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
         let ranges = encoder.part_ranges(part.rows());
         let mut rooms = Vec::with_capacity(ranges.len());
-        for (range, result) in ranges.into_iter().zip(&step.results) {
+        for (range, result) in ranges.into_iter().zip(step.results.iter()) {
             let start = result.range.start;
             rooms.push(self.room(&(start + range.start..start + range.end))?);
         }

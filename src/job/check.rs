@@ -9,7 +9,7 @@ use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::plan::{self, Codes, Plan, Request, Spread, Step};
+use crate::plan::{Codes, Draft, Plan, Request, Spread, Step};
 use crate::select::Selection;
 use crate::text::shorten;
 use std::cell::LazyCell;
@@ -33,12 +33,12 @@ pub(super) fn plans<'a, T>(
     let weights = route.input.recoding.map(|recoding| &recoding.weights);
     let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights, fail_on };
     let in_file = |error: Error| error.in_file(&source.path);
-    plan::check(&request, &source.shards).map_err(in_file)?;
+    let draft = Draft::new(&request, &source.shards).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
     let checked = check()?;
     // Only if there are texts, because a bar is drawn as soon as it exists.
     let measuring = LazyCell::new(|| observer.progress("measuring the texts", source.bytes()));
-    let plans = plan::build(&request, &source.shards, spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
+    let plans = draft.build(spread, &|bytes| measuring.advance(bytes)).map_err(in_file)?;
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     tell_losses(source, container, observer);

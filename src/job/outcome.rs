@@ -207,7 +207,7 @@ impl<'a> FileReport<'a> {
     /// Whether one of its values met a refused condition.
     #[must_use]
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
-        self.tensors.iter().any(|tensor| tensor.meets(fail_on))
+        !fail_on.is_empty() && self.tensors.iter().any(|tensor| tensor.meets(fail_on))
     }
 
     /// The losses of all tensors.

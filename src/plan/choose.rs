@@ -1,5 +1,6 @@
 //! What happens to each logical tensor: it is converted, decoded, copied or refused.
 
+use super::few::Few;
 use super::quantized::{PlainWeight, Quantization, SharedExtremes};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, TensorIndex, Weights};
@@ -29,7 +30,7 @@ enum Logical<'a, 'r> {
 pub(super) struct Chosen<'a> {
     /// The index of its input.
     pub input: usize,
-    pub sources: Vec<SourceTensor<'a>>,
+    pub sources: Few<SourceTensor<'a>>,
     pub from: From<'a>,
     /// The type to convert to, or why the tensor is copied.
     pub target: Result<Dtype, KeptReason>,
@@ -50,7 +51,7 @@ pub(super) enum From<'a> {
     /// The parts of a quantized weight.
     Parts(Arc<Decoder>),
     /// The values of a weight that is quantized.
-    Values(Quantization<'a>),
+    Values(Box<Quantization<'a>>),
 }
 
 impl<'a> Chosen<'a> {
@@ -71,18 +72,11 @@ impl<'a> Chosen<'a> {
         }
     }
 
-    /// The names of the tensors for the output.
-    pub(super) fn new_names(&self) -> Vec<Cow<'a, str>> {
-        match &self.from {
-            From::Values(weight) => weight.part_names().map(Cow::Owned).collect(),
-            _ => vec![self.name.clone()],
-        }
-    }
-
-    /// The tensors for the output.
-    pub(super) fn new_tensors(&self) -> Vec<NewTensor<'_>> {
+    /// Adds the tensors for the output.
+    pub(super) fn add_new_tensors<'s>(&'s self, new: &mut Vec<NewTensor<'s>>) {
         if let From::Values(weight) = &self.from {
-            return weight.part_names().zip(weight.rows.encoder.parts()).map(new_part).collect();
+            new.extend(weight.part_names().zip(weight.rows.encoder.parts()).map(new_part));
+            return;
         }
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
@@ -90,7 +84,7 @@ impl<'a> Chosen<'a> {
             From::Parts(decoder) => (decoder.shape(), None),
             From::Values(_) => (&[][..], None),
         };
-        vec![NewTensor {
+        new.push(NewTensor {
             name: Cow::Borrowed(&self.name),
             dtype: self.dtype,
             shape,
@@ -98,7 +92,7 @@ impl<'a> Chosen<'a> {
             fortran_order: self.fortran_order,
             text: self.text.clone(),
             opaque,
-        }]
+        });
     }
 }
 
@@ -121,7 +115,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let mut all: Vec<(usize, Logical)> = Vec::new();
+    let mut all: Vec<(usize, Logical)> = Vec::with_capacity(stored().count());
     for place in stored() {
         match request.weights.and_then(|weights| weights.tensors.get(&place)) {
             None => all.push((place.0, Logical::Plain(tensor(place), None))),
@@ -136,11 +130,12 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
     let names = new_names(inputs, &all, request.container, &request.selection.renames)?;
     let mut chosen = Vec::with_capacity(names.len());
     let mut shared = SharedScales::new(request.weights, inputs);
+    let mut storable = Vec::new();
     for (&(input, logical), name) in all.iter().zip(names) {
         chosen.push(match logical {
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
-                let mut plain = choose_plain(request, inputs, input, tensor, name).map_err(in_place)?;
+                let mut plain = choose_plain(request, inputs, input, tensor, name, &mut storable).map_err(in_place)?;
                 if let (Some(reason), Err(kept)) = (reason, &mut plain.target) {
                     *kept = reason;
                 }
@@ -153,7 +148,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
             Logical::Weight(weight) => {
                 let source =
                     |&(input, at): &TensorIndex| stored_tensor(&inputs[input], &inputs[input].contents.tensors[at]);
-                let sources = weight.parts.iter().map(source).collect();
+                let sources = Few::Several(weight.parts.iter().map(source).collect());
                 choose_weight(request, input, sources, weight, name)?
             }
         });
@@ -205,13 +200,13 @@ fn choose_to_quantize<'a>(
     }
     let dtype = weight.encoder.parts()[0].dtype;
     let extremes = weight.shared.map(|number| shared.get(number));
-    let from = From::Values(Quantization {
+    let from = From::Values(Box::new(Quantization {
         name: name.to_string(),
         rows: weight.rows(source),
         scheme: weight.scheme,
         extremes,
-    });
-    let (sources, target) = (vec![source], Ok(dtype));
+    }));
+    let (sources, target) = (Few::One(source), Ok(dtype));
     Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
 }
 
@@ -226,7 +221,7 @@ fn check_mapped(part: &SourceTensor) -> Result<()> {
 fn choose_weight<'a>(
     request: &Request,
     input: usize,
-    sources: Vec<SourceTensor<'a>>,
+    sources: Few<SourceTensor<'a>>,
     weight: &QuantizedWeight,
     name: Cow<'a, str>,
 ) -> Result<Chosen<'a>> {
@@ -239,12 +234,14 @@ fn choose_weight<'a>(
     Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
 }
 
+/// `storable` holds the types that the output is known to store.
 fn choose_plain<'a>(
     request: &Request,
     inputs: &'a [Input],
     input: usize,
     tensor: &'a Tensor,
     new_name: Cow<'a, str>,
+    storable: &mut Vec<Dtype>,
 ) -> Result<Chosen<'a>> {
     let Request { operator, selection, from, container, codes, .. } = *request;
     let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
@@ -257,7 +254,7 @@ fn choose_plain<'a>(
         let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
         return Ok(Chosen {
             input,
-            sources: vec![source],
+            sources: Few::One(source),
             from: From::Elements(form),
             target: Err(KeptReason::LeftOut),
             name: new_name,
@@ -286,15 +283,18 @@ fn choose_plain<'a>(
         }
     }
     let dtype = target.unwrap_or(form.dtype());
-    if container.stores(dtype).is_none() {
-        return Err(container.refusal(dtype));
+    if !storable.contains(&dtype) {
+        if container.stores(dtype).is_none() {
+            return Err(container.refusal(dtype));
+        }
+        storable.push(dtype);
     }
     let fortran_order = tensor.fortran_order && container.format_info().has_fortran_order;
     let is_transposed = tensor.fortran_order != fortran_order;
     let source = SourceTensor { files, tensor, elements: Elements::Typed(form), is_transposed };
     Ok(Chosen {
         input,
-        sources: vec![source],
+        sources: Few::One(source),
         from: From::Elements(form),
         target,
         name: new_name,

@@ -1,6 +1,7 @@
 //! Tensors of codes in a checkpoint whose weights are quantized: their small numbers are worth nothing without their scales,
 //! and a cast of them alone would make noise of the model without a word.
 
+use super::source::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -34,11 +35,11 @@ impl Codes {
     /// # Errors
     /// When one of these files cannot be read.
     pub fn of(source: &Checkpoint) -> Result<Self> {
-        let model = LogicalCheckpoint::probe(source);
         let mut found = Self::default();
-        if !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
+        if !source.tensors().any(|(_, tensor)| can_be_part(known_dtype(tensor, None))) {
             return Ok(found);
         }
+        let model = LogicalCheckpoint::probe(source);
         let (others, quantization) = match &source.folder {
             Some(folder) => (Vec::new(), quantization(folder)?),
             None => beside(&source.path)?,

@@ -3,6 +3,7 @@
 
 mod choose;
 mod codes;
+mod few;
 mod quantized;
 mod source;
 mod step;
@@ -29,6 +30,8 @@ use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
 use choose::{Chosen, From, choose, groups, measure_texts};
+use few::Few;
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 /// What to do with the tensors of some files that belong together.
@@ -84,68 +87,92 @@ pub fn build<'a>(
     spread: Spread,
     measured: &dyn Fn(u64),
 ) -> Result<Vec<Plan<'a>>> {
-    let mut chosen = choose(request, inputs)?;
-    measure_texts(&mut chosen, measured)?;
-    let mut plans = Vec::new();
-    let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
-    for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
-        let new: Vec<NewTensor> = group.iter().flat_map(Chosen::new_tensors).collect();
-        let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
-        sources.dedup();
-        if spread == Spread::AsInputs {
-            sources = vec![at]; // one without tensors too
-        } else if sources.is_empty() {
-            sources = (0..inputs.len()).collect(); // there are no tensors at all
-        }
-        let mut metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
-        if let (Some(pairs), Some(weights)) = (&mut metadata, request.weights) {
-            pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
-                Some(Some(new)) => {
-                    value.clone_from(new);
-                    true
-                }
-                Some(None) => false,
-                None => true,
-            });
-        }
-        let layout = request.container.lay_out(&new.iter().collect::<Vec<_>>(), metadata.as_deref())?;
-        let mut steps = Vec::with_capacity(group.len());
-        drop(new);
-        let mut places = layout.places.into_iter();
-        for chosen in group {
-            let names = chosen.new_names();
-            let Chosen { sources, from, target, fortran_order, .. } = chosen;
-            let results = names.into_iter().zip(&mut places).map(|(name, place)| {
-                (NewStored { name, fortran_order, range: place.range, crc: place.crc }, place.form)
-            });
-            let (results, forms): (Vec<_>, Vec<_>) = results.unzip();
-            let how = match from {
-                From::Parts(decoder) => Operation::Decode(decoder),
-                From::Values(weight) => Operation::Encode(Box::new(weight)),
-                From::Elements(from) => {
-                    let to = forms[0];
-                    let refused = || {
-                        Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&results[0].name)
-                    };
-                    let conversion = conversions.get(from, to, target.is_ok()).ok_or_else(refused)?;
-                    let is_watched = target.is_ok() && !request.fail_on.is_empty();
-                    Operation::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
-                }
-            };
-            let (is_converted, kept) = (target.is_ok(), target.err());
-            steps.push(Step { sources, results, how, is_converted, kept });
-        }
-        plans.push(Plan { steps, literals: layout.literals, len: layout.len, is_deflated: false });
-    }
-    Ok(plans)
+    Draft::new(request, inputs)?.build(spread, measured)
 }
 
-/// Refuses what can be refused without a layout, which for texts would require reading them.
-///
-/// # Errors
-/// As [`build`].
-pub(crate) fn check(request: &Request, inputs: &[Input]) -> Result<()> {
-    choose(request, inputs).map(drop)
+/// What happens to each tensor, before anything is laid out: for texts, that would require reading them.
+pub(crate) struct Draft<'r, 'a> {
+    request: &'r Request<'r>,
+    inputs: &'a [Input],
+    chosen: Vec<Chosen<'a>>,
+}
+
+impl<'r, 'a> Draft<'r, 'a> {
+    /// Decides, and refuses what can be refused without a layout.
+    ///
+    /// # Errors
+    /// As [`build`].
+    pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
+        Ok(Self { request, inputs, chosen: choose(request, inputs)? })
+    }
+
+    /// Lays out the outputs, as [`build`].
+    ///
+    /// # Errors
+    /// As [`build`].
+    pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
+        let Self { request, inputs, mut chosen } = self;
+        measure_texts(&mut chosen, measured)?;
+        let mut plans = Vec::new();
+        let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
+        for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
+            let mut new: Vec<NewTensor> = Vec::with_capacity(group.len());
+            group.iter().for_each(|chosen| chosen.add_new_tensors(&mut new));
+            let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
+            sources.dedup();
+            if spread == Spread::AsInputs {
+                sources = vec![at]; // one without tensors too
+            } else if sources.is_empty() {
+                sources = (0..inputs.len()).collect(); // there are no tensors at all
+            }
+            let mut metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
+            if let (Some(pairs), Some(weights)) = (&mut metadata, request.weights) {
+                pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
+                    Some(Some(new)) => {
+                        value.clone_from(new);
+                        true
+                    }
+                    Some(None) => false,
+                    None => true,
+                });
+            }
+            let layout = request.container.lay_out(&new.iter().collect::<Vec<_>>(), metadata.as_deref())?;
+            let mut steps = Vec::with_capacity(group.len());
+            drop(new);
+            let mut places = layout.places.into_iter();
+            for chosen in group {
+                let Chosen { sources, from, target, fortran_order, name, .. } = chosen;
+                let mut form = None;
+                let mut result = |name| {
+                    let place = places.next().expect("every new tensor has a place");
+                    form = Some(place.form);
+                    NewStored { name, fortran_order, range: place.range, crc: place.crc }
+                };
+                let results = match &from {
+                    From::Values(weight) => Few::Several(weight.part_names().map(Cow::Owned).map(result).collect()),
+                    From::Elements(_) | From::Parts(_) => Few::One(result(name)),
+                };
+                let how = match from {
+                    From::Parts(decoder) => Operation::Decode(decoder),
+                    From::Values(weight) => Operation::Encode(weight),
+                    From::Elements(from) => {
+                        let to = form.expect("it has a result");
+                        let refused = || {
+                            Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()))
+                                .in_tensor(&results[0].name)
+                        };
+                        let conversion = conversions.get(from, to, target.is_ok()).ok_or_else(refused)?;
+                        let is_watched = target.is_ok() && !request.fail_on.is_empty();
+                        Operation::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
+                    }
+                };
+                let (is_converted, kept) = (target.is_ok(), target.err());
+                steps.push(Step { sources, results, how, is_converted, kept });
+            }
+            plans.push(Plan { steps, literals: layout.literals, len: layout.len, is_deflated: false });
+        }
+        Ok(plans)
+    }
 }
 
 /// The conversions of a plan: one of each kind, shared by all tensors.

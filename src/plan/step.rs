@@ -1,5 +1,6 @@
 //! Steps: what a plan consists of.
 
+use super::few::Few;
 use super::quantized::Quantization;
 use super::source::stored_dtype;
 use crate::container::{Form, PendingCrc, Tensor};
@@ -33,9 +34,9 @@ pub struct Plan<'a> {
 /// how. A plain tensor has one part.
 pub struct Step<'a> {
     /// Its parts, at least one.
-    pub(crate) sources: Vec<SourceTensor<'a>>,
+    pub(crate) sources: Few<SourceTensor<'a>>,
     /// The tensors to write, at least one.
-    pub(crate) results: Vec<NewStored<'a>>,
+    pub(crate) results: Few<NewStored<'a>>,
     /// How the results' elements are made from the sources'.
     pub(crate) how: Operation<'a>,
     /// Whether the operator is applied; otherwise the tensor is copied.
@@ -87,7 +88,7 @@ impl Plan<'_> {
 
     /// Names of the tensors of the output.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.steps.iter().flat_map(|step| &step.results).map(|result| &*result.name)
+        self.steps.iter().flat_map(|step| step.results.iter()).map(|result| &*result.name)
     }
 
     /// Checks that no source was changed since it was read.
@@ -96,7 +97,7 @@ impl Plan<'_> {
     /// When a source was changed.
     pub fn check_unchanged(&self) -> Result<()> {
         let mut used: Vec<&[MappedFile]> = Vec::new();
-        for source in self.steps.iter().flat_map(|step| &step.sources) {
+        for source in self.steps.iter().flat_map(|step| step.sources.iter()) {
             // Adjacent tensors usually come from the same file.
             if !used.last().is_some_and(|last| std::ptr::eq(*last, source.files)) {
                 used.push(source.files);

@@ -15,6 +15,9 @@ impl Report<'_> {
     /// An error that lists each tensor with values that met one of some conditions; `None` where there is none.
     #[must_use]
     pub(crate) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
+        if fail_on.is_empty() {
+            return None;
+        }
         let conditions = &fail_on.conditions;
         let found: Vec<&TensorReport> = self.tensors().filter(|tensor| tensor.meets(fail_on)).collect();
         if found.is_empty() {

@@ -1,0 +1,21 @@
+//! One item as a rule, and sometimes several.
+
+use std::ops::Deref;
+use std::slice;
+
+/// One item or several. One takes no memory of its own, which counts when there are a million tensors.
+pub(crate) enum Few<T> {
+    One(T),
+    Several(Vec<T>),
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+}
