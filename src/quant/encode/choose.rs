@@ -4,6 +4,7 @@ use super::super::rules::ScaleRule;
 use super::rounding::{
     Minifloat, WeightType, ceil_log2, exact_ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd,
 };
+use super::scale::{ChosenScales, GroupScale, ScaleLanes, WIDTH};
 use crate::dtype::Dtype;
 
 /// How a value becomes the number that is rounded to a code. `factor` and `wide` are those of [`GroupScale`].
@@ -43,45 +44,6 @@ pub(super) struct Chooser {
 
 /// The largest NVFP4 value in units of the global scale: 6 * 448.
 const MOST: f32 = 2688.0;
-
-/// The scale of one group.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GroupScale {
-    /// The number by which codes are multiplied when they are decoded.
-    pub(super) scale: f32,
-    /// The stored bits: of a float32 if scales are stored as floats of 16 or 32 bits, otherwise the stored byte.
-    pub(super) stored: u32,
-    /// See [`Quotient`].
-    pub(super) factor: f32,
-    /// The scale as float64: the divisor of exact arithmetic.
-    pub(super) wide: f64,
-    /// The zero point.
-    pub(super) zero: f32,
-    /// See [`super::EncodeTally::underflowed_groups`].
-    pub(super) is_underflow: bool,
-}
-
-impl GroupScale {
-    /// A placeholder until a scale is chosen.
-    pub(super) const NONE: Self =
-        Self { scale: 0.0, stored: 0, factor: 0.0, wide: 0.0, zero: 0.0, is_underflow: false };
-
-    /// A scale that is stored as a float, and by which values are divided.
-    #[inline(always)]
-    fn number(scale: f32, is_underflow: bool) -> Self {
-        Self { scale, stored: scale.to_bits(), factor: scale, wide: scale.into(), zero: 0.0, is_underflow }
-    }
-
-    /// A power of two: stored as its exponent with a bias of 127, and applied as its reciprocal.
-    #[inline(always)]
-    fn exponent(exponent: i32, is_underflow: bool) -> Self {
-        let byte = (exponent + 127).clamp(0, 254);
-        let scale = f32::from_bits(if byte == 0 { 0x0040_0000 } else { (byte as u32) << 23 });
-        // The reciprocal of a power of two is exact, so multiplying by it gives the quotient.
-        let factor = f32::from_bits(if byte == 254 { 0x0040_0000 } else { (254 - byte as u32) << 23 });
-        Self { scale, stored: byte as u32, factor, wide: scale.into(), zero: 0.0, is_underflow }
-    }
-}
 
 impl Chooser {
     /// How values become numbers to round, and to which type the library rounds these numbers first.
@@ -132,20 +94,26 @@ impl Chooser {
     /// The scales of groups, of which `amax` are the largest magnitudes, or of groups with zero points the lowest and
     /// highest values.
     #[inline(always)]
-    pub(super) fn choose(&self, amax: &[u32], bounds: &[[f32; 2]], global: f32, out: &mut [GroupScale]) {
+    pub(super) fn choose(&self, amax: &[u32], bounds: &[[f32; 2]], global: f32, out: &mut ChosenScales) {
         let this = *self;
         if let Some(bits) = this.zero_bits {
-            for (bounds, out) in bounds.iter().zip(out) {
-                *out = this.asymmetric(*bounds, bits);
+            for (at, bounds) in bounds.iter().enumerate() {
+                out.set(at, &this.asymmetric(*bounds, bits));
             }
             return;
         }
-        // One loop per rule, as a macro: a closure might not be compiled for the chosen instruction set.
+        // One loop per rule, as a macro: a closure might not be compiled for the chosen instruction set. Each fills
+        // arrays, of which the compiler knows that they do not overlap.
         macro_rules! each {
             ($amax:ident => $scale:expr) => {
-                for (bits, out) in amax.iter().zip(out) {
-                    let $amax = f32::from_bits(*bits);
-                    *out = $scale;
+                for (chunk, bits) in amax.chunks(WIDTH).enumerate() {
+                    let (mut all, mut lanes) = ([0; WIDTH], ScaleLanes::default());
+                    all[..bits.len()].copy_from_slice(bits);
+                    for at in 0..WIDTH {
+                        let $amax = f32::from_bits(all[at]);
+                        lanes.set(at, &$scale);
+                    }
+                    out.take(chunk, &lanes);
                 }
             };
         }

@@ -27,6 +27,13 @@ pub(super) fn widen(weight: WeightType, bytes: &[u8], lane: &mut [f32]) {
     }
 }
 
+/// A stored value.
+pub(super) fn number(weight: WeightType, bytes: &[u8]) -> f32 {
+    let mut value = [0.0];
+    widen(weight, bytes, &mut value);
+    value[0]
+}
+
 /// The lowest and the highest value of a group, none of which is NaN.
 #[inline(always)]
 pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
@@ -65,8 +72,7 @@ pub(super) struct Divisors<'a> {
     pub(super) size: usize,
 }
 
-/// Groups of at least this many values get a loop each. For smaller groups, each value gets a copy of its group's
-/// factor first, so that one loop runs over all of them.
+/// Groups of at least this many values get a loop each.
 const SMALL: usize = 64;
 
 /// Copies the number of each group to all of its values.
@@ -99,72 +105,40 @@ fn expand_by<const N: usize>(groups: &[f32], lane: &mut [f32]) {
 /// as `values`.
 #[inline(always)]
 pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, lane: &mut [f32], out: &mut [f32]) {
-    match division.rounding {
-        WeightType::Float32 => divide_and_round(values, divisors, division, lane, out, |value| value),
-        WeightType::Bfloat16 => divide_and_round(values, divisors, division, lane, out, to_bfloat16),
-        WeightType::Float16 => divide_and_round(values, divisors, division, lane, out, to_float16),
+    let Divisors { factors, wide, zeros, size } = *divisors;
+    // Where the scale is 0, all numbers are 0.
+    if division.quotient == Quotient::Exact {
+        let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
+        for ((values, out), (factor, zero)) in groups {
+            // Adding 0 would turn -0 into 0; adding -0 changes nothing.
+            let zero = if division.has_zeros { f64::from(*zero) } else { -0.0 };
+            for (value, out) in values.iter().zip(out) {
+                *out = if *factor == 0.0 { 0.0 } else { to_odd(f64::from(*value) / factor + zero) };
+            }
+        }
+        return;
+    }
+    expand(factors, size, lane);
+    let numbers = values.iter().zip(&*lane).zip(&mut *out);
+    if division.quotient == Quotient::Divide {
+        numbers.for_each(|((value, factor), out)| *out = if *factor == 0.0 { 0.0 } else { *value / *factor });
+    } else {
+        numbers.for_each(|((value, factor), out)| *out = if *factor == 0.0 { 0.0 } else { *value * *factor });
+    }
+    round_all(out, division.rounding);
+    if division.has_zeros {
+        expand(zeros, size, lane);
+        out.iter_mut().zip(&*lane).for_each(|(number, zero)| *number += *zero);
+        round_all(out, division.rounding);
     }
 }
 
 #[inline(always)]
-fn divide_and_round(
-    values: &[f32],
-    divisors: &Divisors,
-    division: Division,
-    lane: &mut [f32],
-    out: &mut [f32],
-    round: impl Fn(f32) -> f32 + Copy,
-) {
-    let Divisors { factors, wide, zeros, size } = *divisors;
-    let is_small = size < SMALL && factors.len() > 1;
-    // Where the scale is 0, all numbers are 0.
-    match division.quotient {
-        Quotient::Divide | Quotient::Multiply if is_small => {
-            expand(factors, size, lane);
-            let is_divided = division.quotient == Quotient::Divide;
-            if is_divided {
-                for ((value, factor), out) in values.iter().zip(&*lane).zip(&mut *out) {
-                    *out = if *factor == 0.0 { 0.0 } else { round(*value / *factor) };
-                }
-            } else {
-                for ((value, factor), out) in values.iter().zip(&*lane).zip(&mut *out) {
-                    *out = if *factor == 0.0 { 0.0 } else { round(*value * *factor) };
-                }
-            }
-        }
-        Quotient::Divide => {
-            for ((values, out), factor) in values.chunks(size).zip(out.chunks_mut(size)).zip(factors) {
-                let factor = *factor;
-                for (value, out) in values.iter().zip(out) {
-                    *out = if factor == 0.0 { 0.0 } else { round(*value / factor) };
-                }
-            }
-        }
-        Quotient::Multiply => {
-            for ((values, out), factor) in values.chunks(size).zip(out.chunks_mut(size)).zip(factors) {
-                let factor = *factor;
-                for (value, out) in values.iter().zip(out) {
-                    *out = if factor == 0.0 { 0.0 } else { round(*value * factor) };
-                }
-            }
-        }
-        Quotient::Exact => {
-            let groups = values.chunks(size).zip(out.chunks_mut(size)).zip(wide.iter().zip(zeros));
-            for ((values, out), (factor, zero)) in groups {
-                // Adding 0 would turn -0 into 0; adding -0 changes nothing.
-                let zero = if division.has_zeros { f64::from(*zero) } else { -0.0 };
-                for (value, out) in values.iter().zip(out) {
-                    *out = if *factor == 0.0 { 0.0 } else { to_odd(f64::from(*value) / factor + zero) };
-                }
-            }
-        }
-    }
-    if division.has_zeros && division.quotient != Quotient::Exact {
-        for (chunk, zero) in out.chunks_mut(size).zip(zeros) {
-            for value in chunk {
-                *value = round(*value + zero);
-            }
-        }
+fn round_all(numbers: &mut [f32], dtype: WeightType) {
+    match dtype {
+        WeightType::Float32 => {}
+        WeightType::Bfloat16 => numbers.iter_mut().for_each(|number| *number = to_bfloat16(*number)),
+        WeightType::Float16 => numbers.iter_mut().for_each(|number| *number = to_float16(*number)),
     }
 }
 
@@ -175,33 +149,57 @@ pub(super) fn largest_of_groups(
     weight: WeightType,
     bytes: &[u8],
     size: usize,
-    [lane, other]: [&mut [f32]; 2],
+    lanes: [&mut [u32]; 2],
     amax: &mut [u32],
 ) {
     let width = if weight == WeightType::Float32 { 4 } else { 2 };
-    let mut left = amax.len() * size;
-    if size >= SMALL || !size.is_power_of_two() || left > lane.len() {
-        for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
-            *amax = largest(weight, bytes).max(*amax);
+    let is_whole = bytes.len() == amax.len() * size * width;
+    if size < SMALL && size.is_power_of_two() && size > 1 && is_whole && amax.len() * size <= lanes[0].len() {
+        let words = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        // Two narrow values at a time.
+        let pairs = words.clone().map(|pair| larger(pair & 0x7fff, pair >> 16 & 0x7fff));
+        match weight {
+            WeightType::Float32 => {
+                largest_of_neighbours(words.map(|bits| bits & 0x7fff_ffff), size, lanes, amax, |bits| bits);
+            }
+            WeightType::Bfloat16 => largest_of_neighbours(pairs, size / 2, lanes, amax, |bits| bits << 16),
+            WeightType::Float16 => {
+                largest_of_neighbours(pairs, size / 2, lanes, amax, |bits| from_float16(bits as u16).to_bits());
+            }
         }
         return;
     }
-    let (values, missing) = lane[..left].split_at_mut(bytes.len() / width);
-    widen(weight, bytes, values);
-    missing.fill(0.0);
-    // Keeps the larger of each two neighbours until one number per group is left.
-    let (mut from, mut to) = (lane, other);
+    for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
+        *amax = largest(weight, bytes).max(*amax);
+    }
+}
+
+/// Magnitudes as bits, which are below 2^31: a signed comparison is the only one of all instruction sets.
+#[inline(always)]
+fn larger(first: u32, second: u32) -> u32 {
+    if first as i32 > second as i32 { first } else { second }
+}
+
+/// Keeps the larger of each two neighbours until one number per group is left.
+#[inline(always)]
+fn largest_of_neighbours(
+    magnitudes: impl Iterator<Item = u32>,
+    size: usize,
+    [mut from, mut to]: [&mut [u32]; 2],
+    amax: &mut [u32],
+    widen: impl Fn(u32) -> u32,
+) {
+    from.iter_mut().zip(magnitudes).for_each(|(lane, magnitude)| *lane = magnitude);
+    let mut left = amax.len() * size;
     while left > amax.len() {
-        for (larger, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {
-            // `map` of an array would compile to a call for each pair.
-            let (first, second) = (first.to_bits() & 0x7fff_ffff, second.to_bits() & 0x7fff_ffff);
-            *larger = f32::from_bits(if first > second { first } else { second });
+        for (lane, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {
+            *lane = larger(*first, *second);
         }
         left /= 2;
         (from, to) = (to, from);
     }
     for (amax, largest) in amax.iter_mut().zip(from) {
-        *amax = (largest.to_bits() & 0x7fff_ffff).max(*amax);
+        *amax = larger(widen(*largest), *amax);
     }
 }
 
@@ -221,6 +219,9 @@ pub(super) enum CodeRounding {
     },
 }
 
+/// 1.5 * 2^23: its last bit is worth 1, so that adding it rounds to an integer, whose bits are the low bits of the sum.
+pub(super) const RAISED: f32 = 12_582_912.0;
+
 /// Rounds numbers to codes, and writes the numbers that the codes stand for to `multiples`: multiples of the scale,
 /// before the zero point is subtracted. Returns how many numbers lie beyond the codes by more than half a step.
 #[inline(always)]
@@ -237,8 +238,6 @@ pub(super) fn round(rounding: &CodeRounding, numbers: &[f32], codes: &mut [u8], 
             floats(float, numbers, codes, multiples, Minifloat::round, f32::is_sign_negative)
         }
         CodeRounding::Int { low, high, offset } => {
-            // 1.5 * 2^23: its last bit is worth 1, so the addition rounds, and the low bits of the sum are the code.
-            const RAISED: f32 = 12_582_912.0;
             let mut clipped = 0;
             for ((number, code), multiple) in numbers.iter().zip(codes).zip(multiples) {
                 let above = if *number > low { *number } else { low };
@@ -273,27 +272,35 @@ fn floats(
 }
 
 /// Partial sums that are kept side by side, so that the loop vectorizes.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Sums of squares below this may lack squares that are 0 in float32.
 const VANISHING: f64 = 1e-30;
 
-fn square(number: f32) -> f64 {
-    f64::from(number) * f64::from(number)
+/// Sums over the errors of a segment, in units of a power of two near its largest scale: the squares of tiny errors would
+/// underflow. A value is always added to the same partial sum, so that the result is the same for every instruction set.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct PartialSums {
+    pub(super) signal: [f32; LANES],
+    pub(super) noise: [f32; LANES],
+    /// The bits of the largest magnitudes, which are ordered like the magnitudes.
+    pub(super) largest: [i32; LANES],
+    /// How many values are beyond the codes by more than half a step.
+    pub(super) clipped: [u32; LANES],
 }
 
-/// Sums over the errors of some values, in units of a power of two.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ErrorSums {
-    pub(super) signal: f64,
-    pub(super) noise: f64,
-    pub(super) largest: f32,
-}
+impl PartialSums {
+    /// Adds a value and its error.
+    #[inline(always)]
+    pub(super) fn add(&mut self, at: usize, value: f32, error: f32) {
+        self.signal[at] += value * value;
+        self.noise[at] += error * error;
+        let magnitude = (error.to_bits() & 0x7fff_ffff) as i32;
+        self.largest[at] = if magnitude > self.largest[at] { magnitude } else { self.largest[at] };
+    }
 
-impl ErrorSums {
     /// Compares values with the multiples of scales that stand for them, and replaces `multiples` by the errors. Values
-    /// are multiplied by `over` here; the caller has already multiplied the scales. Each value is always added to the
-    /// same partial sum, so that the result is the same for every instruction set.
+    /// are multiplied by `over` here; the caller has already multiplied the scales.
     #[inline(always)]
     pub(super) fn of(
         values: &[f32],
@@ -302,47 +309,44 @@ impl ErrorSums {
         lane: &mut [f32],
         multiples: &mut [f32],
     ) -> Self {
-        if size < SMALL {
-            expand(scales, size, lane);
-            for ((value, scale), multiple) in values.iter().zip(&*lane).zip(&mut *multiples) {
-                *multiple = *value * over - *multiple * *scale;
-            }
-        } else {
-            for ((values, multiples), scale) in values.chunks(size).zip(multiples.chunks_mut(size)).zip(scales) {
-                let scale = *scale;
-                for (value, multiple) in values.iter().zip(multiples) {
-                    *multiple = *value * over - *multiple * scale;
-                }
+        expand(scales, size, lane);
+        for ((value, scale), multiple) in values.iter().zip(&*lane).zip(&mut *multiples) {
+            *multiple = *value * over - *multiple * *scale;
+        }
+        let mut sums = Self::default();
+        for (values, errors) in values.chunks(LANES).zip(multiples.chunks(LANES)) {
+            for (at, (value, error)) in values.iter().zip(errors).enumerate() {
+                sums.add(at, *value * over, *error);
             }
         }
-        let (all_values, all_errors) = (values, &*multiples);
-        let (mut signal, mut noise, mut largest) = ([0.0_f32; LANES], [0.0_f32; LANES], [0_u32; LANES]);
-        let ((values, last), (errors, last_errors)) =
-            (all_values.as_chunks::<LANES>(), all_errors.as_chunks::<LANES>());
-        let mut add = |at: usize, value: f32, error: f32| {
-            let value = value * over;
-            signal[at] += value * value;
-            noise[at] += error * error;
-            // Magnitudes are ordered like their bits.
-            let magnitude = error.to_bits() & 0x7fff_ffff;
-            largest[at] = if magnitude > largest[at] { magnitude } else { largest[at] };
-        };
-        for (values, errors) in values.iter().zip(errors) {
-            for at in 0..LANES {
-                add(at, values[at], errors[at]);
-            }
-        }
-        for (at, (value, error)) in last.iter().zip(last_errors).enumerate() {
-            add(at, *value, *error);
-        }
-        // Squares of numbers far below the largest scale vanish in float32.
-        let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum::<f64>();
-        let or_wide = |sum: f64, wide: &dyn Fn() -> f64| if sum < VANISHING { wide() } else { sum };
-        let signal = or_wide(sum(signal), &|| all_values.iter().map(|value| square(value * over)).sum());
-        let noise = or_wide(sum(noise), &|| all_errors.iter().map(|error| square(*error)).sum());
-        let largest = largest.into_iter().fold(0, |largest, lane| if lane > largest { lane } else { largest });
-        Self { signal, noise, largest: f32::from_bits(largest) }
+        sums
     }
+
+    /// The sums over a segment with these errors; `values` gives its values, multiplied by the same power of two.
+    #[inline(always)]
+    pub(super) fn total<V: Iterator<Item = f32>>(&self, errors: &[f32], values: impl Fn() -> V) -> ErrorSums {
+        let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum::<f64>();
+        let square = |number: f32| f64::from(number) * f64::from(number);
+        // Squares of numbers far below the largest scale vanish in float32.
+        let (mut signal, mut noise) = (sum(self.signal), sum(self.noise));
+        let largest = self.largest.into_iter().fold(0, i32::max);
+        if signal < VANISHING {
+            signal = values().map(square).sum();
+        }
+        if noise < VANISHING && largest > 0 {
+            noise = errors.iter().copied().map(square).sum();
+        }
+        ErrorSums { signal, noise, largest: f32::from_bits(largest as u32), clipped: self.clipped.into_iter().sum() }
+    }
+}
+
+/// The sums of all lanes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ErrorSums {
+    pub(super) signal: f64,
+    pub(super) noise: f64,
+    pub(super) largest: f32,
+    pub(super) clipped: u32,
 }
 
 /// Packs codes, which come one per byte, into `bits` bits each; the unused bits of the last byte are 0.
@@ -352,12 +356,15 @@ pub(super) fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
         8 => out[..codes.len()].copy_from_slice(codes),
         4 => {
             let (pairs, last) = codes.as_chunks::<2>();
-            let (even, odd) = if high_first { (4, 0) } else { (0, 4) };
-            for ([first, second], out) in pairs.iter().zip(&mut *out) {
-                *out = first << even | second << odd;
+            // A pair as one word: the compiler then narrows whole vectors.
+            let pairs_of = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
+            if high_first {
+                pairs_of.zip(&mut *out).for_each(|(pair, out)| *out = (pair << 4 | pair >> 8) as u8);
+            } else {
+                pairs_of.zip(&mut *out).for_each(|(pair, out)| *out = (pair | pair >> 4) as u8);
             }
             if let [last] = last {
-                out[pairs.len()] = last << even;
+                out[pairs.len()] = last << if high_first { 4 } else { 0 };
             }
         }
         1 => stream::<1>(codes, out),

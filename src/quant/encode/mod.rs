@@ -10,9 +10,12 @@
 
 mod choose;
 mod extremes;
+mod fused;
 mod lanes;
+mod room;
 mod rounding;
 mod rows;
+mod scale;
 mod search;
 mod shape;
 mod store;
@@ -29,7 +32,7 @@ use super::steps::Arithmetic;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
 use choose::{Chooser, Quotient};
-use lanes::{CodeRounding, Division};
+use lanes::{CodeRounding, Division, LANES};
 use rounding::{Minifloat, WeightType};
 use rows::EncodeRows;
 use search::ScaleSearch;
@@ -80,6 +83,8 @@ pub struct Encoder {
     division: Division,
     rounding: CodeRounding,
     packing: Packing,
+    /// Whether segments are encoded in one loop: see [`fused`].
+    is_fused: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
 }
@@ -141,6 +146,8 @@ impl Encoder {
             ScaleChoice::Mse if !shape.is_tensor && shape.block[0] > 1 => return Err(Unfit::Search),
             ScaleChoice::Mse => Some(ScaleSearch::new(&chooser, grid.codes.bits()).ok_or(Unfit::Search)?),
         };
+        let block = shape.block[1];
+        let is_fused = quotient != Quotient::Exact && (block.is_multiple_of(LANES as u64) || block >= shape.columns);
         Ok(Self {
             layout,
             chooser,
@@ -154,6 +161,7 @@ impl Encoder {
             },
             rounding,
             packing: layout.codes.packing,
+            is_fused,
             search,
             float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
         })
@@ -269,5 +277,80 @@ impl Encoder {
             let writer = PartWriter::new(self, &rows, outputs, global);
             isa.run(EncodeRows { encoder: self, rows, source, amax: extremes.largest, global, writer, tally });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scheme::SCHEMES;
+    use super::*;
+
+    /// Weights of ordinary size, and among them zeros of both signs, subnormal numbers and large ones.
+    fn weights(dtype: Dtype, count: usize) -> Vec<u8> {
+        let mut state = 1_u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        let mut bytes = Vec::new();
+        for at in 0..count {
+            let (bits, range) = (random(), (at / 50) % 7);
+            // A run of 50 has numbers of one size, so that all groups of a row differ.
+            match dtype {
+                Dtype::Float32 => {
+                    let exponent = [120, 117, 0, 1, 150, 90, 123][range] + bits % 3;
+                    let is_zero = bits % 11 == 0;
+                    let number = if is_zero { 0 } else { exponent << 23 | random() & 0x7f_ffff };
+                    bytes.extend((number | (bits & 1) << 31).to_le_bytes());
+                }
+                Dtype::Bfloat16 => {
+                    let exponent = [120, 117, 0, 1, 150, 90, 123][range] + bits % 3;
+                    let number = if bits % 11 == 0 { 0 } else { exponent << 7 | random() & 0x7f };
+                    bytes.extend(((number | (bits & 1) << 15) as u16).to_le_bytes());
+                }
+                _ => {
+                    let exponent = [8, 5, 0, 1, 22, 3, 12][range] + bits % 3;
+                    let number = if bits % 11 == 0 { 0 } else { exponent << 10 | random() & 0x3ff };
+                    bytes.extend(((number | (bits & 1) << 15) as u16).to_le_bytes());
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
+        let mut fused = 0;
+        for stored in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
+            for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+                let shape = match stored.grid.group {
+                    Group::Block([rows, _]) => [rows, 1152],
+                    Group::Neighbours(_) => [32, 1152],
+                    _ => [3, 2077],
+                };
+                for keeps_negative_zero in [true, false] {
+                    let options = EncodeOptions { keeps_negative_zero, ..EncodeOptions::default() };
+                    let mut encoder = Encoder::new(stored.layout(), &stored.grid, &shape, dtype, options).unwrap();
+                    fused += usize::from(encoder.is_fused);
+                    let source = weights(dtype, (shape[0] * shape[1]) as usize);
+                    let extremes = Extremes::of(dtype, &source, 0);
+                    let mut run = |is_fused: bool, isa: Isa| {
+                        encoder.is_fused = is_fused;
+                        let mut parts: Vec<Vec<u8>> =
+                            encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
+                        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+                        let mut tally = EncodeTally::default();
+                        encoder.encode_on(isa, 0..shape[0], &source, &extremes, &mut outputs, &mut tally);
+                        (parts, tally)
+                    };
+                    let plain = run(false, Isa::Baseline);
+                    assert_eq!(plain.1.special, 0);
+                    for isa in Isa::available() {
+                        assert!(run(true, isa) == plain, "{} {dtype} {isa:?}", stored.name);
+                    }
+                }
+            }
+        }
+        assert!(fused > 100, "{fused}");
     }
 }

@@ -126,9 +126,10 @@ impl Minifloat {
     /// The code of a magnitude, without sign, and the number it stands for: nearest, ties to even, saturating.
     #[inline(always)]
     pub(super) fn round(self, magnitude: f32) -> (u32, f32) {
-        let magnitude = magnitude.min(self.largest);
+        // `min` would take further steps for NaN, which becomes the largest number here too.
+        let magnitude = if magnitude < self.largest { magnitude } else { self.largest };
         // The power of two whose last bit is worth as much as the last bit of the result: the same for all subnormals.
-        let exponent = (magnitude.to_bits() & 0x7f80_0000).max(self.min_normal);
+        let exponent = self.exponent(magnitude);
         let raised = f32::from_bits(exponent + (self.shift << 23));
         let sum = magnitude + raised;
         // The low bits of the sum are the mantissa with its hidden bit, and that bit counts as an exponent of 1.
@@ -136,12 +137,20 @@ impl Minifloat {
         (code, sum - raised)
     }
 
+    /// The exponent field of a magnitude, at least that of the smallest normal number. Both are below 2^31, and only
+    /// signed integers have a maximum in all instruction sets.
+    #[inline(always)]
+    fn exponent(self, magnitude: f32) -> u32 {
+        let (exponent, least) = ((magnitude.to_bits() & 0x7f80_0000) as i32, self.min_normal as i32);
+        (if exponent > least { exponent } else { least }) as u32
+    }
+
     /// Like [`Minifloat::round`], with ties toward zero.
     #[inline(always)]
     pub(super) fn round_down(self, magnitude: f32) -> (u32, f32) {
-        let magnitude = magnitude.min(self.largest);
+        let magnitude = if magnitude < self.largest { magnitude } else { self.largest };
         let (code, value) = self.round(magnitude);
-        let exponent = (magnitude.to_bits() & 0x7f80_0000).max(self.min_normal);
+        let exponent = self.exponent(magnitude);
         let half = f32::from_bits(exponent - ((24 - self.shift) << 23));
         let is_up = value - magnitude == half;
         (code - u32::from(is_up), if is_up { value - half - half } else { value })

@@ -2,37 +2,15 @@
 //! into the first-level cache.
 
 use super::Encoder;
-use super::choose::GroupScale;
 use super::extremes::{INFINITY, first_special, largest};
-use super::lanes::{self, Divisors, ErrorSums};
-use super::rounding::power_of_two;
+use super::fused::FusedSegment;
+use super::lanes::{self, Divisors, ErrorSums, LANES, PartialSums};
+use super::room::{EncodeRoom, SEGMENT};
 use super::search::SearchGroup;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use crate::kernel::Loop;
 use std::ops::Range;
-
-/// Values that are encoded together.
-const SEGMENT: usize = 1024;
-
-/// Scratch space for each lane of a segment, and for the groups of a tile.
-struct EncodeRoom {
-    values: Vec<f32>,
-    numbers: Vec<f32>,
-    /// A copy of its group's factor for each value, if groups are small.
-    lane: Vec<f32>,
-    multiples: Vec<f32>,
-    codes: Vec<u8>,
-    amax: Vec<u32>,
-    bounds: Vec<[f32; 2]>,
-    chosen: Vec<GroupScale>,
-    /// The fields of `chosen` that the loops need, each in a lane of its own.
-    factors: Vec<f32>,
-    wide: Vec<f64>,
-    zeros: Vec<f32>,
-    /// Scales in units of a power of two.
-    scales: Vec<f32>,
-}
 
 /// The rows of one call.
 pub(super) struct EncodeRows<'a, 'o> {
@@ -68,28 +46,16 @@ impl Loop for EncodeRows<'_, '_> {
         // Groups per tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
         let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
         let columns = SEGMENT.min(width);
-        let mut room = EncodeRoom {
-            values: vec![0.0; columns],
-            numbers: vec![0.0; SEGMENT],
-            lane: vec![0.0; SEGMENT],
-            multiples: vec![0.0; columns],
-            codes: vec![0; columns],
-            amax: vec![0; groups],
-            bounds: vec![[0.0; 2]; groups],
-            chosen: vec![GroupScale::NONE; groups],
-            factors: vec![0.0; groups],
-            wide: vec![0.0; groups],
-            zeros: vec![0.0; groups],
-            scales: vec![0.0; groups],
-        };
+        let mut room = EncodeRoom::new(columns, groups, encoder.width);
         let global = self.global;
         if shape.is_tensor {
             let amax = [self.amax.to_bits()];
             encoder.chooser.choose(&amax, &[], global, &mut room.chosen);
             if self.rows.start == 0 {
-                self.writer.store_only_scale(room.chosen[0]);
-                self.tally.underflowed_groups += u64::from(room.chosen[0].is_underflow);
+                self.writer.store_only_scale(room.chosen.get(0));
+                self.tally.underflowed_groups += room.chosen.underflowed(1);
             }
+            room.spread(1, beside);
         }
         let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
         while row < end {
@@ -105,24 +71,14 @@ impl Loop for EncodeRows<'_, '_> {
                 let count = tile.groups.len();
                 if !shape.is_tensor {
                     self.choose(&tile, &mut room, global);
-                    self.writer.store_scales(matrix, within, group, &room.chosen[..count]);
+                    self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
+                    room.spread(count, beside);
                 }
-                room.spread(count);
                 for row in tile.rows.clone() {
                     self.encode(&tile, row, &mut room);
                 }
             }
             row += rows;
-        }
-    }
-}
-
-impl EncodeRoom {
-    /// Copies the fields of the chosen scales to the lanes that the loops read.
-    #[inline(always)]
-    fn spread(&mut self, count: usize) {
-        for (at, chosen) in self.chosen[..count].iter().enumerate() {
-            (self.factors[at], self.wide[at], self.zeros[at]) = (chosen.factor, chosen.wide, chosen.zero);
         }
     }
 }
@@ -148,7 +104,7 @@ impl EncodeRows<'_, '_> {
         bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
-            lanes::largest_of_groups(*weight, bytes, size, [&mut room.lane, &mut room.numbers], amax);
+            lanes::largest_of_groups(*weight, bytes, size, room.magnitudes.each_mut().map(|lane| &mut lane[..]), amax);
             if chooser.zero_bits.is_some() {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
@@ -164,7 +120,7 @@ impl EncodeRows<'_, '_> {
         if amax.iter().any(|amax| *amax >= INFINITY) {
             self.count_special(tile);
         }
-        chooser.choose(amax, bounds, global, &mut room.chosen[..count]);
+        chooser.choose(amax, bounds, global, &mut room.chosen);
         if let Some(search) = &self.encoder.search {
             let Encoder { division, rounding, .. } = self.encoder;
             let bytes = self.stored(tile.matrix, tile.rows.start, tile.columns.clone());
@@ -179,11 +135,11 @@ impl EncodeRows<'_, '_> {
                     rounding,
                     global,
                 };
-                room.chosen[at] = search.best(&group, room.chosen[at]);
+                let best = search.best(&group, room.chosen.get(at));
+                room.chosen.set(at, &best);
             }
         }
-        let underflowed: u32 = room.chosen[..count].iter().map(|chosen| u32::from(chosen.is_underflow)).sum();
-        self.tally.underflowed_groups += u64::from(underflowed);
+        self.tally.underflowed_groups += room.chosen.underflowed(count);
     }
 
     #[inline(never)]
@@ -204,60 +160,86 @@ impl EncodeRows<'_, '_> {
     /// Encodes one row of a tile.
     #[inline(always)]
     fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
-        let Encoder { shape, weight, division, rounding, .. } = self.encoder;
+        let Encoder { shape, weight, width, .. } = self.encoder;
         let size = shape.block[1] as usize;
         let step = if size > SEGMENT { SEGMENT } else { tile.columns.len() };
         let (mut signal, mut noise) = (0.0, 0.0);
         for column in tile.columns.clone().step_by(step) {
             let columns = column..(column + step).min(tile.columns.end);
             let count = columns.len();
-            let groups = &room.chosen[..count.div_ceil(size)];
-            let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
-            let expanded = &mut room.lane[..count];
-            let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
-            lanes::widen(*weight, self.stored(tile.matrix, row, columns.clone()), values);
-            // 1. Codes.
-            let divisors = Divisors {
-                factors: &room.factors[..groups.len()],
-                wide: &room.wide[..groups.len()],
-                zeros: &room.zeros[..groups.len()],
-                size,
-            };
-            lanes::divide(values, &divisors, *division, expanded, numbers);
-            let clipped = lanes::round(rounding, numbers, codes, multiples);
-            self.tally.clipped += u64::from(clipped);
-            if division.has_zeros {
-                for (multiples, group) in multiples.chunks_mut(size).zip(groups) {
-                    for multiple in multiples {
-                        *multiple -= group.zero;
-                    }
-                }
-            }
-            self.writer.store_codes(tile.matrix, row, columns.clone(), codes);
-            // 2. Errors, divided by a power of two near the largest scale: the squares of tiny errors would underflow.
-            let scales = &mut room.scales[..groups.len()];
-            let mut largest = 0.0_f32;
-            for group in groups {
-                largest = largest.max(group.scale);
-            }
-            if largest == 0.0 {
+            let source = self.stored(tile.matrix, row, columns.clone());
+            // 1. Codes and errors.
+            if room.has_no_scales {
                 // Codes of 0: the errors are the values, whose squares must not overflow.
-                largest = values.iter().fold(0.0, |largest, value| value.abs().max(largest));
+                room.set_unit(f32::from_bits(largest(*weight, source)));
             }
-            let exponent = ((largest.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
-            let (unit, over) = (power_of_two(exponent), power_of_two(-exponent));
-            for (scale, group) in scales.iter_mut().zip(groups) {
-                *scale = group.scale * over;
-            }
-            let sums = ErrorSums::of(values, over, (scales, size), expanded, multiples);
-            let unit = f64::from(unit);
-            self.take(&sums, unit, multiples, tile.matrix, row, column);
+            let sums = if self.encoder.is_fused { self.encode_fused(source, room) } else { None };
+            let sums = match sums {
+                Some(sums) => sums,
+                None => self.encode_in_steps(source, room, size),
+            };
+            let (bytes, over) = (source.chunks_exact(*width), 1.0 / room.unit);
+            let values = || bytes.clone().map(|bytes| lanes::number(*weight, bytes) * over);
+            let sums = sums.total(&room.multiples[..count], values);
+            self.tally.clipped += u64::from(sums.clipped);
+            self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
+            // 2. Errors.
+            let unit = f64::from(room.unit);
+            self.take(&sums, unit, &room.multiples[..count], tile.matrix, row, column);
             signal += sums.signal * unit * unit;
             noise += sums.noise * unit * unit;
         }
         self.tally.values += tile.columns.len() as u64;
         self.tally.signal.add(signal);
         self.tally.noise.add(noise);
+    }
+
+    /// Encodes a segment in one loop: see `fused`.
+    #[inline(always)]
+    fn encode_fused(&self, source: &[u8], room: &mut EncodeRoom) -> Option<PartialSums> {
+        let Encoder { weight, width, division, rounding, .. } = self.encoder;
+        let whole = source.len().next_multiple_of(LANES * width);
+        let bytes = if whole == source.len() {
+            source
+        } else {
+            let (values, rest) = room.padded[..whole].split_at_mut(source.len());
+            values.copy_from_slice(source);
+            rest.fill(0);
+            &room.padded[..whole]
+        };
+        let [factors, zeros, scales] = room.spread.each_ref().map(|lane| &lane[..]);
+        let over = 1.0 / room.unit;
+        let segment = FusedSegment { weight: *weight, bytes, division: *division, factors, zeros, scales, over };
+        segment.encode(rounding, &mut room.codes, &mut room.multiples)
+    }
+
+    /// The same step by step, for groups of any size, and for exact quotients.
+    #[inline(always)]
+    fn encode_in_steps(&self, source: &[u8], room: &mut EncodeRoom, size: usize) -> PartialSums {
+        let Encoder { weight, width, division, rounding, .. } = self.encoder;
+        let count = source.len() / width;
+        let groups = count.div_ceil(size);
+        let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
+        let (lane, multiples) = (&mut room.lane[..count], &mut room.multiples[..count]);
+        lanes::widen(*weight, source, values);
+        let divisors = Divisors {
+            factors: &room.chosen.factor[..groups],
+            wide: &room.chosen.wide[..groups],
+            zeros: &room.chosen.zero[..groups],
+            size,
+        };
+        lanes::divide(values, &divisors, *division, lane, numbers);
+        let clipped = lanes::round(rounding, numbers, &mut room.codes[..count], multiples);
+        if division.has_zeros {
+            for (multiples, zero) in multiples.chunks_mut(size).zip(divisors.zeros) {
+                for multiple in multiples {
+                    *multiple -= zero;
+                }
+            }
+        }
+        let mut sums = PartialSums::of(values, 1.0 / room.unit, (&room.scales[..groups], size), lane, multiples);
+        sums.clipped[0] += clipped;
+        sums
     }
 
     /// Records the largest error of a segment.

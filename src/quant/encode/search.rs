@@ -1,9 +1,10 @@
 //! Searches for the scale with the least squared error in its group.
 
 use super::super::rules::ScaleRule;
-use super::choose::{Chooser, GroupScale};
+use super::choose::Chooser;
 use super::lanes::{self, CodeRounding, Division, Divisors};
 use super::rounding::{WeightType, power_of_two};
+use super::scale::GroupScale;
 
 /// Values that are encoded together.
 const PIECE: usize = 128;
@@ -129,7 +130,7 @@ fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
         let values = &mut values[..count];
         lanes::widen(group.weight, bytes, values);
         let divisors = Divisors { factors: &[scale.factor], wide: &[scale.wide], zeros: &[scale.zero], size: count };
-        lanes::divide(values, &divisors, group.division, &mut [], &mut numbers[..count]);
+        lanes::divide(values, &divisors, group.division, &mut multiples[..count], &mut numbers[..count]);
         lanes::round(group.rounding, &numbers[..count], &mut codes[..count], &mut multiples[..count]);
         for (values, multiples) in values.chunks(LANES).zip(multiples[..count].chunks(LANES)) {
             for ((value, multiple), sum) in values.iter().zip(multiples).zip(&mut sums) {

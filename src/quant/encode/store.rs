@@ -3,8 +3,8 @@
 use super::super::layout::{Packing, Role};
 use super::super::scales::swizzled_line;
 use super::Encoder;
-use super::choose::GroupScale;
 use super::lanes;
+use super::scale::GroupScale;
 use crate::dtype::Dtype;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(in crate::quant) struct PartWriter<'a, 'o> {
 }
 
 impl<'a, 'o> PartWriter<'a, 'o> {
-    /// Fills the buffers with zeros, and writes the parts that do not depend on values, and the global scale.
+    /// Fills the buffers with zeros where necessary, and writes the parts that do not depend on values, and the global scale.
     pub(in crate::quant) fn new(
         encoder: &'a Encoder,
         rows: &Range<u64>,
@@ -25,7 +25,10 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         global: f32,
     ) -> Self {
         let starts = encoder.shape.part_ranges(rows).iter().map(|range| range.start as usize).collect();
-        outputs.iter_mut().for_each(|out| out.fill(0));
+        // Codes without padding are overwritten.
+        let shape = &encoder.shape;
+        let is_padded = shape.parts[0].byte_len() * 8 != shape.all_rows() * shape.columns * u64::from(shape.bits);
+        outputs.iter_mut().skip(usize::from(!is_padded)).for_each(|out| out.fill(0));
         for (part, out) in encoder.shape.parts.iter().zip(&mut *outputs) {
             match (&part.fixed, part.role) {
                 _ if out.is_empty() => {}
@@ -39,38 +42,44 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores the scale of the whole weight. The rows must be the first ones.
     pub(in crate::quant) fn store_only_scale(&mut self, scale: GroupScale) {
-        self.store(&[scale], |_| 0, |_| 0);
+        self.store(std::iter::once((scale.stored, scale.zero)), [0, 0]);
     }
 
     /// Stores the scales and zero points of groups of a matrix: those from the group `first` on in the row of groups
     /// that begins at `row`.
     #[inline(always)]
-    pub(in crate::quant) fn store_scales(&mut self, matrix: usize, row: usize, first: usize, chosen: &[GroupScale]) {
+    pub(in crate::quant) fn store_scales(
+        &mut self,
+        matrix: usize,
+        row: usize,
+        first: usize,
+        groups: impl Iterator<Item = (u32, f32)> + Clone,
+    ) {
         let shape = &self.encoder.shape;
         let [height, beside] = shape.grid.map(|count| count as usize);
         let below = row / shape.block[0] as usize;
         let line = (matrix * height + below) * beside;
-        let width = shape.parts[1].dtype.bits() as usize / 8;
-        let zero = line + first;
         let (start, zero_start) = (self.starts[1], self.starts.get(2).copied().unwrap_or_default());
-        match shape.swizzled {
-            Some([_, columns]) => {
-                let line = swizzled_line(below, columns as usize);
-                self.store(chosen, |at| line + 512 * ((first + at) / 4) + (first + at) % 4 - start, |at| at);
+        if let Some([_, columns]) = shape.swizzled {
+            let line = swizzled_line(below, columns as usize) - start;
+            for (group, (code, _)) in (first..).zip(groups) {
+                self.outputs[1][line + 512 * (group / 4) + group % 4] = code as u8;
             }
-            None => {
-                self.store(chosen, |at| (line + first + at) * width - start, |at| zero + at - zero_start);
-            }
+            return;
         }
+        let width = shape.parts[1].dtype.bits() as usize / 8;
+        // Only plain zero points lie as scales do.
+        let zero = (line + first).wrapping_sub(zero_start);
+        self.store(groups.clone(), [(line + first) * width - start, zero]);
         if let Some(words) = shape.zero_words {
             let bit = row * shape.bits as usize;
             let out = &mut self.outputs[2];
             let half = (1_u32 << (shape.bits - 1)) as f32;
-            for (at, chosen) in chosen.iter().enumerate() {
-                let code = u64::from((chosen.zero + half) as u32) << (bit % 32);
+            for (group, (_, zero)) in (first..).zip(groups) {
+                let code = u64::from((zero + half) as u32) << (bit % 32);
                 for (word, code) in [code as u32, (code >> 32) as u32].into_iter().enumerate() {
                     let word = matrix * words as usize + bit / 32 + word;
-                    let place = 4 * (word * beside + first + at) - zero_start;
+                    let place = 4 * (word * beside + group) - zero_start;
                     if let Some(bytes) = out.get_mut(place..place + 4).filter(|_| code != 0) {
                         bytes.iter_mut().zip(code.to_le_bytes()).for_each(|(byte, code)| *byte |= code);
                     }
@@ -79,26 +88,29 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         }
     }
 
-    /// Stores scales and plain zero points at these places of their buffers.
+    /// Stores scales and plain zero points from these places of their buffers on.
     #[inline(always)]
-    fn store(&mut self, chosen: &[GroupScale], scale: impl Fn(usize) -> usize, zero: impl Fn(usize) -> usize) {
-        let shape = &self.encoder.shape;
-        let out = &mut self.outputs[1];
-        for (at, chosen) in chosen.iter().enumerate() {
-            let place = scale(at);
-            match shape.parts[1].dtype {
-                Dtype::Float32 => out[place..place + 4].copy_from_slice(&chosen.stored.to_le_bytes()),
-                Dtype::Bfloat16 => out[place..place + 2].copy_from_slice(&((chosen.stored >> 16) as u16).to_le_bytes()),
-                Dtype::Float16 => {
-                    let (code, _) = self.encoder.float16.round(f32::from_bits(chosen.stored));
-                    out[place..place + 2].copy_from_slice(&(code as u16).to_le_bytes());
-                }
-                _ => out[place] = chosen.stored as u8,
+    fn store(&mut self, groups: impl Iterator<Item = (u32, f32)> + Clone, [scale, zero]: [usize; 2]) {
+        let Encoder { shape, float16, chooser, .. } = self.encoder;
+        let out = &mut self.outputs[1][scale..];
+        let stored = groups.clone().map(|(stored, _)| stored);
+        match shape.parts[1].dtype {
+            Dtype::Float32 => {
+                out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
+            Dtype::Bfloat16 => {
+                let stored = stored.map(|bits| (bits >> 16) as u16);
+                out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
+            }
+            Dtype::Float16 => {
+                let stored = stored.map(|bits| float16.round(f32::from_bits(bits)).0 as u16);
+                out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
+            }
+            _ => out.iter_mut().zip(stored).for_each(|(out, code)| *out = code as u8),
         }
-        if self.encoder.chooser.zero_bits.is_some() && shape.zero_words.is_none() {
-            let out = &mut self.outputs[2];
-            chosen.iter().enumerate().for_each(|(at, chosen)| out[zero(at)] = chosen.zero as i8 as u8);
+        if chooser.zero_bits.is_some() && shape.zero_words.is_none() {
+            let out = &mut self.outputs[2][zero..];
+            out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);
         }
     }
 
