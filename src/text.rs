@@ -9,6 +9,9 @@ use std::path::Path;
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn visible(text: &str) -> String {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return text.to_owned(); // as nearly all names
+    }
     text.chars().map(|c| if is_shown(c) { c.to_string() } else { c.escape_debug().to_string() }).collect()
 }
 

@@ -9,7 +9,7 @@ use crate::container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, JobInput};
+use crate::job::{self, IfExists, Job, JobInput, Prepared, Recoding};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
@@ -18,6 +18,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Instant;
 
 /// The job for the arguments that `cast` and `bitcast` share.
@@ -56,18 +57,30 @@ pub(super) fn run(task: &Task) -> Result<()> {
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;
     let input = |source| JobInput { source, selection: &task.selection, from: args.from, recoding: None };
-    write(task, &sources.iter().map(input).collect::<Vec<_>>(), start)
+    write(task, prepare(task, &sources.iter().map(input).collect::<Vec<_>>())?, start)
 }
 
-/// Plans, runs and reports on inputs that are open.
-pub(super) fn write(task: &Task, inputs: &[JobInput], start: Instant) -> Result<()> {
+/// Plans, runs and reports on an input whose weights are decoded or quantized.
+pub(super) fn write_recoded(task: &Task, source: &Checkpoint, recoding: Recoding, start: Instant) -> Result<()> {
+    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&recoding) };
+    let prepared = prepare(task, slice::from_ref(&input))?;
+    drop(recoding); // of many weights it takes as much memory as the report will
+    write(task, prepared, start)
+}
+
+fn prepare<'a>(task: &Task, inputs: &[JobInput<'a, '_>]) -> Result<Prepared<'a>> {
     let (job, args) = (&task.job, task.file);
-    let console = Console { is_quiet: args.quiet };
-    let is_several = inputs.len() > 1;
-    if let (Some(output), false) = (job.output, is_several) {
+    if let (Some(output), [_]) = (job.output, inputs) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    let mut prepared = job::prepare(job, inputs, &console)?;
+    job::prepare(job, inputs, &Console { is_quiet: args.quiet })
+}
+
+/// Runs and reports.
+fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
+    let (job, args) = (&task.job, task.file);
+    let console = Console { is_quiet: args.quiet };
+    let is_several = prepared.outputs().nth(1).is_some();
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` writes it anew, and so does a part that was done before. The report of another part is somebody
         // else's.

@@ -1,13 +1,13 @@
 //! `tcast dequantize`: finds the quantized weights, and then a conversion like any other.
 
-use super::convert::{condition_names, job, options, write};
+use super::convert::{condition_names, job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
 use super::{check_hash, check_matched, finish, warn};
 use crate::cli::{DequantizeArgs, RoundingArg};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, Job, JobInput, Measures, Recoding};
+use crate::job::{self, Job, Measures, Recoding};
 use crate::operator::Operator;
 use crate::quant::Arithmetic;
 use crate::read::LogicalCheckpoint;
@@ -15,7 +15,6 @@ use crate::select::Selection;
 use crate::text::{counted, shorten};
 use clap::ValueEnum;
 use serde_json::json;
-use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
@@ -39,6 +38,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         RoundingArg::Exact => Arithmetic::Exact,
     };
     let recoding = Recoding::decode(&model, &wanted, target, arithmetic, args.keep_activation_scales)?;
+    drop(model);
     if !args.file.quiet && !recoding.left_out.is_empty() {
         let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));
         let scales = counted(count, "scale");
@@ -71,8 +71,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         notes: Vec::new(),
         report: args.report.as_deref(),
     };
-    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&recoding) };
-    write(&task, slice::from_ref(&input), start)
+    write_recoded(&task, source, recoding, start)
 }
 
 fn check(args: &DequantizeArgs) -> Result<()> {

@@ -1,13 +1,13 @@
 //! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
 
-use super::convert::{job, options, write};
+use super::convert::{job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
 use super::{check_hash, check_matched, finish};
 use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, Job, JobInput, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
+use crate::job::{self, FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::quant::{Arithmetic, EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
@@ -15,7 +15,6 @@ use crate::select::Selection;
 use crate::text::{counted, quoted, shorten};
 use clap::ValueEnum;
 use serde_json::json;
-use std::slice;
 use std::time::Instant;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
@@ -88,8 +87,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         config: quantizing.config.block.as_ref(),
         notes: notes(args, &quantizing),
     };
-    let input = JobInput { source, selection: &task.selection, from: None, recoding: Some(&quantizing.recoding) };
-    write(&task, slice::from_ref(&input), start)
+    write_recoded(&task, source, quantizing.recoding, start)
 }
 
 fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {

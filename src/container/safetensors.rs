@@ -218,6 +218,7 @@ impl<'de> Deserialize<'de> for SafetensorsHeader {
                         header.add(name, entry);
                     }
                 }
+                header.tensors.shrink_to_fit(); // they are kept while everything else happens
                 Ok(header)
             }
         }

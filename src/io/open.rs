@@ -38,8 +38,11 @@ pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
 /// # Errors
 /// As [`open_regular`], and when it is longer than `most` bytes.
 pub(crate) fn read_regular(path: &Path, most: u64, links: Links) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, links)?;
     let mut content = Vec::new();
-    open_regular(path, links)?.take(most + 1).read_to_end(&mut content)?;
+    // Growing step by step would take twice the memory.
+    content.try_reserve_exact(file.metadata()?.len().min(most) as usize)?;
+    file.take(most + 1).read_to_end(&mut content)?;
     if content.len() as u64 > most {
         return Err(io::Error::other("it is longer than any file of its kind"));
     }

@@ -7,10 +7,9 @@ use crate::plan::{QuantizedWeight, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
 };
-use crate::read::LogicalCheckpoint;
+use crate::read::{Decoders, LogicalCheckpoint};
 use crate::select::Selection;
 use std::collections::HashSet;
-use std::sync::Arc;
 
 /// What a job needs to decode or to quantize weights.
 pub(crate) struct Recoding {
@@ -40,7 +39,9 @@ impl Recoding {
             return Err(in_file(Error::new("holds no quantized weights")));
         }
         let mut weights = Weights::default();
+        weights.reserve(decoded.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
+        let mut decoders = Decoders::new(model, target, arithmetic);
         for weight in &decoded {
             for &(role, at) in &weight.parts {
                 match role {
@@ -52,11 +53,15 @@ impl Recoding {
                     _ => {}
                 }
             }
-            let made = Arc::new(model.decoder(weight, target, arithmetic)?);
+            let decoder = decoders.get(weight)?;
             let parts = LogicalCheckpoint::value_parts(weight);
-            made.check_group_index(|part| model.bytes(parts[part].1)).map_err(in_file)?;
+            if let Some(part) = decoder.group_index_part() {
+                let at = parts[part].1;
+                let checked = decoder.check_group_index(model.bytes(at)?);
+                checked.map_err(|error| in_file(error.in_tensor(model.tensors[at].name)))?;
+            }
             let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
-            weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder: made });
+            weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
         }
         if left.is_empty() {
             for &at in &model.found.markers {

@@ -321,6 +321,7 @@ pub(super) fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<
     let mut groups: Vec<Vec<Chosen>> = Vec::new();
     match spread {
         Spread::One => groups.push(chosen),
+        Spread::AsInputs if inputs == 1 => groups.push(chosen),
         Spread::AsInputs => {
             groups.resize_with(inputs, Vec::new);
             for tensor in chosen {

@@ -33,7 +33,7 @@ pub struct QuantizedWeight {
 pub(super) enum Fate {
     LeftOut,
     /// Decode the weight whose first part it is.
-    Decoded(QuantizedWeight),
+    Decoded(Box<QuantizedWeight>), // most of the others are left out
     /// Quantize the weights that it holds one after another.
     Quantized(Vec<PlainWeight>),
     /// Copy it.
@@ -41,13 +41,18 @@ pub(super) enum Fate {
 }
 
 impl Weights {
+    /// Makes room for as many stored tensors.
+    pub(crate) fn reserve(&mut self, tensors: usize) {
+        self.tensors.reserve(tensors);
+    }
+
     /// Adds a weight to decode.
     ///
     /// # Panics
     /// When it has no parts.
     pub fn add(&mut self, weight: QuantizedWeight) {
         self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, Fate::LeftOut)));
-        self.tensors.insert(weight.parts[0], Fate::Decoded(weight));
+        self.tensors.insert(weight.parts[0], Fate::Decoded(Box::new(weight)));
     }
 
     /// Adds the weights to quantize that a tensor holds, in the order of their rows.

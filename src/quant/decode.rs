@@ -1,7 +1,7 @@
 //! The decoder of all layouts.
 
 use super::layout::{Layout, Packing, ScaleOrder, Zeros};
-use super::parts::{Parameters, Part, Slot};
+use super::parts::{Parameters, Part};
 use super::segment::{Room, RowDecoder, SEGMENT};
 use super::steps::{Arithmetic, Steps};
 use super::tally::DecodeTally;
@@ -20,8 +20,6 @@ const SPAN: u64 = 64 * SEGMENT as u64;
 pub struct Decoder {
     pub(super) steps: Steps,
     part_bytes: Vec<u64>,
-    /// Names of the codes and of the group index, for messages.
-    names: [String; 2],
 }
 
 impl Decoder {
@@ -42,9 +40,7 @@ impl Decoder {
     ) -> Result<Self> {
         let steps = Steps::new(layout, parameters, parts, target, arithmetic)?;
         let bytes = |part: &Part| part.dtype.packed_bytes(part.shape.iter().product()).unwrap_or(u64::MAX);
-        let index = steps.geometry.group_index.map_or("", |slot| parts[slot.index].name);
-        let names = [parts[steps.geometry.codes.index].name, index].map(str::to_owned);
-        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), names })
+        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect() })
     }
 
     /// How the weight is stored.
@@ -92,6 +88,21 @@ impl Decoder {
             Packing::TransposedBlocks | Packing::AwqWords => 128,
             Packing::TransposedWords => 32,
         }
+    }
+
+    /// About so many values at which a weight can be divided throughout: whole rows, unless they are long. The number is
+    /// a multiple of 8, unless it is a whole number of rows of such a number of values.
+    #[must_use]
+    pub fn piece(&self, wanted: u64) -> u64 {
+        let (columns, row) = (self.columns().max(1), self.row_bytes());
+        if row > LONGEST {
+            return wanted.next_multiple_of(SEGMENT as u64);
+        }
+        // Packed elements of another tensor start on whole bytes.
+        let packed = if columns.is_multiple_of(8) { 1 } else { 8 };
+        let aligned = if row.saturating_mul(self.row_alignment()) > LONGEST { 1 } else { self.row_alignment() };
+        let unit = columns.saturating_mul(aligned.max(packed));
+        (wanted / unit).max(1).saturating_mul(unit)
     }
 
     /// Where to divide the values, which are counted in row-major order: between `start` and `wanted` if that is possible,
@@ -244,49 +255,76 @@ impl Decoder {
         parts: &[&[u8]],
         out: &mut [u8],
     ) -> Result<DecodeTally> {
-        let index = self.group_index(parts)?;
+        let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
+        let index = self.group_index(parts, columns.clone())?;
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
-        let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
         let map = map.unwrap_or_default();
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, range, columns, out }))
     }
 
-    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does. `read` returns the bytes of
-    /// the part with this index; it is called only for the group index.
+    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes.
+    /// `bytes` are those of the part [`Decoder::group_index_part`].
     ///
     /// # Errors
-    /// When the index names such a group, or the part cannot be read.
-    pub fn check_group_index<B: AsRef<[u8]>>(&self, read: impl FnOnce(usize) -> Result<B>) -> Result<()> {
+    /// When the index names such a group.
+    pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
-        self.groups_of_columns(slot, read(slot.index)?.as_ref()).map(drop)
+        let index = GroupIndex { bytes, dtype: slot.dtype };
+        let is_unused = self.is_unused(&index);
+        (0..index.len()).try_for_each(|column| match index.get(column) {
+            Some(-1) if is_unused => Ok(()),
+            _ => self.group_of(&index, column).map(drop),
+        })
     }
 
-    /// The group of each column. `None` if groups are contiguous.
-    pub(super) fn group_index(&self, parts: &[&[u8]]) -> Result<Option<Vec<u32>>> {
+    /// The index of the part that says which group each column is in, if there is one.
+    #[must_use]
+    pub fn group_index_part(&self) -> Option<usize> {
+        self.steps.geometry.group_index.map(|slot| slot.index)
+    }
+
+    /// The groups of some columns. `None` if groups are contiguous.
+    pub(super) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
-        self.groups_of_columns(slot, parts[slot.index])
-    }
-
-    fn groups_of_columns(&self, slot: Slot, bytes: &[u8]) -> Result<Option<Vec<u32>>> {
-        let index: Vec<i64> = match slot.dtype {
-            Dtype::Int64 => bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect(),
-            _ => bytes.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes).into()).collect(),
-        };
-        let groups = self.steps.geometry.grid[1];
-        // compressed-tensors writes -1 if the columns are in order after all.
-        let is_unused = self.steps.layout.zeros == Zeros::PackedDown && index.contains(&-1);
-        if is_unused && self.steps.geometry.columns.div_ceil(self.steps.geometry.block[1]) == groups {
+        let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
+        if self.is_unused(&index) {
             return Ok(None);
         }
-        let number = |(column, group): (usize, &i64)| match u32::try_from(*group) {
-            Ok(number) if u64::from(number) < groups => Ok(number),
-            _ => {
-                let [codes, name] = self.names.each_ref().map(|name| crate::text::shorten(name));
-                let message = format!("'{name}' puts column {column} into group {group}, and there are {groups}");
-                Err(Error::new(message).in_tensor(&codes))
-            }
-        };
-        index.iter().enumerate().map(number).collect::<Result<Vec<u32>>>().map(Some)
+        columns.map(|column| self.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
+    }
+
+    /// Whether the columns are in order after all: compressed-tensors then writes -1 for each.
+    fn is_unused(&self, index: &GroupIndex) -> bool {
+        let Steps { geometry, layout, .. } = &self.steps;
+        let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];
+        layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
+    }
+
+    fn group_of(&self, index: &GroupIndex, column: usize) -> Result<u32> {
+        let (group, groups) = (index.get(column).unwrap_or_default(), self.steps.geometry.grid[1]);
+        let number = u32::try_from(group).ok().filter(|number| u64::from(*number) < groups);
+        number.ok_or_else(|| {
+            Error::new(format!("the group index puts column {column} into group {group}, and there are {groups}"))
+        })
+    }
+}
+
+/// The stored group of each column.
+struct GroupIndex<'a> {
+    bytes: &'a [u8],
+    dtype: Dtype,
+}
+
+impl GroupIndex<'_> {
+    fn len(&self) -> usize {
+        self.bytes.len() / (self.dtype.bits() / 8) as usize
+    }
+
+    fn get(&self, column: usize) -> Option<i64> {
+        match self.dtype {
+            Dtype::Int64 => self.bytes.as_chunks().0.get(column).map(|bytes| i64::from_le_bytes(*bytes)),
+            _ => self.bytes.as_chunks().0.get(column).map(|bytes| i32::from_le_bytes(*bytes).into()),
+        }
     }
 }

@@ -134,9 +134,13 @@ impl Decoder {
     /// As [`Decoder::decode`].
     pub fn explain(&self, row: u64, columns: Range<u64>, parts: &[&[u8]]) -> Result<Vec<Explanation>> {
         let (steps, geometry) = (&self.steps, &self.steps.geometry);
-        let mut values = vec![0; self.row_bytes() as usize];
-        self.decode(row..row + 1, parts, &mut values)?;
-        let index = self.group_index(parts)?;
+        let first = row * geometry.columns;
+        let decoded = self.around(first + columns.start..first + columns.end);
+        let target_bytes = steps.target.bits() as usize / 8;
+        let mut values = vec![0; (decoded.end - decoded.start) as usize * target_bytes];
+        self.decode_values(decoded.clone(), parts, &mut values)?;
+        let before = (decoded.start - first) as usize;
+        let index = self.group_index(parts, before..columns.end as usize)?;
         let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let packing = steps.layout.codes.packing;
         let (matrix, within) = ((row / geometry.rows) as usize, (row % geometry.rows) as usize);
@@ -167,7 +171,7 @@ impl Decoder {
             widen(steps, &codes, &map.unwrap_or_default(), &mut numbers);
             for at in start.max(column)..end.min(column + count) {
                 let group = match &index {
-                    Some(index) => index[at] as usize,
+                    Some(index) => index[at - before] as usize,
                     None if packing == Packing::Flat => (row as usize * width + at) / geometry.block[1] as usize,
                     None => at / geometry.block[1] as usize,
                 };
@@ -180,8 +184,7 @@ impl Decoder {
                     steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups, &mut zero);
                     f32::from_le_bytes(zero[0])
                 });
-                let width = steps.target.bits() as usize / 8;
-                let value = values[at * width..][..width].iter().rev();
+                let value = values[(at - before) * target_bytes..][..target_bytes].iter().rev();
                 let number = f32::from_le_bytes(numbers[at - column]);
                 // Centered codes are already shifted by widening.
                 let centre = match steps.layout.codes.values {

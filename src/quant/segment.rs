@@ -59,6 +59,7 @@ impl Room {
 pub(super) struct RowDecoder<'a> {
     pub(super) steps: &'a Steps,
     pub(super) parts: &'a [&'a [u8]],
+    /// The groups of these columns, if they are not contiguous.
     pub(super) index: Option<Vec<u32>>,
     pub(super) map: [[u8; 4]; 16],
     pub(super) room: Room,
@@ -167,7 +168,7 @@ impl RowDecoder<'_> {
             let groups = match index {
                 None => SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved, map },
                 Some(index) => {
-                    let index = &index[column..][..columns];
+                    let index = &index[column - decoded.start..][..columns];
                     let (scales, zeros) = (&mut room.scales[..columns], &mut room.lane[..columns]);
                     lanes::expand_indexed(scales_of, index, scales);
                     if !zeros_of.is_empty() {
@@ -196,7 +197,7 @@ impl RowDecoder<'_> {
                 return DecodeTally::default();
             }
         }
-        let index = index.as_ref().map(|index| &index[column..][..columns]);
+        let index = index.as_ref().map(|index| &index[column - decoded.start..][..columns]);
         let spread = |groups: &Float32Lane, lane: &mut Float32Lane| match index {
             Some(index) => lanes::expand_indexed(groups, index, lane),
             None => lanes::expand(groups, size, skip, lane),

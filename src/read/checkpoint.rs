@@ -80,7 +80,8 @@ impl<'a> ModelTensor<'a> {
 impl<'a> LogicalCheckpoint<'a> {
     /// Finds the quantized weights of a checkpoint and their problems, for commands that show them.
     pub(crate) fn probe(source: &'a Checkpoint) -> Self {
-        let (mut tensors, mut places) = (Vec::new(), Vec::new());
+        let count = source.tensors().count();
+        let (mut tensors, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (at, shard) in source.shards.iter().enumerate() {
             for (number, tensor) in shard.contents.tensors.iter().enumerate() {
                 let dtype = if let Elements::Typed(form) = tensor.elements { Some(form.dtype()) } else { None };

@@ -9,10 +9,12 @@
 //! [`in_order`]: crate::threads::in_order
 
 mod checkpoint;
+mod decoders;
 mod logical;
 mod zip;
 
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};
+pub(crate) use decoders::Decoders;
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};
 

@@ -71,7 +71,9 @@ impl<'a, const N: usize> Zip<'a, N> {
         look: impl Fn(&mut S, &Piece<N>) -> Result<T> + Sync,
         merge: impl FnMut(T) -> ControlFlow<()> + Send,
     ) -> Result<Vec<S>> {
-        let (count, piece) = (self.count, self.whole_rows(piece));
+        let weights = self.sources.iter().filter_map(LogicalTensor::weight);
+        let piece = weights.fold(piece, |piece, weight| weight.decoder.piece(piece));
+        let count = self.count;
         let ranges = (0..count).step_by(piece as usize).map(|start| start..count.min(start + piece));
         let parallel = self.sources.each_ref().map(ParallelSource::new);
         if parallel.iter().all(Option::is_some) {
@@ -83,19 +85,6 @@ impl<'a, const N: usize> Zip<'a, N> {
             self.read_in_turn(ranges, |piece| look(&mut state, piece), merge)?;
             Ok(vec![state])
         }
-    }
-
-    /// About so many elements as whole rows, if a weight is decoded row by row: no row is decoded twice.
-    fn whole_rows(&self, piece: u64) -> u64 {
-        let weights = self.sources.iter().filter_map(LogicalTensor::weight);
-        let decoders = weights.map(|weight| &weight.decoder).filter(|decoder| decoder.columns() > 0);
-        decoders.fold(piece, |piece, decoder| {
-            // Packed elements of the other tensor start on whole bytes.
-            let packed = if decoder.columns().is_multiple_of(8) { 1 } else { 8 };
-            let alignment = decoder.row_alignment().max(packed);
-            let rows = piece / decoder.columns() / alignment * alignment;
-            rows.max(alignment).saturating_mul(decoder.columns())
-        })
     }
 
     fn read_in_parallel<S: Send, T: Send>(

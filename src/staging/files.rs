@@ -46,13 +46,16 @@ pub(super) fn check_folders(work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads what a run of this program has written.
-pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+/// The text that a run of this program has written.
+pub(super) fn text(path: &Path) -> Result<Vec<u8>> {
     /// A million tensors in one shard take less.
     const MOST: u64 = 1 << 30;
-    let text =
-        read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))?;
-    serde_json::from_slice(&text).map_err(|error| {
+    read_regular(path, MOST, Links::Refuse).map_err(|error| Error::io("cannot read", &error).in_file(path))
+}
+
+/// Reads what a run of this program has written.
+pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    serde_json::from_slice(&text(path)?).map_err(|error| {
         Error::new(format!("is not a manifest of this tcast: {}", shorten(&error.to_string()))).in_file(path)
     })
 }

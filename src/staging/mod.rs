@@ -29,17 +29,19 @@ use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::output::{
     Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
 };
+use crate::io::sink::Appended;
 use crate::io::temporaries::Kept;
-use crate::text::{counted, path_text};
+use crate::text::{counted, path_text, write_json};
 use files::{check_folders, exists, json, read};
 use lock::lock;
 use manifest::sha256;
 use place::recover;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at a time.
@@ -64,11 +66,14 @@ pub(crate) enum Start {
 
 /// What was done, once everything is in its place.
 #[derive(Debug, Serialize, Deserialize)]
-struct End {
-    manifest: Manifest,
+struct End<M, R> {
+    manifest: M,
     /// The records of the shards, by name.
-    done: BTreeMap<String, Value>,
+    done: R,
 }
+
+/// The records of the shards, by name.
+type Records = BTreeMap<String, Box<RawValue>>;
 
 /// Work on a folder of shards.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ pub(crate) struct Staging {
     /// The hash of the manifest, which every record contains.
     hash: String,
     /// What was done with all shards, if everything is in its place.
-    ended: Option<BTreeMap<String, Value>>,
+    ended: Option<Records>,
     start: Start,
     /// Whether everything is on the disk before it counts.
     sync: bool,
@@ -218,7 +223,7 @@ impl Staging {
     }
 
     /// Work that others have begun.
-    fn begun(folder: &Path, manifest: Manifest, ended: Option<BTreeMap<String, Value>>, sync: bool) -> Self {
+    fn begun(folder: &Path, manifest: Manifest, ended: Option<Records>, sync: bool) -> Self {
         let work = folder.join(WORK);
         let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
         let (folder, hash) = (folder.to_owned(), String::new());
@@ -228,7 +233,7 @@ impl Staging {
     /// A checkpoint that is already in its place.
     fn at_end(folder: &Path, sync: bool) -> Result<Self> {
         let path = folder.join(WORK).join(END);
-        let checked = |end: End| end.manifest.check_names().map(|()| end);
+        let checked = |end: End<Manifest, Records>| end.manifest.check_names().map(|()| end);
         let end = read(&path).and_then(checked);
         let End { manifest, done } = end.map_err(|error| error.in_file(&path).of(checkpoint::without_end(folder)))?;
         Ok(Self::begun(folder, manifest, Some(done), sync))
@@ -275,6 +280,15 @@ impl Staging {
         output.publish(self.sync, None)
     }
 
+    fn write_json<T: Serialize>(&self, destination: Destination, document: &T) -> Result<()> {
+        let output = destination.create()?;
+        let mut file = BufWriter::with_capacity(PIECE, Appended { output: &output, end: 0 });
+        let written = write_json(&mut file, document).and_then(|()| file.flush());
+        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::io("cannot write", &error)))?;
+        drop(file);
+        output.publish(self.sync, None)
+    }
+
     /// Whether everything is in its place, and only the work folder has to be removed.
     #[must_use]
     pub(crate) fn is_ended(&self) -> bool {
@@ -288,8 +302,8 @@ impl Staging {
     pub(crate) fn finish(mut self) -> Result<()> {
         if self.ended.is_none() {
             self.keep();
-            let records = self.complete()?;
-            self.put_in_place(&records)?;
+            self.check_complete()?;
+            self.put_in_place()?;
         }
         self.clean_up()?;
         keep_at_interrupt(Kept::Outputs("the output was complete".to_owned()), []);

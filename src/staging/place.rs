@@ -20,14 +20,13 @@
 //! | `end.json` | - | remove the work folder |
 
 use super::check::check_places;
-use super::files::{exists, json};
+use super::files::exists;
 use super::lock::{lock, remove_work};
 use super::manifest::sha256;
 use super::{END, Staging, sync_name};
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
 use crate::text::{path_text, quoted, shorten};
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -35,14 +34,13 @@ use std::path::{Path, PathBuf};
 
 impl Staging {
     /// Moves everything to its place, and records this in [`END`] of the work folder.
-    pub(super) fn put_in_place(&mut self, records: &BTreeMap<String, Value>) -> Result<()> {
+    pub(super) fn put_in_place(&mut self) -> Result<()> {
         check_places(&self.folder, &self.manifest)?;
-        let end = json(&serde_json::json!({ "manifest": self.manifest, "done": records }))?;
-        if self.exchange(&end)? { Ok(()) } else { self.move_up(&end) }
+        if self.exchange()? { Ok(()) } else { self.move_up() }
     }
 
     /// Exchanges the whole folder; returns false if this is impossible.
-    fn exchange(&mut self, end: &[u8]) -> Result<bool> {
+    fn exchange(&mut self) -> Result<bool> {
         let new = self.work.join("files");
         let mut is_begun = exists(&self.work.join("old"))?;
         for file in self.manifest.files() {
@@ -57,7 +55,7 @@ impl Staging {
         let inner = new.join(WORK);
         create_folders(&inner)?;
         self.locks.extend(lock(&inner, false)?);
-        self.write(Destination::within(&inner.join(END)), end)?;
+        self.write_json(Destination::within(&inner.join(END)), &self.end())?;
         if self.sync {
             let folders = self.manifest.files().flat_map(|file| Path::new(file).ancestors().skip(1));
             let folders: BTreeSet<PathBuf> = folders.map(|inner| new.join(inner)).collect();
@@ -79,7 +77,7 @@ impl Staging {
     }
 
     /// Moves the files one by one.
-    fn move_up(&self, end: &[u8]) -> Result<()> {
+    fn move_up(&self) -> Result<()> {
         let rename = |from: &Path, to: &Path| -> Result<()> {
             if let Some(folder) = to.parent() {
                 create_folders(folder)?;
@@ -106,7 +104,7 @@ impl Staging {
             }
         }
         self.sync_names()?;
-        self.write(Destination::within(&self.work.join(END)), end)
+        self.write_json(Destination::within(&self.work.join(END)), &self.end())
     }
 
     /// Removes the rest of the old folder, and then the work folder.

@@ -1,16 +1,16 @@
 //! What was done with each shard: one file each, so that finished shards count in a later run.
 
-use super::Staging;
-use super::files::{is_there, json, read, sum_at};
-use super::manifest::ManifestShard;
+use super::files::{is_there, read, sum_at, text};
+use super::manifest::{Manifest, ManifestShard};
+use super::{End, Staging};
 use crate::error::{Error, Kind, Result};
 use crate::io::open::Links;
 use crate::io::output::Destination;
 use crate::text::{counted, shorten};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use std::collections::BTreeMap;
+use serde::ser::{Error as _, SerializeMap};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
 use std::path::PathBuf;
 
 /// What was done with a shard.
@@ -32,7 +32,7 @@ impl Staging {
 
     fn record_of<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<Record<T>> {
         if let Some(done) = &self.ended {
-            return Record::deserialize(done.get(&shard.file)?).ok();
+            return serde_json::from_str(done.get(&shard.file)?.get()).ok();
         }
         // An unreadable record does not count: the work is done again.
         let record: Record<T> = read(&self.record_path(&shard.file)).ok()?;
@@ -59,7 +59,7 @@ impl Staging {
     /// When the record cannot be written.
     pub(crate) fn record<T: Serialize>(&mut self, shard: &str, sum: u32, done: &T) -> Result<()> {
         let record = Record { of: self.hash.clone(), sum, done };
-        self.write(Destination::within(&self.record_path(shard)), &json(&record)?)?;
+        self.write_json(Destination::within(&self.record_path(shard)), &record)?;
         if self.manifest.can_resume() {
             self.keep();
         }
@@ -75,20 +75,14 @@ impl Staging {
     /// How many shards are complete.
     #[must_use]
     pub(crate) fn finished(&self) -> usize {
-        self.manifest.shards.iter().filter(|shard| self.done::<Value>(shard).is_some()).count()
+        self.manifest.shards.iter().filter(|shard| self.done::<IgnoredAny>(shard).is_some()).count()
     }
 
-    /// All records, if all shards are done.
-    pub(super) fn complete(&self) -> Result<BTreeMap<String, Value>> {
+    /// Refuses work that is not complete.
+    pub(super) fn check_complete(&self) -> Result<()> {
         let shards = &self.manifest.shards;
-        let mut records = BTreeMap::new();
-        let mut missing = Vec::new();
-        for shard in shards {
-            match self.record_of::<Value>(shard) {
-                Some(record) => drop(records.insert(shard.file.clone(), serde_json::json!(record))),
-                None => missing.push(&shard.file),
-            }
-        }
+        let is_missing = |shard: &&ManifestShard| self.record_of::<IgnoredAny>(shard).is_none();
+        let missing: Vec<&String> = shards.iter().filter(is_missing).map(|shard| &shard.file).collect();
         if let Some(first) = missing.first() {
             let (missing, all) = (missing.len(), shards.len());
             let message = format!(
@@ -104,6 +98,26 @@ impl Staging {
             let again = |error: Error| error.remedy("run one of the parts again").of(Kind::Incomplete);
             self.check_side_file(side).map_err(again)?;
         }
-        Ok(records)
+        Ok(())
+    }
+
+    /// What was done, once everything is in its place.
+    pub(super) fn end(&self) -> End<&Manifest, RecordFiles<'_>> {
+        End { manifest: &self.manifest, done: RecordFiles(self) }
+    }
+}
+
+/// The records of all shards by name, which are read one after the other: those of many tensors are long.
+pub(super) struct RecordFiles<'a>(&'a Staging);
+
+impl Serialize for RecordFiles<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for shard in &self.0.manifest.shards {
+            let record = text(&self.0.record_path(&shard.file)).map_err(S::Error::custom)?;
+            let record: &RawValue = serde_json::from_slice(&record).map_err(S::Error::custom)?;
+            map.serialize_entry(&shard.file, record)?;
+        }
+        map.end()
     }
 }

@@ -90,3 +90,48 @@ fn a_weight_that_is_larger_than_the_memory_is_decoded() {
         assert!(length > 48 << 20, "{length}");
     }
 }
+
+/// One row of 12 Mi codes, which are 24 MiB as float16.
+#[test]
+fn a_row_that_is_longer_than_the_memory_is_inspected_compared_and_printed() {
+    let name = |name: &str| format!("w.{name}");
+    let fp8 = [(name("weight"), "F8_E4M3", vec![1, 12 << 20]), (name("weight_scale_inv"), "F32", vec![1, 12 << 13])];
+    let gptq = [
+        (name("qweight"), "I32", vec![3 << 19, 1]),
+        (name("scales"), "F16", vec![12 << 13, 1]),
+        (name("qzeros"), "I32", vec![12 << 13, 1]),
+        (name("g_idx"), "I32", vec![12 << 20]),
+    ];
+    let config = r#"{"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": true}"#;
+    let (last, end) = ((12 << 20) - 2, 12 << 20);
+    for (config, tensors) in [(FP8, &fp8[..]), (config, &gptq)] {
+        let bench = checkpoint(config, tensors);
+        sparse(&bench.path("plain.safetensors"), &[(name("weight"), "F16", vec![1, 12 << 20])]);
+        for line in [
+            "inspect q --stats -q -j2".to_owned(),
+            "diff q plain.safetensors --tolerance 0 -q -j2".to_owned(),
+            format!("bitcast q --bits --tensor w.weight --range {last}..{end}"),
+        ] {
+            assert_eq!(within(&bench, 20, &line), (Some(0), String::new()), "{line}");
+        }
+    }
+}
+
+/// Most of what is left is what any conversion keeps of each stored tensor and each result.
+#[test]
+fn many_small_weights_take_little_more_memory_than_as_many_plain_tensors() {
+    let mut tensors = Vec::new();
+    for at in 0..10_000 {
+        tensors.push((format!("model.layers.{}.experts.{at}.weight", at / 100), "F8_E4M3", vec![2, 16]));
+        tensors.push((format!("model.layers.{}.experts.{at}.weight_scale_inv", at / 100), "F32", vec![1, 1]));
+    }
+    let bench = checkpoint(FP8, &tensors);
+    for line in [
+        "dequantize q -o out -q -j1 --no-sync",
+        "dequantize q -o out.safetensors -q -j1 --no-sync",
+        "inspect q --stats -q -j1",
+        "diff q q -q -j1",
+    ] {
+        assert_eq!(within(&bench, 32, line), (Some(0), String::new()), "{line}");
+    }
+}

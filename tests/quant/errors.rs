@@ -241,7 +241,7 @@ fn a_group_that_does_not_exist_is_named_with_the_column() {
     };
     assert!(decode(1).is_ok());
     for wrong in [2, -1, i32::MIN, i32::MAX] {
-        let message = format!("tensor 'w': 'w_g_idx' puts column 7 into group {wrong}, and there are 2");
+        let message = format!("the group index puts column 7 into group {wrong}, and there are 2");
         assert_eq!(decode(wrong).err(), Some(message));
     }
 }

@@ -10,6 +10,9 @@ use crate::text::json_text;
 use serde_json::json;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
+/// Values of a row that are explained at a time.
+const AT_ONCE: u64 = 1 << 14;
+
 /// The quantized weight with a name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Option<&'a FoundWeight> {
     let memberships = model.memberships();
@@ -57,8 +60,8 @@ fn print(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) ->
     let mut index = range.start;
     while index < range.end {
         let row = index / columns;
-        let parts = read_values(decoder, &source.parts, row * decoder.columns()..(row + 1) * decoder.columns())?;
-        let end = range.end.min((row + 1) * columns);
+        let end = range.end.min((row + 1) * columns).min(index + AT_ONCE);
+        let parts = read_values(decoder, &source.parts, index..end)?;
         for explanation in decoder.explain(row, index - row * columns..end - row * columns, &parts)? {
             if args.file.json {
                 let comma = if index == range.start { "" } else { "," };

@@ -83,7 +83,8 @@ impl<'a> Listing<'a> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.stored_len()).sum();
         let progress = progress::shown("reading the values", bytes, self.args.quiet);
-        entries.iter().map(|entry| entry.measure(threads(self.args.threads), &*progress)).collect()
+        let threads = threads(self.args.threads);
+        entries.iter().map(|entry| entry.measure(threads, &*progress)).collect()
     }
 
     /// The problems with quantized weights.

@@ -61,12 +61,14 @@ impl<'a> FolderOutput<'a> {
                 return Err(error);
             }
         };
-        let (finished, all) = (work.staging.finished(), work.plans.len());
+        let ShardWork { staging, plans, .. } = work;
+        let (finished, all) = (staging.finished(), plans.len());
+        drop(plans); // of many tensors they take as much memory as what the last step needs
         if files.iter().any(|file| file.meets(&job.fail_on)) {
             // The caller has the whole report and shows what was found.
-            let _ = work.staging.fail(&Error::new("a loss").of(Kind::Loss));
+            let _ = staging.fail(&Error::new("a loss").of(Kind::Loss));
         } else if job.partition.is_none() {
-            work.staging.finish()?;
+            staging.finish()?;
         }
         Ok(Written { files, before, finished, all, was_complete: false })
     }

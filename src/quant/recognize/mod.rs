@@ -80,6 +80,7 @@ pub fn probe(source: &CheckpointInfo) -> Recognized {
             }
         }
     }
+    found.weights.shrink_to_fit();
     leftover::sort(&finder, &is_used, &mut found);
     found
 }

@@ -126,30 +126,30 @@ impl Finder<'_> {
         mut candidates: Vec<LayoutCandidate<'b>>,
         told: Option<&str>,
     ) -> Result<Vec<LayoutCandidate<'b>>> {
-        let [codes_name, scale_name] = [codes, pair.scale].map(|index| self.show(index));
         let told = told.unwrap_or("there is no config");
         if candidates.is_empty() {
+            let [codes_name, scale_name] = [codes, pair.scale].map(|index| self.show(index));
             let mut known: Vec<&str> = pair.family.rows.iter().map(|(layout, _)| layout.library).collect();
             known.dedup();
             let whose = if known.len() > 3 { format!("{} layouts", known.len()) } else { known.join("; ") };
             return Err(Error::new(format!("'{codes_name}' and '{scale_name}' are called as in {whose}, and {told}")));
         }
-        for (index, name) in [(codes, &codes_name), (pair.scale, &scale_name)] {
+        for index in [codes, pair.scale] {
             let Some(dtype) = self.dtype(index) else {
-                return Err(Error::new(format!("unsupported dtype of '{name}'")));
+                return Err(Error::new(format!("unsupported dtype of '{}'", self.show(index))));
             };
             let known = |candidate: &LayoutCandidate| {
                 if index == codes { candidate.layout.codes.dtypes } else { candidate.layout.scale_dtypes }
             };
-            let mut wanted: Vec<&str> = candidates.iter().flat_map(known).map(|dtype| dtype.name()).collect();
-            wanted.sort_unstable();
-            wanted.dedup();
-            candidates.retain(|candidate| known(candidate).contains(&dtype));
-            if candidates.is_empty() {
+            if !candidates.iter().any(|candidate| known(candidate).contains(&dtype)) {
+                let mut wanted: Vec<&str> = candidates.iter().flat_map(known).map(|dtype| dtype.name()).collect();
+                wanted.sort_unstable();
+                wanted.dedup();
+                let (name, wanted) = (self.show(index), wanted.join(" or "));
                 let role = if index == codes { "codes" } else { "scales" };
-                let wanted = wanted.join(" or ");
                 return Err(Error::new(format!("'{name}' is {dtype}, and {told}, whose {role} are {wanted}")));
             }
+            candidates.retain(|candidate| known(candidate).contains(&dtype));
         }
         Ok(candidates)
     }

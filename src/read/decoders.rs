@@ -1,0 +1,50 @@
+//! The decoders of a model's weights: weights of one kind share one, because a decoder is larger than a name.
+
+use super::LogicalCheckpoint;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::quant::{Arithmetic, Decoder, FoundWeight, Role};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How many decoders are remembered: more than the weights of a layer have shapes.
+const MOST: usize = 16;
+
+/// Makes decoders to one type.
+pub(crate) struct Decoders<'m, 'a> {
+    model: &'m LogicalCheckpoint<'a>,
+    target: Dtype,
+    arithmetic: Arithmetic,
+    /// The decoders that were needed last, each with a weight that it is for.
+    recent: VecDeque<(&'m FoundWeight, Arc<Decoder>)>,
+}
+
+impl<'m, 'a> Decoders<'m, 'a> {
+    pub(crate) fn new(model: &'m LogicalCheckpoint<'a>, target: Dtype, arithmetic: Arithmetic) -> Self {
+        Self { model, target, arithmetic, recent: VecDeque::with_capacity(MOST) }
+    }
+
+    /// The decoder for a weight.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub(crate) fn get(&mut self, weight: &'m FoundWeight) -> Result<Arc<Decoder>> {
+        if let Some((_, decoder)) = self.recent.iter().find(|(known, _)| self.are_alike(known, weight)) {
+            return Ok(Arc::clone(decoder));
+        }
+        let decoder = Arc::new(self.model.decoder(weight, self.target, self.arithmetic)?);
+        self.recent.truncate(MOST - 1);
+        self.recent.push_front((weight, Arc::clone(&decoder)));
+        Ok(decoder)
+    }
+
+    /// Whether two weights differ in their names and bytes only.
+    fn are_alike(&self, one: &FoundWeight, other: &FoundWeight) -> bool {
+        let part = |&(role, at): &(Role, usize)| (role, self.model.tensors[at].dtype, self.model.tensors[at].shape);
+        let FoundWeight { name: _, module: _, layout, parameters, shape, parts } = one;
+        std::ptr::eq(*layout, other.layout)
+            && *shape == other.shape
+            && *parameters == other.parameters
+            && parts.iter().map(part).eq(other.parts.iter().map(part))
+    }
+}
