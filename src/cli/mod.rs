@@ -39,7 +39,7 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
   tcast inspect model.safetensors --stats         what is in a file, and figures
   tcast diff before.npy after.npy                 how two files differ
 
-Files are .npy, .npz, .safetensors, ONNX models (.onnx) and tensors (.pb), and folders of shards.
+Files are .npy, .npz, .safetensors, ONNX (.onnx, .pb) and folders of shards.
 The flags of a command: tcast cast -h; everything about it: tcast cast --help";
 
 const EXAMPLES: &str = "Examples:

@@ -27,6 +27,7 @@ impl Observer for Console {
             Notice::NoMetadata(extension) => {
                 warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
             }
+            Notice::Note(note) => warn(note),
             Notice::ScalesCast { count, first } => warn_of_scales(count, first),
             Notice::LeftOut(paths) => warn_of_left_out(paths),
             Notice::DoneAgain(error) => warn(&format!("{error}; it is done again")),

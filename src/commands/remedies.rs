@@ -65,6 +65,7 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs, model: None } => without_codes(globs),
+        Kind::OldOpset => "add --raise-opset: no operator of the model changes on the way".to_owned(),
         Kind::OutOfRange => "choose --out-of-range saturate or --out-of-range wrap to convert such values".to_owned(),
         Kind::Unsafe { conversion, has_u64_target } => {
             let choose = if *has_u64_target { ", or --unsafe --u64-target TYPE to choose the type" } else { "" };

@@ -13,7 +13,7 @@ mod json;
 mod layout;
 mod npy;
 mod npz;
-mod onnx;
+pub(crate) mod onnx;
 mod reader;
 mod safetensors;
 mod shape;

@@ -29,6 +29,16 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// Whether its bytes are in another file than its name.
+    pub(super) fn is_beside(&self) -> bool {
+        self.mapped_range().is_some_and(|(file, _)| file > 0)
+    }
+
+    /// The file of its bytes and their range, if they are stored unchanged.
+    pub(super) fn mapped_range(&self) -> Option<(usize, Range<usize>)> {
+        if let Data::Mapped { file, range, .. } = &self.data { Some((*file, range.clone())) } else { None }
+    }
+
     /// The error for an unsupported type.
     pub(crate) fn refusal(&self) -> Error {
         let code = self.stored.trim_start_matches(['<', '>', '|', '=']);

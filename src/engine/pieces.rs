@@ -8,10 +8,11 @@ use std::ops::Range;
 /// worthwhile, few enough for the second-level cache.
 pub(super) const PIECE: u64 = 1 << 20;
 
-/// What the output consists of: literals, and results of steps.
+/// What the output consists of: literals, copied bytes, and results of steps.
 #[derive(Clone, Copy)]
 pub(super) enum Item {
     Literal(usize),
+    Copy(usize),
     Step(usize),
 }
 
@@ -19,14 +20,17 @@ impl Item {
     fn offset(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].0,
+            Self::Copy(at) => plan.copies[at].0,
             Self::Step(at) => plan.steps[at].target().start,
         }
     }
 
-    /// Elements; of a literal its bytes, of a weight that is quantized its rows.
+    /// Elements; of a literal or copied bytes their number, of a weight that is quantized its rows.
     fn count(self, plan: &Plan) -> u64 {
         match self {
             Self::Literal(at) => plan.literals[at].1.len() as u64,
+            Self::Copy(at) => plan.copies[at].1.range.len() as u64,
+            Self::Step(at) if plan.steps[at].stays => 0,
             Self::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(_) => plan.steps[at].source().count,
                 Operation::Decode(decoder) => decoder.rows() * decoder.columns(),
@@ -58,7 +62,7 @@ impl PiecePart {
     pub(super) fn target(&self, plan: &Plan) -> Range<u64> {
         let offset = self.item.offset(plan);
         let at = |unit| match self.item {
-            Item::Literal(_) => offset + unit,
+            Item::Literal(_) | Item::Copy(_) => offset + unit,
             Item::Step(at) => match &plan.steps[at].how {
                 Operation::Convert(conversion) => offset + bytes(conversion.to, unit),
                 Operation::Decode(decoder) => offset + unit * u64::from(decoder.target().bits() / 8),
@@ -84,7 +88,8 @@ pub(super) struct Pieces<'a> {
 impl<'a> Pieces<'a> {
     pub(super) fn new(plan: &'a Plan<'a>) -> Self {
         let literals = (0..plan.literals.len()).map(Item::Literal);
-        let mut order: Vec<Item> = literals.chain((0..plan.steps.len()).map(Item::Step)).collect();
+        let others = (0..plan.copies.len()).map(Item::Copy).chain((0..plan.steps.len()).map(Item::Step));
+        let mut order: Vec<Item> = literals.chain(others).collect();
         order.retain(|item| item.count(plan) > 0);
         order.sort_by_key(|item| item.offset(plan));
         Self { plan, order, next: 0, element: 0 }
@@ -101,7 +106,7 @@ impl Iterator for Pieces<'_> {
             let count = item.count(self.plan);
             let left = count - self.element;
             let (bits, alignment, decoder) = match item {
-                Item::Literal(_) => (8, 1024, None),
+                Item::Literal(_) | Item::Copy(_) => (8, 1024, None),
                 Item::Step(at) => match self.plan.steps[at].direct() {
                     Some(direct) => direct.unit(),
                     None if parts.is_empty() => {

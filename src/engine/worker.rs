@@ -55,6 +55,10 @@ impl<'a> Worker<'a> {
                         .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
                     continue;
                 }
+                Item::Copy(at) => {
+                    read += self.copy(at, part, parts.len() == 1)?;
+                    continue;
+                }
                 Item::Step(at) => at,
             };
             let step = &self.plan.steps[at];
@@ -75,6 +79,20 @@ impl<'a> Worker<'a> {
         }
         self.progress.advance(read);
         Ok(all)
+    }
+
+    /// Copies some bytes of an input; returns how many.
+    fn copy(&mut self, at: usize, part: &PiecePart, is_alone: bool) -> Result<u64> {
+        let (mapped, target) = (self.plan.copies[at].1.clone(), part.target(self.plan));
+        let in_source = |error: Error| error.in_file(mapped.file.path());
+        let source = self.source(&mapped, part.start as usize..part.end as usize, !is_alone).map_err(in_source)?;
+        if is_alone {
+            self.output.write_at(target.start, source).map_err(in_source)?;
+        } else {
+            let room = self.room(&target)?;
+            self.buffer[room].copy_from_slice(source);
+        }
+        Ok(source.len() as u64)
     }
 
     /// Converts some elements; returns what was found, and how many bytes were read.

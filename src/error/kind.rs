@@ -53,6 +53,8 @@ pub enum Kind {
     },
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
+    /// An ONNX model imports too old a set of operators, and could import a later one.
+    OldOpset,
     /// Inputs have no common type that is safe.
     Unsafe {
         /// What would be converted to which type.

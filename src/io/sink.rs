@@ -69,6 +69,33 @@ impl Sink for Output {
     }
 }
 
+/// Two outputs, one after the other: offsets from `start` on are in the second.
+pub(crate) struct Divided<'a> {
+    pub first: &'a Output,
+    pub second: &'a Output,
+    pub start: u64,
+}
+
+impl Sink for Divided<'_> {
+    fn path(&self) -> &Path {
+        self.first.path()
+    }
+
+    fn reserve(&self, len: u64) -> Result<()> {
+        self.first.reserve(self.start)?;
+        self.second.reserve(len - self.start)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let before = self.start.saturating_sub(offset).min(bytes.len() as u64) as usize;
+        let (first, second) = bytes.split_at(before);
+        if !first.is_empty() {
+            self.first.write_at(offset, first)?;
+        }
+        if second.is_empty() { Ok(()) } else { self.second.write_at(offset + before as u64 - self.start, second) }
+    }
+}
+
 /// An output, with a checksum of everything that is written to it. Every byte is written once.
 pub(crate) struct Summed<'a> {
     output: &'a Output,

@@ -3,16 +3,18 @@
 
 use super::Job;
 use super::observer::{Notice, Observer};
-use super::place::Route;
+use super::place::{self, Route};
 use crate::container::checkpoint::Checkpoint;
 use crate::container::{self, Container, FormatInfo, Metadata};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
-use crate::plan::{Codes, Draft, Plan, Request, Spread, Step};
+use crate::plan::{Codes, Draft, ModelOptions, Plan, Request, Spread, Step};
 use crate::select::Selection;
 use crate::text::shorten;
 use std::cell::LazyCell;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// Plans, showing progress if texts have to be read for it, and reports what will be lost. `check` is called after
 /// types that cannot be converted are refused, and before texts are read.
@@ -28,10 +30,18 @@ pub(super) fn plans<'a, T>(
 ) -> Result<(Vec<Plan<'a>>, T)> {
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     let is_cast = matches!(job.operator, Operator::Cast(_));
-    let codes = if is_cast && !job.force_codes { Some(Codes::of(source)?) } else { None };
+    // A model keeps integers, and what nodes use as scales.
+    let codes = if is_cast && !job.force_codes && !container.format_info().is_changed_only {
+        Some(Codes::of(source)?)
+    } else {
+        None
+    };
     let (operator, fail_on) = (job.operator, &job.fail_on.conditions[..]);
     let weights = route.input.recoding.map(|recoding| &recoding.weights);
-    let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights, fail_on };
+    let data_file = place::data_file(&route.output);
+    let data_name = data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+    let model = ModelOptions { data_file: data_name, ..job.model };
+    let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights, fail_on, model };
     let in_file = |error: Error| error.in_file(&source.path);
     let draft = Draft::new(&request, &source.shards).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
@@ -42,6 +52,7 @@ pub(super) fn plans<'a, T>(
     drop(measuring);
     check_own_name(job, &plans).map_err(in_file)?;
     tell_losses(source, container, observer);
+    plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
     tell_scales(&plans, codes.as_ref(), selection, observer);
     Ok((plans, checked))
 }

@@ -10,7 +10,7 @@ use crate::engine::{self, Outcome};
 use crate::error::Result;
 use crate::io::sink::Sink;
 use crate::operator::Operator;
-use crate::plan::Plan;
+use crate::plan::{ModelOptions, Plan};
 use crate::progress::Progress;
 use crate::select::Selection;
 use crate::threads::cores;
@@ -42,6 +42,8 @@ pub(crate) struct Job<'a> {
     pub(crate) resume: bool,
     /// Cast codes of quantized weights as if they were values.
     pub(crate) force_codes: bool,
+    /// How ONNX models are changed.
+    pub(crate) model: ModelOptions<'a>,
     /// The changes to values that make the job fail.
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
@@ -68,6 +70,7 @@ impl Job<'_> {
             partition: None,
             resume: false,
             force_codes: false,
+            model: ModelOptions::default(),
             fail_on: FailOn::default(),
             measures: Measures::default(),
             options: Value::Null,

@@ -10,15 +10,19 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output};
+use crate::io::sink::Divided;
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file to be written, checked before any work.
 pub(super) struct FileOutput<'a> {
     /// Missing only in a dry run, if the folder for outputs does not exist yet.
     destination: Option<Destination>,
+    /// That of the second file, if there is one: the elements of an ONNX model.
+    data: Option<Destination>,
     plan: Plan<'a>,
     container: &'static dyn Container,
 }
@@ -38,10 +42,14 @@ impl<'a> FileOutput<'a> {
         // A pipe or device cannot be read again.
         let keeps = destination.as_ref().is_none_or(Destination::keeps);
         plan.is_deflated = keeps && container::is_deflated(&input.source.shards[0], container);
+        let data = match (plan.data_start, place::data_file(output)) {
+            (Some(_), Some(path)) => find_data_place(job, &path, destination.as_ref(), files)?,
+            _ => None,
+        };
         if let (Publish::Each, Some(destination)) = (job.publish, &destination) {
             destination.check_room(plan.room())?;
         }
-        Ok(Self { destination, plan, container })
+        Ok(Self { destination, data, plan, container })
     }
 
     /// The number of bytes to read.
@@ -76,15 +84,21 @@ impl<'a> FileOutput<'a> {
             observer.notice(Notice::Begins(destination.folder()));
         }
         let file = destination.create()?;
+        let data = self.data.filter(|_| !job.dry_run).map(Destination::create).transpose()?;
         // An archive that will be deflated is first written without compression.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
-        let outcomes = job.convert(&self.plan, target, progress)?;
-        self.plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+        let outcomes = match (&data, self.plan.data_start) {
+            (Some(data), Some(start)) => {
+                job.convert(&self.plan, &Divided { first: target, second: data, start }, progress)
+            }
+            _ => job.convert(&self.plan, target, progress),
+        }?;
+        (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // of many tensors these take as much memory as the report will
         let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, Some(outcomes));
         let is_refused = report.meets(&job.fail_on);
         let plan = Some(self.plan).filter(|_| job.measures.hash && !is_refused);
-        Ok(WholeFile { path: output.to_owned(), file, stored, plan, report, is_refused })
+        Ok(WholeFile { path: output.to_owned(), file, data, stored, plan, report, is_refused })
     }
 }
 
@@ -102,6 +116,8 @@ pub(super) fn check_room_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<'
 pub(super) struct WholeFile<'a> {
     path: PathBuf,
     file: Output,
+    /// The second file.
+    data: Option<Output>,
     /// The archive to be deflated into the file.
     stored: Option<Output>,
     /// The plan, if tensors are to be hashed.
@@ -124,7 +140,8 @@ impl<'a> WholeFile<'a> {
         if let Some(plan) = self.plan.take() {
             let progress = observer.progress("hashing", plan.source_bytes() + plan.tensor_bytes());
             let written = stored.as_ref().unwrap_or(&self.file).read_again()?;
-            self.report.add_hashes(hash::of(&plan, &written, job.threads, &*progress)?);
+            let data = self.data.as_ref().map(Output::read_again).transpose()?;
+            self.report.add_hashes(hash::of(&plan, (&written, data.as_ref()), job.threads, &*progress)?);
         }
         if let Some(stored) = stored {
             let progress = observer.progress("deflating", self.report.bytes);
@@ -143,9 +160,40 @@ impl<'a> WholeFile<'a> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
         }
-        self.file.publish(job.sync, Some(kept))?;
+        let Some(data) = self.data else {
+            self.file.publish(job.sync, Some(kept))?;
+            return Ok(Written::file(self.report, 1));
+        };
+        // The data first, because a model must never refer to data that are not there.
+        let path = data.path().to_owned();
+        let is_new = !path.exists();
+        data.publish(job.sync, None)?;
+        self.file.publish(job.sync, Some(kept)).inspect_err(|_| {
+            if is_new {
+                let _ = fs::remove_file(&path);
+            }
+        })?;
         Ok(Written::file(self.report, 1))
     }
+}
+
+/// The destination of the second file, beside that of the first.
+fn find_data_place(
+    job: &Job,
+    path: &Path,
+    first: Option<&Destination>,
+    files: &mut Files,
+) -> Result<Option<Destination>> {
+    let Some(first) = first else { return Ok(None) };
+    let refuse = |path: &Path| {
+        let error = Error::new("the elements of the model go to a file beside it, and it is not a file itself");
+        Err(error.in_file(path).remedy("name a file"))
+    };
+    if !first.keeps() {
+        return refuse(first.path());
+    }
+    let data = Destination::among(files, path, job.existing == IfExists::Replace)?;
+    if data.keeps() { Ok(Some(data)) } else { refuse(path) }
 }
 
 /// Refuses options that are only for folders of shards.

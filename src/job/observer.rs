@@ -32,6 +32,8 @@ pub(crate) enum Notice<'a> {
     NoArray(&'a str),
     /// A format, by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
+    /// What is special about an output.
+    Note(&'a str),
     /// Some scales lose precision while their codes stay the same.
     ScalesCast {
         /// How many.

@@ -78,6 +78,13 @@ pub(super) fn route<'a, 's>(job: &Job, input: JobInput<'a, 's>, folder: Option<&
     Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
 }
 
+/// `small.onnx` -> `small.onnx.data`: the file beside a model for the elements of its tensors; `None` beside a stream.
+pub(super) fn data_file(output: &Path) -> Option<PathBuf> {
+    let mut name = output.file_name().filter(|_| descriptor(output).is_none())?.to_owned();
+    name.push(".data");
+    Some(output.with_file_name(name))
+}
+
 /// The output as named, or beside the input with the type in its name.
 fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<PathBuf> {
     if let Some(folder) = folder {

@@ -26,13 +26,26 @@ pub(crate) struct Hashes {
 ///
 /// # Errors
 /// When a source is damaged, or changes meanwhile.
-pub(crate) fn of(plan: &Plan, output: &MappedFile, threads: usize, progress: &dyn Progress) -> Result<Vec<Hashes>> {
+pub(crate) fn of(
+    plan: &Plan,
+    (output, data): (&MappedFile, Option<&MappedFile>),
+    threads: usize,
+    progress: &dyn Progress,
+) -> Result<Vec<Hashes>> {
     let hashes = |at: usize| -> Result<Hashes> {
         let step = &plan.steps[at];
         let source = of_tensor(step.source(), step.sources[0].files, progress)?;
+        if step.stays {
+            return Ok(Hashes { targets: source.iter().cloned().collect(), source });
+        }
         let target = |result: &NewStored| {
-            let range = result.range.start as usize..result.range.end as usize;
-            of_mapped(&MappedBytes { file: output, range, checksum: None }, progress)
+            let start = plan.data_start.filter(|start| result.range.start >= *start);
+            let (file, start) = match (start, data) {
+                (Some(start), Some(data)) => (data, start),
+                _ => (output, 0),
+            };
+            let range = (result.range.start - start) as usize..(result.range.end - start) as usize;
+            of_mapped(&MappedBytes { file, range, checksum: None }, progress)
         };
         Ok(Hashes { source, targets: step.results.iter().map(target).collect::<Result<_>>()? })
     };

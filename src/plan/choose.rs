@@ -1,10 +1,12 @@
 //! What happens to each logical tensor: it is converted, decoded, copied or refused.
 
 use super::few::Few;
+use super::model;
 use super::quantized::{PlainWeight, Quantization, SharedExtremes};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, TensorIndex, Weights};
 use super::{Request, Spread};
+use crate::container::onnx::model::Study;
 use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
@@ -110,7 +112,7 @@ fn new_part((name, part): (String, &EncodedPart)) -> NewTensor<'_> {
 }
 
 /// Decides what happens to every tensor, and refuses what is impossible.
-pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<Chosen<'a>>> {
+pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&Study>) -> Result<Vec<Chosen<'a>>> {
     let stored =
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
@@ -131,11 +133,18 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input]) -> Result<Vec<C
     let mut chosen = Vec::with_capacity(names.len());
     let mut shared = SharedScales::new(request.weights, inputs);
     let mut storable = Vec::new();
-    for (&(input, logical), name) in all.iter().zip(names) {
+    for (at, (&(input, logical), name)) in all.iter().zip(names).enumerate() {
         chosen.push(match logical {
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
                 let mut plain = choose_plain(request, inputs, input, tensor, name, &mut storable).map_err(in_place)?;
+                if let (Some(study), Ok(to), From::Elements(from)) = (model, plain.target, &plain.from) {
+                    let stored = (tensor, inputs[input].name_of(tensor));
+                    let kept = model::kept(request, study.role(at), stored, from.dtype(), to).map_err(in_place)?;
+                    if let Some(reason) = kept {
+                        (plain.target, plain.dtype) = (Err(reason), from.dtype());
+                    }
+                }
                 if let (Some(reason), Err(kept)) = (reason, &mut plain.target) {
                     *kept = reason;
                 }

@@ -4,13 +4,16 @@
 mod choose;
 mod codes;
 mod few;
+mod model;
 mod quantized;
+mod rewrite;
 mod source;
 mod step;
 mod weights;
 
 #[doc(hidden)] // for the program
 pub use codes::Codes;
+pub use model::ModelOptions;
 #[doc(hidden)] // for the program
 pub use quantized::PlainWeight;
 pub(crate) use quantized::{Quantization, SharedExtremes};
@@ -22,6 +25,7 @@ pub use step::{Plan, Step};
 #[doc(hidden)] // for the program
 pub use weights::{QuantizedWeight, TensorIndex, Weights};
 
+use crate::container::onnx::model::Study;
 use crate::container::{Container, Form, Input, Metadata, NewTensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -53,13 +57,24 @@ pub struct Request<'a> {
     pub weights: Option<&'a Weights>,
     /// What the caller refuses: the first element of each tensor that meets it is found.
     pub fail_on: &'a [Condition],
+    /// How ONNX models are changed.
+    pub model: ModelOptions<'a>,
 }
 
 impl<'a> Request<'a> {
     /// The operator on the selected tensors, and nothing else.
     #[must_use]
     pub fn new(operator: Operator, selection: &'a Selection, container: &'a dyn Container) -> Self {
-        Self { operator, selection, from: None, container, codes: None, weights: None, fail_on: &[] }
+        Self {
+            operator,
+            selection,
+            from: None,
+            container,
+            codes: None,
+            weights: None,
+            fail_on: &[],
+            model: ModelOptions::default(),
+        }
     }
 }
 
@@ -94,6 +109,8 @@ pub fn build<'a>(
 pub(crate) struct Draft<'r, 'a> {
     request: &'r Request<'r>,
     inputs: &'a [Input],
+    /// The model that is changed, if the output is one.
+    model: Option<Study>,
     chosen: Vec<Chosen<'a>>,
 }
 
@@ -103,7 +120,10 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// # Errors
     /// As [`build`].
     pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
-        Ok(Self { request, inputs, chosen: choose(request, inputs)? })
+        let is_model = request.container.format_info().is_changed_only;
+        let model = is_model.then(|| model::study(request, inputs)).transpose()?;
+        let chosen = choose(request, inputs, model.as_ref())?;
+        Ok(Self { request, inputs, model, chosen })
     }
 
     /// Lays out the outputs, as [`build`].
@@ -111,10 +131,13 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// # Errors
     /// As [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
-        let Self { request, inputs, mut chosen } = self;
+        let Self { request, inputs, model, mut chosen } = self;
+        let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
+        if let Some(study) = &model {
+            return Ok(vec![rewrite::build(request, &inputs[0], study, chosen, &mut conversions)?]);
+        }
         measure_texts(&mut chosen, measured)?;
         let mut plans = Vec::new();
-        let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
         for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
             let mut new: Vec<NewTensor> = Vec::with_capacity(group.len());
             group.iter().for_each(|chosen| chosen.add_new_tensors(&mut new));
@@ -167,9 +190,17 @@ impl<'r, 'a> Draft<'r, 'a> {
                     }
                 };
                 let (is_converted, kept) = (target.is_ok(), target.err());
-                steps.push(Step { sources, results, how, is_converted, kept });
+                steps.push(Step { stays: false, sources, results, how, is_converted, kept });
             }
-            plans.push(Plan { steps, literals: layout.literals, len: layout.len, is_deflated: false });
+            plans.push(Plan {
+                steps,
+                literals: layout.literals,
+                copies: Vec::new(),
+                len: layout.len,
+                data_start: None,
+                notes: Vec::new(),
+                is_deflated: false,
+            });
         }
         Ok(plans)
     }

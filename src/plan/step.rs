@@ -24,8 +24,14 @@ pub struct Plan<'a> {
     pub literals: Vec<(u64, Vec<u8>)>,
     /// In the order of the input.
     pub steps: Vec<Step<'a>>,
+    /// Bytes of an input with their offsets in the file, which are copied.
+    pub(crate) copies: Vec<(u64, MappedBytes<'a>)>,
     /// Length of the file in bytes.
     pub len: u64,
+    /// Where a second file begins, with the elements of an ONNX model.
+    pub(crate) data_start: Option<u64>,
+    /// What the user needs to know about the output.
+    pub(crate) notes: Vec<String>,
     /// Whether the caller deflates the file after it is written.
     pub(crate) is_deflated: bool,
 }
@@ -33,6 +39,8 @@ pub struct Plan<'a> {
 /// What happens to one logical tensor: the stored tensors that are its parts, the output tensors made from them, and
 /// how. A plain tensor has one part.
 pub struct Step<'a> {
+    /// Whether its bytes are among those that [`Plan::copies`] contains.
+    pub(crate) stays: bool,
     /// Its parts, at least one.
     pub(crate) sources: Few<SourceTensor<'a>>,
     /// The tensors to write, at least one.
@@ -103,6 +111,7 @@ impl Plan<'_> {
                 used.push(source.files);
             }
         }
+        used.extend(self.copies.iter().map(|(_, copied)| std::slice::from_ref(copied.file)));
         let mut seen = HashSet::new(); // in the order of the steps, so that the error is always about the same file
         used.retain(|files| seen.insert(files.as_ptr()));
         used.into_iter().flatten().try_for_each(MappedFile::check_unchanged)

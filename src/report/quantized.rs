@@ -32,8 +32,9 @@ impl Report<'_> {
     /// The weights that are kept although an engine could load them quantized, one line per reason.
     pub(super) fn unfit(&self) -> String {
         let mut text = String::new();
-        for reason in
-            [KeptReason::Shape, KeptReason::Fused, KeptReason::Absorbed, KeptReason::Bank, KeptReason::OtherFloat]
+        let of_weights =
+            [KeptReason::Shape, KeptReason::Fused, KeptReason::Absorbed, KeptReason::Bank, KeptReason::OtherFloat];
+        for reason in of_weights.into_iter().chain(KeptReason::OF_MODELS).filter(|reason| *reason != KeptReason::Small)
         {
             let names = self.tensors().filter(|tensor| tensor.kept == Some(reason)).map(|tensor| &*tensor.name);
             let names: Vec<&str> = names.collect();

@@ -67,7 +67,10 @@ impl Report<'_> {
                 before => write!(text, ", {} there before", counted(before as u64, "shard")),
             };
             if all > 1 {
-                let rows = self.rows();
+                let mut rows = self.rows();
+                if self.is_model() {
+                    rows.retain(|row| row[3].contains("->")); // what is kept follows by its reasons
+                }
                 for line in lines(&rows[..rows.len().min(FEW_ROWS)]) {
                     let _ = write!(text, "\n{line}");
                 }
@@ -124,6 +127,11 @@ impl Report<'_> {
         names(self.converted())
     }
 
+    /// Whether the output is an ONNX model, whose nodes use integers as shapes and indices.
+    fn is_model(&self) -> bool {
+        self.output.extension().is_some_and(|extension| extension == "onnx")
+    }
+
     /// Why tensors are copied that nobody asked to be left out.
     fn reasons(&self) -> String {
         if self.is_quantized() {
@@ -136,7 +144,15 @@ impl Report<'_> {
             reasons.push(format!("{already} already {}", names(of(KeptReason::Already))));
         }
         if others > 0 {
-            reasons.push(format!("{others} not floating (--all casts them)"));
+            let hint = if self.is_model() { "" } else { " (--all casts them)" };
+            reasons.push(format!("{others} not floating{hint}"));
+        }
+        for reason in KeptReason::OF_MODELS {
+            match of(reason).count() {
+                0 => {}
+                count if reason == KeptReason::Small => reasons.push(format!("{count} too small (--min-elements)")),
+                count => reasons.push(format!("{count} {}", reason.describe())),
+            }
         }
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) }
     }

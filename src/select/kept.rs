@@ -96,10 +96,47 @@ pub(crate) enum KeptReason {
     Shape,
     /// It is fused with a weight that is kept.
     Fused,
+    /// It has too few elements to be worth a Cast node.
+    Small,
+    /// The target is as wide as its type.
+    NotNarrower,
+    /// It is the default of a graph's input.
+    GraphInput,
+    /// It is a scale or zero point of quantized values.
+    Scale,
+    /// It is a shape, an index, a bound or a statistic.
+    Parameter,
+    /// It is in the body of a function.
+    Function,
+    /// Training writes it.
+    Trained,
+    /// It is a list of numbers in a Constant node.
+    List,
+    /// It is an attribute of a node.
+    Attribute,
+    /// It is part of a sparse tensor.
+    Sparse,
+    /// A value of an enclosing graph has its name.
+    Shadowing,
 }
 
 impl KeptReason {
-    /// Describes the tensors that a quantization keeps for this reason.
+    /// Reasons for which the tensors of ONNX models are kept.
+    pub(crate) const OF_MODELS: [Self; 11] = [
+        Self::Small,
+        Self::NotNarrower,
+        Self::GraphInput,
+        Self::Scale,
+        Self::Parameter,
+        Self::Function,
+        Self::Trained,
+        Self::List,
+        Self::Attribute,
+        Self::Sparse,
+        Self::Shadowing,
+    ];
+
+    /// Describes the tensors that are kept for this reason.
     #[must_use]
     pub(crate) fn describe(self) -> &'static str {
         match self {
@@ -123,6 +160,17 @@ impl KeptReason {
             Self::NoMatrix => "not weight matrices",
             Self::Shape => "of shapes that do not fit the groups",
             Self::Fused => "fused with a kept weight",
+            Self::Small => "too small",
+            Self::NotNarrower => "of a type as narrow",
+            Self::GraphInput => "graph inputs",
+            Self::Scale => "scales of quantized values",
+            Self::Parameter => "shapes, indices, bounds and statistics",
+            Self::Function => "in function bodies",
+            Self::Trained => "variables of training",
+            Self::List => "lists in Constant nodes",
+            Self::Attribute => "attributes of nodes",
+            Self::Sparse => "sparse",
+            Self::Shadowing => "with the name of an outer value",
         }
     }
 }

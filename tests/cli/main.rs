@@ -18,6 +18,7 @@ mod folders;
 mod foreign;
 mod help;
 mod inspect;
+mod onnx_casts;
 mod onnx_models;
 mod opset;
 mod outputs;

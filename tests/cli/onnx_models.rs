@@ -1,25 +1,8 @@
 //! ONNX models: what is in them, and how tensors come out of them.
 
+use crate::common::onnx::{field, model};
 use crate::common::{Bench, fixture};
 use std::fs;
-
-/// A field of bytes.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let mut message = vec![number << 3 | 2];
-    let mut length = bytes.len();
-    while length >= 0x80 {
-        message.push(length as u8 | 0x80);
-        length >>= 7;
-    }
-    message.push(length as u8);
-    message.extend_from_slice(bytes);
-    message
-}
-
-/// A model of IR 8 and opset 16 with this graph.
-fn model(graph: &[u8]) -> Vec<u8> {
-    [&[0x08, 8][..], &field(7, graph), &field(8, &[0x10, 16])].concat()
-}
 
 /// The listing of a fixture, without its first line.
 fn listing(name: &str) -> Vec<String> {

@@ -4,7 +4,7 @@
 //! walked, never held in memory. Written tensors have `raw_data`, or `string_data` for text.
 
 mod external;
-pub(super) mod model;
+pub(crate) mod model;
 pub(super) mod protobuf;
 mod typed;
 

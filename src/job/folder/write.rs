@@ -96,7 +96,7 @@ impl<'a> FolderOutput<'a> {
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
             if measures.hash {
-                report.add_hashes(hash::of(plan, &file, threads, &Silent)?);
+                report.add_hashes(hash::of(plan, (&file, None), threads, &Silent)?);
             }
             file.check_unchanged()?;
             files.push(report);
@@ -192,7 +192,7 @@ impl<'a> ShardWork<'a, '_> {
         }
         if measures.hash {
             let written = output.read_again()?;
-            report.add_hashes(hash::of(plan, &written, threads, &Silent)?);
+            report.add_hashes(hash::of(plan, (&written, None), threads, &Silent)?);
         }
         output.publish(self.job.sync, None)?;
         self.staging.record(name, sum, &report)?;

@@ -6,12 +6,26 @@
 //! and of training, sparse tensors, and attributes of other nodes. A tensor has the name of its value. If several graphs
 //! have a value of this name, the path to the graph comes before it: `If_0.then_branch/k`.
 //!
-//! A model is never written from tensors alone, because they do not tell the graph. It can only be changed: see
-//! `CONTAINERS` for formats that are written anew.
+//! A model is not made from tensors, because they do not tell the graph. It is *changed*: [`study`] finds the role of
+//! each tensor (a weight, the default of an input, a scale, a shape or an index) and the messages around it. [`change`]
+//! makes a list of edits, each a range of bytes within a message and what comes in its place: new elements, names, types
+//! and Cast nodes. [`edit`] lets the lengths of the enclosing messages follow. The result is a sequence of ranges of the
+//! old file, which are copied byte for byte, literal bytes, and elements that the engine converts. With external data,
+//! the elements of large initializers go into a second file, which starts where the model ends in the plan.
+//!
+//! To store weights as codes and scales, replace an initializer by several and insert another node than a Cast in
+//! `change`: places, roles, names and edits stay the same.
 
+mod change;
+mod edit;
 mod list;
+mod opsets;
 mod parts;
+mod study;
 mod walk;
+
+pub(crate) use change::{Change, ModelLayout, Obstacle};
+pub(crate) use study::{Study, TensorRole};
 
 use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensor};
 use super::Message;

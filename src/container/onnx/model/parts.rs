@@ -86,6 +86,7 @@ pub(super) enum ModelPart {
 /// A node, without its attributes.
 #[derive(Debug, Default)]
 pub(super) struct Node {
+    pub frame_start: usize,
     pub inputs: Vec<Range<usize>>,
     pub outputs: Vec<Range<usize>>,
     pub name: Range<usize>,

@@ -220,7 +220,7 @@ impl Walk<'_, '_> {
 
     fn node(&mut self, frame: Frame, graph: usize, number: u64) -> Result<()> {
         let file = self.context.file;
-        let mut found = Node { number, ..Node::default() };
+        let mut found = Node { frame_start: frame.start, number, ..Node::default() };
         for field in MessageFields::new(file, frame.body.clone()) {
             match field? {
                 (node::INPUT, Value::Bytes(name)) => found.inputs.push(name),

@@ -1,0 +1,362 @@
+//! A model whose tensors are stored in other types.
+//!
+//! An initializer `w` becomes `w_float16`, and a Cast node in front of the graph's nodes makes `w` of it again, in its
+//! old type. A Constant node gets the new name for its output, and the Cast node follows it. So whatever refers to the
+//! value, in this graph or in one within, stays as it is, and no value or node of the model has the new name.
+
+use super::super::super::{Elements, FileLayout, Form, Input, Placement, Tensor, too_long};
+use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
+use super::super::{
+    DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
+    STRING_DATA, UINT64_DATA,
+};
+use super::edit::{Edits, FilePart, New};
+use super::opsets;
+use super::parts::{Holder, is_default_domain};
+use super::study::{Place, Study, TensorRole};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::io::map::MappedFile;
+use crate::kernel::Storage;
+use crate::text::shorten;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// ONNX Runtime maps external data in pages.
+const ALIGNMENT: u64 = 4096;
+/// Smaller tensors stay in the model, as with `onnx.save`.
+const SMALL: u64 = 1024;
+
+/// What becomes of a model.
+#[derive(Debug, Default)]
+pub(crate) struct Change<'a> {
+    /// The new type of each tensor, if it gets one.
+    pub types: Vec<Option<Dtype>>,
+    /// The operator set of the default domain that the model must import, if it needs another one.
+    pub opset: Option<u64>,
+    pub ir_version: Option<u64>,
+    /// The name of the file for the elements of large tensors, if they go into one.
+    pub data_file: Option<&'a str>,
+}
+
+/// Where everything goes in the changed model.
+#[derive(Debug)]
+pub(crate) struct ModelLayout {
+    /// Literals and the length. The file with the elements follows the model.
+    pub layout: FileLayout,
+    /// For each tensor its index in `layout.places`; `None` if it stays where it is.
+    pub places: Vec<Option<usize>>,
+    /// Ranges of the old file with their offsets.
+    pub copies: Vec<(u64, Range<usize>)>,
+    /// Where the file with the elements starts.
+    pub data_start: Option<u64>,
+}
+
+/// Why the operator set or the IR version cannot be what a type needs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// The model imports too old a set. It could be raised if no operator is named here: name of the node, its type, and the
+    /// operator set that breaks it.
+    Opset { imported: u64, broken: Option<(String, String, u64)> },
+    /// The model imports no operators of the default domain.
+    NoOpset,
+    /// Functions import operators too, which would have to be raised with it.
+    Functions { imported: u64 },
+    /// In IR versions up to 3, initializers are constants although they are inputs of the graph.
+    OldIr { version: u64 },
+}
+
+impl Study {
+    /// The version of the default operator set that the model imports.
+    pub(crate) fn opset(&self, file: &[u8]) -> Option<u64> {
+        let is_default = |domain: &Range<usize>| is_default_domain(&file[domain.clone()]);
+        self.header.imports.iter().rev().find(|(_, domain, _)| is_default(domain)).map(|(.., version)| *version)
+    }
+
+    /// What keeps the model from importing the operator set `wanted`, if it does not yet.
+    pub(crate) fn obstacle(&self, file: &[u8], wanted: u64) -> Option<Obstacle> {
+        let Some(imported) = self.opset(file) else { return Some(Obstacle::NoOpset) };
+        if imported >= wanted {
+            return None;
+        }
+        if self.header.has_functions {
+            return Some(Obstacle::Functions { imported });
+        }
+        let is_known = (opsets::OLDEST..=opsets::NEWEST).contains(&imported);
+        let breaks = |(operator, name): (&Vec<u8>, &String)| {
+            let first = if is_known { opsets::breaks(operator, imported, wanted) } else { Some(imported + 1) };
+            first.map(|first| (name.clone(), shorten(&String::from_utf8_lossy(operator)), first))
+        };
+        let broken = self.operators.iter().filter_map(breaks).min_by(|a, b| (a.2, &a.0).cmp(&(b.2, &b.0)));
+        Some(Obstacle::Opset { imported, broken })
+    }
+
+    /// The IR version for a type, if the model has an older one.
+    ///
+    /// # Errors
+    /// When it cannot be raised without another meaning of the model.
+    pub(crate) fn ir_version_for(&self, dtype: Dtype) -> Result<Option<u64>, Obstacle> {
+        let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
+        let wanted = opsets::ir_version(dtype);
+        match version {
+            version if version >= wanted => Ok(None),
+            0..=3 => Err(Obstacle::OldIr { version }),
+            _ => Ok(Some(wanted)),
+        }
+    }
+
+    /// Lays out the changed model.
+    ///
+    /// # Errors
+    /// When it would be longer than a file can be.
+    pub(crate) fn lay_out(&self, input: &Input, change: &Change) -> Result<ModelLayout> {
+        let file = &input.files[0];
+        let mut edits = Edits::new(file, &self.frames);
+        let mut placed = Placed::default();
+        for (at, (tensor, place)) in input.contents.tensors.iter().zip(&self.places).enumerate() {
+            let to = change.types[at];
+            let target = Storage::packed(to.unwrap_or(dtype_of(tensor)));
+            let len = target.bytes(tensor.count).ok_or_else(too_long)?;
+            let is_beside = tensor.is_beside();
+            let moves = change.data_file.is_some()
+                && place.holder == Holder::Initializer
+                && len >= SMALL
+                && target.dtype != Dtype::String;
+            if to.is_none() && !is_beside && !moves {
+                placed.index.push(None);
+                continue;
+            }
+            if place.role == Some(TensorRole::Sparse) {
+                let error = Error::new("is a sparse tensor with external data, which tcast does not write");
+                return Err(error.in_tensor(&tensor.name));
+            }
+            placed.index.push(Some(placed.forms.len()));
+            placed.forms.push((Form::Numbers(target), 0..len));
+            let data = if moves { Stored::Beside(placed.beside(tensor, target, len)) } else { Stored::Within };
+            let name = to.map(|to| self.stored_name(&tensor.name, to));
+            self.rewrite(&mut edits, file, place, (at, len), to, name.as_deref(), (data, change.data_file))?;
+            if let (Some(_), Some(name)) = (to, &name) {
+                self.insert_cast(&mut edits, file, place, name, dtype_of(tensor))?;
+            }
+        }
+        self.rewrite_versions(&mut edits, file, change)?;
+        placed.lay_out(edits.pieces()?, file)
+    }
+
+    /// Stores a tensor's elements elsewhere, in another type or with another name.
+    #[allow(clippy::too_many_arguments, reason = "each is a part of the message")]
+    fn rewrite(
+        &self,
+        edits: &mut Edits,
+        file: &MappedFile,
+        place: &Place,
+        (tensor, len): (usize, u64),
+        to: Option<Dtype>,
+        name: Option<&str>,
+        (data, data_file): (Stored, Option<&str>),
+    ) -> Result<()> {
+        let within = Some(place.message);
+        let body = self.frames[place.message].frame.body.clone();
+        let mut fields = MessageFields::new(file, body.clone());
+        loop {
+            let start = fields.position();
+            let Some((field, _)) = fields.next().transpose()? else { break };
+            let range = start..fields.position();
+            let mut new = Vec::new();
+            match (field, to, name) {
+                (DATA_TYPE, Some(to), _) => {
+                    write_number(&mut new, DATA_TYPE, to.onnx_number().unwrap_or_default().into());
+                }
+                (NAME, _, Some(name)) if place.holder == Holder::Initializer => {
+                    write_bytes(&mut new, NAME, name.as_bytes());
+                }
+                (
+                    FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | RAW_DATA | DOUBLE_DATA | UINT64_DATA
+                    | EXTERNAL_DATA | DATA_LOCATION,
+                    ..,
+                ) => {
+                    edits.replace(range, within, Vec::new());
+                    continue;
+                }
+                _ => continue,
+            }
+            edits.replace(range, within, vec![New::Bytes(new)]);
+        }
+        let mut end = Vec::new();
+        let new = if let (Stored::Beside(offset), Some(data_file)) = (data, data_file) {
+            for (key, value) in
+                [("location", data_file.to_owned()), ("offset", offset.to_string()), ("length", len.to_string())]
+            {
+                let mut pair = Vec::new();
+                write_bytes(&mut pair, 1, key.as_bytes());
+                write_bytes(&mut pair, 2, value.as_bytes());
+                write_bytes(&mut end, EXTERNAL_DATA, &pair);
+            }
+            write_number(&mut end, DATA_LOCATION, 1);
+            vec![New::Bytes(end)]
+        } else {
+            write_head(&mut end, RAW_DATA, len);
+            vec![New::Bytes(end), New::Elements(tensor, len)]
+        };
+        edits.replace(body.end..body.end, within, new);
+        Ok(())
+    }
+
+    /// Inserts the node that makes the old value of a tensor, and gives a Constant node a new name for its output.
+    fn insert_cast(&self, edits: &mut Edits, file: &MappedFile, place: &Place, name: &str, to: Dtype) -> Result<()> {
+        let mut node = Vec::new();
+        write_bytes(&mut node, 1, name.as_bytes());
+        write_bytes(&mut node, 2, &file[place.name.clone()]);
+        write_bytes(&mut node, 3, name.as_bytes());
+        write_bytes(&mut node, 4, b"Cast");
+        let mut attribute = Vec::new();
+        write_bytes(&mut attribute, 1, b"to");
+        let is_text = self.opset(file).is_some_and(|opset| opset < 6); // Cast-1
+        if is_text {
+            write_bytes(&mut attribute, 4, to.onnx_name().unwrap_or_default().as_bytes());
+        } else {
+            write_number(&mut attribute, 3, to.onnx_number().unwrap_or_default().into());
+        }
+        write_number(&mut attribute, 20, if is_text { 3 } else { 2 });
+        write_bytes(&mut node, 5, &attribute);
+        let mut cast = Vec::new();
+        write_bytes(&mut cast, 1, &node);
+        let cast = vec![New::Bytes(cast)];
+        if place.holder == Holder::Initializer {
+            let first = self.first_nodes[place.graph];
+            edits.replace(first.position..first.position, Some(first.parent), cast);
+            return Ok(());
+        }
+        // The message is in an attribute, which is in the node.
+        let parent = |message: usize| self.frames[message].parent.expect("a node is in a graph");
+        let constant = parent(parent(place.message));
+        let body = self.frames[constant].frame.body.clone();
+        let mut fields = MessageFields::new(file, body.clone());
+        loop {
+            let start = fields.position();
+            match fields.next().transpose()? {
+                Some((2, Value::Bytes(_))) => {
+                    let mut output = Vec::new();
+                    write_bytes(&mut output, 2, name.as_bytes());
+                    edits.replace(start..fields.position(), Some(constant), vec![New::Bytes(output)]);
+                    break;
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        edits.replace(body.end..body.end, Some(parent(constant)), cast);
+        Ok(())
+    }
+
+    /// Raises the versions of operators and of the format.
+    fn rewrite_versions(&self, edits: &mut Edits, file: &MappedFile, change: &Change) -> Result<()> {
+        if let (Some(wanted), Some((range, _))) = (change.ir_version, &self.header.ir_version) {
+            let mut new = Vec::new();
+            write_number(&mut new, 1, wanted);
+            edits.replace(range.clone(), None, vec![New::Bytes(new)]);
+        }
+        let Some(wanted) = change.opset else { return Ok(()) };
+        for (frame, domain, _) in &self.header.imports {
+            if !is_default_domain(&file[domain.clone()]) {
+                continue;
+            }
+            // The message as a whole, with its other fields.
+            let mut body = Vec::new();
+            let mut fields = MessageFields::new(file, frame.body.clone());
+            loop {
+                let start = fields.position();
+                match fields.next().transpose()? {
+                    None => break,
+                    Some((2, Value::Varint(_))) => write_number(&mut body, 2, wanted),
+                    Some(_) => body.extend_from_slice(&file[start..fields.position()]),
+                }
+            }
+            let mut new = Vec::new();
+            write_bytes(&mut new, 8, &body);
+            edits.replace(frame.start..frame.body.end, None, vec![New::Bytes(new)]);
+        }
+        Ok(())
+    }
+}
+
+fn dtype_of(tensor: &Tensor) -> Dtype {
+    if let Elements::Typed(form) = tensor.elements { form.dtype() } else { Dtype::Uint8 }
+}
+
+/// Where elements are stored.
+#[derive(Clone, Copy)]
+enum Stored {
+    /// In the message.
+    Within,
+    /// In the file beside the model, at this offset.
+    Beside(u64),
+}
+
+/// The tensors that get new places.
+#[derive(Default)]
+struct Placed {
+    /// For each tensor of the model its index in `forms`.
+    index: Vec<Option<usize>>,
+    /// Forms and lengths, and offsets in the file beside the model.
+    forms: Vec<(Form, Range<u64>)>,
+    is_beside: Vec<usize>,
+    /// The end of the file beside the model.
+    end: u64,
+    /// Tensors that share elements share them in the output.
+    known: HashMap<(usize, usize, Dtype, u64, Dtype), u64>,
+}
+
+impl Placed {
+    /// A place in the file beside the model for the last tensor.
+    fn beside(&mut self, tensor: &Tensor, target: Storage, len: u64) -> u64 {
+        let start = self.end.next_multiple_of(ALIGNMENT);
+        let offset = match tensor.mapped_range() {
+            Some((file, range)) => {
+                *self.known.entry((file, range.start, dtype_of(tensor), len, target.dtype)).or_insert(start)
+            }
+            None => start,
+        };
+        self.end = self.end.max(offset + len);
+        let last = self.forms.len() - 1;
+        self.forms[last].1 = offset..offset + len;
+        self.is_beside.push(last);
+        offset
+    }
+
+    fn lay_out(self, pieces: Vec<FilePart>, file: &MappedFile) -> Result<ModelLayout> {
+        let Self { index, forms, is_beside, end, .. } = self;
+        let mut places: Vec<Placement> =
+            forms.into_iter().map(|(form, range)| Placement { form, range, crc: None }).collect();
+        let mut literals: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut copies = Vec::new();
+        let mut offset = 0_u64;
+        for piece in pieces {
+            let len = match &piece {
+                FilePart::Copied(range) => range.len() as u64,
+                FilePart::New(new) => new.len(),
+            };
+            let next = offset.checked_add(len).ok_or_else(too_long)?;
+            match piece {
+                FilePart::Copied(range) => copies.push((offset, range)),
+                FilePart::New(New::Bytes(bytes)) => match literals.last_mut() {
+                    Some((start, last)) if *start + last.len() as u64 == offset => last.extend(bytes),
+                    _ => literals.push((offset, bytes)),
+                },
+                FilePart::New(New::Elements(tensor, _)) => {
+                    let place = index[tensor].expect("it has a new place");
+                    places[place].range = offset..next;
+                }
+            }
+            offset = next;
+        }
+        debug_assert!(copies.iter().all(|(_, range)| range.end <= file.len()));
+        for place in &is_beside {
+            let range = &mut places[*place].range;
+            *range = range.start + offset..range.end + offset;
+        }
+        let data_start = (!is_beside.is_empty()).then_some(offset);
+        let len = offset.checked_add(end).ok_or_else(too_long)?;
+        Ok(ModelLayout { layout: FileLayout { literals, places, len }, places: index, copies, data_start })
+    }
+}

@@ -1,0 +1,123 @@
+//! Changes of a file of nested messages: ranges of bytes are replaced, the lengths of the messages around them follow,
+//! and everything else is copied.
+
+use super::super::protobuf::{take_varint, write_varint};
+use super::parts::Frame;
+use super::study::Enclosed;
+use crate::error::Result;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+/// What comes in the place of some bytes.
+#[derive(Clone, Debug)]
+pub(super) enum New {
+    Bytes(Vec<u8>),
+    /// The elements of a tensor: its index, and their length.
+    Elements(usize, u64),
+}
+
+/// A part of the changed file.
+#[derive(Debug)]
+pub(super) enum FilePart {
+    /// Bytes of the old file.
+    Copied(Range<usize>),
+    New(New),
+}
+
+/// Some changes of a file.
+pub(super) struct Edits<'a> {
+    file: &'a [u8],
+    frames: &'a [Enclosed],
+    /// The range that is replaced, the innermost message around it, and what comes in its place.
+    all: Vec<(Range<usize>, Option<usize>, Vec<New>)>,
+}
+
+impl<'a> Edits<'a> {
+    pub(super) fn new(file: &'a [u8], frames: &'a [Enclosed]) -> Self {
+        Self { file, frames, all: Vec::new() }
+    }
+
+    /// Replaces a range within a message; `None` is the file itself.
+    pub(super) fn replace(&mut self, range: Range<usize>, within: Option<usize>, new: Vec<New>) {
+        // Fields that follow each other and go are one range.
+        if let Some((last, last_within, known)) = self.all.last_mut()
+            && (known.is_empty() && new.is_empty() && *last_within == within && last.end == range.start)
+        {
+            last.end = range.end;
+            return;
+        }
+        self.all.push((range, within, new));
+    }
+
+    /// The parts of the changed file.
+    ///
+    /// # Errors
+    /// When a tag cannot be read, which the walk has read.
+    pub(super) fn pieces(mut self) -> Result<Vec<FilePart>> {
+        self.follow_lengths()?;
+        let depth = |mut frame: Option<usize>| {
+            let mut depth = 0;
+            while let Some(inner) = frame {
+                depth += 1;
+                frame = self.frames[inner].parent;
+            }
+            depth
+        };
+        // Of insertions at one place, those at the end of the inner message come first.
+        self.all.sort_by_cached_key(|(range, within, _)| (range.start, !range.is_empty(), Reverse(depth(*within))));
+        let mut pieces = Vec::new();
+        let mut copied = 0;
+        for (range, _, new) in self.all {
+            if copied < range.start {
+                pieces.push(FilePart::Copied(copied..range.start));
+            }
+            copied = range.end;
+            pieces.extend(new.into_iter().map(FilePart::New));
+        }
+        if copied < self.file.len() {
+            pieces.push(FilePart::Copied(copied..self.file.len()));
+        }
+        Ok(pieces)
+    }
+
+    /// Rewrites the lengths of all messages with changes in them.
+    fn follow_lengths(&mut self) -> Result<()> {
+        let mut growth = vec![0_i64; self.frames.len()];
+        let mut is_changed = vec![false; self.frames.len()];
+        for (range, within, new) in &self.all {
+            if let Some(within) = within {
+                let len: u64 = new.iter().map(New::len).sum();
+                growth[*within] += len as i64 - range.len() as i64;
+                is_changed[*within] = true;
+            }
+        }
+        // Inner messages come after outer ones.
+        for (at, Enclosed { frame: Frame { start, body }, parent }) in self.frames.iter().enumerate().rev() {
+            if !is_changed[at] {
+                continue;
+            }
+            let mut head = &self.file[*start..body.start];
+            let before = head;
+            take_varint(&mut head)?;
+            let mut new = before[..before.len() - head.len()].to_vec();
+            if growth[at] != 0 {
+                write_varint(&mut new, (body.len() as i64 + growth[at]) as u64);
+                if let Some(parent) = parent {
+                    growth[*parent] += growth[at] + new.len() as i64 - before.len() as i64;
+                    is_changed[*parent] = true;
+                }
+                self.all.push((*start..body.start, *parent, vec![New::Bytes(new)]));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl New {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Elements(_, len) => *len,
+        }
+    }
+}

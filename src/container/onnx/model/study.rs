@@ -1,0 +1,316 @@
+//! What must be known about a model to change it: the place of each tensor, and what its nodes use it for.
+
+use super::super::super::Input;
+use super::super::NAME;
+use super::super::protobuf::{MessageFields, Value};
+use super::parts::{
+    Context, Found, Frame, Graph, Header, Holder, ModelPart, NameUse, Node, Visitor, is_default_domain,
+};
+use super::walk::walk;
+use crate::dtype::Dtype;
+use crate::error::Result;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// What a tensor of a model is, if it is no plain weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TensorRole {
+    /// The default of a graph's input, whose type callers rely on.
+    GraphInput,
+    /// A scale or zero point.
+    Scale,
+    /// A shape, an index, a bound or a statistic, which engines need as a constant.
+    Parameter,
+    /// In the body of a function.
+    Function,
+    /// Training writes it, or it belongs to a graph of training.
+    Trained,
+    /// A list of numbers in a Constant node, which has one type.
+    List,
+    /// An attribute of another node, whose type is part of the meaning.
+    Attribute,
+    /// Part of a sparse tensor.
+    Sparse,
+    /// A value of an enclosing graph has this name too.
+    Shadowing,
+}
+
+/// Where a tensor is.
+pub(super) struct Place {
+    pub holder: Holder,
+    pub graph: usize,
+    /// The index of its message in [`Study::frames`]; the messages that enclose it are its ancestors.
+    pub message: usize,
+    /// The name of its value.
+    pub name: Range<usize>,
+    pub role: Option<TensorRole>,
+}
+
+/// A message, and the one that it is in.
+pub(super) struct Enclosed {
+    pub frame: Frame,
+    pub parent: Option<usize>,
+}
+
+/// Where a new node comes before all others of a graph.
+#[derive(Clone, Copy)]
+pub(super) struct FirstNode {
+    pub position: usize,
+    /// The message of the graph.
+    pub parent: usize,
+}
+
+/// A model and the places of its tensors, in the order of `Contents::tensors`.
+pub(crate) struct Study {
+    pub(super) header: Header,
+    pub(super) places: Vec<Place>,
+    pub(super) frames: Vec<Enclosed>,
+    pub(super) first_nodes: Vec<FirstNode>,
+    /// The number that makes the names of [`Study::stored_name`] new.
+    fresh: u32,
+    /// The first node of each type of the default domain: its name.
+    pub(super) operators: HashMap<Vec<u8>, String>,
+}
+
+impl Study {
+    /// Studies a model that was read.
+    ///
+    /// # Errors
+    /// When it is not a model.
+    pub(crate) fn of(input: &Input) -> Result<Self> {
+        let file: &[u8] = &input.files[0];
+        let mut scout = Scout::new(file);
+        let header = walk(file, &mut scout)?;
+        let Scout { mut places, frames, first_nodes, uses, inputs, definitions, taken, operators, .. } = scout;
+        let is_visible = |place: &Place| {
+            let graphs = definitions.get(&file[place.name.clone()]).map_or(&[][..], |graphs| graphs);
+            let mut ancestors = ancestors(&header.graphs, place.graph).skip(1);
+            !graphs.is_empty() && ancestors.any(|graph| graphs.contains(&graph))
+        };
+        for place in places.iter_mut().filter(|place| place.role.is_none()) {
+            let name = &file[place.name.clone()];
+            place.role = if inputs.contains(&(place.graph, name)) {
+                Some(TensorRole::GraphInput)
+            } else if is_visible(place) {
+                Some(TensorRole::Shadowing)
+            } else {
+                uses.get(name).copied()
+            };
+        }
+        let fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
+        Ok(Self { header, places, frames, first_nodes, fresh, operators })
+    }
+
+    /// What a tensor is, if it is no plain weight.
+    pub(crate) fn role(&self, tensor: usize) -> Option<TensorRole> {
+        self.places[tensor].role
+    }
+
+    /// `w_float16`: the name under which a tensor is stored in another type. No value and no node of the model ends so.
+    pub(crate) fn stored_name(&self, name: &str, dtype: Dtype) -> String {
+        if self.fresh == 0 { format!("{name}_{dtype}") } else { format!("{name}_{dtype}_{}", self.fresh) }
+    }
+}
+
+/// A graph, and those that enclose it.
+fn ancestors(graphs: &[Graph], graph: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(graph), |&graph| graphs[graph].parent)
+}
+
+struct Scout<'a> {
+    file: &'a [u8],
+    places: Vec<Place>,
+    frames: Vec<Enclosed>,
+    /// The innermost messages so far, as indexes of `frames`.
+    stack: Vec<usize>,
+    first_nodes: Vec<FirstNode>,
+    /// What the nodes use a value for, if that protects it.
+    uses: HashMap<&'a [u8], TensorRole>,
+    inputs: HashSet<(usize, &'a [u8])>,
+    /// The graphs that define a name.
+    definitions: HashMap<&'a [u8], Vec<usize>>,
+    /// Numbers at the end of names like those that new values get.
+    taken: HashSet<u32>,
+    operators: HashMap<Vec<u8>, String>,
+}
+
+impl<'a> Scout<'a> {
+    fn new(file: &'a [u8]) -> Self {
+        Self {
+            file,
+            places: Vec::new(),
+            frames: Vec::new(),
+            stack: Vec::new(),
+            first_nodes: Vec::new(),
+            uses: HashMap::new(),
+            inputs: HashSet::new(),
+            definitions: HashMap::new(),
+            taken: HashSet::new(),
+            operators: HashMap::new(),
+        }
+    }
+
+    /// The index of the innermost of some messages.
+    fn enclose(&mut self, enclosing: &[Frame]) -> usize {
+        let is_same = |&(depth, frame): &(usize, &Frame)| {
+            self.stack.get(depth).is_some_and(|&known| self.frames[known].frame == *frame)
+        };
+        let same = enclosing.iter().enumerate().take_while(is_same).count();
+        self.stack.truncate(same);
+        for frame in &enclosing[same..] {
+            self.frames.push(Enclosed { frame: frame.clone(), parent: self.stack.last().copied() });
+            self.stack.push(self.frames.len() - 1);
+        }
+        *self.stack.last().expect("a graph encloses every node")
+    }
+
+    /// Remembers the number of a name like `w_float16_3`.
+    fn take(&mut self, name: &[u8]) {
+        let mut parts = name.rsplitn(3, |&byte| byte == b'_');
+        let last = parts.next().unwrap_or_default();
+        let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);
+        if is_dtype(last) {
+            self.taken.insert(0);
+        } else if let Some(number) = std::str::from_utf8(last).ok().and_then(|number| number.parse().ok())
+            && parts.next().is_some_and(is_dtype)
+        {
+            self.taken.insert(number);
+        }
+    }
+
+    fn define(&mut self, graph: usize, name: Range<usize>) {
+        let graphs = self.definitions.entry(&self.file[name]).or_default();
+        if graphs.last() != Some(&graph) {
+            graphs.push(graph);
+        }
+    }
+
+    fn protect(&mut self, name: Range<usize>, role: TensorRole) {
+        let known = self.uses.entry(&self.file[name]).or_insert(role);
+        // A rule can overrule a parameter only.
+        if *known == TensorRole::Parameter {
+            *known = role;
+        }
+    }
+}
+
+impl Visitor for Scout<'_> {
+    fn node(&mut self, context: &Context, graph: usize, node: &Node) {
+        if self.first_nodes.len() <= graph {
+            let parent = self.enclose(&context.enclosing);
+            // Graphs that ended without a node have no entry, and those that enclose this one have theirs.
+            self.first_nodes.resize(graph, FirstNode { position: 0, parent });
+            self.first_nodes.push(FirstNode { position: node.frame_start, parent });
+        }
+        let file = self.file;
+        for name in node.inputs.iter().chain(&node.outputs).chain([&node.name]) {
+            self.take(&file[name.clone()]);
+        }
+        for name in &node.outputs {
+            self.define(graph, name.clone());
+        }
+        let (op, domain) = (&file[node.op_type.clone()], &file[node.domain.clone()]);
+        if is_default_domain(domain) && !self.operators.contains_key(op) {
+            let name = match context.label(&node.name) {
+                name if name.is_empty() => format!("{}_{}", context.label(&node.op_type), node.number),
+                name => name,
+            };
+            self.operators.insert(op.to_vec(), name);
+        }
+        for (index, name) in node.inputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
+            if let Some(role) = role_of_input(op, domain, index) {
+                self.protect(name.clone(), role);
+            }
+        }
+    }
+
+    fn name(&mut self, _: &Context, graph: usize, usage: NameUse, name: Range<usize>) {
+        self.take(&self.file[name.clone()]);
+        match usage {
+            NameUse::Input => {
+                self.inputs.insert((graph, &self.file[name.clone()]));
+                self.define(graph, name);
+            }
+            NameUse::QuantizationParameter => self.protect(name, TensorRole::Scale),
+            NameUse::Trained => self.protect(name, TensorRole::Trained),
+            NameUse::Other => {}
+        }
+    }
+
+    fn graph_end(&mut self, context: &Context, graph: usize) {
+        if self.first_nodes.len() <= graph {
+            let parent = self.enclose(&context.enclosing);
+            let position = self.frames[parent].frame.body.end;
+            self.first_nodes.resize(graph + 1, FirstNode { position, parent });
+        }
+    }
+
+    fn tensor(&mut self, context: &Context, found: Found) -> Result<()> {
+        let mut enclosing = context.enclosing.clone();
+        enclosing.push(found.message.clone());
+        let message = self.enclose(&enclosing);
+        let mut name = found.output.clone().unwrap_or_default();
+        if found.holder == Holder::Initializer {
+            for field in MessageFields::new(self.file, found.message.body.clone()) {
+                if let (NAME, Value::Bytes(range)) = field? {
+                    name = range;
+                }
+            }
+            self.define(found.graph, name.clone());
+            self.take(&self.file[name.clone()]);
+        }
+        let role = match (&found.holder, context.graphs[found.graph].part) {
+            (Holder::SparseInitializer | Holder::SparseAttribute, _) => Some(TensorRole::Sparse),
+            (_, ModelPart::Function) => Some(TensorRole::Function),
+            (_, ModelPart::Training) => Some(TensorRole::Trained),
+            (Holder::ConstantNumbers(..), _) => Some(TensorRole::List),
+            (Holder::Attribute, _) => Some(TensorRole::Attribute),
+            (Holder::Initializer | Holder::Constant, ModelPart::Main) => None,
+        };
+        let is_sparse = role == Some(TensorRole::Sparse);
+        for _ in 0..if is_sparse { 2 } else { 1 } {
+            let place = Place { holder: found.holder.clone(), graph: found.graph, message, name: name.clone(), role };
+            self.places.push(place);
+        }
+        Ok(())
+    }
+}
+
+/// What an operator uses an input for, if that is no plain weight.
+fn role_of_input(op: &[u8], domain: &[u8], input: usize) -> Option<TensorRole> {
+    let op = std::str::from_utf8(op).ok()?;
+    if domain == b"com.microsoft" {
+        let is_quantized = op.starts_with('Q')
+            || op.starts_with("DynamicQuantize")
+            || matches!(op, "MatMulNBits" | "GatherBlockQuantized" | "MatMulIntegerToFloat" | "DequantizeLinear");
+        return (is_quantized && input > 0).then_some(TensorRole::Scale);
+    }
+    if !is_default_domain(domain) {
+        return None;
+    }
+    let is_scale = match op {
+        "QuantizeLinear" | "DequantizeLinear" => (1..=2).contains(&input),
+        "QLinearConv" | "QLinearMatMul" => matches!(input, 1 | 2 | 4..=7),
+        "MatMulInteger" | "ConvInteger" => (2..=3).contains(&input),
+        _ => false,
+    };
+    if is_scale {
+        return Some(TensorRole::Scale);
+    }
+    let is_parameter = match op {
+        "Reshape" | "Expand" | "Tile" | "Gather" | "GatherElements" | "GatherND" | "Scatter" | "ScatterElements"
+        | "ScatterND" | "Squeeze" | "Unsqueeze" | "Split" | "SplitToSequence" | "TopK" | "Compress" | "Upsample"
+        | "CumSum" | "Trilu" | "AffineGrid" | "CenterCropPad" => input == 1,
+        "ConstantOfShape" | "Loop" | "HannWindow" | "HammingWindow" | "BlackmanWindow" => input == 0,
+        "Col2Im" | "Dropout" | "DFT" | "Clip" => (1..=2).contains(&input),
+        "MaxUnpool" | "RoiAlign" => input == 2,
+        "Slice" | "BatchNormalization" => (1..=4).contains(&input),
+        "Pad" | "Resize" => (1..=3).contains(&input),
+        "STFT" => matches!(input, 1 | 3),
+        "OneHot" | "Range" => input <= 2,
+        "NonMaxSuppression" => (2..=4).contains(&input),
+        "MelWeightMatrix" => true,
+        _ => op.starts_with("Reduce") && input == 1,
+    };
+    is_parameter.then_some(TensorRole::Parameter)
+}

@@ -1,0 +1,162 @@
+//! The plan for an ONNX model whose weights are stored in narrower types.
+
+use super::choose::{Chosen, From};
+use super::few::Few;
+use super::{Conversions, NewStored, Operation, Plan, Request, Step};
+use crate::container::onnx::model::{Change, ModelLayout, Obstacle, Study};
+use crate::container::{Elements, Input};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::operator::cast::VERSIONS;
+use crate::read::MappedBytes;
+use crate::text::size;
+use std::borrow::Cow;
+
+/// protobuf libraries read models of fewer than 2 GiB.
+const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
+
+/// Plans the changed model.
+///
+/// # Errors
+/// When the model imports too old a set of operators, or cannot be stored.
+pub(super) fn build<'a>(
+    request: &Request,
+    input: &'a Input,
+    study: &Study,
+    chosen: Vec<Chosen<'a>>,
+    conversions: &mut Conversions,
+) -> Result<Plan<'a>> {
+    let types: Vec<Option<Dtype>> = chosen.iter().map(|chosen| chosen.target.ok()).collect();
+    let mut notes = Vec::new();
+    let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
+    let mut change = Change { types, opset, ir_version, data_file: None };
+    let mut layout = study.lay_out(input, &change)?;
+    let is_long = layout.layout.len > MAX_MODEL;
+    if is_long || request.model.external_data {
+        let needed = || {
+            let error = Error::new(format!("a model of {}; protobuf ends at 2 GiB", size(layout.layout.len)));
+            if is_long { error } else { Error::new("the elements go to a file beside the model") }
+        };
+        let named = request.model.data_file.filter(|name| !name.contains(".."));
+        let remedy = "name an output file, in UTF-8 and without '..'";
+        change.data_file = Some(named.ok_or_else(|| needed().remedy(remedy))?);
+        if is_long && !request.model.external_data {
+            let len = size(layout.layout.len);
+            notes.push(format!("the elements of large tensors go to a second file: a model of {len} is too long"));
+        }
+        layout = study.lay_out(input, &change)?;
+        let model_len = layout.data_start.unwrap_or(layout.layout.len);
+        if model_len > MAX_MODEL {
+            let what = "without its initializers, and protobuf ends at 2 GiB";
+            return Err(Error::new(format!("a model of {} {what}", size(model_len))));
+        }
+    }
+    let ModelLayout { layout, places, copies, data_start } = layout;
+    let mut steps = Vec::with_capacity(chosen.len());
+    for (at, chosen) in chosen.into_iter().enumerate() {
+        let Chosen { sources, from: From::Elements(from), target, name, .. } = chosen else {
+            unreachable!("a cast plans no quantized weights")
+        };
+        let place = places[at].map(|place| layout.places[place].clone());
+        let to = place.as_ref().map_or(from, |place| place.form);
+        let conversion = conversions.get(from, to, target.is_ok());
+        let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
+        let conversion = conversion.ok_or_else(refused)?;
+        let is_watched = target.is_ok() && !request.fail_on.is_empty();
+        let conversion = if is_watched { conversion.watch(request.fail_on) } else { conversion };
+        let name = match target {
+            Ok(to) => Cow::Owned(study.stored_name(&name, to)),
+            Err(_) => name,
+        };
+        let range = place.as_ref().map_or(0..sources[0].stored_len(), |place| place.range.clone());
+        steps.push(Step {
+            stays: place.is_none(),
+            sources,
+            results: Few::One(NewStored { name, fortran_order: false, range, crc: None }),
+            how: Operation::Convert(conversion),
+            is_converted: target.is_ok(),
+            kept: target.err(),
+        });
+    }
+    let copied = |(offset, range)| (offset, MappedBytes { file: &input.files[0], range, checksum: None });
+    Ok(Plan {
+        steps,
+        literals: layout.literals,
+        copies: copies.into_iter().map(copied).collect(),
+        len: layout.len,
+        data_start,
+        notes,
+        is_deflated: false,
+    })
+}
+
+/// The opset and the IR version that the model needs and does not have.
+fn versions(
+    request: &Request,
+    input: &Input,
+    study: &Study,
+    chosen: &[Chosen],
+    notes: &mut Vec<String>,
+) -> Result<(Option<u64>, Option<u64>)> {
+    let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
+    let converted = || chosen.iter().filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)));
+    let (mut opset, mut ir_version) = (None, None);
+    let types = converted().flat_map(|(from, to)| [from, to]);
+    if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
+        let wanted = u64::from(since(dtype));
+        match study.obstacle(&input.files[0], wanted) {
+            None => {}
+            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
+                notes.push(format!("the model now imports opset {wanted} instead of {imported}, for {dtype}"));
+                opset = Some(wanted);
+            }
+            Some(obstacle) => return Err(refused(dtype, wanted, obstacle)),
+        }
+    }
+    for (_, to) in converted() {
+        match study.ir_version_for(to) {
+            Ok(wanted) => ir_version = ir_version.max(wanted),
+            Err(obstacle) => return Err(refused(to, 0, obstacle)),
+        }
+    }
+    if let Some(version) = ir_version {
+        notes.push(format!("the model now has IR version {version}, which its types need"));
+    }
+    Ok((opset, ir_version))
+}
+
+fn source_dtype(chosen: &Chosen) -> Dtype {
+    match chosen.sources[0].elements {
+        Elements::Typed(form) => form.dtype(),
+        Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,
+    }
+}
+
+/// The error for a type that the versions of a model do not have.
+fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle) -> Error {
+    let narrow = "float16 needs no later version";
+    match obstacle {
+        Obstacle::Opset { imported, broken } => {
+            let what = format!("{dtype} needs opset {wanted}, and the model imports {imported}");
+            match broken {
+                None => Error::new(what).of(Kind::OldOpset),
+                Some((node, operator, first)) => {
+                    Error::new(format!("{what}: node '{node}' ({operator}) means something else from opset {first} on"))
+                        .remedy(format!("{narrow}; onnx.version_converter converts models to later opsets"))
+                }
+            }
+        }
+        Obstacle::Functions { imported } => {
+            let what = format!("{dtype} needs opset {wanted}, and the functions of the model import {imported}");
+            Error::new(what).remedy(narrow)
+        }
+        Obstacle::NoOpset => {
+            Error::new("the model imports no operators of the default domain, and Cast is one of them")
+                .remedy("name an output that ends in .safetensors")
+        }
+        Obstacle::OldIr { version } => Error::new(format!(
+            "{dtype} needs a later IR version than {version}, in which callers could override the initializers"
+        ))
+        .remedy(narrow),
+    }
+}

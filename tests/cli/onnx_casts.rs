@@ -1,0 +1,274 @@
+//! `tcast cast` from one ONNX model to another: what changes, what stays, and what is refused.
+
+use crate::common::onnx::{field, model, number};
+use crate::common::{Bench, Outcome, fixture};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// A node of the default domain.
+fn node(op: &str, inputs: &[&str], output: &str) -> Vec<u8> {
+    let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
+    field(1, &[inputs, field(2, output.as_bytes()), field(4, op.as_bytes())].concat())
+}
+
+/// The node that a cast inserts; both types by their ONNX numbers.
+fn cast_node(from: &str, output: &str, to: u8) -> Vec<u8> {
+    let attribute = [field(1, b"to"), number(3, to), vec![0xa0, 1, 2]].concat();
+    let name = from.as_bytes();
+    field(
+        1,
+        &[field(1, name), field(2, output.as_bytes()), field(3, name), field(4, b"Cast"), field(5, &attribute)]
+            .concat(),
+    )
+}
+
+/// A tensor of two elements, with an unknown field of a later version in it.
+fn tensor(name: &str, data_type: u8, raw: &[u8]) -> Vec<u8> {
+    [number(1, 2), number(2, data_type), field(8, name.as_bytes()), vec![0xa2, 0x7d, 2, 1, 2], field(9, raw)].concat()
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// What became of each tensor of a report, by its old name: the new type, or why it is kept.
+fn fates(outcome: &Outcome) -> BTreeMap<String, String> {
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let fate = |tensor: &Value| {
+        let name = text(&tensor["renamed_from"]).or(text(&tensor["name"])).unwrap();
+        (name, text(&tensor["kept"]).or(text(&tensor["to"])).unwrap())
+    };
+    report["tensors"].as_array().unwrap().iter().map(fate).collect()
+}
+
+#[test]
+fn an_initializer_is_stored_under_a_new_name_and_cast_back_before_all_nodes() {
+    let bench = Bench::new();
+    let unknown = vec![0xa2, 0x7d, 3, 7, 8, 9];
+    let graph = |weight: &[u8], casts: &[u8]| {
+        let add = node("Add", &["x", "w"], "y");
+        [field(2, b"g"), field(5, weight), unknown.clone(), casts.to_vec(), add, unknown.clone()].concat()
+    };
+    bench.write("in.onnx", &model(&graph(&tensor("w", 1, &floats(&[1.0, -2.0])), &[])));
+    bench.run("cast in.onnx --to float16 -o out.onnx -q --min-elements 0").expect(0, "", "");
+    // The elements come last, whatever the order was.
+    let narrow = tensor("w_float16", 10, &[0, 0x3c, 0, 0xc0]);
+    assert_eq!(bench.read("out.onnx"), model(&graph(&narrow, &cast_node("w_float16", "w", 1))));
+    // Once more, the names of before are not taken.
+    bench.run("cast out.onnx --to float8e5m2 -o again.onnx -q --min-elements 0").expect(
+        1,
+        "",
+        "tcast: error: out.onnx: float8e5m2 needs opset 19, and the model imports 16\n  \
+         add --raise-opset: no operator of the model changes on the way\n",
+    );
+    bench.run("cast out.onnx --to float8e5m2 -o again.onnx -q --min-elements 0 --raise-opset").expect(0, "", "");
+    let again = [tensor("w_float16_float8e5m2_1", 19, &[0x3c, 0xc0]), Vec::new()].concat();
+    let casts = [cast_node("w_float16_float8e5m2_1", "w_float16", 10), cast_node("w_float16", "w", 1)].concat();
+    let wanted = [&[0x08, 9][..], &field(7, &graph(&again, &casts)), &field(8, &[0x10, 19])].concat();
+    assert_eq!(bench.read("again.onnx"), wanted);
+}
+
+#[test]
+fn a_constant_gets_a_new_output_and_is_cast_back_behind_it() {
+    let constant = |name: &str, tensor: &[u8]| {
+        let attribute = [field(1, b"value"), field(5, tensor), vec![0xa0, 1, 4]].concat();
+        field(1, &[field(2, name.as_bytes()), field(4, b"Constant"), field(5, &attribute)].concat())
+    };
+    let add = node("Add", &["x", "c"], "y");
+    let bench = Bench::new();
+    bench.write(
+        "in.onnx",
+        &model(&[add.clone(), constant("c", &tensor("t", 1, &floats(&[0.5, 65504.0]))), add.clone()].concat()),
+    );
+    bench.run("cast in.onnx --to float16 -o out.onnx -q --min-elements 0").expect(0, "", "");
+    let narrow = constant("c_float16", &tensor("t", 10, &[0, 0x38, 0xff, 0x7b]));
+    assert_eq!(bench.read("out.onnx"), model(&[add.clone(), narrow, cast_node("c_float16", "c", 1), add].concat()));
+}
+
+#[test]
+fn before_opset_6_the_type_of_a_cast_is_text() {
+    let bench = Bench::new();
+    let of_opset_5 = |graph: &[u8]| [&number(1, 3)[..], &field(7, graph), &field(8, &number(2, 5))].concat();
+    let add = node("Add", &["x", "w"], "y");
+    bench.write("in.onnx", &of_opset_5(&[field(5, &tensor("w", 1, &[0; 8])), add.clone()].concat()));
+    bench.run("cast in.onnx --to float16 -o out.onnx -q --min-elements 0").expect(0, "", "");
+    let attribute = [field(1, b"to"), field(4, b"FLOAT"), vec![0xa0, 1, 3]].concat();
+    let name = b"w_float16";
+    let cast =
+        field(1, &[field(1, name), field(2, b"w"), field(3, name), field(4, b"Cast"), field(5, &attribute)].concat());
+    let narrow = field(5, &tensor("w_float16", 10, &[0; 4]));
+    assert_eq!(bench.read("out.onnx"), of_opset_5(&[narrow, cast, add].concat()));
+}
+
+#[test]
+fn what_is_no_plain_weight_is_kept_and_named_with_the_reason() {
+    let bench = Bench::new();
+    let fates_of = |name: &str, flags: &str| {
+        let path = fixture("onnx_models").join(name);
+        fates(&bench.run(&format!("cast {} --to f16 -o out.onnx -f --json {flags}", path.display())))
+    };
+    let kept = |fates: &BTreeMap<String, String>, reason: &str| {
+        let names = fates.iter().filter(|(_, fate)| *fate == reason).map(|(name, _)| name.clone());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let roles = fates_of("keep_roles.onnx", "--min-elements 0");
+    assert_eq!(kept(&roles, "scale"), "qs ys");
+    assert_eq!(kept(&roles, "parameter"), "b g hi lo m rs v");
+    assert_eq!(kept(&roles, "float16"), "w wo");
+    assert_eq!(kept(&fates_of("init_is_input.onnx", "--min-elements 0"), "graph_input"), "w");
+    assert_eq!(kept(&fates_of("training_info.onnx", "--min-elements 0"), "trained").split(' ').next(), Some("lr"));
+    assert_eq!(kept(&fates_of("sparse_initializer.onnx", "--min-elements 0"), "sparse"), "w.values");
+    assert_eq!(kept(&fates_of("constant_forms.onnx", "--min-elements 0"), "list").split(' ').count(), 2);
+    let shadow = fates_of("shadow_initializer.onnx", "--min-elements 0");
+    assert_eq!((kept(&shadow, "shadowing").split(' ').count(), &*kept(&shadow, "float16")), (1, "w"));
+    // A rule names its tensors, whatever their size, and may overrule that a bound should stay as it is.
+    let small = fates_of("keep_roles.onnx", "--rule w=f16 --rule g=f16 --rule qs=f16");
+    assert_eq!((&*kept(&small, "float16"), &*kept(&small, "small")), ("g w", "wo"));
+    // The summary has them too.
+    let path = fixture("onnx_models/keep_roles.onnx");
+    let shown = bench.run(&format!("cast {} --to f16 -o out.onnx -f --min-elements 65", path.display()));
+    let wanted = "cast no tensor, copied 15: 4 not floating, 2 too small (--min-elements), 2 scales of quantized values, \
+                  7 shapes, indices, bounds and statistics\n";
+    assert!(shown.code == Some(0) && shown.stderr.starts_with(wanted), "{}", shown.stderr);
+    assert!(shown.stderr.contains("\n  kept, scales of quantized values: qs, ys\n"), "{}", shown.stderr);
+}
+
+#[test]
+fn a_type_that_the_opset_lacks_is_refused_with_the_node_in_the_way() {
+    let bench = Bench::new();
+    let refused = |name: &str, to: &str, message: &str| {
+        let path = fixture("onnx_models").join(name);
+        let outcome =
+            bench.run(&format!("cast {} --to {to} --min-elements 0 -o out.onnx --raise-opset", path.display()));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""));
+        assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+        assert!(bench.files().is_empty());
+    };
+    refused(
+        "opset11_bf16.onnx",
+        "bf16",
+        "bfloat16 needs opset 13, and the model imports 11: node 'Softmax_1' (Softmax) means something else from opset 13 on\n  \
+         float16 needs no later version; onnx.version_converter converts models to later opsets\n",
+    );
+    refused("opset17_fp8.onnx", "e4m3", "(ReduceMean) means something else from opset 18 on\n");
+    refused(
+        "no_default_opset.onnx",
+        "f16",
+        "the model imports no operators of the default domain, and Cast is one of them\n",
+    );
+    refused("function_tensors.onnx", "e4m3", "float8e4m3fn needs opset 19, and the functions of the model import 17\n");
+}
+
+#[test]
+fn a_version_is_raised_only_as_far_as_a_type_needs() {
+    let bench = Bench::new();
+    let graph = [node("Add", &["x", "w"], "y"), field(5, &tensor("w", 1, &[0; 8]))].concat();
+    bench.write("in.onnx", &model(&graph));
+    let outcome = bench.run("cast in.onnx --to e4m3 -o out.onnx --min-elements 0 --raise-opset");
+    assert_eq!(outcome.code, Some(0));
+    let notes = "tcast: warning: the model now imports opset 19 instead of 16, for float8e4m3fn\n\
+                 tcast: warning: the model now has IR version 9, which its types need\n";
+    assert!(outcome.stderr.starts_with(notes), "{}", outcome.stderr);
+    // In IR version 3, initializers are inputs and constants at once.
+    bench.write("old.onnx", &[&number(1, 3)[..], &field(7, &graph), &field(8, &number(2, 19))].concat());
+    bench.run("cast old.onnx --to e4m3 -o no.onnx --min-elements 0").expect(
+        1,
+        "",
+        "tcast: error: old.onnx: float8e4m3fn needs a later IR version than 3, in which callers could override the initializers\n  \
+         float16 needs no later version\n",
+    );
+}
+
+#[test]
+fn elements_go_to_a_file_beside_the_model_and_both_appear_or_none() {
+    let bench = Bench::new();
+    for name in ["ext_shared_range.onnx", "ext.data"] {
+        fs::copy(fixture("onnx_models").join(name), bench.path(name)).unwrap();
+    }
+    let weight = |name: &str| {
+        let data: Vec<u8> = (0..1024_u32).flat_map(|index| (index as f32).to_le_bytes()).collect();
+        field(5, &[vec![1 << 3, 0x80, 8], number(2, 1), field(8, name.as_bytes()), field(9, &data)].concat())
+    };
+    let small = field(5, &tensor("s", 1, &[0; 8]));
+    bench.write("in.onnx", &model(&[weight("a"), small, weight("b"), node("Add", &["a", "b"], "y")].concat()));
+    bench.run("cast in.onnx --to f16 -o out.onnx --external-data -q --hash --report r.json").expect(0, "", "");
+    assert_eq!(bench.read("out.onnx.data").len(), 4096 + 2048);
+    let listed = bench.run("inspect out.onnx");
+    let line = "  a_float16  float16  [1024]  2.00 KiB  FLOAT16 external_data\n";
+    assert!(listed.stdout.contains(line) && listed.stdout.contains("s          float32"), "{}", listed.stdout);
+    bench.run("diff --report r.json out.onnx").expect(0, "3 tensors are as the report says\n", "");
+    // The second file exists: nothing is written.
+    fs::remove_file(bench.path("out.onnx")).unwrap();
+    let files = bench.files();
+    let message = "tcast: error: out.onnx.data: the output exists already\n  add --force to replace it, or name another file with -o\n";
+    bench.run("cast in.onnx --to f16 -o out.onnx --external-data").expect(4, "", message);
+    assert_eq!(bench.files(), files);
+    // An input is never replaced, also if it is data of the input.
+    fs::rename(bench.path("ext_shared_range.onnx"), bench.path("m.onnx")).unwrap();
+    let before = bench.read("ext.data");
+    let refused = bench.run("cast m.onnx --to f16 --min-elements 0 -o ext.data -f");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    // Without the flag, the elements come into the model.
+    bench.run("cast m.onnx --to f16 --min-elements 0 -o inside.onnx -q").expect(0, "", "");
+    assert!(bench.read("ext.data") == before && !bench.files().contains(&"inside.onnx.data".to_owned()));
+    bench.run("cast m.onnx --to f16 -o - --external-data").expect(
+        1,
+        "",
+        "tcast: error: m.onnx: the elements go to a file beside the model\n  name an output file, in UTF-8 and without '..'\n",
+    );
+}
+
+#[test]
+fn tensors_that_share_elements_share_them_in_the_output() {
+    let bench = Bench::new();
+    let shared = |name: &str| {
+        let pair = |key: &[u8], value: &[u8]| field(13, &[field(1, key), field(2, value)].concat());
+        let place =
+            [pair(b"location", b"w.data"), pair(b"offset", b"64"), pair(b"length", b"4096"), number(14, 1)].concat();
+        field(5, &[vec![1 << 3, 0x80, 8], number(2, 1), field(8, name.as_bytes()), place].concat())
+    };
+    bench.write("w.data", &vec![0; 4160]);
+    bench.write("in.onnx", &model(&[shared("a"), shared("b"), node("Add", &["a", "b"], "y")].concat()));
+    bench.run("cast in.onnx --to f16 -o out.onnx --external-data -q").expect(0, "", "");
+    assert_eq!(bench.read("out.onnx.data").len(), 2048);
+    bench.run("inspect out.onnx --stats -q").expect(0, &bench.run("inspect out.onnx --stats").stdout, "");
+}
+
+#[test]
+fn what_a_model_cannot_become_is_refused_before_any_work() {
+    let bench = Bench::new();
+    bench.write("in.onnx", &model(&[node("Add", &["x", "w"], "y"), field(5, &tensor("w", 1, &[0; 8]))].concat()));
+    let refused = |arguments: &str, code: i32, message: &str| {
+        bench.run(arguments).expect(code, "", &format!("tcast: error: in.onnx: {message}\n"));
+    };
+    refused(
+        "bitcast in.onnx --to int32 -o out.onnx",
+        1,
+        "bitcast does not write ONNX models\n  name an output that ends in .safetensors",
+    );
+    refused(
+        "cast in.onnx --to int8 -o out.onnx",
+        1,
+        "tensor 'w': a Cast node would compute with int8 instead of float32: the model keeps floats\n  choose a floating type",
+    );
+    refused(
+        "cast in.onnx --to f16 -o out.onnx --rename w=v",
+        2,
+        "tensor 'w': cannot be renamed: the nodes of the model refer to it by its name\n  leave --rename out",
+    );
+    assert_eq!(bench.files(), ["in.onnx"]);
+    // A wider type, and one as wide, would make the file larger and no value better.
+    let fate = |to: &str| {
+        fates(&bench.run(&format!("cast in.onnx --to {to} -o out.onnx -f --json --min-elements 0")))["w"].clone()
+    };
+    assert_eq!((&*fate("f64"), &*fate("f32")), ("not_narrower", "already"));
+    bench.run("cast in.onnx --to f16 -n -q --min-elements 0 -o new.onnx").expect(
+        0,
+        "w_float16  [2]  float32 -> float16  8 B -> 4 B\n",
+        "",
+    );
+    assert_eq!(bench.files(), ["in.onnx", "out.onnx"]);
+}
