@@ -5,8 +5,10 @@ use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
 use crate::operator::Operator;
+use crate::select::policy::{Policy, module_of};
 use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
+use std::collections::HashSet;
 
 /// Rules that a remedy spells out.
 const FEW: usize = 8;
@@ -53,7 +55,7 @@ impl Report<'_> {
         if is_met(&|tensor, condition| tensor.to.is_float8() && is_clamped(condition)) {
             remedies.push("clamp such values with --saturate".to_owned());
         }
-        let rule = |tensor: &&TensorReport| {
+        let rule = |tensor: &TensorReport| {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
             // The one tensor of a format without names is called what its file is.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
@@ -61,12 +63,20 @@ impl Report<'_> {
             if self.operator == Operator::Dequantize.name() {
                 return flag_with("--exclude", &as_glob(name)); // which has no rules
             }
-            flag_with("--rule", &rule_to_keep(name))
+            // One rule for all experts of a layer.
+            let layer = name.split_once(".experts.").filter(|_| self.is_quantized());
+            let rule = layer.map(|(layer, _)| format!("{}.experts.*=keep", as_glob(layer)));
+            flag_with("--rule", &rule.unwrap_or_else(|| rule_to_keep(name)))
         };
-        let rules: Vec<String> = found.iter().take(FEW).map(rule).collect();
-        let more = if found.len() > FEW { " and one more for each" } else { "" };
+        let mut rules: Vec<String> = Vec::new();
+        for one in self.together(found).into_iter().map(rule) {
+            if !rules.contains(&one) && rules.len() <= FEW {
+                rules.push(one);
+            }
+        }
+        let more = if rules.len() > FEW { " and one more for each" } else { "" };
         let them = if found.len() == 1 { "the tensor as it is" } else { "the tensors as they are" };
-        remedies.push(format!("leave {them} with {}{more}", rules.join(" ")));
+        remedies.push(format!("leave {them} with {}{more}", rules[..rules.len().min(FEW)].join(" ")));
         if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
             remedies.push("choose a wider type".to_owned());
         }
@@ -74,6 +84,24 @@ impl Report<'_> {
             remedies.push("choose a scheme with more bits or smaller groups".to_owned());
         }
         remedies.join(", or ")
+    }
+}
+
+impl Report<'_> {
+    /// Tensors and the quantized weights that engines fuse with them, which can only be kept together.
+    fn together(&self, found: &[&TensorReport]) -> Vec<&TensorReport<'_>> {
+        let fused = |tensor: &TensorReport| {
+            let is_diffusion = tensor.quantized.as_ref()?.layout.starts_with("comfy");
+            let policy = Policy { layers: None, is_diffusion };
+            let experts = tensor.name.split_once(".experts.").filter(|_| !is_diffusion);
+            experts.map(|(layer, _)| layer.to_owned()).or_else(|| policy.fused_set(module_of(&tensor.name)?))
+        };
+        let sets: HashSet<String> = found.iter().filter_map(|tensor| fused(tensor)).collect();
+        let names: HashSet<&str> = found.iter().map(|tensor| &*tensor.name).collect();
+        let is_one = |tensor: &&TensorReport| {
+            names.contains(&*tensor.name) || fused(tensor).is_some_and(|set| sets.contains(&set))
+        };
+        self.tensors().filter(is_one).collect()
     }
 }
 

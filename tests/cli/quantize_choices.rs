@@ -237,6 +237,33 @@ fn a_config_that_calls_plain_weights_quantized_is_refused() {
 }
 
 #[test]
+fn options_that_divide_the_experts_of_a_bank_are_refused() {
+    let bank: &[(&str, &[u64])] =
+        &[("m.layers.0.mlp.experts.down_proj", &[3, 64, 48]), ("m.layers.0.mlp.o_proj.weight", &[48, 64])];
+    let bench = bench_with(bank, r#"{"hidden_size": 64, "moe_intermediate_size": 48}"#);
+    let message = "engines load its experts together, and the options treat \
+                   'm.layers.0.mlp.experts.1.down_proj.weight' differently";
+    let remedy = "copy the weights as they are with --exclude 'm.layers.*.mlp.experts.*'\n";
+    expect_refused(&bench, "quantize m --scheme fp8 --rule *.experts.1.*=int8", 1, message, remedy);
+    expect_refused(&bench, "quantize m --scheme fp8 --exclude *.experts.1.*", 1, message, remedy);
+    bench.run("quantize m --scheme fp8 --rule *.experts.*=int8 -q -o out").expect(0, "", "");
+}
+
+#[test]
+fn the_remedy_for_noise_keeps_what_engines_fuse() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let outcome = bench.run("quantize m --scheme nvfp4 -o out --min-sqnr 20.545");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(3), ""), "{outcome:?}");
+    let attention = "model.layers.3.self_attn";
+    let rules = ["k_proj", "q_proj", "v_proj"].map(|name| format!("--rule '{attention}.{name}.weight=keep'"));
+    assert!(rules.iter().all(|rule| outcome.stderr.contains(rule)), "{}", outcome.stderr);
+    let (_, line) = outcome.stderr.split_once("leave the tensors as they are with ").unwrap();
+    let (rules, _) = line.split_once(", or choose").unwrap();
+    let line = format!("quantize m --scheme nvfp4 -o out --min-sqnr 20.545 -q {}", rules.replace('\'', ""));
+    bench.run(&line).expect(0, "", "");
+}
+
+#[test]
 fn a_file_is_told_apart_from_a_folder_in_the_note_about_its_config() {
     let bench = bench_with(ATTENTION, "{}");
     let outcome = bench.run("quantize m/model.safetensors --scheme fp8 -o fp8.safetensors");

@@ -5,7 +5,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind};
 use crate::quant::{Scheme, Unfit};
 use crate::select::KeptReason;
-use crate::text::{counted, shorten};
+use crate::select::experts::bank_of;
+use crate::text::{as_numbered_glob, counted, shorten};
 
 /// Weights of one shape that do not fit.
 #[derive(Debug)]
@@ -64,4 +65,10 @@ pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -
         format!("{}: {}{example}", counted(*count, "tensor"), reason.describe())
     });
     Error::new("no weight would be quantized").with_details(details.collect())
+}
+
+/// The kind of an error about a bank of experts: they can be copied together.
+pub(super) fn whole_bank(name: &str) -> Kind {
+    let bank = bank_of(name).map_or(name, |(bank, _)| bank);
+    Kind::Excludable(Box::new([as_numbered_glob(bank) + ".*"]))
 }

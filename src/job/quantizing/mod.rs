@@ -7,7 +7,7 @@ mod rule;
 mod sharing;
 
 pub(crate) use misfit::Misfit;
-use misfit::{no_weight, nothing_to_quantize};
+use misfit::{no_weight, nothing_to_quantize, whole_bank};
 pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
@@ -20,7 +20,7 @@ use crate::plan::{TensorIndex, source_form};
 use crate::quant::{
     CodeType, EncodeOptions, Encoder, EngineConfig, Group, ScaleChoice, Scheme, SchemeLayout, TargetGrid, Unfit,
 };
-use crate::select::experts::{Model, bank_of, experts, unsplit_bank};
+use crate::select::experts::{Expert, Model, experts, unsplit_bank};
 use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
 use crate::select::{KeptReason, Pattern, Rename, Selection};
 use crate::text::{as_numbered_glob, shorten};
@@ -197,12 +197,7 @@ impl Planner<'_> {
                 };
                 let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
                 let bank = experts(self.model, name, &tensor.shape);
-                let expert = match &bank {
-                    Some(Ok(bank)) => bank.first().map(|expert| expert.name.as_str()),
-                    _ => None,
-                };
-                let names: Vec<&str> = std::iter::once(name).chain(expert).collect();
-                let Asked { stored: asked, rule } = self.asked(&names).map_err(in_place)?;
+                let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref()).map_err(in_place)?;
                 let is_named = rule.is_some() || asked.is_err();
                 let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
                 let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
@@ -233,15 +228,11 @@ impl Planner<'_> {
                     stored: stored.clone(),
                     is_named,
                 };
-                let whole_bank = || {
-                    let bank = bank_of(name).map_or(name, |(bank, _)| bank);
-                    Kind::Excludable(Box::new([as_numbered_glob(bank) + ".*"]))
-                };
                 match (bank, &stored) {
-                    (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank()))),
+                    (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank(name)))),
                     (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
                         let error = Error::new("is a bank of experts, which the layout cannot store");
-                        return Err(in_place(error.of(whole_bank())));
+                        return Err(in_place(error.of(whole_bank(name))));
                     }
                     (Some(Ok(bank)), Ok(_)) => found
                         .weights
@@ -266,7 +257,29 @@ impl Planner<'_> {
         self.policy.reason(self.new_name(name), has_four_bits)
     }
 
-    /// What the options ask for a weight. A bank of experts also goes by the name of its first expert.
+    /// What the options ask for a weight, or for all experts of a bank.
+    ///
+    /// # Errors
+    /// When they do not ask the same for all experts, which engines load as one module.
+    fn asked_of(&self, name: &str, bank: Option<&Result<Vec<Expert>>>) -> Result<Asked> {
+        let Some(Ok([first, others @ ..])) = bank.map(Result::as_deref) else {
+            return self.asked(&[name]);
+        };
+        let asked = self.asked(&[name, &first.name])?;
+        for expert in others {
+            let own = self.asked(&[name, &expert.name])?;
+            if (own.rule, own.stored.is_ok()) != (asked.rule, asked.stored.is_ok()) {
+                let message = format!(
+                    "engines load its experts together, and the options treat '{}' differently",
+                    shorten(&expert.name)
+                );
+                return Err(Error::new(message).of(whole_bank(name)));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// What the options ask for a weight with these names.
     fn asked(&self, names: &[&str]) -> Result<Asked> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
