@@ -8,6 +8,7 @@ use crate::cli::{DequantizeArgs, RoundingArg};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{self, Job, Measures, Recoding};
+use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
 use crate::quant::Arithmetic;
 use crate::read::LogicalCheckpoint;
@@ -37,7 +38,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         RoundingArg::Library => Arithmetic::Library,
         RoundingArg::Exact => Arithmetic::Exact,
     };
-    let recoding = Recoding::decode(&model, &wanted, target, arithmetic, args.keep_activation_scales)?;
+    let is_watched = args.fail_on.contains(&Condition::Lost(Loss::Inexact));
+    let recoding = Recoding::decode(&model, &wanted, target, arithmetic, (args.keep_activation_scales, is_watched))?;
     drop(model);
     if !args.file.quiet && !recoding.left_out.is_empty() {
         let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));

@@ -161,6 +161,7 @@ fn counts_of(tally: &DecodeTally) -> Counts {
     counts[Loss::Infinite] = tally.overflowed;
     counts[Loss::Nan] = tally.nan - counts.input_nan;
     counts[Loss::Flushed] = tally.flushed;
+    counts[Loss::Inexact] = tally.inexact;
     counts
 }
 

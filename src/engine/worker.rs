@@ -154,7 +154,9 @@ impl<'a> Worker<'a> {
         let mut found = StepFindings { counts: Some(Box::new(counts)), ..StepFindings::default() };
         let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];
         let infinite = [Condition::InputInfinite, Condition::Lost(Loss::Infinite)];
-        for (conditions, at) in [(nan, tally.first_nan), (infinite, tally.first_infinite)] {
+        let inexact = [Condition::Lost(Loss::Inexact); 2];
+        let firsts = [(nan, tally.first_nan), (infinite, tally.first_infinite), (inexact, tally.first_inexact)];
+        for (conditions, at) in firsts {
             // If there are both kinds, the first of either counts as input.
             let met = conditions.into_iter().find(|condition| counts[*condition] > 0);
             if let (Some(condition), Some(at)) = (met, at) {

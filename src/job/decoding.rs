@@ -21,7 +21,8 @@ pub(crate) struct Recoding {
 }
 
 impl Recoding {
-    /// Decides how the selected weights are decoded.
+    /// Decides how the selected weights are decoded, whether scales of activations are kept, and whether the values that
+    /// are not exact are counted.
     ///
     /// # Errors
     /// When there are none, a weight cannot be decoded, or its config cannot express that others stay quantized.
@@ -30,7 +31,7 @@ impl Recoding {
         selection: &Selection,
         target: Dtype,
         arithmetic: Arithmetic,
-        keep_activation_scales: bool,
+        (keep_activation_scales, is_watched): (bool, bool),
     ) -> Result<Self> {
         let in_file = |error: Error| error.in_file(&model.source.path);
         let (decoded, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
@@ -41,7 +42,7 @@ impl Recoding {
         let mut weights = Weights::default();
         weights.reserve(decoded.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
-        let mut decoders = Decoders::new(model, target, arithmetic);
+        let mut decoders = Decoders::new(model, target, arithmetic, is_watched);
         for weight in &decoded {
             for &(role, at) in &weight.parts {
                 match role {

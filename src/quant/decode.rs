@@ -1,8 +1,9 @@
 //! The decoder of all layouts.
 
+use super::casts::cast;
 use super::layout::{Layout, Packing, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part};
-use super::segment::{Room, RowDecoder, SEGMENT};
+use super::segment::{Room, RowDecoder, RowOutput, SEGMENT};
 use super::steps::{Arithmetic, Steps};
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
@@ -20,6 +21,8 @@ const SPAN: u64 = 64 * SEGMENT as u64;
 pub struct Decoder {
     pub(super) steps: Steps,
     part_bytes: Vec<u64>,
+    /// The decoder of exact products, if values are compared with them.
+    exact: Option<Box<Self>>,
 }
 
 impl Decoder {
@@ -40,7 +43,14 @@ impl Decoder {
     ) -> Result<Self> {
         let steps = Steps::new(layout, parameters, parts, target, arithmetic)?;
         let bytes = |part: &Part| part.dtype.packed_bytes(part.shape.iter().product()).unwrap_or(u64::MAX);
-        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect() })
+        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), exact: None })
+    }
+
+    /// The same decoder, which also counts the values that are not the exact product: `exact` is the decoder of the same
+    /// weight with [`Arithmetic::Exact`].
+    #[must_use]
+    pub fn watch(self, exact: Self) -> Self {
+        Self { exact: Some(Box::new(exact)), ..self }
     }
 
     /// How the weight is stored.
@@ -254,6 +264,21 @@ impl Decoder {
         columns: Range<u64>,
         parts: &[&[u8]],
         out: &mut [u8],
+    ) -> Result<DecodeTally> {
+        let mut tally = self.run(isa, rows.clone(), columns.clone(), parts, RowOutput::Values(&mut *out))?;
+        if let (Some(exact), Some(widen)) = (&self.exact, cast(self.target(), Dtype::Float32)) {
+            tally += exact.run(isa, rows, columns, parts, RowOutput::Inexact(out, &widen))?;
+        }
+        Ok(tally)
+    }
+
+    fn run(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        columns: Range<u64>,
+        parts: &[&[u8]],
+        out: RowOutput,
     ) -> Result<DecodeTally> {
         let [range, columns] = [rows, columns].map(|range| range.start as usize..range.end as usize);
         let index = self.group_index(parts, columns.clone())?;

@@ -11,7 +11,7 @@ use super::scales::GroupRange;
 use super::steps::{Arithmetic, CodeDecoding, Steps};
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
-use crate::kernel::Loop;
+use crate::kernel::{Kernel, Loop};
 use std::ops::Range;
 
 /// Values that pass through the lanes at a time, a multiple of the units of codes and rotations.
@@ -55,6 +55,14 @@ impl Room {
     }
 }
 
+/// What becomes of the values.
+pub(super) enum RowOutput<'a> {
+    /// They are written here.
+    Values(&'a mut [u8]),
+    /// They are compared with exact products, after a conversion to float32.
+    Inexact(&'a [u8], &'a Kernel),
+}
+
 /// The rows of one call.
 pub(super) struct RowDecoder<'a> {
     pub(super) steps: &'a Steps,
@@ -66,7 +74,7 @@ pub(super) struct RowDecoder<'a> {
     pub(super) range: Range<usize>,
     /// The columns of all these rows; the first is a multiple of [`SEGMENT`].
     pub(super) columns: Range<usize>,
-    pub(super) out: &'a mut [u8],
+    pub(super) out: RowOutput<'a>,
 }
 
 impl Loop for RowDecoder<'_> {
@@ -162,9 +170,10 @@ impl RowDecoder<'_> {
         let is_halved = steps.scales.is_halved();
         let start = (row - range.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
-        let out = &mut out[start * bytes..][..columns * bytes];
+        let place = start * bytes..(start + columns) * bytes;
         // 3. Ordinary numbers take the short way.
-        if let Some(fused) = steps.fused {
+        if let (Some(fused), RowOutput::Values(out)) = (steps.fused, &mut *out) {
+            let out = &mut out[place.clone()];
             let groups = match index {
                 None => SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved, map },
                 Some(index) => {
@@ -217,14 +226,24 @@ impl RowDecoder<'_> {
             if let Some(size) = steps.rotation {
                 rotate(wide, size);
             }
-            run(&steps.encode, wide.as_flattened(), out, columns);
-        } else {
+            match out {
+                RowOutput::Values(out) => {
+                    run(&steps.encode, wide.as_flattened(), &mut out[place.clone()], columns);
+                }
+                RowOutput::Inexact(values, kernel) => {
+                    run(kernel, &values[place], products.as_flattened_mut(), columns);
+                    return count_inexact(products, wide, row as u64 * geometry.columns + column as u64);
+                }
+            }
+        } else if let RowOutput::Values(out) = &mut *out {
             lanes::multiply(lane, scales, is_halved, products);
             if let Some(size) = steps.rotation {
                 rotate_float32s(products, &mut room.wide[..columns], size);
             }
-            finish(steps, products, &mut room.scratch, out);
+            finish(steps, products, &mut room.scratch, &mut out[place.clone()]);
         }
+        let RowOutput::Values(out) = out else { return DecodeTally::default() };
+        let out = &out[place];
         let mut tally = DecodeTally::default();
         if steps.rotation.is_none() {
             tally.flushed = match bytes {
@@ -300,6 +319,20 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
         Dtype::Float16 => narrow(0x7c00),
         _ => wide(0x7f80_0000),
     }
+}
+
+/// Counts the values that are not these numbers; `at` is the index of the first element. A NaN is no change of a NaN.
+#[inline(never)]
+fn count_inexact(values: &Float32Lane, exact: &[[u8; 8]], at: u64) -> DecodeTally {
+    let mut tally = DecodeTally::default();
+    for (at, (value, exact)) in (at..).zip(values.iter().zip(exact)) {
+        let (value, exact) = (f64::from(f32::from_le_bytes(*value)), f64::from_le_bytes(*exact));
+        if value != exact && !exact.is_nan() {
+            tally.inexact += 1;
+            tally.first_inexact.get_or_insert(at);
+        }
+    }
+    tally
 }
 
 /// Counts infinite values and NaNs, for the few segments that have any; `at` is the index of the first element.

@@ -19,10 +19,14 @@ pub struct DecodeTally {
     pub overflowed: u64,
     /// Values that are 0 although neither their code nor their scale is; not counted for rotated weights.
     pub flushed: u64,
+    /// Values that are not the exact product of code, scale and global scale; counted only by [`super::Decoder::watch`].
+    pub inexact: u64,
     /// The first NaN, counted in row-major order through the whole weight.
     pub first_nan: Option<u64>,
     /// The first infinite value.
     pub first_infinite: Option<u64>,
+    /// The first inexact value.
+    pub first_inexact: Option<u64>,
 }
 
 impl AddAssign for DecodeTally {
@@ -34,6 +38,8 @@ impl AddAssign for DecodeTally {
         self.infinite += other.infinite;
         self.overflowed += other.overflowed;
         self.flushed += other.flushed;
+        self.inexact += other.inexact;
+        self.first_inexact = first(self.first_inexact, other.first_inexact);
         self.first_nan = first(self.first_nan, other.first_nan);
         self.first_infinite = first(self.first_infinite, other.first_infinite);
     }

@@ -15,13 +15,20 @@ pub(crate) struct Decoders<'m, 'a> {
     model: &'m LogicalCheckpoint<'a>,
     target: Dtype,
     arithmetic: Arithmetic,
+    /// Whether they count the values that are not exact.
+    is_watched: bool,
     /// The decoders that were needed last, each with a weight that it is for.
     recent: VecDeque<(&'m FoundWeight, Arc<Decoder>)>,
 }
 
 impl<'m, 'a> Decoders<'m, 'a> {
-    pub(crate) fn new(model: &'m LogicalCheckpoint<'a>, target: Dtype, arithmetic: Arithmetic) -> Self {
-        Self { model, target, arithmetic, recent: VecDeque::with_capacity(MOST) }
+    pub(crate) fn new(
+        model: &'m LogicalCheckpoint<'a>,
+        target: Dtype,
+        arithmetic: Arithmetic,
+        is_watched: bool,
+    ) -> Self {
+        Self { model, target, arithmetic, is_watched, recent: VecDeque::with_capacity(MOST) }
     }
 
     /// The decoder for a weight.
@@ -32,7 +39,12 @@ impl<'m, 'a> Decoders<'m, 'a> {
         if let Some((_, decoder)) = self.recent.iter().find(|(known, _)| self.are_alike(known, weight)) {
             return Ok(Arc::clone(decoder));
         }
-        let decoder = Arc::new(self.model.decoder(weight, self.target, self.arithmetic)?);
+        let make = |arithmetic| self.model.decoder(weight, self.target, arithmetic);
+        let mut decoder = make(self.arithmetic)?;
+        if self.is_watched {
+            decoder = decoder.watch(make(Arithmetic::Exact)?);
+        }
+        let decoder = Arc::new(decoder);
         self.recent.truncate(MOST - 1);
         self.recent.push_front((weight, Arc::clone(&decoder)));
         Ok(decoder)

@@ -171,6 +171,62 @@ fn nan_codes_are_counted_and_can_be_refused() {
     assert_eq!((&report["counts"]["input_nan"], &report["counts"]["nan"]), (&(130 * 136).into(), &0.into()));
 }
 
+/// 0.5 and 1.5 times a scale, of which bfloat16 has every product, or only the first.
+#[test]
+fn values_that_are_not_the_exact_product_can_be_refused() {
+    let bench = Bench::new();
+    let write = |scale: f32| {
+        let codes = [[0x30; 15], [0x3c; 15]].concat();
+        let scale = scale.to_le_bytes();
+        let parts = [("m.weight", "F8_E4M3", &[2, 15][..], &codes[..]), ("m.weight_scale_inv", "F32", &[1, 1], &scale)];
+        bench.write("q/model.safetensors", &shard(&parts));
+    };
+    fs::create_dir(bench.path("q")).unwrap();
+    bench.write("q/config.json", CONFIG.as_bytes());
+    // As many digits as bfloat16 has, and 1.5 times as much needs one more.
+    write(f32::from_bits(0x3f81_0000));
+    for (to, first, count) in [("bf16", "[1, 0]", 15), ("f16", "", 0), ("f32", "", 0)] {
+        for arithmetic in ["library", "exact"] {
+            let line = format!("dequantize q --to {to} --arithmetic {arithmetic} --fail-on inexact -o out -f");
+            let outcome = bench.run(&format!("{line} --json"));
+            let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+            assert_eq!(report["counts"]["inexact"], count, "{line}");
+            if count == 0 {
+                assert_eq!(outcome.code, Some(0), "{line}: {outcome:?}");
+                continue;
+            }
+            assert_eq!(outcome.code, Some(3), "{line}: {outcome:?}");
+            assert!(outcome.stderr.contains("m.weight") && outcome.stderr.contains(first), "{}", outcome.stderr);
+        }
+    }
+    // float32 has every digit of the first product, and not of the second.
+    write(f32::from_bits(0x3f80_0001));
+    let outcome = bench.run("dequantize q --to f32 --fail-on inexact -o out.safetensors --json -q");
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+    assert_eq!((outcome.code, &report["counts"]["inexact"]), (Some(3), &15.into()), "{outcome:?}");
+    assert!(!bench.path("out.safetensors").exists());
+}
+
+#[test]
+fn shards_are_as_small_as_wanted_and_hold_the_same_values() {
+    let bench = quantized();
+    bench.run("dequantize q -q -o whole").expect(0, "", "");
+    // The decoded weight has 35,360 bytes.
+    bench.run("dequantize q -q -o small --max-shard-size 36000B").expect(0, "", "");
+    bench.run("dequantize q -q -o one --max-shard-size 1MB").expect(0, "", "");
+    bench.run("dequantize q -q -o smaller --max-shard-size 35361B").expect(0, "", "");
+    for folder in ["small", "one", "smaller"] {
+        bench.run(&format!("diff whole {folder} -q")).expect(0, "", "");
+    }
+    let shards = |folder: &str| {
+        let names = fs::read_dir(bench.path(folder)).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".safetensors")).count()
+    };
+    assert_eq!(["small", "one", "smaller"].map(shards), [1, 1, 2]);
+    let line = "dequantize q -q -o small --max-shard-size 36000B --resume";
+    bench.run(line).expect(0, "", "");
+}
+
 #[test]
 fn what_does_not_fit_is_refused_before_anything_is_written() {
     let bench = quantized();
