@@ -172,15 +172,35 @@ impl MappedFile {
     /// When the file no longer has these bytes, as far as the system can tell (Linux 5.14 and later).
     pub fn prefetch(&self, range: Range<usize>) -> Result<()> {
         #[cfg(target_os = "linux")]
-        if let Some(map) = &self.map
-            && let Err(error) = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len())
-            && is_fault(&error)
-        {
-            return Err(cut_short().in_file(&self.path));
+        if let Some(map) = &self.map {
+            self.read_ahead(map, &range);
+            if let Err(error) = map.advise_range(memmap2::Advice::PopulateRead, range.start, range.len())
+                && is_fault(&error)
+            {
+                return Err(cut_short().in_file(&self.path));
+            }
         }
         #[cfg(not(target_os = "linux"))]
         let _ = range;
         Ok(())
+    }
+
+    /// Makes the disk read what follows a large range, unless the page cache has it, so that the disk works while the range is
+    /// processed.
+    #[cfg(target_os = "linux")]
+    fn read_ahead(&self, map: &Mmap, range: &Range<usize>) {
+        /// A smaller range does not mean that the bytes behind it will be read.
+        const LARGE: usize = 1 << 18;
+        const AHEAD: usize = 4 << 20;
+        /// The system ignores what exceeds the longest request of the disk.
+        const REQUEST: usize = 1 << 19;
+        let (start, end) = (range.end, map.len().min(range.end.saturating_add(AHEAD)));
+        let Some(OpenFile(file)) = &self.kept else { return };
+        if range.len() >= LARGE && start < end && !is_cached(file, end - 1) {
+            for at in (start..end).step_by(REQUEST) {
+                let _ = map.advise_range(memmap2::Advice::WillNeed, at, REQUEST.min(end - at)); // only a hint
+            }
+        }
     }
 
     /// Refuses a file that was changed since it was mapped: what was read may be from before or after. A file that is
@@ -209,6 +229,14 @@ impl MappedFile {
         }
         Ok(())
     }
+}
+
+/// Whether the page cache has a byte of a file; true if the file system does not say.
+#[cfg(target_os = "linux")]
+fn is_cached(file: &File, at: usize) -> bool {
+    use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
+    let mut byte = [0];
+    preadv2(file, &mut [IoSliceMut::new(&mut byte)], at as u64, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
 }
 
 /// Refuses anything but a regular file.
@@ -292,5 +320,38 @@ impl Deref for MappedFile {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use rustix::fs::{Advice, fadvise};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn what_follows_a_large_range_is_read_ahead() {
+        const LEN: usize = 8 << 20;
+        // Beside the compiled program, because a temporary folder may be in memory.
+        let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
+        let path = folder.path().join("in");
+        std::fs::write(&path, vec![7; LEN]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        let forget = || fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        let last_ahead = (1 << 20) + (4 << 20) - 1;
+        forget();
+        if is_cached(&file, last_ahead) {
+            eprintln!("skipped: the file system does not say what is cached");
+            return;
+        }
+        let mapped = MappedFile::open(&path).unwrap();
+        forget();
+        mapped.prefetch(0..1 << 20).unwrap();
+        let begin = Instant::now();
+        while !is_cached(&file, last_ahead) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nothing was read ahead");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

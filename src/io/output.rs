@@ -31,12 +31,18 @@ impl Destination {
         match self.kind {
             OutputKind::Stream => {
                 let file = standard_output(&self.path)?;
-                return Ok(Output { file, temporary: None, destination: self, is_seekable: false });
+                return Ok(Output {
+                    file,
+                    temporary: None,
+                    destination: self,
+                    is_seekable: false,
+                    is_flushed_early: false,
+                });
             }
             OutputKind::Device => {
                 let file = File::options().write(true).open(&self.file).map_err(failed)?;
                 let is_seekable = io::Seek::stream_position(&mut &file).is_ok();
-                return Ok(Output { file, temporary: None, destination: self, is_seekable });
+                return Ok(Output { file, temporary: None, destination: self, is_seekable, is_flushed_early: false });
             }
             OutputKind::File => {}
         }
@@ -46,7 +52,7 @@ impl Destination {
                 Named::create(self.folder()).map(|(file, named)| (file, Temporary::Named(named))).map_err(failed)?
             }
         };
-        Ok(Output { file, temporary: Some(temporary), destination: self, is_seekable: true })
+        Ok(Output { file, temporary: Some(temporary), destination: self, is_seekable: true, is_flushed_early: false })
     }
 }
 
@@ -65,6 +71,8 @@ pub struct Output {
     temporary: Option<Temporary>,
     destination: Destination,
     is_seekable: bool,
+    /// Whether the disk starts to write as soon as it can.
+    is_flushed_early: bool,
 }
 
 impl Output {
@@ -78,6 +86,13 @@ impl Output {
     #[must_use]
     pub fn is_seekable(&self) -> bool {
         self.is_seekable
+    }
+
+    /// Makes the system write everything to the disk as soon as it receives it, because the output will be flushed: reading,
+    /// converting and writing overlap, and little is left for the flush.
+    #[must_use]
+    pub(crate) fn flushed_early(self, is_flushed_early: bool) -> Self {
+        Self { is_flushed_early, ..self }
     }
 
     /// Another file in the same folder, for bytes on their way to this one. It is removed when dropped.
@@ -125,7 +140,11 @@ impl Output {
         } else {
             io::Write::write_all(&mut &self.file, bytes)
         };
-        written.map_err(|error| if is_fault(&error) { cut_short() } else { self.failed(&error) })
+        written.map_err(|error| if is_fault(&error) { cut_short() } else { self.failed(&error) })?;
+        if self.is_flushed_early && self.temporary.is_some() {
+            start_flush(&self.file, offset, bytes.len() as u64);
+        }
+        Ok(())
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -215,6 +234,24 @@ fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
     std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
 }
 
+/// Asks the system to write a range to the disk, and does not wait. The pages at its ends may still get other bytes, so they
+/// are left for the flush.
+fn start_flush(file: &File, offset: u64, len: u64) {
+    // Linux starts to write what it shall forget, and keeps what is not on the disk yet.
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{Advice, fadvise};
+        const PAGE: u64 = 1 << 12;
+        let start = offset.next_multiple_of(PAGE);
+        let whole = ((offset + len) / PAGE * PAGE).saturating_sub(start);
+        if let Some(whole) = std::num::NonZeroU64::new(whole) {
+            let _ = fadvise(file, start, Some(whole), Advice::DontNeed); // only a hint
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (file, offset, len);
+}
+
 #[cfg(windows)]
 fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -231,6 +268,21 @@ fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_output_that_is_flushed_early_holds_what_was_written_in_any_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let output = Destination::new(&path, false, &[]).unwrap().create().unwrap().flushed_early(true);
+        let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+        output.reserve(bytes.len() as u64).unwrap();
+        for piece in [900_000..1_200_000, 0..10, 10..5000, 5000..900_000] {
+            output.write_at(piece.start as u64, &bytes[piece]).unwrap();
+        }
+        assert_eq!(*output.read_again().unwrap(), bytes[..]);
+        output.publish(true, None).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+    }
 
     #[test]
     fn an_output_that_another_run_has_made_meanwhile_is_left_alone_and_named_with_a_remedy() {

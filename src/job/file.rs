@@ -83,8 +83,9 @@ impl<'a> FileOutput<'a> {
         if destination.keeps() {
             observer.notice(Notice::Begins(destination.folder()));
         }
-        let file = destination.create()?;
-        let data = self.data.filter(|_| !job.dry_run).map(Destination::create).transpose()?;
+        let create = |place: Destination| Ok(place.create()?.flushed_early(job.sync));
+        let file = create(destination)?;
+        let data = self.data.filter(|_| !job.dry_run).map(create).transpose()?;
         // An archive that will be deflated is first written without compression.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);

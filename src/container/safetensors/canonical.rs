@@ -12,7 +12,7 @@ pub(super) fn read(json: &[u8]) -> Option<SafetensorsHeader> {
     let mut cursor = Cursor { rest: std::str::from_utf8(json).ok()? };
     let mut header = SafetensorsHeader::default();
     let mut has_metadata = false;
-    cursor.take("{")?;
+    cursor.take(b"{")?;
     loop {
         let name = cursor.string()?;
         cursor.colon()?;
@@ -31,7 +31,7 @@ pub(super) fn read(json: &[u8]) -> Option<SafetensorsHeader> {
             break;
         }
     }
-    cursor.take("}")?;
+    cursor.take(b"}")?;
     let is_padding = |byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
     cursor.rest.bytes().all(is_padding).then_some(header)
 }
@@ -42,34 +42,38 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, literal: &str) -> Option<()> {
-        self.rest = self.rest.strip_prefix(literal)?;
+    /// Takes ASCII text. Its length is known to the compiler, so that no function compares bytes.
+    fn take<const N: usize>(&mut self, literal: &[u8; N]) -> Option<()> {
+        if self.rest.as_bytes().first_chunk()? != literal {
+            return None;
+        }
+        self.rest = &self.rest[N..];
         Some(())
     }
 
     fn colon(&mut self) -> Option<()> {
-        self.take(":")?;
+        self.take(b":")?;
         self.space()
     }
 
     fn comma(&mut self) -> Option<()> {
-        self.take(",")?;
+        self.take(b",")?;
         self.space()
     }
 
     /// Skips a space, if there is one.
     fn space(&mut self) -> Option<()> {
-        self.rest = self.rest.strip_prefix(' ').unwrap_or(self.rest);
+        self.take(b" ");
         Some(())
     }
 
     /// A string without escapes.
     fn string(&mut self) -> Option<&'a str> {
-        self.take("\"")?;
+        self.take(b"\"")?;
         let end = self.rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | ..0x20))?;
         let (text, after) = self.rest.split_at(end);
         self.rest = after;
-        self.take("\"")?;
+        self.take(b"\"")?;
         Some(text)
     }
 
@@ -82,35 +86,35 @@ impl<'a> Cursor<'a> {
     }
 
     fn numbers(&mut self) -> Option<Vec<u64>> {
-        self.take("[")?;
+        self.take(b"[")?;
         let mut numbers = Vec::new();
-        if self.take("]").is_some() {
+        if self.take(b"]").is_some() {
             return Some(numbers);
         }
         numbers.push(self.number()?);
         while self.comma().is_some() {
             numbers.push(self.number()?);
         }
-        self.take("]")?;
+        self.take(b"]")?;
         Some(numbers)
     }
 
     fn entry(&mut self) -> Option<HeaderEntry<'a>> {
-        self.take("{\"dtype\"")?;
+        self.take(b"{\"dtype\"")?;
         self.colon()?;
         let dtype = Cow::Borrowed(self.string()?);
         self.comma()?;
-        self.take("\"shape\"")?;
+        self.take(b"\"shape\"")?;
         self.colon()?;
         let shape = self.numbers()?;
         self.comma()?;
-        self.take("\"data_offsets\"")?;
+        self.take(b"\"data_offsets\"")?;
         self.colon()?;
-        self.take("[")?;
+        self.take(b"[")?;
         let start = self.number()?;
         self.comma()?;
         let end = self.number()?;
-        self.take("]}")?;
+        self.take(b"]}")?;
         Some(HeaderEntry { dtype, shape, data_offsets: (start, end) })
     }
 }

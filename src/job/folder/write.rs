@@ -178,7 +178,7 @@ impl<'a> ShardWork<'a, '_> {
     fn convert_shard(&mut self, at: usize, progress: &dyn ShardProgress) -> Result<FileReport<'a>> {
         let (all, name) = (self.plans.len(), &self.shards[at].file);
         let plan = &mut self.plans[at];
-        let output = self.staging.place(name).create()?;
+        let output = self.staging.place(name).create()?.flushed_early(self.job.sync);
         let what = format!("{}/{all} {}", at + 1, shorten(name));
         let progress = progress.shard(what, plan.source_bytes());
         let Job { threads, measures, ref fail_on, .. } = *self.job;
