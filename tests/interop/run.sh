@@ -6,6 +6,7 @@
 #   tests/interop/run.sh --openvino OpenVINO promotes the same types; a minute more
 #   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
 #   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes; with --torch's installation.
+#   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
 #                                   All switches can be given
 #
 # TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
@@ -17,13 +18,15 @@ with_torch=
 with_openvino=
 with_transformers=
 with_quantized=
+with_models=
 for switch in "$@"; do
     case "$switch" in
         --torch) with_torch=yes ;;
         --openvino) with_openvino=yes ;;
         --transformers) with_transformers=yes ;;
         --quantized) with_quantized=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized]" >&2; exit 2 ;;
+        --models) with_models=yes ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--models]" >&2; exit 2 ;;
     esac
 done
 
@@ -39,7 +42,7 @@ export TCAST
 install() {
     stamp=$venv/$1
     if ! cmp -s "tests/interop/$1" "$stamp"; then
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "tests/interop/$1"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check ${2-} -r "tests/interop/$1"
         cp "tests/interop/$1" "$stamp"
     fi
 }
@@ -50,6 +53,8 @@ if [ -z "${PYTHON-}" ]; then
     [ -z "$with_torch" ] || install requirements-torch.txt
     [ -z "$with_transformers" ] || install requirements-transformers.txt
     [ -z "$with_openvino" ] || install requirements-openvino.txt
+    # Without the packages that these would bring: the models are data.
+    [ -z "$with_models" ] || install requirements-models.txt --no-deps
     if [ -n "$with_quantized" ]; then
         install requirements-quantized.txt
         for version in 0.17.0 0.18.0; do # of vLLM 0.33.0 and of SGLang 0.5.23
@@ -64,6 +69,6 @@ if [ -z "${PYTHON-}" ]; then
 fi
 
 export PYTHONDONTWRITEBYTECODE=1
-exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes containers strings ${with_torch:+torch_reads} \
+exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads} \
     ${with_openvino:+openvino_promotes} ${with_transformers:+transformers_loads transformers_dequantizes transformers_quantizes} \
     ${with_quantized:+quantized_libraries}
