@@ -3,6 +3,7 @@
 use super::convert::{job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
+use super::unmatched::propose;
 use super::{check_hash, check_matched, finish};
 use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
 use crate::container::checkpoint::Checkpoint;
@@ -220,7 +221,8 @@ fn check_patterns(args: &QuantizeArgs, selection: &Selection, source: &Checkpoin
         .map_err(|error| error.in_file(&source.path))?;
     if let Some(rule) = args.rule.iter().find(|rule| !args.allow_unmatched && !rule.matches_one(&names)) {
         let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(&source.path);
-        return Err(error.remedy("correct it, or add --allow-unmatched"));
+        let target = format!("={}", rule.scheme().map_or("keep", |scheme| scheme.name));
+        return Err(error.remedy(propose("--rule", rule.pattern(), &target, &names)));
     }
     Ok(())
 }

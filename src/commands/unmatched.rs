@@ -34,7 +34,7 @@ pub(super) fn unmatched(selection: &Selection, names: &[&str]) -> Vec<Error> {
 }
 
 /// What to do about a pattern that matches nothing.
-fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> String {
+pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str]) -> String {
     const ALLOW: &str = "--allow-unmatched accepts it";
     let text = pattern.text();
     let wider = format!("*{text}*");

@@ -203,6 +203,10 @@ fn choose_to_quantize<'a>(
     shared: &mut SharedScales<'a, '_>,
 ) -> Result<Chosen<'a>> {
     check_mapped(&source)?;
+    if request.container.format_info().extension != "safetensors" {
+        let error = Error::new("engines read quantized weights from .safetensors files only");
+        return Err(source.error(error.remedy("name a .safetensors file or a folder")));
+    }
     let mut dtypes = weight.encoder.parts().iter().map(|part| part.dtype);
     if let Some(dtype) = dtypes.find(|dtype| request.container.stores(*dtype).is_none()) {
         return Err(source.error(request.container.refusal(dtype)));

@@ -77,7 +77,8 @@ impl EngineConfig {
             _ => Err(Error::new(format!(
                 "the config of the layout {} has no place for several schemes",
                 first.layout.name
-            ))),
+            ))
+            .remedy("choose one scheme for all weights, or a layout of compressed-tensors or ModelOpt")),
         };
         Ok(match library {
             "ct" => Self { block: Some(compressed_tensors(groups, kept)), hf_quant_config: None },

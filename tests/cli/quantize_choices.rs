@@ -201,10 +201,21 @@ fn heads_and_embeddings_that_a_rule_quantizes_are_targets_by_name() {
 fn errors_about_weights_say_how_to_go_on() {
     let bench = bench_with(ATTENTION, "{}");
     let fused = "engines fuse a.q_proj.weight, a.k_proj.weight, a.v_proj.weight: ";
-    let others = "copy the weights as they are with --exclude 'a.k_proj.weight' --exclude 'a.v_proj.weight'\n";
+    let others = "choose all of them, or copy the weights as they are with --exclude 'a.k_proj.weight' --exclude 'a.v_proj.weight'\n";
     expect_refused(&bench, "quantize m --scheme fp8 --exclude a.q_proj.weight", 1, fused, others);
     let line = "quantize m --scheme fp8 --exclude a.q_proj.weight --exclude a.k_proj.weight --exclude a.v_proj.weight";
     bench.run(&format!("{line} -q -o out")).expect(0, "", "");
+    let remedy = "a pattern matches the whole name: --rule '*o_proj*=int8' matches 1\n";
+    expect_refused(&bench, "quantize m --scheme fp8 --rule o_proj=int8", 2, "matches no tensor", remedy);
+    let line = "quantize m --scheme fp8-block --rule *o_proj*=fp8-block-ue8m0";
+    let bench = bench_with(&[("a.o_proj.weight", &[128, 128]), ("a.down_proj.weight", &[128, 128])], "{}");
+    let remedy = "choose one scheme for all weights, or a layout of compressed-tensors or ModelOpt\n";
+    expect_refused(&bench, line, 1, "the config of the layout hf-fp8 has no place for several schemes", remedy);
+    let outcome = bench.run("quantize m --scheme fp8 -o none.npz");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    let message =
+        "engines read quantized weights from .safetensors files only\n  name a .safetensors file or a folder\n";
+    assert!(outcome.stderr.contains(message) && !bench.path("none.npz").exists(), "{}", outcome.stderr);
     // The rows of a bank are not known without a config.
     let bank: &[(&str, &[u64])] = &[("m.layers.0.experts.gate_up_proj", &[2, 64, 32]), ("m.o_proj.weight", &[16, 32])];
     let bench = bench_with(bank, "{}");

@@ -382,7 +382,8 @@ impl Planner<'_> {
                 let mut globs: Vec<String> = quantized.map(|at| as_numbered_glob(&weights[*at].name)).collect();
                 globs.sort_unstable();
                 globs.dedup();
-                return Err(Error::new(message).of(Kind::Excludable(globs.into())));
+                let error = Error::new(message).remedy("choose all of them");
+                return Err(error.of(Kind::Excludable(globs.into())));
             }
             for at in set {
                 if weights[at].stored.is_ok() {
