@@ -8,6 +8,7 @@
 mod draw;
 mod float32;
 mod integers;
+mod sum;
 mod tally;
 mod words;
 
