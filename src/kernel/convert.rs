@@ -3,8 +3,9 @@
 use super::counts::{Counts, Loss};
 use super::decode::Decode;
 use super::encode::{Encode, bools};
-use super::isa::{Isa, Loop};
+use super::isa::{Isa, Loop, prefetch};
 use super::lane::{BLOCK, room};
+use super::narrow::Narrowing;
 use super::pack;
 use super::rules::{OutOfRange, Rules};
 use super::storage::{Storage, SubByteLayout};
@@ -36,6 +37,8 @@ pub struct Kernel {
     source: Storage,
     target: Storage,
     lane: Lane,
+    /// The short way of a [`Lane::Float32`].
+    pub(super) narrowing: Option<Narrowing>,
     refused: Option<Loss>,
 }
 
@@ -67,7 +70,11 @@ impl Kernel {
         };
         let refuses = rules.out_of_range == OutOfRange::Error
             && matches!(&lane, Lane::Float32(_, Encode::Int(_)) | Lane::Float64(_, Encode::Int(_)));
-        Some(Self { source, target, lane, refused: refuses.then_some(Loss::Wrapped) })
+        let narrowing = match &lane {
+            Lane::Float32(_, Encode::Narrow(rounding, false)) => Narrowing::new(source.dtype, target.dtype, rounding),
+            _ => None,
+        };
+        Some(Self { source, target, lane, narrowing, refused: refuses.then_some(Loss::Wrapped) })
     }
 
     /// Copies the bits to another storage: equal dtypes, or dtypes of equal width.
@@ -77,7 +84,7 @@ impl Kernel {
     pub fn copy(source: Storage, target: Storage) -> Option<Self> {
         let bits = source.dtype.bits();
         let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
-        fits.then_some(Self { source, target, lane: Lane::Codes, refused: None })
+        fits.then_some(Self { source, target, lane: Lane::Codes, narrowing: None, refused: None })
     }
 
     /// How the elements of the source and of the target are stored.
@@ -120,12 +127,22 @@ impl Kernel {
     #[doc(hidden)]
     pub fn run_on(&self, isa: Isa, input: &[u8], output: &mut [u8], count: usize) -> Result<Counts, Malformed> {
         let (input, output) = (&input[..self.source.offset(count)], &mut output[..self.target.offset(count)]);
-        isa.run(ConversionLoop { kernel: self, input, output, count })
+        isa.run(ConversionLoop { kernel: self, isa, input, output, count })
+    }
+
+    /// The elements of a block: 1 KiB, which is prefetched, where one pass over the source does everything.
+    fn block(&self) -> usize {
+        match (&self.lane, self.source.dtype) {
+            _ if self.narrowing.is_some() => 512,
+            (Lane::Float32(_, Encode::Narrow(..)), Dtype::Float32) => 256,
+            _ => BLOCK,
+        }
     }
 
     #[inline(always)]
     fn run_block(
         &self,
+        isa: Isa,
         input: &[u8],
         output: &mut [u8],
         count: usize,
@@ -148,9 +165,16 @@ impl Kernel {
                 counts
             }
             Lane::Float32(decode, encode) => {
+                // Not `and_then`: a closure might not be compiled for the instruction set.
+                let narrowed = match self.narrowing {
+                    Some(narrowing) => narrowing.encode(input, result, isa == Isa::Avx512),
+                    None => None,
+                };
                 let is_upper_half = self.target.dtype == Dtype::Bfloat16;
                 let short = if is_upper_half { decode.short_numbers(input) } else { None };
-                if let Some(widening) = short {
+                if let Some(counts) = narrowed {
+                    counts
+                } else if let Some(widening) = short {
                     widening.fill_bfloat16(input, result);
                     Counts::default()
                 } else {
@@ -182,9 +206,14 @@ impl Kernel {
     }
 }
 
+/// How many bytes before it is read a block is prefetched. Distances of 2 to 8 KiB are equally good; bursts of more than
+/// 1 KiB are not, as the processor waits for no more than some 16 cache lines at a time.
+const AHEAD: usize = 4096;
+
 /// The blocks of a conversion.
 struct ConversionLoop<'a> {
     kernel: &'a Kernel,
+    isa: Isa,
     input: &'a [u8],
     output: &'a mut [u8],
     count: usize,
@@ -195,14 +224,21 @@ impl Loop for ConversionLoop<'_> {
 
     #[inline(always)]
     fn run(self) -> Self::Result {
-        let Self { kernel: Kernel { source, target, .. }, count, .. } = self;
+        let Self { kernel, count, .. } = self;
+        let Kernel { source, target, .. } = kernel;
         let mut scratch = Scratch::default();
         let mut counts = Counts::default();
-        for start in (0..count).step_by(BLOCK) {
-            let end = count.min(start + BLOCK);
-            let input = &self.input[source.offset(start)..source.offset(end)];
+        let block = kernel.block();
+        for start in (0..count).step_by(block) {
+            let end = count.min(start + block);
+            let (from, to) = (source.offset(start), source.offset(end));
+            if block < BLOCK {
+                // With so many steps for each vector, the processor sees too few cache lines ahead by itself.
+                prefetch(&self.input[self.input.len().min(from + AHEAD)..self.input.len().min(to + AHEAD)]);
+            }
+            let input = &self.input[from..to];
             let output = &mut self.output[target.offset(start)..target.offset(end)];
-            counts += self.kernel.run_block(input, output, end - start, &mut scratch)?;
+            counts += kernel.run_block(self.isa, input, output, end - start, &mut scratch)?;
         }
         Ok(counts)
     }

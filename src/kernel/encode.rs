@@ -188,6 +188,9 @@ fn narrow<const N: usize>(
             span.add(bits);
             let (result, is_exact) = rounding.round_in_range(bits);
             tally.inexact += u32::from(!is_exact);
+            if N == 1 {
+                tally.flushed += u32::from((bits & (u32::MAX >> 1)).wrapping_sub(1) < rounding.zero);
+            }
             code(result)
         })
     };
@@ -195,7 +198,8 @@ fn narrow<const N: usize>(
         return narrow_any(lane, bytes, rounding, code);
     }
     if span.smallest <= rounding.zero {
-        if !rounding.is_exact {
+        // Nearly every block of weights has such numbers for targets of 8 bits, and none for wider ones.
+        if !rounding.is_exact && N > 1 {
             tally.flushed = span.count_zeros(lane, rounding.zero);
         }
         if let Some(negative_zero) = rounding.lacks {

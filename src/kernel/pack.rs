@@ -20,7 +20,11 @@ pub(super) fn unpack(packed: &[u8], codes: &mut [u8], bits: u32) {
 #[inline(always)]
 pub(super) fn pack(codes: &[u8], packed: &mut [u8], bits: u32) {
     match bits {
-        4 => pack_groups(codes, packed, |[a, b]: [u8; 2]| [a | b << 4]),
+        4 => pack_groups(codes, packed, |pair: [u8; 2]| {
+            // As one word: the compiler then narrows whole vectors.
+            let pair = u16::from_le_bytes(pair);
+            [(pair | pair >> 4) as u8]
+        }),
         2 => pack_groups(codes, packed, |[a, b, c, d]: [u8; 4]| [a | b << 2 | c << 4 | d << 6]),
         1 => pack_groups(codes, packed, |bits: [u8; 8]| [bits.iter().rev().fold(0, |byte, bit| byte << 1 | bit)]),
         _ => pack_groups(codes, packed, |[a, b, c, d]: [u8; 4]| [a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2]),

@@ -121,14 +121,20 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
     expand(factors, size, lane);
     let numbers = values.iter().zip(&*lane).zip(&mut *out);
     if division.quotient == Quotient::Divide {
-        numbers.for_each(|((value, factor), out)| *out = if *factor == 0.0 { 0.0 } else { *value / *factor });
+        for ((value, factor), out) in numbers {
+            *out = if *factor == 0.0 { 0.0 } else { *value / *factor };
+        }
     } else {
-        numbers.for_each(|((value, factor), out)| *out = if *factor == 0.0 { 0.0 } else { *value * *factor });
+        for ((value, factor), out) in numbers {
+            *out = if *factor == 0.0 { 0.0 } else { *value * *factor };
+        }
     }
     round_all(out, division.rounding);
     if division.has_zeros {
         expand(zeros, size, lane);
-        out.iter_mut().zip(&*lane).for_each(|(number, zero)| *number += *zero);
+        for (number, zero) in out.iter_mut().zip(&*lane) {
+            *number += *zero;
+        }
         round_all(out, division.rounding);
     }
 }
@@ -359,9 +365,13 @@ pub(super) fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
             // A pair as one word: the compiler then narrows whole vectors.
             let pairs_of = pairs.iter().map(|pair| u16::from_le_bytes(*pair));
             if high_first {
-                pairs_of.zip(&mut *out).for_each(|(pair, out)| *out = (pair << 4 | pair >> 8) as u8);
+                for (pair, out) in pairs_of.zip(&mut *out) {
+                    *out = (pair << 4 | pair >> 8) as u8;
+                }
             } else {
-                pairs_of.zip(&mut *out).for_each(|(pair, out)| *out = (pair | pair >> 4) as u8);
+                for (pair, out) in pairs_of.zip(&mut *out) {
+                    *out = (pair | pair >> 4) as u8;
+                }
             }
             if let [last] = last {
                 out[pairs.len()] = last << if high_first { 4 } else { 0 };

@@ -7,7 +7,7 @@ use super::rounding::{WeightType, power_of_two};
 use super::scale::GroupScale;
 
 /// Values that are encoded together.
-const PIECE: usize = 128;
+const PIECE: usize = 16;
 /// Partial sums that are kept side by side.
 const LANES: usize = 8;
 
@@ -53,67 +53,45 @@ impl ScaleSearch {
     /// The scale with the least error; of two equally good scales, the larger. `chosen` if all values are 0.
     #[inline(always)]
     pub(super) fn best(&self, group: &SearchGroup, chosen: GroupScale) -> GroupScale {
-        if group.amax == 0.0 || !group.amax.is_finite() {
+        let SearchGroup { chooser, amax, global, .. } = *group;
+        if amax == 0.0 || !amax.is_finite() {
             return chosen;
         }
-        let mut best = Best { scale: chosen, error: f64::INFINITY };
-        match group.chooser.rule {
-            ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded => {
-                self.blocks(group, &mut best);
+        let block = |code: usize| chooser.of_block(code as u32, self.blocks[code], global);
+        let is_block =
+            matches!(chooser.rule, ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded);
+        // The largest scales come first, so that the larger of two equally good ones wins.
+        let count = match chooser.rule {
+            // E4M3 scales downwards, from the largest for which a code other than 0 is possible.
+            _ if is_block => {
+                let is_possible =
+                    |block: &f32| f64::from(chooser.of_block(0, *block, global).scale) <= 4.0 * f64::from(amax);
+                self.blocks.partition_point(is_possible).saturating_sub(1)
             }
-            ScaleRule::Epsilon => {
-                // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
-                for step in 0..20_u8 {
-                    let part = f32::from(100 - step) / 100.0;
-                    best.take(group, group.chooser.shrunk(group.amax, group.bounds, part));
-                }
-            }
-            _ => {
-                for exponent in [1, 0, -1] {
-                    best.take(group, group.chooser.moved(&chosen, exponent));
-                }
-            }
-        }
-        best.scale
-    }
-
-    /// Tries the E4M3 scales downwards, from the largest for which a code other than 0 is possible, until clipping the
-    /// largest value alone costs more than the best scale.
-    #[inline(always)]
-    fn blocks(&self, group: &SearchGroup, best: &mut Best) {
-        let amax = f64::from(group.amax);
-        let scale_of = |code: usize| group.chooser.of_block(code as u32, self.blocks[code], group.global);
-        let end = self.blocks.partition_point(|block| {
-            let scale = group.chooser.of_block(0, *block, group.global).scale;
-            f64::from(scale) <= 4.0 * amax
-        });
-        for code in (1..end).rev() {
-            let scale = scale_of(code);
-            let cut = amax - 6.0 * f64::from(scale.scale);
-            if cut > 0.0 && cut * cut * (1.0 - 1e-9) > best.error {
+            // The candidates of llm-compressor's `memoryless_mse`: from amax down to 0.81 of it, in steps of 0.01.
+            ScaleRule::Epsilon => 20,
+            _ => 3,
+        };
+        let (mut best, mut least) = (chosen, f64::INFINITY);
+        for step in 0..count {
+            let scale = match chooser.rule {
+                _ if is_block => block(count - step),
+                ScaleRule::Epsilon => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
+                _ => chooser.moved(&chosen, 1 - step as i32),
+            };
+            // Clipping the largest value alone costs more than the best scale, and smaller scales cost more yet.
+            let cut = f64::from(amax) - 6.0 * f64::from(scale.scale);
+            if is_block && cut > 0.0 && cut * cut * (1.0 - 1e-9) > least {
                 break;
             }
-            best.take(group, scale);
-        }
-    }
-}
-
-/// The best scale so far.
-struct Best {
-    scale: GroupScale,
-    error: f64,
-}
-
-impl Best {
-    /// Takes a scale if its error is smaller. Callers try the largest scale first, so that it wins a tie.
-    #[inline(always)]
-    fn take(&mut self, group: &SearchGroup, scale: GroupScale) {
-        if scale.scale > 0.0 {
-            let error = error_of(group, &scale);
-            if error < self.error {
-                *self = Self { scale, error };
+            if scale.scale > 0.0 {
+                let error = error_of(group, &scale);
+                if error < least {
+                    (best, least) = (scale, error);
+                }
             }
         }
+        best
     }
 }
 
@@ -122,20 +100,23 @@ impl Best {
 #[inline(always)]
 fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
     let width = if group.weight == WeightType::Float32 { 4 } else { 2 };
-    let (mut values, mut numbers, mut multiples, mut codes) = ([0.0; PIECE], [0.0; PIECE], [0.0; PIECE], [0; PIECE]);
     let mut sums = [0.0; LANES];
     let factor = if group.chooser.is_exact { scale.wide } else { f64::from(scale.scale) };
     for bytes in group.bytes.chunks(PIECE * width) {
-        let count = bytes.len() / width;
-        let values = &mut values[..count];
-        lanes::widen(group.weight, bytes, values);
-        let divisors = Divisors { factors: &[scale.factor], wide: &[scale.wide], zeros: &[scale.zero], size: count };
-        lanes::divide(values, &divisors, group.division, &mut multiples[..count], &mut numbers[..count]);
-        lanes::round(group.rounding, &numbers[..count], &mut codes[..count], &mut multiples[..count]);
-        for (values, multiples) in values.chunks(LANES).zip(multiples[..count].chunks(LANES)) {
-            for ((value, multiple), sum) in values.iter().zip(multiples).zip(&mut sums) {
-                let error = f64::from(*value) - (f64::from(*multiple) - f64::from(scale.zero)) * factor;
-                *sum += error * error;
+        // Loops of a fixed length; a value that is missing is 0, and so is its error.
+        let mut stored = [0; 4 * PIECE];
+        stored[..bytes.len()].copy_from_slice(bytes);
+        let (mut values, mut numbers, mut multiples, mut codes) =
+            ([0.0; PIECE], [0.0; PIECE], [0.0; PIECE], [0; PIECE]);
+        lanes::widen(group.weight, &stored, &mut values);
+        let divisors = Divisors { factors: &[scale.factor], wide: &[scale.wide], zeros: &[scale.zero], size: PIECE };
+        lanes::divide(&values, &divisors, group.division, &mut multiples, &mut numbers);
+        lanes::round(group.rounding, &numbers, &mut codes, &mut multiples);
+        for (values, multiples) in values.as_chunks::<LANES>().0.iter().zip(multiples.as_chunks::<LANES>().0) {
+            for at in 0..LANES {
+                let multiple = f64::from(multiples[at]) - f64::from(scale.zero);
+                let error = f64::from(values[at]) - multiple * factor;
+                sums[at] += error * error;
             }
         }
     }
