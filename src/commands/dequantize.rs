@@ -70,10 +70,23 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         config: None,
-        notes: Vec::new(),
+        notes: recoding.divided.first().map(|names| told(names, recoding.divided.len())).into_iter().collect(),
         report: args.report.as_deref(),
     };
     write_recoded(&task, source, recoding, start)
+}
+
+/// What engines may do with a set of weights that is divided.
+fn told([decoded, left]: &[String; 2], sets: usize) -> String {
+    let more = match sets as u64 - 1 {
+        0 => String::new(),
+        more => format!(" (and {} like this)", counted(more, "set")),
+    };
+    let (decoded, left) = (shorten(decoded), shorten(left));
+    format!(
+        "engines load '{decoded}' and '{left}' as one module, and may refuse it: the first is decoded, and the second \
+         stays quantized{more}"
+    )
 }
 
 fn check(args: &DequantizeArgs) -> Result<()> {

@@ -9,6 +9,7 @@ use crate::quant::{
 };
 use crate::read::{Decoders, LogicalCheckpoint};
 use crate::select::Selection;
+use crate::select::policy::{Policy, expert_sets, fused_sets};
 use std::collections::HashSet;
 
 /// What a job needs to decode or to quantize weights.
@@ -18,6 +19,9 @@ pub(crate) struct Recoding {
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
+    /// The sets of weights that engines load as one module, of which some are decoded and others stay quantized: one of
+    /// either kind.
+    pub(crate) divided: Vec<[String; 2]>,
 }
 
 impl Recoding {
@@ -76,6 +80,7 @@ impl Recoding {
                 left_out.push(model.tensors[at].name.to_owned());
             }
         }
+        let divided = divided(model, selection);
         let [decoded, left] =
             [&decoded, &left].map(|weights| weights.iter().map(|weight| &*weight.module).collect::<HashSet<_>>());
         let modules = Modules { decoded: &decoded, left: &left };
@@ -84,8 +89,22 @@ impl Recoding {
         for (_, text) in metadata.filter(|(key, _)| key == CheckpointInfo::METADATA) {
             weights.change_metadata(CheckpointInfo::METADATA, comfy_metadata_of(text, &modules));
         }
-        Ok(Self { weights, side_files, left_out })
+        Ok(Self { weights, side_files, left_out, divided })
     }
+}
+
+/// See [`Recoding::divided`].
+fn divided(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
+    let weights = &model.found.weights;
+    let is_diffusion = weights.iter().any(|weight| weight.layout.name.starts_with("comfy"));
+    let policy = Policy { is_diffusion, ..Policy::default() };
+    let fused = fused_sets(&policy, weights.iter().map(|weight| &*weight.module));
+    let sets = fused.into_iter().chain(expert_sets(&policy, weights.iter().map(|weight| &*weight.name)));
+    let one = |set: &[usize], is_decoded: bool| {
+        let mut names = set.iter().map(|at| &*weights[*at].name);
+        names.find(|name| selection.selects(name) == is_decoded).map(str::to_owned)
+    };
+    sets.filter_map(|set| Some([one(&set, true)?, one(&set, false)?])).collect()
 }
 
 /// The new texts of the files beside the shards.

@@ -171,6 +171,38 @@ fn nan_codes_are_counted_and_can_be_refused() {
     assert_eq!((&report["counts"]["input_nan"], &report["counts"]["nan"]), (&(130 * 136).into(), &0.into()));
 }
 
+#[test]
+fn a_set_that_engines_fuse_and_that_is_decoded_in_part_is_named() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let names = ["0.self_attn.q_proj", "0.self_attn.k_proj", "0.mlp.down_proj", "1.mlp.experts.0.up_proj"];
+    let names = names.into_iter().chain(["1.mlp.experts.1.up_proj"]).map(|name| format!("model.layers.{name}.weight"));
+    let names: Vec<[String; 2]> = names.map(|name| [name.clone(), format!("{name}_scale_inv")]).collect();
+    let parts: Vec<(&str, &str, &[u64], &[u8])> = names
+        .iter()
+        .flat_map(|[codes, scale]| [(&**codes, "F8_E4M3", &[2, 2][..], &[0; 4][..]), (scale, "F32", &[1, 1], &[0; 4])])
+        .collect();
+    bench.write("q/model.safetensors", &shard(&parts));
+    bench.write("q/config.json", CONFIG.as_bytes());
+    let note = |options: &str| {
+        let outcome = bench.run(&format!("dequantize q -o out -f {options}"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        outcome.stderr.lines().find(|line| line.starts_with("tcast: note:")).unwrap_or_default().to_owned()
+    };
+    let told = |decoded: &str, left: &str, more: &str| {
+        format!(
+            "tcast: note: engines load 'model.layers.{decoded}.weight' and 'model.layers.{left}.weight' as one module, \
+             and may refuse it: the first is decoded, and the second stays quantized{more}"
+        )
+    };
+    assert_eq!(note(""), "");
+    assert_eq!(note("--exclude *.0.self_attn.*"), "");
+    let [q, k] = ["0.self_attn.q_proj", "0.self_attn.k_proj"];
+    assert_eq!(note("--exclude *.k_proj.*"), told(q, k, ""));
+    let more = " (and 1 set like this)";
+    assert_eq!(note("--include *.k_proj.* --include *.experts.1.*"), told(k, q, more));
+}
+
 /// 0.5 and 1.5 times a scale, of which bfloat16 has every product, or only the first.
 #[test]
 fn values_that_are_not_the_exact_product_can_be_refused() {

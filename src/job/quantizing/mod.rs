@@ -142,7 +142,7 @@ impl Quantizing {
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
         let weights = planner.weights(plan);
-        let recoding = Recoding { weights, side_files, left_out: Vec::new() };
+        let recoding = Recoding { weights, side_files, left_out: Vec::new(), divided: Vec::new() };
         Ok(Self { recoding, config, misfits, embeddings })
     }
 }
