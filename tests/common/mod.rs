@@ -278,6 +278,16 @@ pub fn quantized_shards(bench: &Bench, folder: &str, count: usize, [rows, column
     bench.write(&format!("{folder}/config.json"), config.as_bytes());
 }
 
+/// As [`long_work`], with a checkpoint whose weights are quantized, in two passes.
+pub fn long_encoding() -> (Bench, &'static str) {
+    let bench = Bench::new();
+    quantized_shards(&bench, "codes", 12, [400, 512]);
+    bench.run("dequantize codes -q -o in").expect(0, "", "");
+    fs::remove_dir_all(bench.path("codes")).unwrap();
+    bench.run("quantize in --scheme nvfp4 -q -o whole").expect(0, "", "");
+    (bench, "quantize in --scheme nvfp4 -o out -q")
+}
+
 /// As [`long_work`], with a checkpoint whose weights are decoded.
 pub fn long_decoding() -> (Bench, &'static str) {
     let bench = Bench::new();

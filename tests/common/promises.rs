@@ -83,6 +83,18 @@ pub const PROMISES: &[Promise] = &[
         ],
     },
     Promise {
+        text: "`tcast quantize` refuses what codes and scales cannot represent, and never guesses what an input means",
+        tests: &[
+            ("tests/cli/quantize.rs", "values_that_are_no_numbers_are_named_and_nothing_is_written"),
+            ("tests/cli/quantize.rs", "what_cannot_be_is_refused_before_anything_is_written"),
+            ("tests/cli/quantize.rs", "banks_of_experts_become_matrices_and_share_what_engines_fuse"),
+            ("tests/cli/quantize.rs", "experts_without_elements_are_refused_however_many_there_are"),
+            ("tests/cli/quantize_choices.rs", "a_tensor_named_like_a_part_of_a_quantized_weight_is_refused"),
+            ("tests/cli/quantize_choices.rs", "a_config_that_calls_plain_weights_quantized_is_refused"),
+            ("tests/cli/quantize_choices.rs", "options_that_divide_the_experts_of_a_bank_are_refused"),
+        ],
+    },
+    Promise {
         text: "An output is complete or absent, and an older one stays until then: full and failing disks",
         tests: &[
             ("tests/faults/disk.rs", "a_disk_that_fills_up_at_any_byte_leaves_the_old_output_or_the_new_one"),

@@ -152,8 +152,14 @@ fn a_folder_on_a_full_disk_is_resumed_when_there_is_room() {
     let cast = fill_folders(&bench, "cast in --to f16");
     let bench = Bench::new();
     quantized_shards(&bench, "in", 4, [40, 100]);
-    let (Some(cast), Some(decoded)) = (cast, fill_folders(&bench, "dequantize in")) else { return };
-    record("a_folder_on_a_full_disk_is_resumed_when_there_is_room", &format!("{} full disks", cast + decoded));
+    let decoded = fill_folders(&bench, "dequantize in");
+    let bench = Bench::new();
+    quantized_shards(&bench, "codes", 4, [40, 96]);
+    bench.run("dequantize codes -q -o in").expect(0, "", "");
+    let encoded = fill_folders(&bench, "quantize in --scheme mxfp8");
+    let (Some(cast), Some(decoded), Some(encoded)) = (cast, decoded, encoded) else { return };
+    let all = cast + decoded + encoded;
+    record("a_folder_on_a_full_disk_is_resumed_when_there_is_room", &format!("{all} full disks"));
 }
 
 /// Runs a line that writes a folder to disks of many sizes, and where one was full again with more room; gives how many were

@@ -3,7 +3,7 @@
 use super::hold::hold;
 use super::{Moments, leftovers, number, numbers, outcome, skip, sparse};
 use crate::common::promises::record;
-use crate::common::{Bench, long_decoding, long_work, npy, same, shard, tree};
+use crate::common::{Bench, long_decoding, long_encoding, long_work, npy, same, shard, tree};
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -38,7 +38,8 @@ fn check_refused(bench: &Bench, there: &BTreeMap<String, Vec<u8>>) {
 #[test]
 fn a_run_that_is_killed_at_any_moment_can_be_resumed() {
     let mut killed = 0;
-    for (work, kills) in [(long_work(), number("TCAST_KILLS", 20)), (long_decoding(), number("TCAST_KILLS", 10))] {
+    let few = number("TCAST_KILLS", 10);
+    for (work, kills) in [(long_work(), number("TCAST_KILLS", 20)), (long_decoding(), few), (long_encoding(), few)] {
         killed += kill_and_resume(work, kills);
     }
     record("a_run_that_is_killed_at_any_moment_can_be_resumed", &format!("{killed} kills"));
@@ -82,7 +83,7 @@ fn kill_and_resume((bench, line): (Bench, &str), kills: usize) -> usize {
 
 #[test]
 fn an_interrupt_keeps_whole_shards_for_a_resume_and_nothing_else() {
-    for (bench, line) in [long_work(), long_decoding()] {
+    for (bench, line) in [long_work(), long_decoding(), long_encoding()] {
         interrupt_and_resume(&bench, line);
     }
 }
