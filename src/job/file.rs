@@ -168,9 +168,10 @@ impl<'a> WholeFile<'a> {
         // The data first, because a model must never refer to data that are not there.
         let path = data.path().to_owned();
         let is_new = !path.exists();
-        data.publish(job.sync, None)?;
-        self.file.publish(job.sync, Some(kept)).inspect_err(|_| {
-            if is_new {
+        let published = data.publish(job.sync, None).and_then(|()| self.file.publish(job.sync, Some(kept)));
+        published.inspect_err(|_| {
+            // A model that has its name stays, although the disk may not have noted that.
+            if is_new && !self.path.exists() {
                 let _ = fs::remove_file(&path);
             }
         })?;

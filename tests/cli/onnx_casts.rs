@@ -272,3 +272,25 @@ fn what_a_model_cannot_become_is_refused_before_any_work() {
     );
     assert_eq!(bench.files(), ["in.onnx", "out.onnx"]);
 }
+
+#[test]
+fn a_model_that_would_be_too_long_gets_a_second_file() {
+    let bench = Bench::new();
+    let pair = |key: &[u8], value: &[u8]| field(13, &[field(1, key), field(2, value)].concat());
+    // 2^30 elements, in a file that takes no space.
+    let file = fs::File::create(bench.path("w.data")).unwrap();
+    if file.set_len(4 << 30).is_err() {
+        return; // a file system without sparse files
+    }
+    let place = [pair(b"location", b"w.data"), number(14, 1)].concat();
+    let dims = vec![1 << 3, 0x80, 0x80, 0x80, 0x80, 4];
+    let weight = field(5, &[dims, number(2, 1), field(8, b"w"), place].concat());
+    bench.write("in.onnx", &model(&[weight, node("Add", &["x", "w"], "y")].concat()));
+    let outcome = bench.run("cast in.onnx --to f16 --dry-run");
+    let row = "w_float16  [1073741824]  float32 -> float16  4.00 GiB -> 2.00 GiB\n";
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), row));
+    let note = "tcast: warning: the elements of large tensors go to a second file: a model of 2.00 GiB is too long\n";
+    assert!(outcome.stderr.starts_with(note), "{}", outcome.stderr);
+    let outcome = bench.run("cast in.onnx --to float8e8m0 --dry-run --raise-opset");
+    assert!(outcome.code == Some(0) && !outcome.stderr.contains("second file"), "{}", outcome.stderr);
+}

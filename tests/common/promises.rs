@@ -125,6 +125,7 @@ pub const PROMISES: &[Promise] = &[
         text: "The same: system calls that fail",
         tests: &[
             ("tests/faults/refused.rs", "whatever_the_system_refuses_an_output_is_old_or_new"),
+            ("tests/faults/refused.rs", "whatever_the_system_refuses_a_model_and_its_data_appear_both_or_not"),
             ("tests/faults/refused.rs", "whatever_the_system_refuses_a_folder_can_be_finished"),
             ("tests/faults/naming.rs", "a_failing_close_is_an_error_and_gives_no_new_output"),
             (

@@ -2,7 +2,7 @@
 
 use super::{has_strace, leftovers, number, numbers, outcome, traced};
 use crate::common::promises::record;
-use crate::common::{Bench, shard, tree};
+use crate::common::{Bench, fixture, shard, tree};
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -80,6 +80,40 @@ fn fail_each(bench: &Bench, line: &str, prepare: impl Fn(), check: impl Fn(&str,
         }
     }
     tried
+}
+
+#[test]
+fn whatever_the_system_refuses_a_model_and_its_data_appear_both_or_not() {
+    if !has_strace("system calls that fail") {
+        return;
+    }
+    let bench = Bench::new();
+    fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("in.onnx")).unwrap();
+    let line = "cast in.onnx --to f16 -o out.onnx -q -j1 --external-data";
+    bench.run(line).expect(0, "", "");
+    let new = [bench.read("out.onnx"), bench.read("out.onnx.data")];
+    let prepare = || {
+        for name in ["out.onnx", "out.onnx.data"] {
+            let _ = fs::remove_file(bench.path(name));
+        }
+    };
+    let check = |what: &str, said: &crate::common::Outcome| {
+        let files: Vec<String> = bench.files().into_iter().filter(|name| name.starts_with("out")).collect();
+        if files.is_empty() {
+            assert_ne!(said.code, Some(0), "{what}: {said:?}");
+        } else if what.starts_with("unlink ") && files == ["out.onnx.data"] {
+            // What cannot be removed stays.
+        } else {
+            assert_eq!(files, ["out.onnx", "out.onnx.data"], "{what}: {said:?}");
+            assert!(
+                [bench.read("out.onnx"), bench.read("out.onnx.data")] == new,
+                "{what}: one of the files is not whole"
+            );
+        }
+    };
+    let tried = fail_each(&bench, line, prepare, check);
+    assert!(tried > 20, "{tried}");
+    record("whatever_the_system_refuses_a_model_and_its_data_appear_both_or_not", &format!("{tried} failing calls"));
 }
 
 #[test]
