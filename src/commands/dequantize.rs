@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::job::{self, Job, Measures, Recoding};
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
-use crate::quant::Arithmetic;
+use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{counted, shorten};
@@ -40,6 +40,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     };
     let is_watched = args.fail_on.contains(&Condition::Lost(Loss::Inexact));
     let recoding = Recoding::decode(&model, &wanted, target, arithmetic, (args.keep_activation_scales, is_watched))?;
+    let divided = recoding.divided.first().map(|names| told_of_divided(names, recoding.divided.len()));
+    let padded = told_of_padding(model.found.weights.iter().filter(|weight| wanted.selects(&weight.name)));
     drop(model);
     if !args.file.quiet && !recoding.left_out.is_empty() {
         let (count, first) = (recoding.left_out.len() as u64, shorten(&recoding.left_out[0]));
@@ -70,14 +72,14 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         config: None,
-        notes: recoding.divided.first().map(|names| told(names, recoding.divided.len())).into_iter().collect(),
+        notes: divided.into_iter().chain(padded).collect(),
         report: args.report.as_deref(),
     };
     write_recoded(&task, source, recoding, start)
 }
 
 /// What engines may do with a set of weights that is divided.
-fn told([decoded, left]: &[String; 2], sets: usize) -> String {
+fn told_of_divided([decoded, left]: &[String; 2], sets: usize) -> String {
     let more = match sets as u64 - 1 {
         0 => String::new(),
         more => format!(" (and {} like this)", counted(more, "set")),
@@ -87,6 +89,20 @@ fn told([decoded, left]: &[String; 2], sets: usize) -> String {
         "engines load '{decoded}' and '{left}' as one module, and may refuse it: the first is decoded, and the second \
          stays quantized{more}"
     )
+}
+
+/// Says which decoded weights may have more rows and columns than those of the model.
+fn told_of_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Option<String> {
+    let mut padded = decoded.filter(|weight| weight.layout.codes.padding > 1);
+    let (first, others) = (padded.next()?, padded.count() as u64);
+    let more = if others > 0 { format!(" and {}", counted(others, "more weight")) } else { String::new() };
+    Some(format!(
+        "ComfyUI pads rows and columns of {} weights to multiples of {}, and the file does not contain their shapes \
+         before that: '{}'{more} may end with zeros",
+        first.layout.name.trim_start_matches("comfy-"),
+        first.layout.codes.padding,
+        shorten(&first.name)
+    ))
 }
 
 fn check(args: &DequantizeArgs) -> Result<()> {

@@ -203,6 +203,27 @@ fn a_set_that_engines_fuse_and_that_is_decoded_in_part_is_named() {
     assert_eq!(note("--include *.k_proj.* --include *.experts.1.*"), told(k, q, more));
 }
 
+#[test]
+fn the_padding_of_comfyui_is_mentioned() {
+    let bench = Bench::new();
+    let golden = fs::read("fixtures/quantized/comfy-nvfp4.bf16.50x40.safetensors").unwrap();
+    let part = |name: &str| bytes_of(&golden, &format!("encoded.{name}"));
+    bench.write(
+        "x.safetensors",
+        &shard(&[
+            ("m.weight", "U8", &[64, 24], part("weight")),
+            ("m.weight_scale", "F8_E4M3", &[128, 4], part("weight_scale")),
+            ("m.weight_scale_2", "F32", &[], part("weight_scale_2")),
+            ("m.comfy_quant", "U8", &[18], br#"{"format":"nvfp4"}"#),
+        ]),
+    );
+    let outcome = bench.run("dequantize x.safetensors -o y.safetensors");
+    let note = "tcast: note: ComfyUI pads rows and columns of nvfp4 weights to multiples of 16, and the file does not \
+                contain their shapes before that: 'm.weight' may end with zeros\n";
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.ends_with(note), "{}", outcome.stderr);
+}
+
 /// 0.5 and 1.5 times a scale, of which bfloat16 has every product, or only the first.
 #[test]
 fn values_that_are_not_the_exact_product_can_be_refused() {
