@@ -40,10 +40,12 @@ pub struct QuantizeArgs {
     pub model: Option<PathBuf>,
 
     /// fp8, fp8-block, int8, int4, nvfp4, mxfp4 and others
+    ///
+    /// Without a scheme, --layout changes only the layout of a model that is quantized already.
     #[arg(
         long,
         value_name = "SCHEME",
-        required_unless_present = "finish",
+        required_unless_present_any = ["finish", "layout"],
         value_parser = scheme_parser(),
         hide_possible_values = true,
         ignore_case = true
@@ -71,6 +73,10 @@ pub struct QuantizeArgs {
     /// transformers and `SGLang` do not load such weights.
     #[arg(long, hide_short_help = true)]
     pub partial_blocks: bool,
+
+    /// Fail, and write nothing, if a weight that is quantized already would change
+    #[arg(long, hide_short_help = true)]
+    pub only_exact: bool,
 
     /// Refused: the scale of 4-bit activations is measured while a model runs
     #[arg(long, hide_short_help = true)]
@@ -192,6 +198,8 @@ const EXAMPLES: &str = "Examples:
       as DeepSeek publishes its models
   tcast quantize llama --scheme int4 --rule '*.o_proj.*=int8a16' -o w4a16
       more bits for some weights
+  tcast quantize tiny-fp8 --layout modelopt
+      the same codes and scales in the layout of another engine
   tcast quantize llama --scheme fp8 --dry-run
       shows each weight, what it becomes, and what is copied
 

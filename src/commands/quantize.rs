@@ -4,16 +4,15 @@ use super::convert::{job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish};
+use super::{check_hash, check_matched, finish, threads, warn};
 use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
-use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::quant::{Arithmetic, EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::text::{counted, quoted, shorten};
+use crate::text::{counted, shorten};
 use clap::ValueEnum;
 use serde_json::json;
 use std::time::Instant;
@@ -23,17 +22,17 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
         return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
-    let scheme = args.scheme.expect("clap requires a scheme");
-    check(args, scheme)?;
+    check(args)?;
     let inputs = args.model.as_slice();
     let console = Console { is_quiet: args.file.quiet };
     let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
     let source = opened.first().expect("clap requires a model");
-    check_is_plain(source, scheme)?;
+    let model = LogicalCheckpoint::open(source)?;
+    check_model(args, &model)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
-    check_patterns(args, &selection, source)?;
+    check_patterns(args, &selection, &model)?;
     let request = QuantizeRequest {
-        scheme,
+        scheme: args.scheme,
         layout: args.layout.as_deref(),
         group_size: args.group_size,
         options: EncodeOptions {
@@ -51,13 +50,19 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         rules: &args.rule,
         renames: &args.rename,
         with_partial_blocks: args.partial_blocks,
+        only_exact: args.only_exact,
+        threads: threads(args.file.threads),
     };
-    let quantizing = Quantizing::new(source, &request)?;
+    let quantizing = Quantizing::new(&model, &request)?;
+    warn_about_scales(args, &quantizing.recoding.left_out);
+    let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout.as_deref())).transpose()?;
+    let layout = layout.map_or(args.layout.as_deref(), |layout| Some(layout.name));
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let defects: Vec<_> = args.fail_on.iter().map(|defect| name(defect.to_possible_value())).collect();
     let more = json!({
-        "scheme": scheme.name,
-        "layout": layout_of(scheme, args.layout.as_deref())?.name,
+        "scheme": args.scheme.map(|scheme| scheme.name),
+        "layout": layout,
+        "only_exact": args.only_exact,
         "group_size": args.group_size,
         "arithmetic": name(args.arithmetic.to_possible_value()),
         "search": name(args.search.to_possible_value()),
@@ -69,7 +74,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     });
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
-        label: Some(scheme.name),
+        label: args.scheme.map_or(layout, |scheme| Some(scheme.name)),
         max_shard_size: args.shards.max_shard_size.map(|size| size.0),
         partition: args.shards.part,
         resume: args.shards.resume,
@@ -91,7 +96,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     write_recoded(&task, source, quantizing.recoding, start)
 }
 
-fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
+fn check(args: &QuantizeArgs) -> Result<()> {
     if args.file.from.is_some() {
         let error = Error::usage("--from has no effect: weights are float32, bfloat16 or float16");
         return Err(error.remedy("leave --from out"));
@@ -104,14 +109,15 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
         );
         return Err(error.remedy("leave --activations out: the weights have 4 bits, and activations stay as they are"));
     }
-    let schemes = || args.rule.iter().filter_map(SchemeRule::scheme).chain([scheme]);
+    let schemes = || args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme);
+    let named = args.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
     if args.group_size.is_some() && !schemes().any(|scheme| scheme.has_group_size) {
-        let error = Error::usage(format!("--group-size has no effect: the groups of {} have one size", scheme.name));
+        let error = Error::usage(format!("--group-size has no effect: the groups of {named} have one size"));
         return Err(error.remedy("leave --group-size out"));
     }
     let is_searched = |scheme: &Scheme| matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym");
     if args.search == SearchArg::Mse && !schemes().any(is_searched) {
-        let error = Error::usage(format!("--search mse has no effect: {} has no choice of scales", scheme.name));
+        let error = Error::usage(format!("--search mse has no effect: {named} has no choice of scales"));
         return Err(error.remedy("leave --search out"));
     }
     let has_partial = |scheme: &Scheme| has_partial_blocks(scheme, args.layout.as_deref().unwrap_or_default());
@@ -130,24 +136,30 @@ fn check(args: &QuantizeArgs, scheme: &'static Scheme) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a model that is already quantized.
-fn check_is_plain(source: &Checkpoint, scheme: &Scheme) -> Result<()> {
-    let model = LogicalCheckpoint::open(source)?;
-    let Some(first) = model.found.weights.first() else { return Ok(()) };
-    let weights = counted(model.found.weights.len() as u64, "weight");
-    let message = format!("is quantized already: {weights}, layout {}", first.layout.name);
-    let plain = source.path.with_file_name(format!(
-        "{}-bfloat16",
-        source.path.file_name().unwrap_or_default().to_string_lossy().trim_end_matches(".safetensors")
-    ));
-    let remedy = format!(
-        "decode it first: tcast dequantize {} -o {}, then tcast quantize {} --scheme {}",
-        quoted(&source.path),
-        quoted(&plain),
-        quoted(&plain),
-        scheme.name
-    );
-    Err(Error::new(message).in_file(&source.path).remedy(remedy))
+/// Refuses options that a model has no use for, depending on whether it is quantized.
+fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
+    let in_file = |error: Error| error.in_file(&model.source.path);
+    if !model.found.weights.is_empty() {
+        return Ok(());
+    }
+    if args.scheme.is_none() {
+        let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
+        return Err(in_file(error).remedy("choose a scheme with --scheme"));
+    }
+    if args.only_exact {
+        return Err(
+            in_file(Error::usage("is not quantized: --only-exact has no effect")).remedy("leave --only-exact out")
+        );
+    }
+    Ok(())
+}
+
+/// Names scales of activations that are left out.
+fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
+    if let (Some(first), false) = (left_out.first(), args.file.quiet) {
+        let scales = counted(left_out.len() as u64, "scale");
+        warn(&format!("left out: {scales} of activations, '{}' is one", shorten(first)));
+    }
 }
 
 /// What engines may not load, and which weights could be quantized with other options.
@@ -214,8 +226,8 @@ fn has_partial_blocks(scheme: &Scheme, layout: &str) -> bool {
 }
 
 /// Refuses patterns that match nothing.
-fn check_patterns(args: &QuantizeArgs, selection: &Selection, source: &Checkpoint) -> Result<()> {
-    let names = Quantizing::names(source)?;
+fn check_patterns(args: &QuantizeArgs, selection: &Selection, model: &LogicalCheckpoint) -> Result<()> {
+    let (names, source) = (Quantizing::names(model)?, model.source);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     check_matched(selection, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;

@@ -63,6 +63,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))
         }
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
+        Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs, model: None } => without_codes(globs),
         Kind::OldOpset => "add --raise-opset: no operator of the model changes on the way".to_owned(),

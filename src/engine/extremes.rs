@@ -40,29 +40,23 @@ pub(super) fn find(plan: &Plan, threads: u64, progress: &dyn Progress) -> Result
             rows.map(move |rows| MemberRows { set, member, rows })
         })
     });
-    let work = |(): &mut (), MemberRows { set, member, rows }: MemberRows| {
+    let work = |room: &mut Vec<u8>, MemberRows { set, member, rows }: MemberRows| {
         let weight = &sets[set].members[member];
         let columns = weight.encoder.shape().last().copied().unwrap_or(1);
         let first = rows.start * columns;
-        let bytes = weight.read(rows)?;
+        let bytes = weight.read(rows.clone(), room)?;
         let found = Extremes::of(weight.dtype(), bytes, first);
-        progress.advance(bytes.len() as u64 / 2);
+        progress.advance(weight.bytes(&rows) / 2);
         match found.first_special {
             Some(element) => Err(weight.special(element)),
             None => Ok((set, found)),
         }
     };
     let mut found = vec![Extremes::default(); sets.len()];
-    in_order(
-        threads,
-        pieces,
-        || (),
-        work,
-        |(set, next)| {
-            found[set].merge(&next);
-            ControlFlow::Continue(())
-        },
-    )?;
+    in_order(threads, pieces, Vec::new, work, |(set, next)| {
+        found[set].merge(&next);
+        ControlFlow::Continue(())
+    })?;
     for (set, found) in sets.into_iter().zip(found) {
         set.set(found);
     }

@@ -10,7 +10,7 @@ use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
 use crate::plan::{Direct, Plan, Quantization, Step};
 use crate::progress::Progress;
-use crate::quant::{Decoder, EncodeTally, Extremes};
+use crate::quant::{Decoder, EncodeTally};
 use crate::read::{MappedBytes, Share, decode_values};
 use crc32fast::Hasher;
 use std::ops::Range;
@@ -23,6 +23,8 @@ pub(super) struct Worker<'a> {
     /// Whether results are compared with their sources.
     with_accuracy: bool,
     buffer: Vec<u8>,
+    /// Values to quantize that are computed.
+    values: Vec<u8>,
     /// The contents of the buffer: the offset and length of each run of bytes.
     runs: Vec<(u64, usize)>,
     /// Bytes of a file that have been prefetched.
@@ -39,7 +41,17 @@ impl<'a> Worker<'a> {
         progress: &'a dyn Progress,
     ) -> Self {
         let known = (0, Firsts::default());
-        Self { plan, output, progress, with_accuracy, buffer: Vec::new(), runs: Vec::new(), ahead: None, known }
+        Self {
+            plan,
+            output,
+            progress,
+            with_accuracy,
+            buffer: Vec::new(),
+            values: Vec::new(),
+            runs: Vec::new(),
+            ahead: None,
+            known,
+        }
     }
 
     /// Converts the parts of a piece and writes adjacent bytes with one call.
@@ -175,9 +187,6 @@ impl<'a> Worker<'a> {
     /// Quantizes some rows of a weight; returns as [`Self::convert`].
     fn encode(&mut self, step: &Step, part: &PiecePart, weight: &Quantization) -> Result<(StepFindings, u64)> {
         let encoder = &weight.rows.encoder;
-        let source = weight.rows.read(part.rows())?;
-        let unneeded = Extremes::default();
-        let extremes = weight.extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
         let ranges = encoder.part_ranges(part.rows());
         let mut rooms = Vec::with_capacity(ranges.len());
         for (range, result) in ranges.into_iter().zip(step.results.iter()) {
@@ -194,11 +203,8 @@ impl<'a> Worker<'a> {
             rest = others;
         }
         let mut tally = EncodeTally::default();
-        encoder.encode(part.rows(), source, extremes, &mut outputs, &mut tally);
-        if let Some(element) = tally.first_special {
-            return Err(weight.rows.special(element));
-        }
-        let read = source.len() as u64;
+        weight.encode(part.rows(), &mut self.values, &mut outputs, &mut tally)?;
+        let read = weight.rows.bytes(&part.rows());
         let found = StepFindings { encoded: Some(Box::new(tally)), ..StepFindings::default() };
         Ok((found, if weight.extremes.is_some() { read / 2 } else { read }))
     }

@@ -44,6 +44,8 @@ pub enum Kind {
     Unconvertible,
     /// Tensors cannot be converted, but could be copied: those whose names match these patterns.
     Excludable(Box<[String]>),
+    /// The layout cannot store the weights: another scheme or layout may.
+    Unstorable,
     /// The tensor holds the codes of a quantized weight, which are not values.
     Codes {
         /// Patterns that match all codes of the input.

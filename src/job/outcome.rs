@@ -69,6 +69,12 @@ pub struct QuantizedReport {
     pub scheme: Box<str>,
     /// How it is stored.
     pub layout: Box<str>,
+    /// How it was stored before, if it was quantized.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub source_layout: Option<Box<str>>,
+    /// Whether its codes and scales are those from before, in another layout: no value changes.
+    #[serde(rename = "exact")]
+    pub is_moved: bool,
     /// Its stored tensors.
     pub parts: Vec<PartReport>,
     /// Its accuracy; `None` before it is quantized.
@@ -101,6 +107,8 @@ impl QuantizedReport {
         Self {
             scheme: weight.scheme.name.into(),
             layout: weight.rows.encoder.layout().name.into(),
+            source_layout: weight.rows.source_layout().map(Into::into),
+            is_moved: weight.rows.transcoder().is_some(),
             parts: step.new_tensors().map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),
         }

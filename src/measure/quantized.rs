@@ -20,12 +20,15 @@ pub struct QuantizedAccuracy {
     pub clipped: u64,
     /// Groups whose scale is too small for its type.
     pub underflowed_groups: u64,
+    /// Values that changed, of a weight that was quantized before.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub changed: Option<u64>,
 }
 
 impl QuantizedAccuracy {
     /// What was counted when all of a weight was encoded.
     #[must_use]
-    pub(crate) fn new(encoder: &Encoder, tally: &EncodeTally) -> Self {
+    pub(crate) fn new(encoder: &Encoder, tally: &EncodeTally, was_quantized: bool) -> Self {
         Self {
             bits_per_weight: encoder.bits_per_value(),
             is_exact: tally.is_exact(),
@@ -34,6 +37,7 @@ impl QuantizedAccuracy {
             max_abs_error_at: tally.max_error_at.filter(|_| tally.max_error > 0.0),
             clipped: tally.clipped,
             underflowed_groups: tally.underflowed_groups,
+            changed: was_quantized.then_some(tally.changed),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What happens to each logical tensor: it is converted, decoded, copied or refused.
+//!
+//! Longer than 400 lines because each kind of tensor has its own function here.
 
 use super::few::Few;
 use super::model;
-use super::quantized::{PlainWeight, Quantization, SharedExtremes};
+use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
-use super::weights::{Fate, QuantizedWeight, TensorIndex, Weights};
+use super::weights::{Fate, QuantizedWeight, Weights};
 use super::{Request, Spread};
 use crate::container::onnx::model::Study;
 use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
@@ -25,7 +27,7 @@ use std::sync::Arc;
 enum Logical<'a, 'r> {
     Plain(&'a Tensor, Option<KeptReason>),
     Weight(&'r QuantizedWeight),
-    ToQuantize(&'a Tensor, &'r PlainWeight),
+    ToQuantize(TensorIndex, &'r TargetWeight),
 }
 
 /// A logical tensor, and what happens to it.
@@ -124,7 +126,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
             Some(Fate::Kept(reason)) => all.push((place.0, Logical::Plain(tensor(place), Some(*reason)))),
             Some(Fate::Decoded(weight)) => all.push((place.0, Logical::Weight(weight))),
             Some(Fate::Quantized(weights)) => {
-                all.extend(weights.iter().map(|weight| (place.0, Logical::ToQuantize(tensor(place), weight))));
+                all.extend(weights.iter().map(|weight| (place.0, Logical::ToQuantize(place, weight))));
             }
             Some(Fate::LeftOut) => {}
         }
@@ -150,14 +152,12 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
                 }
                 plain
             }
-            Logical::ToQuantize(tensor, weight) => {
-                let source = stored_tensor(&inputs[input], tensor);
-                choose_to_quantize(request, input, source, weight, name, &mut shared)?
+            Logical::ToQuantize(place, weight) => {
+                let sources = stored_tensors(inputs, &weight.sources(place));
+                choose_to_quantize(request, input, sources, weight, name, &mut shared)?
             }
             Logical::Weight(weight) => {
-                let source =
-                    |&(input, at): &TensorIndex| stored_tensor(&inputs[input], &inputs[input].contents.tensors[at]);
-                let sources = Few::Several(weight.parts.iter().map(source).collect());
+                let sources = stored_tensors(inputs, &weight.parts);
                 choose_weight(request, input, sources, weight, name)?
             }
         });
@@ -165,9 +165,16 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     Ok(chosen)
 }
 
-/// A tensor as it is stored.
-fn stored_tensor<'a>(input: &'a Input, tensor: &'a Tensor) -> SourceTensor<'a> {
-    SourceTensor { files: &input.files, tensor, elements: tensor.elements, is_transposed: false }
+/// Tensors as they are stored.
+fn stored_tensors<'a>(inputs: &'a [Input], places: &[TensorIndex]) -> Few<SourceTensor<'a>> {
+    let stored = |&(input, at): &TensorIndex| {
+        let (files, tensor) = (&inputs[input].files[..], &inputs[input].contents.tensors[at]);
+        SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false }
+    };
+    match places {
+        [place] => Few::One(stored(place)),
+        places => Few::Several(places.iter().map(stored).collect()),
+    }
 }
 
 /// The weights that share scales, as they are needed.
@@ -185,8 +192,8 @@ impl<'a, 'r> SharedScales<'a, 'r> {
     fn get(&mut self, number: usize) -> Arc<SharedExtremes<'a>> {
         let shared = self.known.entry(number).or_insert_with(|| {
             let all = self.weights.and_then(|weights| weights.shared.get(number)).into_iter().flatten();
-            let rows = |((input, at), weight): &(TensorIndex, PlainWeight)| {
-                weight.rows(stored_tensor(&self.inputs[*input], &self.inputs[*input].contents.tensors[*at]))
+            let rows = |(place, weight): &(TensorIndex, TargetWeight)| {
+                weight.rows(stored_tensors(self.inputs, &weight.sources(*place)))
             };
             Arc::new(SharedExtremes::new(all.map(rows).collect()))
         });
@@ -197,29 +204,29 @@ impl<'a, 'r> SharedScales<'a, 'r> {
 fn choose_to_quantize<'a>(
     request: &Request,
     input: usize,
-    source: SourceTensor<'a>,
-    weight: &PlainWeight,
+    sources: Few<SourceTensor<'a>>,
+    weight: &TargetWeight,
     name: Cow<'a, str>,
     shared: &mut SharedScales<'a, '_>,
 ) -> Result<Chosen<'a>> {
-    check_mapped(&source)?;
+    sources.iter().try_for_each(check_mapped)?;
     if request.container.format_info().extension != "safetensors" {
         let error = Error::new("engines read quantized weights from .safetensors files only");
-        return Err(source.error(error.remedy("name a .safetensors file or a folder")));
+        return Err(sources[0].error(error.remedy("name a .safetensors file or a folder")));
     }
     let mut dtypes = weight.encoder.parts().iter().map(|part| part.dtype);
     if let Some(dtype) = dtypes.find(|dtype| request.container.stores(*dtype).is_none()) {
-        return Err(source.error(request.container.refusal(dtype)));
+        return Err(sources[0].error(request.container.refusal(dtype)));
     }
     let dtype = weight.encoder.parts()[0].dtype;
     let extremes = weight.shared.map(|number| shared.get(number));
     let from = From::Values(Box::new(Quantization {
         name: name.to_string(),
-        rows: weight.rows(source),
+        rows: weight.rows(sources.clone()),
         scheme: weight.scheme,
         extremes,
     }));
-    let (sources, target) = (Few::One(source), Ok(dtype));
+    let target = Ok(dtype);
     Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
 }
 

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::slice;
 
 /// One item or several. One takes no memory of its own, which counts when there are a million tensors.
+#[derive(Clone)]
 pub(crate) enum Few<T> {
     One(T),
     Several(Vec<T>),

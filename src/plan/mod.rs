@@ -15,7 +15,7 @@ mod weights;
 pub use codes::Codes;
 pub use model::ModelOptions;
 #[doc(hidden)] // for the program
-pub use quantized::PlainWeight;
+pub use quantized::{CodedRows, TargetWeight, TensorIndex, WeightValues};
 pub(crate) use quantized::{Quantization, SharedExtremes};
 pub(crate) use source::check_from;
 #[doc(hidden)] // for tests
@@ -23,7 +23,7 @@ pub use source::source_form;
 pub(crate) use step::{Direct, NewStored, Operation};
 pub use step::{Plan, Step};
 #[doc(hidden)] // for the program
-pub use weights::{QuantizedWeight, TensorIndex, Weights};
+pub use weights::{QuantizedWeight, Weights};
 
 use crate::container::onnx::model::Study;
 use crate::container::{Container, Form, Input, Metadata, NewTensor};

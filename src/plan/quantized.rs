@@ -1,32 +1,70 @@
-//! Weights to quantize: the rows of a stored tensor that hold each, and the weights it shares a scale with.
+//! Weights to quantize: where their values come from, and the weights that they share a scale with.
 
+use super::few::Few;
 use super::source::stored_dtype;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{Encoder, Extremes, Scheme};
-use crate::read::SourceTensor;
+use crate::quant::{Decoder, EncodeTally, Encoder, Extremes, RowMap, Scheme, Transcoder};
+use crate::read::{SourceTensor, read_values};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-/// A weight to quantize: a whole stored tensor, or some of its rows.
+/// A tensor of the inputs: the index of the input, and the tensor's index in it.
+pub type TensorIndex = (usize, usize);
+
+/// A weight to write as codes and scales.
 #[derive(Clone)]
-pub struct PlainWeight {
+pub struct TargetWeight {
     /// Its name, `x.weight`.
     pub name: String,
-    /// Its first row in the stored tensor.
-    pub first_row: u64,
+    /// Its values.
+    pub values: WeightValues,
     /// Its encoder.
     pub encoder: Arc<Encoder>,
     /// The scheme that the user asked for.
     pub scheme: &'static Scheme,
     /// The set of weights whose largest magnitude determines its scale, by the number that
-    /// [`Weights::share`](super::Weights::share) returned.
+    /// `Weights::share` returned.
     pub shared: Option<usize>,
 }
 
-impl PlainWeight {
-    pub(super) fn rows<'a>(&self, source: SourceTensor<'a>) -> WeightRows<'a> {
-        WeightRows { source, first_row: self.first_row, encoder: Arc::clone(&self.encoder) }
+/// What the values of a weight are made from.
+#[derive(Clone)]
+pub enum WeightValues {
+    /// The rows of a stored tensor, from this one on.
+    Rows(u64),
+    /// The columns of all matrices of a stored tensor: each matrix is transposed.
+    Columns,
+    /// A quantized weight.
+    Coded(Arc<CodedRows>),
+}
+
+/// Rows of a quantized weight.
+pub struct CodedRows {
+    /// Its parts, in the order of the decoder.
+    pub parts: Vec<TensorIndex>,
+    /// Its decoder, to float32.
+    pub decoder: Arc<Decoder>,
+    /// The rows.
+    pub rows: RowMap,
+    /// What moves its codes and scales, if that changes no value.
+    pub transcoder: Option<Transcoder>,
+}
+
+impl TargetWeight {
+    pub(super) fn rows<'a>(&self, sources: Few<SourceTensor<'a>>) -> WeightRows<'a> {
+        WeightRows { sources, values: self.values.clone(), encoder: Arc::clone(&self.encoder) }
+    }
+
+    /// Whether its codes and scales are moved.
+    #[must_use]
+    pub fn is_moved(&self) -> bool {
+        matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_some())
+    }
+
+    /// The stored tensors that its values depend on, if `place` is the one that it takes the place of.
+    pub(super) fn sources(&self, place: TensorIndex) -> Vec<TensorIndex> {
+        if let WeightValues::Coded(coded) = &self.values { coded.parts.clone() } else { vec![place] }
     }
 }
 
@@ -48,46 +86,162 @@ impl Quantization<'_> {
         let stem = self.name.strip_suffix(".weight").unwrap_or(&self.name);
         self.rows.encoder.parts().iter().map(move |part| format!("{stem}{}", part.suffix))
     }
+
+    /// Writes some rows to the buffers of [`Encoder::part_ranges`]. `room` is a buffer for values.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or an element is infinite or NaN.
+    ///
+    /// # Panics
+    /// When the scale depends on whole tensors, and the first pass is not over.
+    pub(crate) fn encode(
+        &self,
+        rows: Range<u64>,
+        room: &mut Vec<u8>,
+        outputs: &mut [&mut [u8]],
+        tally: &mut EncodeTally,
+    ) -> Result<()> {
+        if let Some((transcoder, coded)) = self.rows.transcoder() {
+            let parts = self.rows.parts(coded, &rows)?;
+            transcoder.transcode(rows, &parts, outputs, tally);
+            return Ok(());
+        }
+        let source = self.rows.read(rows.clone(), room)?;
+        let unneeded = Extremes::default();
+        let extremes = self.extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
+        self.rows.encoder.encode(rows, source, extremes, outputs, tally);
+        tally.first_special.map_or(Ok(()), |element| Err(self.rows.special(element)))
+    }
 }
 
-/// The values of a weight in the tensor that holds it.
+/// The values of a weight in the tensors that hold it.
 #[derive(Clone)]
 pub(crate) struct WeightRows<'a> {
-    pub source: SourceTensor<'a>,
-    /// The first row of the weight in the tensor.
-    pub first_row: u64,
+    /// The tensor with the values, or the parts of the quantized weight.
+    pub sources: Few<SourceTensor<'a>>,
+    pub values: WeightValues,
     pub encoder: Arc<Encoder>,
 }
 
 impl<'a> WeightRows<'a> {
-    /// The bytes of some rows of the weight, after reading them from the disk.
+    /// The bytes of some rows of the weight, after reading them from the disk; `room` holds them if they are computed.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub(crate) fn read(&self, rows: Range<u64>) -> Result<&'a [u8]> {
-        let mapped = self.source.mapped().expect("the plan takes tensors that are mapped");
-        let [start, end] =
-            [rows.start, rows.end].map(|row| ((self.first_row + row) * self.encoder.row_bytes()) as usize);
-        mapped.read(start..end).map_err(|error| self.source.error(error))
+    /// When a file cannot be read.
+    pub(crate) fn read<'r>(&self, rows: Range<u64>, room: &'r mut Vec<u8>) -> Result<&'r [u8]>
+    where
+        'a: 'r,
+    {
+        let row_bytes = self.encoder.row_bytes();
+        match &self.values {
+            WeightValues::Rows(first) => {
+                let [start, end] = [rows.start, rows.end].map(|row| ((first + row) * row_bytes) as usize);
+                self.stored(start..end)
+            }
+            WeightValues::Columns => {
+                room.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                self.transpose(rows, room)?;
+                Ok(room)
+            }
+            WeightValues::Coded(coded) => {
+                room.resize(((rows.end - rows.start) * row_bytes) as usize, 0);
+                let parts = self.parts(coded, &rows)?;
+                if coded.rows.step == 1 {
+                    coded.decoder.decode(coded.rows.row(rows.start)..coded.rows.row(rows.end), &parts, room)?;
+                } else {
+                    for (row, out) in rows.zip(room.chunks_exact_mut(row_bytes as usize)) {
+                        let row = coded.rows.row(row);
+                        coded.decoder.decode(row..row + 1, &parts, out)?;
+                    }
+                }
+                Ok(room)
+            }
+        }
     }
 
-    /// The length of all values in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.encoder.rows() * self.encoder.row_bytes()
+    /// Some bytes of the tensor that holds the values.
+    fn stored(&self, range: Range<usize>) -> Result<&'a [u8]> {
+        let source = &self.sources[0];
+        let mapped = source.mapped().expect("the plan takes tensors that are mapped");
+        mapped.read(range).map_err(|error| source.error(error))
+    }
+
+    /// Transposes columns of the stored matrices to rows.
+    fn transpose(&self, rows: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let [.., height, columns] = self.encoder.shape()[..] else { return Ok(()) };
+        let width = (self.encoder.row_bytes() / columns) as usize;
+        let (mut start, mut out) = (rows.start, out);
+        while start < rows.end {
+            let (matrix, first) = (start / height, start % height);
+            let count = (height - first).min(rows.end - start) as usize;
+            let (now, rest) = out.split_at_mut(count * columns as usize * width);
+            for column in 0..columns {
+                let at = ((matrix * columns + column) * height + first) as usize * width;
+                let line = self.stored(at..at + count * width)?;
+                for (element, row) in line.chunks_exact(width).zip(now.chunks_exact_mut(columns as usize * width)) {
+                    row[column as usize * width..][..width].copy_from_slice(element);
+                }
+            }
+            (start, out) = (start + count as u64, rest);
+        }
+        Ok(())
+    }
+
+    /// All bytes of the parts of a quantized weight, of which those that some rows need are read from the disk.
+    pub(crate) fn parts(&self, coded: &CodedRows, rows: &Range<u64>) -> Result<Vec<&'a [u8]>> {
+        let last = rows.end.saturating_sub(1);
+        let [start, end] = [coded.rows.row(rows.start), coded.rows.row(last) + 1];
+        let columns = coded.decoder.columns();
+        read_values(&coded.decoder, &self.sources, start * columns..end * columns)
+    }
+
+    /// What moves codes and scales, if that changes no value.
+    pub(crate) fn transcoder(&self) -> Option<(&Transcoder, &CodedRows)> {
+        let WeightValues::Coded(coded) = &self.values else { return None };
+        Some((coded.transcoder.as_ref()?, coded))
+    }
+
+    /// The layout of the quantized weight that it is made from.
+    pub(crate) fn source_layout(&self) -> Option<&'static str> {
+        if let WeightValues::Coded(coded) = &self.values { Some(coded.decoder.layout().name) } else { None }
+    }
+
+    /// The bytes that some rows take in the files.
+    pub(crate) fn bytes(&self, rows: &Range<u64>) -> u64 {
+        let count = rows.end - rows.start;
+        match &self.values {
+            WeightValues::Rows(_) | WeightValues::Columns => count * self.encoder.row_bytes(),
+            WeightValues::Coded(coded) => {
+                let all: u64 = self.sources.iter().map(SourceTensor::stored_len).sum();
+                (u128::from(all) * u128::from(count) / u128::from(coded.decoder.rows().max(1))) as u64
+            }
+        }
     }
 
     /// The dtype of the values.
     pub(crate) fn dtype(&self) -> Dtype {
-        stored_dtype(self.source.tensor)
+        match &self.values {
+            WeightValues::Rows(_) | WeightValues::Columns => stored_dtype(self.sources[0].tensor),
+            WeightValues::Coded(coded) => coded.decoder.target(),
+        }
     }
 
     /// The error for an infinite or NaN element, given by its index in the weight.
     pub(crate) fn special(&self, element: u64) -> Error {
-        let columns = self.encoder.shape().last().copied().unwrap_or(1);
-        let indices = self.source.indices(self.first_row * columns + element);
+        let columns = self.encoder.columns();
+        let (row, column) = (element / columns, element % columns);
+        let rows = self.encoder.shape().iter().rev().nth(1).copied().unwrap_or(1);
+        let indices = match &self.values {
+            WeightValues::Rows(first) => self.sources[0].indices((first + row) * columns + column),
+            WeightValues::Columns => vec![row / rows, column, row % rows],
+            WeightValues::Coded(coded) => {
+                let source = coded.rows.row(row) * columns + column;
+                crate::container::indices(source, coded.decoder.shape(), false)
+            }
+        };
         let error =
             Error::new(format!("element {indices:?} is infinite or NaN, which codes and scales cannot represent"));
-        self.source.error(error.of(Kind::Unconvertible))
+        self.sources[0].error(error.of(Kind::Unconvertible))
     }
 }
 

@@ -201,7 +201,8 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn bytes_in(&self) -> u64 {
         match &self.how {
-            Operation::Encode(weight) => weight.rows.bytes(), // its tensor may hold others
+            // Its tensor may hold others.
+            Operation::Encode(weight) => weight.rows.bytes(&(0..weight.rows.encoder.rows())),
             Operation::Convert(_) | Operation::Decode(_) => self.sources.iter().map(SourceTensor::stored_len).sum(),
         }
     }

@@ -1,6 +1,6 @@
 //! The weights of a model that a plan decodes or quantizes.
 
-use super::quantized::PlainWeight;
+use super::quantized::{TargetWeight, TensorIndex};
 use crate::quant::Decoder;
 use crate::select::KeptReason;
 use std::collections::HashMap;
@@ -11,13 +11,10 @@ use std::sync::Arc;
 pub struct Weights {
     pub(super) tensors: HashMap<TensorIndex, Fate>,
     /// The weights that share a scale; [`Weights::share`] returns the index of a set.
-    pub(super) shared: Vec<Vec<(TensorIndex, PlainWeight)>>,
+    pub(super) shared: Vec<Vec<(TensorIndex, TargetWeight)>>,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
 }
-
-/// A tensor of the inputs: the index of the input, and the tensor's index in it.
-pub type TensorIndex = (usize, usize);
 
 /// A quantized weight to decode.
 pub struct QuantizedWeight {
@@ -35,7 +32,7 @@ pub(super) enum Fate {
     /// Decode the weight whose first part it is.
     Decoded(Box<QuantizedWeight>), // most of the others are left out
     /// Quantize the weights that it holds one after another.
-    Quantized(Vec<PlainWeight>),
+    Quantized(Vec<TargetWeight>),
     /// Copy it.
     Kept(KeptReason),
 }
@@ -56,12 +53,12 @@ impl Weights {
     }
 
     /// Adds the weights to quantize that a tensor holds, in the order of their rows.
-    pub fn quantize(&mut self, tensor: TensorIndex, weights: Vec<PlainWeight>) {
+    pub fn quantize(&mut self, tensor: TensorIndex, weights: Vec<TargetWeight>) {
         self.tensors.insert(tensor, Fate::Quantized(weights));
     }
 
-    /// Makes some weights share a scale; returns the number for [`PlainWeight::shared`].
-    pub fn share(&mut self, weights: Vec<(TensorIndex, PlainWeight)>) -> usize {
+    /// Makes some weights share a scale; returns the number for [`TargetWeight::shared`].
+    pub fn share(&mut self, weights: Vec<(TensorIndex, TargetWeight)>) -> usize {
         self.shared.push(weights);
         self.shared.len() - 1
     }

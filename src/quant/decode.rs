@@ -1,10 +1,11 @@
 //! The decoder of all layouts.
 
 use super::casts::cast;
-use super::layout::{Layout, Packing, ScaleOrder, Zeros};
+use super::layout::{Layout, Packing, Role, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part};
 use super::segment::{Room, RowDecoder, RowOutput, SEGMENT};
 use super::steps::{Arithmetic, Steps};
+use super::table::GPT_OSS_ROWS;
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -51,6 +52,26 @@ impl Decoder {
     #[must_use]
     pub fn watch(self, exact: Self) -> Self {
         Self { exact: Some(Box::new(exact)), ..self }
+    }
+
+    /// A decoder of the exact values as float32, with [out, in] as the last dimensions. It differs from others for
+    /// gpt-oss, whose library transposes the stored matrices.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
+        let (target, arithmetic) = (Dtype::Float32, Arithmetic::Exact);
+        if layout.codes.packing != Packing::TransposedBlocks {
+            return Self::new(layout, parameters, parts, target, arithmetic);
+        }
+        let shape_of = |part: &Part| match part.shape {
+            [outer @ .., groups, 16] if part.role == Role::Codes => [outer, &[groups.saturating_mul(16)]].concat(),
+            shape => shape.to_vec(),
+        };
+        let shapes: Vec<Vec<u64>> = parts.iter().map(shape_of).collect();
+        let parts: Vec<Part> = parts.iter().zip(&shapes).map(|(part, shape)| Part { shape, ..*part }).collect();
+        let parameters = Parameters { shape: None, group: None, ..parameters.clone() };
+        Self::new(&GPT_OSS_ROWS, &parameters, &parts, target, arithmetic)
     }
 
     /// How the weight is stored.

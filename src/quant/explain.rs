@@ -119,6 +119,12 @@ pub struct Explanation {
 }
 
 impl Decoder {
+    /// Which values the weight can have.
+    #[must_use]
+    pub fn grid(&self) -> Grid {
+        Grid::new(self.steps.layout, &self.steps.geometry)
+    }
+
     /// The bits of a code.
     #[must_use]
     pub fn code_bits(&self) -> u32 {

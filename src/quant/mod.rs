@@ -40,6 +40,7 @@ mod segment;
 mod steps;
 mod table;
 mod tally;
+mod transcode;
 mod weight;
 mod zeros;
 
@@ -61,3 +62,4 @@ pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use steps::Arithmetic;
 pub use table::{LAYOUTS, find};
 pub use tally::DecodeTally;
+pub use transcode::{RowMap, Transcoder};

@@ -101,6 +101,36 @@ const COMFY: &[(Role, &str)] = &[
     (Role::Activation, ".input_scale"),
 ];
 
+/// transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
+const GPT_OSS: Layout = Layout {
+    name: "gptoss-mxfp4",
+    library: "gpt-oss, quant_method mxfp4",
+    names: &[
+        &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
+        &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
+    ],
+    codes: CodeStorage {
+        values: CodeValues::Float(Float4E2M1),
+        packing: Packing::TransposedBlocks,
+        dtypes: &[Uint8],
+        padding: 1,
+    },
+    groups: Groups::Fixed(Group::Block([32, 1])),
+    scale_dtypes: EXPONENTS,
+    exponents: Exponents::Ldexp,
+    scale_order: ScaleOrder::Transposed,
+    encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
+    ..BASE
+};
+
+/// The weights of gpt-oss as they are stored, without transposing them: [.., out, in], as other layouts have them.
+pub(super) static GPT_OSS_ROWS: Layout = Layout {
+    codes: CodeStorage { packing: Packing::Rows(1), ..GPT_OSS.codes },
+    groups: Groups::Fixed(Group::Neighbours(32)),
+    scale_order: ScaleOrder::Rows,
+    ..GPT_OSS
+};
+
 /// All layouts.
 pub static LAYOUTS: &[Layout] = &[
     // transformers `integrations/finegrained_fp8.py`; DeepSeek-V3 `inference/fp8_cast_bf16.py`, which has partial blocks.
@@ -320,27 +350,7 @@ pub static LAYOUTS: &[Layout] = &[
         encoding: Some(encoding(ScaleRule::CeilingOrZero, ScaleShape::Mixed)),
         ..BASE
     },
-    // transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
-    Layout {
-        name: "gptoss-mxfp4",
-        library: "gpt-oss, quant_method mxfp4",
-        names: &[
-            &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
-            &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
-        ],
-        codes: CodeStorage {
-            values: CodeValues::Float(Float4E2M1),
-            packing: Packing::TransposedBlocks,
-            dtypes: &[Uint8],
-            padding: 1,
-        },
-        groups: Groups::Fixed(Group::Block([32, 1])),
-        scale_dtypes: EXPONENTS,
-        exponents: Exponents::Ldexp,
-        scale_order: ScaleOrder::Transposed,
-        encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
-        ..BASE
-    },
+    GPT_OSS,
     // AutoGPTQ `qlinear_cuda_old.py`, GPTQModel `dequantize_weight`: scale * (code - zero), in the scale's dtype.
     Layout {
         name: "gptq",

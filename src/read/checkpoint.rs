@@ -167,6 +167,17 @@ impl<'a> LogicalCheckpoint<'a> {
         mapped.read(0..mapped.range.len()).map_err(|error| stored.error(error))
     }
 
+    /// All bytes of a part of a weight, of which codes, the largest part, may still have to be read from the disk.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(crate) fn part(&self, role: Role, at: usize) -> Result<&'a [u8]> {
+        match self.stored(at).mapped() {
+            Some(mapped) if role == Role::Codes => Ok(&mapped.file[mapped.range]),
+            _ => self.bytes(at),
+        }
+    }
+
     /// A tensor as it is stored, with its file.
     pub(crate) fn file_tensor(&self, at: usize) -> (&'a Input, &'a Tensor) {
         let (shard, number) = self.places[at];
@@ -224,6 +235,16 @@ impl<'a> LogicalCheckpoint<'a> {
     pub(crate) fn decoder(&self, weight: &FoundWeight, target: Dtype, arithmetic: Arithmetic) -> Result<Decoder> {
         let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
         let decoder = Decoder::new(weight.layout, &weight.parameters, &parts, target, arithmetic);
+        decoder.map_err(|error| error.in_file(&self.source.path))
+    }
+
+    /// The decoder for the exact values of a weight: see [`Decoder::of_rows`].
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub(crate) fn decoder_of_rows(&self, weight: &FoundWeight) -> Result<Decoder> {
+        let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
+        let decoder = Decoder::of_rows(weight.layout, &weight.parameters, &parts);
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 

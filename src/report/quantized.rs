@@ -48,6 +48,39 @@ impl Report<'_> {
         text
     }
 
+    /// What happened to weights that were quantized before, as lines that each follow a line feed.
+    pub(super) fn requantized(&self) -> String {
+        let mut text = String::new();
+        let decoded = self.converted().filter(|tensor| tensor.layout.is_some()).count() as u64;
+        if decoded > 0 {
+            let weights = if decoded == 1 { "it is" } else { "they are" };
+            let decoded = counted(decoded, "weight");
+            let _ = write!(text, "\n  {decoded}: decoded, because {weights} not quantized in the output");
+        }
+        let before = || {
+            let weights = self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?)));
+            weights.filter(|(_, quantized)| quantized.source_layout.is_some())
+        };
+        let moved = before().filter(|(_, quantized)| quantized.is_moved).count() as u64;
+        if moved > 0 {
+            let _ = write!(text, "\n  {}: exact, codes and scales are those of the input", counted(moved, "weight"));
+        }
+        let others = before().filter(|(_, quantized)| !quantized.is_moved);
+        let (mut weights, mut values, mut changed) = (0, 0, 0);
+        for (tensor, quantized) in others {
+            weights += 1;
+            values += tensor.elements();
+            changed += quantized.accuracy.as_ref().and_then(|accuracy| accuracy.changed).unwrap_or_default();
+        }
+        if weights > 0 {
+            let _ = write!(text, "\n  {}: decoded and quantized again", counted(weights, "weight"));
+            if self.time.is_some() {
+                let _ = write!(text, ", {changed} of {} changed", counted(values, "value"));
+            }
+        }
+        text
+    }
+
     /// The size and errors of all quantized weights, as lines that each follow a line feed.
     pub(super) fn quantized_values(&self) -> String {
         let weights: Vec<(&TensorReport, &QuantizedAccuracy)> =

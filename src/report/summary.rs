@@ -81,6 +81,9 @@ impl Report<'_> {
             }
         }
         text += &self.unfit();
+        if self.is_quantized() {
+            text += &self.requantized();
+        }
         if self.time.is_some() || self.is_measured() {
             text += &self.values();
         }

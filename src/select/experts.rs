@@ -58,6 +58,8 @@ pub(crate) struct Expert {
     pub name: String,
     /// Its first row, counted over all rows of the bank.
     pub first_row: u64,
+    /// The distance of its rows: 2 if those of two weights alternate.
+    pub step: u64,
     /// Its shape.
     pub shape: [u64; 2],
 }
@@ -87,7 +89,33 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
         projections.iter().zip(0_u64..).map(move |(projection, half)| Expert {
             name: format!("{bank}.{expert}.{projection}.weight"),
             first_row: expert * rows + half * each,
+            step: 1,
             shape: [each, columns],
+        })
+    };
+    Some(Ok((0..count).flat_map(one).collect()))
+}
+
+/// The weights of the experts in a bank of gpt-oss, as its codes are stored: [experts, out, in], where rows of gate and
+/// up alternate. `None` if the tensor is not such a bank.
+///
+/// # Errors
+/// When the kind of the bank is unknown.
+pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
+    let (bank, own) = bank_of(name)?;
+    let &[count, rows, columns] = shape else { return None };
+    let projections: &[&str] = match own {
+        "gate_up_proj" if rows.is_multiple_of(2) => &["gate_proj", "up_proj"],
+        "down_proj" => &["down_proj"],
+        _ => return Some(Err(unknown("tcast does not know which weights of the experts it holds"))),
+    };
+    let step = projections.len() as u64;
+    let one = |expert: u64| {
+        projections.iter().zip(0_u64..).map(move |(projection, first)| Expert {
+            name: format!("{bank}.{expert}.{projection}.weight"),
+            first_row: expert * rows + first,
+            step,
+            shape: [rows / step, columns],
         })
     };
     Some(Ok((0..count).flat_map(one).collect()))
@@ -151,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_bank_is_cut_into_matrices_of_one_expert() {
-        let expert = |name: &str, first_row, shape| Expert { name: name.to_owned(), first_row, shape };
+        let expert = |name: &str, first_row, shape| Expert { name: name.to_owned(), first_row, step: 1, shape };
         assert_eq!(
             of(CONFIG, "model.layers.0.mlp.experts.gate_up_proj", &[2, 96, 64]).unwrap(),
             [

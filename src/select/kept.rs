@@ -118,6 +118,10 @@ pub(crate) enum KeptReason {
     Sparse,
     /// A value of an enclosing graph has its name.
     Shadowing,
+    /// The layout stores nothing but experts.
+    NoExpert,
+    /// Other weights of the model are quantized already, and it is not.
+    Unquantized,
 }
 
 impl KeptReason {
@@ -171,6 +175,8 @@ impl KeptReason {
             Self::Attribute => "attributes of nodes",
             Self::Sparse => "sparse",
             Self::Shadowing => "with the name of an outer value",
+            Self::NoExpert => "not experts",
+            Self::Unquantized => "not quantized in the input",
         }
     }
 }

@@ -99,6 +99,7 @@ fn every_example_of_the_help_works() {
         fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
         bench.add_checkpoint("llama-tiny-bf16", "llama");
         bench.add_checkpoint("llama-fp8", "llama-fp8");
+        bench.add_checkpoint("llama-fp8", "tiny-fp8");
         if example.starts_with("quantize") {
             fs::remove_dir_all(bench.path("llama-fp8")).unwrap(); // which it writes
         }

@@ -30,3 +30,4 @@ mod scripts;
 mod several;
 mod staging;
 mod text;
+mod transcode;

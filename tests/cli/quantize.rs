@@ -296,8 +296,6 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         }
         assert!(!bench.path("out").exists(), "{line}");
     };
-    let commands = "tcast dequantize 'q' -o 'q-bfloat16', then tcast quantize 'q-bfloat16' --scheme nvfp4";
-    refused("quantize q --scheme nvfp4", 1, &["is quantized already: 14 weights, layout hf-fp8", commands]);
     refused("quantize m --scheme nvfp4 --layout huggingface", 2, &["has no scheme nvfp4", "--layout modelopt"]);
     refused("quantize m --scheme nvfp4 --activations", 2, &["measured while the model runs"]);
     refused("quantize m --scheme fp8 --group-size 32", 2, &["--group-size has no effect"]);
@@ -306,7 +304,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     refused("quantize m --scheme fp8 --include nothing", 2, &["--include 'nothing' matches no tensor"]);
     refused("quantize m --scheme fp8 --rule nothing=int8", 2, &["--rule 'nothing=int8' matches no tensor"]);
     refused("quantize m --scheme fp8 --include *norm*", 1, &["no weight would be quantized"]);
-    refused("quantize m --scheme mxfp4 --layout gpt-oss", 1, &["tcast does not write the layout gpt-oss"]);
+    refused("quantize m --scheme mxfp4 --layout gpt-oss", 1, &["no weight would be quantized", "not experts"]);
     refused("quantize m --scheme fp9", 2, &["invalid value 'fp9'"]);
     refused("quantize m --scheme fp8 --partial-blocks", 2, &["--partial-blocks has no effect"]);
     refused("quantize m --scheme fp8 --min-sqnr nan", 2, &["not a number of decibels"]);
@@ -317,6 +315,50 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         1,
         &["has the name of a part of 'model.layers.0.mlp.down_proj.weight', which is quantized"],
     );
+}
+
+#[test]
+fn banks_of_gpt_oss_are_transposed_and_stay_banks() {
+    let names = ["gate_up_proj", "down_proj"].map(|own| format!("model.layers.0.mlp.experts.{own}"));
+    let tensors: &[(&str, &[u64])] = &[
+        (&names[0], &[3, 64, 160]),
+        (&names[1], &[3, 96, 64]),
+        ("model.layers.0.mlp.experts.down_proj_bias", &[3, 64]),
+        ("model.layers.0.mlp.router.weight", &[3, 64]),
+        ("model.layers.0.self_attn.q_proj.weight", &[64, 64]),
+        ("lm_head.weight", &[32, 64]),
+    ];
+    let bench = bench_with(tensors, r#"{"model_type": "gpt_oss", "hidden_size": 64}"#);
+    let outcome = bench.run("quantize m --scheme mxfp4 --layout gpt-oss -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("quantize 2 tensors to mxfp4, copied 4: "), "{}", outcome.stderr);
+    let stored = self::tensors(&bench.path("out"));
+    let shape = |name: String| (&*stored[&name].0, &*stored[&name].1);
+    assert_eq!(shape(format!("{}_blocks", names[0])), ("U8", &[3, 160, 2, 16][..]));
+    assert_eq!(shape(format!("{}_scales", names[0])), ("U8", &[3, 160, 2][..]));
+    assert_eq!(shape(format!("{}_blocks", names[1])), ("U8", &[3, 64, 3, 16][..]));
+    let kept = ["lm_head", "model.layers.*.mlp.router", "model.layers.*.self_attn"];
+    let block = json!({ "quant_method": "mxfp4", "modules_to_not_convert": kept });
+    assert_eq!(config(&bench, "out")["quantization_config"], block);
+    // What is decoded has the shape of the model, and the same codes.
+    bench.run("dequantize out -q -o plain").expect(0, "", "");
+    assert_eq!(self::tensors(&bench.path("plain"))[&names[0]].1, [3, 64, 160]);
+    bench.run("quantize plain --scheme mxfp4 --layout gpt-oss -q -o again").expect(0, "", "");
+    assert_same(&self::tensors(&bench.path("again")), &stored);
+    // Other layouts have a matrix for each expert, without the alternation of gate and up.
+    bench.run("quantize out --layout compressed-tensors --only-exact -q -o split").expect(0, "", "");
+    let split = self::tensors(&bench.path("split"));
+    let codes = |name: &str, rows: &[usize], width: usize| -> Vec<u8> {
+        rows.iter().flat_map(|row| stored[name].2[row * width..(row + 1) * width].to_vec()).collect()
+    };
+    let up: Vec<usize> = (0..80).map(|row| 160 + 2 * row + 1).collect();
+    let blocks = format!("{}_blocks", names[0]);
+    assert_eq!(split["model.layers.0.mlp.experts.1.up_proj.weight_packed"].2, codes(&blocks, &up, 32));
+    // Nothing proves that banks of another model are transposed.
+    bench.write("m/config.json", b"{}");
+    let outcome = bench.run("quantize m --scheme mxfp4 --layout gpt-oss -o none");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("only models of gpt-oss are stored in the layout gpt-oss"), "{}", outcome.stderr);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod errors;
 mod goldens;
 mod recognition;
 mod reference;
+mod transcode;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,9 @@
 //! Decides which weights of an input are quantized, and how.
 
+mod coded;
 mod describing;
+mod fit;
+mod gpt_oss;
 mod misfit;
 mod naming;
 mod rule;
@@ -14,23 +17,24 @@ use super::decoding::Recoding;
 use crate::container::Form;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::io::output::directory_of;
-use crate::plan::{TensorIndex, source_form};
+use crate::plan::{TensorIndex, WeightValues, source_form};
 use crate::quant::{
-    CodeType, EncodeOptions, Encoder, EngineConfig, Group, ScaleChoice, Scheme, SchemeLayout, TargetGrid, Unfit,
+    Decoder, EncodeOptions, Encoder, EngineConfig, Grid, Group, RowMap, Scheme, SchemeLayout, TargetGrid,
 };
+use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::experts::{Expert, Model, experts, unsplit_bank};
-use crate::select::policy::{Policy, expert_sets, fused_sets, module_of};
+use crate::select::policy::{Policy, module_of};
 use crate::select::{KeptReason, Pattern, Rename, Selection};
-use crate::text::{as_numbered_glob, shorten};
+use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What the user asks for.
 pub(crate) struct QuantizeRequest<'a> {
-    /// The scheme of weights that match no rule.
-    pub scheme: &'static Scheme,
+    /// The scheme of weights that match no rule; `None` if weights keep their grid, and only the layout changes.
+    pub scheme: Option<&'static Scheme>,
     /// The layout of all weights; `None` for the default of the scheme.
     pub layout: Option<&'a str>,
     pub group_size: Option<u64>,
@@ -42,6 +46,9 @@ pub(crate) struct QuantizeRequest<'a> {
     pub renames: &'a [Rename],
     /// Whether blocks at the edges may be partial.
     pub with_partial_blocks: bool,
+    /// Whether no value of a quantized weight may change.
+    pub only_exact: bool,
+    pub threads: usize,
 }
 
 /// What a job needs to quantize weights, and the config that engines need to load the result.
@@ -58,13 +65,29 @@ pub(crate) struct Quantizing {
 struct WeightCandidate {
     place: TensorIndex,
     name: String,
-    first_row: u64,
+    values: Values,
     shape: Vec<u64>,
     dtype: Dtype,
     /// How it will be stored, or why it is kept.
     stored: Result<StoredAs, KeptReason>,
     /// Whether the options decide about it by name, rather than the policy.
     is_named: bool,
+}
+
+/// What the values of a weight are made from.
+enum Values {
+    Stored(WeightValues),
+    Coded(CodedCandidate),
+}
+
+/// Rows of a quantized weight that could be quantized again.
+struct CodedCandidate {
+    /// Its index among the weights of the input.
+    weight: usize,
+    decoder: Arc<Decoder>,
+    rows: RowMap,
+    /// The encoder for its codes and scales, if values do not change.
+    exact: Option<Arc<Encoder>>,
 }
 
 /// What the options ask for a weight.
@@ -88,13 +111,20 @@ impl Quantizing {
     ///
     /// # Errors
     /// When the config cannot be read.
-    pub(crate) fn names(source: &Checkpoint) -> Result<Vec<String>> {
-        let model = Model::read(config_beside(source)?.as_deref());
+    pub(crate) fn names(source: &LogicalCheckpoint) -> Result<Vec<String>> {
+        let model = Model::read(config_beside(source.source)?.as_deref());
         let mut names: Vec<String> = Vec::new();
-        for (shard, tensor) in source.tensors() {
-            let name = shard.name_of(tensor);
+        for (tensor, membership) in source.tensors.iter().zip(source.memberships()) {
+            let (name, shape) = match membership {
+                Membership::Plain => (tensor.name, tensor.shape),
+                Membership::Codes(weight) => {
+                    let weight = &source.found.weights[weight];
+                    (&*weight.name, &weight.shape[..])
+                }
+                _ => continue,
+            };
             names.push(name.to_owned());
-            if let Some(Ok(bank)) = experts(&model, name, &tensor.shape) {
+            if let Some(Ok(bank)) = experts(&model, name, shape) {
                 names.extend(bank.into_iter().map(|expert| expert.name));
             }
         }
@@ -106,31 +136,34 @@ impl Quantizing {
     /// # Errors
     /// When no weight would be quantized, the layout lacks a scheme, nothing proves the orientation of a bank of
     /// experts, modules that engines fuse would differ, or the config cannot be read or cannot describe the result.
-    pub(crate) fn new(source: &Checkpoint, request: &QuantizeRequest) -> Result<Self> {
+    pub(crate) fn new(logical: &LogicalCheckpoint, request: &QuantizeRequest) -> Result<Self> {
+        let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
         let folder = source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path));
         let text = config_beside(source)?;
         let model = Model::read(text.as_deref());
-        let layout = layout_of(request.scheme, request.layout)?;
-        let policy = Policy { layers: model.layers, is_diffusion: layout.name == "comfyui" };
-        if layout.name == "gpt-oss" {
-            return Err(in_file(Error::new(
-                "tcast does not write the layout gpt-oss: in plain models of gpt-oss, the experts are transposed",
-            )));
-        }
+        let layout = match request.scheme {
+            Some(scheme) => layout_of(scheme, request.layout)?.name,
+            None => request.layout.expect("there is a scheme or a layout"),
+        };
+        let policy = Policy { layers: model.layers, is_diffusion: layout == "comfyui" };
+        let memberships = logical.memberships();
+        coded::check_is_readable(logical, &memberships)?;
         let renames = request.renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
-        let planner = Planner { request, policy, model: &model, layout: layout.name, renames };
-        let mut plan = planner.candidates(source).map_err(in_file)?;
+        let planner = Planner { request, policy, model: &model, layout, renames, source: logical, memberships };
+        let mut plan = planner.candidates().map_err(in_file)?;
         let misfits = planner.fit(&mut plan.weights).map_err(in_file)?;
         planner.check_fused(&mut plan.weights).map_err(in_file)?;
         if !plan.weights.iter().any(|weight| weight.stored.is_ok()) {
             return Err(in_file(nothing_to_quantize(&plan, &misfits)));
         }
-        planner.check_names(source, &plan).map_err(in_file)?;
+        planner.check_names(&plan).map_err(in_file)?;
+        let coded = planner.resolve(&mut plan.weights).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = &text {
-            let text = config.write_into(text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
+            let text = planner.plain_config(text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
+            let text = config.write_into(&text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
             side_files.push((CONFIG, Some(text)));
         }
         // Those of the input would contradict the config.
@@ -141,8 +174,9 @@ impl Quantizing {
             weight.stored.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
-        let weights = planner.weights(plan);
-        let recoding = Recoding { weights, side_files, left_out: Vec::new(), divided: Vec::new() };
+        let mut weights = planner.weights(plan, coded)?;
+        let left_out = planner.leave_out(&mut weights);
+        let recoding = Recoding { weights, side_files, left_out, divided: Vec::new() };
         Ok(Self { recoding, config, misfits, embeddings })
     }
 }
@@ -177,32 +211,50 @@ struct Planner<'a> {
     policy: Policy,
     model: &'a Model,
     /// The layout of all weights.
-    layout: &'static str,
+    layout: &'a str,
     /// The new name of each tensor that has one.
     renames: HashMap<&'a str, &'a str>,
+    source: &'a LogicalCheckpoint<'a>,
+    /// What each tensor of the source is.
+    memberships: Vec<Membership>,
 }
 
 impl Planner<'_> {
     /// Decides by names, dtypes and ranks.
-    fn candidates(&self, source: &Checkpoint) -> Result<WeightCandidates> {
+    fn candidates(&self) -> Result<WeightCandidates> {
+        let mut memberships = self.memberships.iter();
         let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
         // For each rule, whether it names a weight, and an error for the first other tensor that it names.
         let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
-        for (input, shard) in source.shards.iter().enumerate() {
+        for (input, shard) in self.source.source.shards.iter().enumerate() {
             for (at, tensor) in shard.contents.tensors.iter().enumerate() {
                 let (place, name) = ((input, at), shard.name_of(tensor));
+                let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
+                match memberships.next() {
+                    Some(Membership::Codes(weight)) => {
+                        let weights = self.coded_candidates(*weight, place, &mut rules).map_err(in_place)?;
+                        found.weights.extend(weights);
+                        continue;
+                    }
+                    Some(Membership::Plain) | None => {}
+                    Some(_) => continue, // a part of a weight, or of no use without codes
+                }
                 let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
                     found.others.push((place, KeptReason::NotFloating));
                     continue;
                 };
-                let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
-                let bank = experts(self.model, name, &tensor.shape);
-                let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref()).map_err(in_place)?;
-                let is_named = rule.is_some() || asked.is_err();
+                let whole = self.gpt_oss_bank(name, &tensor.shape).map_err(in_place)?;
+                let bank = if whole.is_some() { None } else { experts(self.model, name, &tensor.shape) };
+                let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), None).map_err(in_place)?;
+                let is_named = rule.is_some() || matches!(asked, Err(KeptReason::LeftOut));
                 let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
                 let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
                 let is_unsplit = unsplit_bank(name).is_some() && tensor.shape.len() == 3;
                 let cannot = match dtype {
+                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if whole.is_some() => None,
+                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if self.layout == gpt_oss::NAME => {
+                        Some(reason.unwrap_or(KeptReason::NoExpert))
+                    }
                     Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if is_matrix || bank.is_some() => None,
                     Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if is_unsplit => Some(KeptReason::Bank),
                     Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => Some(reason.unwrap_or(KeptReason::NoMatrix)),
@@ -216,30 +268,34 @@ impl Planner<'_> {
                 }
                 let stored = match (cannot, reason, asked) {
                     (Some(reason), _, _) => Err(reason),
-                    (None, Some(reason), Ok(_)) if !is_named => Err(reason),
+                    (None, Some(reason), Ok(_) | Err(KeptReason::Unquantized)) if !is_named => Err(reason),
                     (None, _, asked) => asked,
                 };
-                let one = |name: &str, first_row, shape: &[u64]| WeightCandidate {
+                let one = |name: &str, values, shape: &[u64]| WeightCandidate {
                     place,
                     name: name.to_owned(),
-                    first_row,
+                    values: Values::Stored(values),
                     shape: shape.to_vec(),
                     dtype,
                     stored: stored.clone(),
                     is_named,
                 };
                 match (bank, &stored) {
+                    _ if let Some(shape) = whole => found.weights.push(one(name, WeightValues::Columns, &shape)),
                     (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank(name)))),
                     (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
                         let error = Error::new("is a bank of experts, which the layout cannot store");
                         return Err(in_place(error.of(whole_bank(name))));
                     }
-                    (Some(Ok(bank)), Ok(_)) => found
-                        .weights
-                        .extend(bank.iter().map(|expert| one(&expert.name, expert.first_row, &expert.shape))),
+                    (Some(Ok(bank)), Ok(_)) => found.weights.extend(
+                        bank.iter()
+                            .map(|expert| one(&expert.name, WeightValues::Rows(expert.first_row), &expert.shape)),
+                    ),
                     // A bank that is kept is not split.
-                    (Some(_), Err(_)) => found.weights.push(one(name, 0, &tensor.shape)),
-                    (None, _) if is_matrix || is_unsplit => found.weights.push(one(name, 0, &tensor.shape)),
+                    (Some(_), Err(_)) => found.weights.push(one(name, WeightValues::Rows(0), &tensor.shape)),
+                    (None, _) if is_matrix || is_unsplit => {
+                        found.weights.push(one(name, WeightValues::Rows(0), &tensor.shape));
+                    }
                     (None, stored) => {
                         found.others.push((place, stored.as_ref().err().copied().unwrap_or(KeptReason::NoMatrix)));
                     }
@@ -261,13 +317,13 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// When they do not ask the same for all experts, which engines load as one module.
-    fn asked_of(&self, name: &str, bank: Option<&Result<Vec<Expert>>>) -> Result<Asked> {
+    fn asked_of(&self, name: &str, bank: Option<&Result<Vec<Expert>>>, coded: Option<&Grid>) -> Result<Asked> {
         let Some(Ok([first, others @ ..])) = bank.map(Result::as_deref) else {
-            return self.asked(&[name]);
+            return self.asked(&[name], coded);
         };
-        let asked = self.asked(&[name, &first.name])?;
+        let asked = self.asked(&[name, &first.name], coded)?;
         for expert in others {
-            let own = self.asked(&[name, &expert.name])?;
+            let own = self.asked(&[name, &expert.name], coded)?;
             if (own.rule, own.stored.is_ok()) != (asked.rule, asked.stored.is_ok()) {
                 let message = format!(
                     "engines load its experts together, and the options treat '{}' differently",
@@ -280,7 +336,7 @@ impl Planner<'_> {
     }
 
     /// What the options ask for a weight with these names.
-    fn asked(&self, names: &[&str]) -> Result<Asked> {
+    fn asked(&self, names: &[&str], coded: Option<&Grid>) -> Result<Asked> {
         let is_one =
             |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
         let Selection { include, exclude, .. } = self.request.selection;
@@ -291,7 +347,15 @@ impl Planner<'_> {
         let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
             Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
-            None => self.request.scheme,
+            // The model has them so on purpose.
+            None if coded.is_none() && !self.source.found.weights.is_empty() => {
+                return Ok(Asked { stored: Err(KeptReason::Unquantized), rule });
+            }
+            None => match (self.request.scheme, coded) {
+                (Some(scheme), _) => scheme,
+                (None, None) => return Ok(Asked { stored: Err(KeptReason::Unquantized), rule }),
+                (None, Some(grid)) => return Ok(Asked { stored: Ok(self.same_grid(grid)?), rule }),
+            },
         };
         let layout = layout_of(scheme, Some(self.layout))?;
         let mut grid = layout.grid;
@@ -299,98 +363,5 @@ impl Planner<'_> {
             grid.group = Group::Neighbours(size);
         }
         Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })
-    }
-
-    /// Makes the encoders, and keeps weights whose shape does not fit the grid; returns these.
-    ///
-    /// # Errors
-    /// When a rule names such a weight.
-    fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
-        type Key<'k> = (&'static str, &'k [u64], Dtype);
-        let mut known: HashMap<Key, Result<Arc<Encoder>, Unfit>> = HashMap::new();
-        let mut misfits: Vec<Misfit> = Vec::new();
-        for WeightCandidate { name, shape, dtype, stored, is_named, .. } in weights {
-            let Ok(found) = stored else { continue };
-            let made =
-                known.entry((found.scheme.name, shape, *dtype)).or_insert_with(|| self.encoder(found, shape, *dtype));
-            match made {
-                Ok(encoder) => found.encoder = Some(Arc::clone(encoder)),
-                Err(why) if *is_named => {
-                    let message = format!("a rule quantizes it to {}, and {why}", found.scheme.name);
-                    return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
-                }
-                Err(why) => {
-                    Misfit::count(&mut misfits, why, found.scheme, name, shape);
-                    *stored = Err(KeptReason::Shape);
-                }
-            }
-        }
-        Ok(misfits)
-    }
-
-    /// The encoder for weights of this shape, if engines load the result.
-    fn encoder(&self, found: &StoredAs, shape: &[u64], dtype: Dtype) -> Result<Arc<Encoder>, Unfit> {
-        if let [.., rows, columns] = *shape {
-            let multiples = match (found.grid.group, found.grid.codes) {
-                (Group::Block(block), _) if !self.request.with_partial_blocks => block,
-                // vLLM reads words of 8 zero points of 4 bits.
-                (_, CodeType::Int { bits, symmetric: false }) => [u64::from(32 / bits), 1],
-                _ => [1, 1],
-            };
-            if !columns.is_multiple_of(multiples[1]) {
-                return Err(Unfit::Columns { columns, multiple: multiples[1] });
-            }
-            if !rows.is_multiple_of(multiples[0]) {
-                return Err(Unfit::Rows { rows, multiple: multiples[0] });
-            }
-        }
-        let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, dtype, options);
-        let encoder = match new(self.request.options) {
-            // --search applies only to schemes whose scales can be searched.
-            Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..self.request.options }),
-            made => made,
-        };
-        encoder.map(Arc::new)
-    }
-
-    /// Keeps modules that engines fuse if they would not all be quantized to the same scheme.
-    ///
-    /// # Errors
-    /// When the options ask for such a difference.
-    fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
-        let names: Vec<String> = weights.iter().map(|weight| self.new_name(&weight.name).to_owned()).collect();
-        let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
-        let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
-        for set in fused_sets(&self.policy, modules).into_iter().chain(experts) {
-            // A scale that they share is stored in the type of the weights.
-            let scheme =
-                |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
-            let first = scheme(set[0]);
-            if set.iter().all(|at| scheme(*at) == first) {
-                continue;
-            }
-            let is_wish = |at: &usize| weights[*at].is_named;
-            if set.iter().any(is_wish) {
-                const FEW: usize = 3;
-                let names: Vec<String> = set.iter().take(FEW).map(|at| shorten(&weights[*at].name)).collect();
-                let more = if set.len() > FEW { format!(" and {} more", set.len() - FEW) } else { String::new() };
-                let message = format!(
-                    "engines fuse {}{more}: they can only be quantized together, from the same type to the same scheme, or kept together",
-                    names.join(", ")
-                );
-                let quantized = set.iter().filter(|at| weights[**at].stored.is_ok());
-                let mut globs: Vec<String> = quantized.map(|at| as_numbered_glob(&weights[*at].name)).collect();
-                globs.sort_unstable();
-                globs.dedup();
-                let error = Error::new(message).remedy("choose all of them");
-                return Err(error.of(Kind::Excludable(globs.into())));
-            }
-            for at in set {
-                if weights[at].stored.is_ok() {
-                    weights[at].stored = Err(KeptReason::Fused);
-                }
-            }
-        }
-        Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! The names of tensors in the output, and tensors whose names would make them parts of quantized weights.
 
-use super::{Planner, WeightCandidates};
-use crate::container::checkpoint::Checkpoint;
+use super::{Planner, WeightCandidates, gpt_oss};
 use crate::error::{Error, Kind, Result};
 use crate::quant::{LAYOUTS, Role};
+use crate::read::Membership;
 use crate::select::policy::module_of;
 use crate::text::{as_glob, shorten};
 use std::collections::{BTreeSet, HashMap};
@@ -18,10 +18,13 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// When a tensor has such a name.
-    pub(super) fn check_names(&self, source: &Checkpoint, plan: &WeightCandidates) -> Result<()> {
+    pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
         let mut quantized: HashMap<&str, &str> = HashMap::new();
         for weight in plan.weights.iter().filter(|weight| weight.stored.is_ok()) {
             let name = self.new_name(&weight.name);
+            if self.layout == gpt_oss::NAME {
+                continue; // banks have no module of their own
+            }
             let module = module_of(name).ok_or_else(|| {
                 let error = Error::new(format!("its new name '{}' does not end in '.weight'", shorten(name)));
                 error.in_tensor(&weight.name).remedy(format!("name it '{}.weight'", shorten(name)))
@@ -33,7 +36,8 @@ impl Planner<'_> {
             .filter(|(role, suffix)| *role != Role::Activation && *suffix != ".weight" && suffix.starts_with('.'))
             .map(|(_, suffix)| *suffix)
             .collect();
-        for (shard, tensor) in source.tensors() {
+        let all = self.source.source.tensors().zip(&self.memberships);
+        for ((shard, tensor), _) in all.filter(|(_, membership)| **membership == Membership::Plain) {
             let name = self.new_name(shard.name_of(tensor));
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
             if let Some(weight) = weight {

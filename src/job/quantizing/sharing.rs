@@ -1,36 +1,48 @@
 //! Finds the weights that share a scale, and hands the decisions to the plan.
 
-use super::{Planner, StoredAs, WeightCandidates};
-use crate::plan::{PlainWeight, TensorIndex, Weights};
+use super::{Planner, StoredAs, Values, WeightCandidates, coded};
+use crate::error::Result;
+use crate::plan::{CodedRows, QuantizedWeight, TargetWeight, TensorIndex, WeightValues, Weights};
 use crate::select::policy::{fused_sets, module_of};
+use std::sync::Arc;
 
 impl Planner<'_> {
     /// The decisions in the form that the plan needs.
-    pub(super) fn weights(&self, found: WeightCandidates) -> Weights {
+    pub(super) fn weights(&self, found: WeightCandidates, rows: Vec<Option<Arc<CodedRows>>>) -> Result<Weights> {
         let mut weights = Weights::default();
         for (place, reason) in found.others {
             weights.keep(place, reason);
         }
-        let mut by_place: Vec<(TensorIndex, Vec<PlainWeight>)> = Vec::new();
+        let mut by_place: Vec<(TensorIndex, Vec<TargetWeight>)> = Vec::new();
         let mut places: Vec<Option<(usize, usize)>> = Vec::new();
-        for weight in &found.weights {
+        for (weight, rows) in found.weights.iter().zip(rows) {
             match &weight.stored {
                 Err(reason) => {
-                    weights.keep(weight.place, *reason);
+                    match &weight.values {
+                        Values::Stored(_) => weights.keep(weight.place, *reason),
+                        // It cannot stay as it is beside a config of another layout.
+                        Values::Coded(coded) => weights.add(QuantizedWeight {
+                            name: weight.name.clone(),
+                            parts: self.places(coded.weight),
+                            decoder: coded::library_decoder(self.source, coded.weight)?,
+                        }),
+                    }
                     places.push(None);
                 }
                 Ok(StoredAs { scheme, encoder, .. }) => {
                     let encoder = encoder.clone().expect("weights that do not fit are kept");
-                    let plain = PlainWeight {
-                        name: weight.name.clone(),
-                        first_row: weight.first_row,
-                        encoder,
-                        scheme,
-                        shared: None,
+                    let values = match (&weight.values, rows) {
+                        (Values::Stored(values), _) => values.clone(),
+                        (Values::Coded(coded), rows) => {
+                            let parts = self.places(coded.weight);
+                            parts[1..].iter().for_each(|part| weights.leave_out(*part));
+                            WeightValues::Coded(rows.expect("quantized weights are resolved"))
+                        }
                     };
+                    let target = TargetWeight { name: weight.name.clone(), values, encoder, scheme, shared: None };
                     match by_place.last_mut().filter(|(place, _)| *place == weight.place) {
-                        Some((_, weights)) => weights.push(plain),
-                        None => by_place.push((weight.place, vec![plain])),
+                        Some((_, weights)) => weights.push(target),
+                        None => by_place.push((weight.place, vec![target])),
                     }
                     let at = by_place.len() - 1;
                     places.push(Some((at, by_place[at].1.len() - 1)));
@@ -45,7 +57,8 @@ impl Planner<'_> {
         for set in sets {
             let members: Vec<(usize, usize)> = set.iter().filter_map(|at| places[*at]).collect();
             let Some(&(at, number)) = members.first() else { continue };
-            if !by_place[at].1[number].encoder.needs_extremes() {
+            let first = &by_place[at].1[number];
+            if !first.encoder.needs_extremes() || first.is_moved() {
                 continue;
             }
             let member = |&(at, number): &(usize, usize)| (by_place[at].0, by_place[at].1[number].clone());
@@ -54,9 +67,9 @@ impl Planner<'_> {
                 by_place[at].1[number].shared = Some(shared);
             }
         }
-        for (place, plain) in by_place {
-            weights.quantize(place, plain);
+        for (place, targets) in by_place {
+            weights.quantize(place, targets);
         }
-        weights
+        Ok(weights)
     }
 }

@@ -172,7 +172,7 @@ impl Chooser {
 
     /// Rounds a float32 to the dtype of stored scales.
     #[inline(always)]
-    fn store(&self, value: f32) -> f32 {
+    pub(super) fn store(&self, value: f32) -> f32 {
         match self.stored {
             Dtype::Bfloat16 => to_bfloat16(value),
             Dtype::Float16 => to_float16(value),

@@ -23,6 +23,7 @@ mod tally;
 
 pub use extremes::Extremes;
 pub use shape::{EncodedPart, Unfit};
+pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
 
 use super::layout::{Group, Layout, Packing};
@@ -38,7 +39,6 @@ use rows::EncodeRows;
 use search::ScaleSearch;
 use shape::EncodeShape;
 use std::ops::Range;
-use store::PartWriter;
 
 /// How the encoder chooses scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,6 +87,7 @@ pub struct Encoder {
     is_fused: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
+    counts_changes: bool,
 }
 
 impl Encoder {
@@ -164,7 +165,13 @@ impl Encoder {
             is_fused,
             search,
             float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
+            counts_changes: false,
         })
+    }
+
+    /// Makes the encoder count the values that change: [`EncodeTally::changed`].
+    pub fn count_changes(&mut self) {
+        self.counts_changes = true;
     }
 
     /// The layout that the encoder writes.
@@ -189,6 +196,12 @@ impl Encoder {
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.shape.all_rows()
+    }
+
+    /// Values of a row.
+    #[must_use]
+    pub fn columns(&self) -> u64 {
+        self.shape.columns
     }
 
     /// Bytes of one row of source values.

@@ -137,6 +137,11 @@ impl Minifloat {
         (code, sum - raised)
     }
 
+    /// The exponent of the smallest positive number.
+    pub(super) fn lowest_exponent(self) -> i32 {
+        (self.min_normal >> 23) as i32 - 127 - (23 - self.shift as i32)
+    }
+
     /// The exponent field of a magnitude, at least that of the smallest normal number. Both are below 2^31, and only
     /// signed integers have a maximum in all instruction sets.
     #[inline(always)]

@@ -52,7 +52,8 @@ impl Loop for EncodeRows<'_, '_> {
             let amax = [self.amax.to_bits()];
             encoder.chooser.choose(&amax, &[], global, &mut room.chosen);
             if self.rows.start == 0 {
-                self.writer.store_only_scale(room.chosen.get(0));
+                let only = room.chosen.get(0);
+                self.writer.store_only_scale((only.stored, only.zero));
                 self.tally.underflowed_groups += room.chosen.underflowed(1);
             }
             room.spread(1, beside);
@@ -186,6 +187,9 @@ impl EncodeRows<'_, '_> {
             // 2. Errors.
             let unit = f64::from(room.unit);
             self.take(&sums, unit, &room.multiples[..count], tile.matrix, row, column);
+            if self.encoder.counts_changes {
+                self.tally.changed += room.multiples[..count].iter().filter(|error| **error != 0.0).count() as u64;
+            }
             signal += sums.signal * unit * unit;
             noise += sums.noise * unit * unit;
         }

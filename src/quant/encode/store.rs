@@ -1,10 +1,9 @@
 //! Stores scales, zero points and codes at their places in the parts of a weight.
 
-use super::super::layout::{Packing, Role};
+use super::super::layout::{Combination, Exponents, Packing, Role};
 use super::super::scales::swizzled_line;
 use super::Encoder;
-use super::lanes;
-use super::scale::GroupScale;
+use super::lanes::{self, CodeRounding};
 use crate::dtype::Dtype;
 use std::ops::Range;
 
@@ -41,8 +40,8 @@ impl<'a, 'o> PartWriter<'a, 'o> {
     }
 
     /// Stores the scale of the whole weight. The rows must be the first ones.
-    pub(in crate::quant) fn store_only_scale(&mut self, scale: GroupScale) {
-        self.store(std::iter::once((scale.stored, scale.zero)), [0, 0]);
+    pub(in crate::quant) fn store_only_scale(&mut self, scale: (u32, f32)) {
+        self.store(std::iter::once(scale), [0, 0]);
     }
 
     /// Stores the scales and zero points of groups of a matrix: those from the group `first` on in the row of groups
@@ -123,5 +122,92 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         let start = line + columns.start * bits / 8;
         let end = if columns.end == shape.columns as usize { line + stride } else { line + columns.end * bits / 8 };
         lanes::pack(codes, shape.bits, *packing == Packing::RowsHighFirst, &mut self.outputs[0][start..end]);
+    }
+}
+
+/// For weights whose codes and scales are found elsewhere.
+impl Encoder {
+    /// Whether the whole weight has one scale.
+    pub(in crate::quant) fn has_one_scale(&self) -> bool {
+        self.shape.is_tensor
+    }
+
+    /// Rows of a group.
+    pub(in crate::quant) fn block_height(&self) -> usize {
+        self.shape.block[0] as usize
+    }
+
+    /// Columns of a group.
+    pub(in crate::quant) fn block_width(&self) -> usize {
+        self.shape.block[1] as usize
+    }
+
+    /// Rows of one matrix of the weight.
+    pub(in crate::quant) fn matrix_rows(&self) -> usize {
+        self.shape.rows as usize
+    }
+
+    /// What block scales are multiplied by for a stored global scale.
+    pub(in crate::quant) fn global_factor(&self, global: f32) -> f64 {
+        if self.layout.global == Combination::Divisor { 1.0 / f64::from(global) } else { global.into() }
+    }
+
+    /// The stored code of a number; `None` if no code represents it. Integers are those without their zero points.
+    pub(in crate::quant) fn code_of(&self, number: f32, is_integer: bool) -> Option<u8> {
+        match self.rounding {
+            CodeRounding::Float { float, .. } if !is_integer => {
+                let sign = if number.is_sign_negative() { float.sign } else { 0 };
+                if number.is_nan() {
+                    // The only type with a NaN among those that are written and have 8 bits; others have none.
+                    return (self.shape.parts[0].dtype == Dtype::Float8E4M3FN).then_some(0x7f | sign);
+                }
+                let (code, value) = float.round(number.abs());
+                (value == number.abs()).then_some(code as u8 | sign)
+            }
+            CodeRounding::Int { low, high, offset } if is_integer => {
+                (low..=high).contains(&number).then(|| (number as i32 + i32::from(offset)) as u8)
+            }
+            _ => None,
+        }
+    }
+
+    /// The largest number of a code, and the exponent of the smallest digit of all numbers.
+    pub(in crate::quant) fn range_of_codes(&self) -> (f32, i32) {
+        match self.rounding {
+            CodeRounding::Float { float, .. } => (float.largest, float.lowest_exponent()),
+            CodeRounding::Int { high, .. } => (high, 0),
+        }
+    }
+
+    /// How a scale and a zero point are stored; `None` if they cannot be. With `global`, the scale is the product of the
+    /// stored scale and this global scale.
+    pub(in crate::quant) fn stored_scale(&self, scale: f64, zero: f32, global: Option<f32>) -> Option<(u32, f32)> {
+        let is_zero_allowed = match self.chooser.zero_bits {
+            Some(bits) => (-(1 << (bits - 1))..1 << (bits - 1)).contains(&(zero as i32)),
+            None => zero == 0.0,
+        };
+        if !is_zero_allowed || !(0.0..f64::INFINITY).contains(&scale) {
+            return None;
+        }
+        let stored = match self.shape.parts[1].dtype {
+            Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => {
+                let narrow = scale as f32;
+                (f64::from(narrow) == scale && self.chooser.store(narrow) == narrow).then(|| narrow.to_bits())?
+            }
+            Dtype::Float8E4M3FN => {
+                let block = global.map_or(scale, |global| scale / self.global_factor(global));
+                let (code, value) = self.chooser.e4m3.round(block as f32);
+                (f64::from(value) == block).then_some(code)?
+            }
+            // A power of two: the smallest for groups of zeros.
+            _ if scale == 0.0 => 0,
+            _ => {
+                let exponent = (scale.to_bits() >> 52) as i32 - 1023 + 127;
+                let least = i32::from(self.layout.exponents == Exponents::Zero);
+                let is_power = scale.to_bits().trailing_zeros() >= 52;
+                (is_power && (least..=254).contains(&exponent)).then_some(exponent as u32)?
+            }
+        };
+        Some((stored, zero))
     }
 }

@@ -19,6 +19,8 @@ pub struct EncodeTally {
     pub max_error: f64,
     /// The index of the first value with that error.
     pub max_error_at: Option<u64>,
+    /// Values that differ from those before, if the encoder [counts](super::Encoder::count_changes) them.
+    pub changed: u64,
     /// The sum of x^2.
     pub(super) signal: ExactSum,
     /// The sum of (y - x)^2.
@@ -45,6 +47,11 @@ impl EncodeTally {
         self.noise == ExactSum::default()
     }
 
+    /// Records values that are the same as before.
+    pub(in crate::quant) fn take_exact(&mut self, values: u64) {
+        self.values += values;
+    }
+
     /// Records an error if it is the largest so far.
     pub(super) fn take_error(&mut self, error: f64, at: Option<u64>) {
         let is_first =
@@ -59,6 +66,7 @@ impl std::ops::AddAssign<&Self> for EncodeTally {
     fn add_assign(&mut self, other: &Self) {
         self.values += other.values;
         self.clipped += other.clipped;
+        self.changed += other.changed;
         self.underflowed_groups += other.underflowed_groups;
         self.special += other.special;
         self.first_special = self.first_special.into_iter().chain(other.first_special).min();

@@ -1,0 +1,320 @@
+//! Weights that are quantized already: which rows become which new weights, and whether codes and scales can be moved
+//! without changing a value.
+
+use super::{Asked, CodedCandidate, Planner, StoredAs, Values, WeightCandidate, gpt_oss};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::plan::{CodedRows, TensorIndex, Weights};
+use crate::quant::{
+    Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Grid, Group, Layout,
+    Modules, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
+};
+use crate::read::{LogicalCheckpoint, Membership};
+use crate::select::KeptReason;
+use crate::select::experts::{Expert, experts, gpt_oss_experts};
+use crate::select::policy::{fused_sets, module_of};
+use crate::text::shorten;
+use crate::threads::in_order;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+/// The most names in a message.
+const FEW: usize = 5;
+
+/// Refuses quantized weights whose parts cannot be read in any order.
+pub(super) fn check_is_readable(model: &LogicalCheckpoint, memberships: &[Membership]) -> Result<()> {
+    let codes = |at: usize| matches!(memberships[at], Membership::Codes(_));
+    let is_unread = |weight: &&FoundWeight| !weight.parts.iter().any(|(_, at)| codes(*at));
+    let Some(weight) = model.found.weights.iter().find(is_unread) else { return Ok(()) };
+    let error = Error::new("quantized weights are read from .safetensors files only").in_tensor(&weight.name);
+    Err(error.in_file(&model.source.path))
+}
+
+/// The scheme that has the same codes and groups in a layout; `None` if there is none.
+fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
+    let is_same_codes = |codes: CodeType| match (grid.codes, codes) {
+        (CodeKind::Dtype(Dtype::Int8), CodeType::Int { bits: 8, symmetric }) => symmetric != grid.has_zero_points,
+        (CodeKind::Dtype(dtype), CodeType::Float(own)) => dtype == own,
+        (CodeKind::Centered(bits), CodeType::Int { bits: own, symmetric: true })
+        | (CodeKind::Shifted(bits), CodeType::Int { bits: own, symmetric: false }) => bits == own,
+        _ => false,
+    };
+    let plain = |group: Group| if let Group::Block([1, size]) = group { Group::Neighbours(size) } else { group };
+    let group = plain(grid.group?);
+    let has_exponents = |scale: Option<Dtype>| matches!(scale, Some(Dtype::Float8E8M0 | Dtype::Uint8));
+    let fit = |scheme: &'static Scheme| {
+        let stored = scheme.in_layout(Some(layout)).filter(|stored| is_same_codes(stored.grid.codes))?;
+        let is_same = plain(stored.grid.group) == group;
+        let is_sized = scheme.has_group_size && matches!(group, Group::Neighbours(_) | Group::Channel);
+        let mut target = stored.grid;
+        if !is_same && is_sized {
+            target.group = group;
+        }
+        // Of two schemes, the one whose scales are of the same kind, and which means the same in every layout.
+        let rank = (
+            has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
+            plain(scheme.layouts[0].grid.group) == group,
+        );
+        (is_same || is_sized).then_some((rank, StoredAs { scheme, layout: stored, grid: target, encoder: None }))
+    };
+    // The first of several with the same rank.
+    SCHEMES.iter().rev().filter_map(fit).max_by_key(|(rank, _)| *rank).map(|(_, stored)| stored)
+}
+
+impl Planner<'_> {
+    /// How a weight with this grid is stored in another layout.
+    ///
+    /// # Errors
+    /// When no scheme of the layout has its codes and groups.
+    pub(super) fn same_grid(&self, grid: &Grid) -> Result<StoredAs> {
+        same_grid(grid, self.layout).ok_or_else(|| {
+            let message = format!("no scheme of the layout {} has its codes and groups ({grid})", self.layout);
+            Error::new(message).of(Kind::Unstorable)
+        })
+    }
+
+    /// What becomes of a quantized weight, or of the experts in a bank.
+    pub(super) fn coded_candidates(
+        &self,
+        weight: usize,
+        place: TensorIndex,
+        rules: &mut [(bool, Option<Error>)],
+    ) -> Result<Vec<WeightCandidate>> {
+        if self.layout == gpt_oss::NAME {
+            return Err(Error::new("is quantized: the layout gpt-oss is written from plain models of gpt-oss only"));
+        }
+        let found = &self.source.found.weights[weight];
+        let decoder = Arc::new(self.source.decoder_of_rows(found)?);
+        let (name, shape) = (&found.name, decoder.shape().to_vec());
+        let bank = match found.layout.name {
+            "gptoss-mxfp4" => gpt_oss_experts(name, &shape),
+            _ => experts(self.model, name, &shape),
+        };
+        let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), Some(&decoder.grid()))?;
+        let is_named = rule.is_some() || asked.is_err();
+        if let Some(rule) = rule {
+            rules[rule].0 = true;
+        }
+        // Without a scheme, the weights stay what they are.
+        let has_few_bits = asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4);
+        let reason = self.request.scheme.and_then(|_| self.reason(name, has_few_bits)).filter(|_| !is_named);
+        let stored = reason.map_or(asked, Err);
+        let candidate = |name: &str, rows, shape: &[u64], stored: &Result<StoredAs, KeptReason>| WeightCandidate {
+            place,
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            dtype: Dtype::Float32,
+            stored: stored.clone(),
+            is_named,
+            values: Values::Coded(CodedCandidate { weight, decoder: Arc::clone(&decoder), rows, exact: None }),
+        };
+        let all = RowMap::ALL;
+        Ok(match (bank, &stored) {
+            (_, Err(_)) => vec![candidate(name, all, &shape, &stored)],
+            (Some(Err(error)), Ok(_)) => return Err(error),
+            (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
+                return Err(Error::new("is a bank of experts, which the layout cannot store"));
+            }
+            (Some(Ok(bank)), Ok(_)) => {
+                let rows = |expert: &Expert| RowMap { first: expert.first_row, step: expert.step };
+                bank.iter().map(|expert| candidate(&expert.name, rows(expert), &expert.shape, &stored)).collect()
+            }
+            (None, Ok(_)) if shape.len() == 2 && module_of(name).is_some() => {
+                vec![candidate(name, all, &shape, &stored)]
+            }
+            (None, Ok(_)) => vec![candidate(name, all, &shape, &Err(KeptReason::NoMatrix))],
+        })
+    }
+
+    /// The encoders for a quantized weight: one for values that are computed, and one for scales of the same type as
+    /// before.
+    pub(super) fn fit_coded(
+        &self,
+        stored: &StoredAs,
+        shape: &[u64],
+        candidate: &mut CodedCandidate,
+    ) -> Result<Arc<Encoder>, Unfit> {
+        let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..self.request.options };
+        let old = candidate.decoder.grid().scale;
+        let of_scale =
+            |scale: Dtype| StoredAs { grid: TargetGrid { scale: Some(scale), ..stored.grid }, ..stored.clone() };
+        let new = |scale| self.encoder(&of_scale(scale), shape, Dtype::Float32, options);
+        candidate.exact = new(scale_dtype(stored.layout.layout(), &stored.grid, old)).ok().map(Arc::new);
+        let mut encoder = new(stored.grid.scale.unwrap_or(self.source.default_target()))?;
+        encoder.count_changes();
+        Ok(Arc::new(encoder))
+    }
+
+    /// How the values of each weight are made, in the order of the weights: `None` for those that are not quantized in
+    /// the input, or not in the output.
+    ///
+    /// # Errors
+    /// When a part cannot be read, or a value would change and must not.
+    pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Arc<CodedRows>>>> {
+        let modules: Vec<&str> = weights.iter().map(|weight| module_of(&weight.name).unwrap_or_default()).collect();
+        // Weights that share a scalar scale are moved together, or not at all.
+        let shares = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
+        let mut sets = fused_sets(&self.policy, modules.into_iter());
+        sets.retain(|set| set.iter().all(shares));
+        let mut is_in_set = vec![false; weights.len()];
+        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
+        sets.extend((0..weights.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
+        let is_coded = |at: &usize| weights[*at].coded().is_some();
+        sets.retain(|set| set.iter().any(is_coded));
+        let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];
+        let all = &*weights;
+        let work = |(): &mut (), set: Vec<usize>| Ok((self.transcoders(all, &set)?, set));
+        in_order(
+            self.request.threads as u64,
+            sets.into_iter(),
+            || (),
+            work,
+            |(transcoders, set): (Vec<Option<Transcoder>>, Vec<usize>)| {
+                for (at, transcoder) in set.into_iter().zip(transcoders) {
+                    resolved[at] = all[at].coded().map(|coded| Arc::new(self.rows(coded, transcoder)));
+                }
+                ControlFlow::Continue(())
+            },
+        )
+        .map_err(|error: Error| error.in_file(&self.source.source.path))?;
+        if self.request.only_exact {
+            check_is_exact(weights, &resolved)?;
+        }
+        for (weight, resolved) in weights.iter_mut().zip(&resolved) {
+            let is_exact = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
+            if let (true, Ok(stored), Values::Coded(coded)) = (is_exact, &mut weight.stored, &weight.values) {
+                stored.encoder.clone_from(&coded.exact);
+            }
+        }
+        Ok(resolved)
+    }
+
+    /// The text of config.json without a description of how the input is quantized.
+    pub(super) fn plain_config(&self, text: &str) -> Result<String> {
+        if self.source.found.weights.is_empty() {
+            return Ok(text.to_owned());
+        }
+        let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
+        let modules = Modules { decoded: &all, left: &none };
+        config_of(text, self.source.found.method.as_deref(), &modules, self.source.default_target())
+    }
+
+    /// Leaves out what only describes how the input is quantized; returns the names of scales of activations.
+    pub(super) fn leave_out(&self, weights: &mut Weights) -> Vec<String> {
+        let mut names = Vec::new();
+        if self.source.found.weights.is_empty() {
+            return names;
+        }
+        let parts = self.source.found.weights.iter().flat_map(|weight| &weight.parts);
+        for &(_, at) in parts.filter(|(role, _)| matches!(role, Role::Shape | Role::Description | Role::Activation)) {
+            weights.leave_out(self.source.places[at]);
+        }
+        for &at in &self.source.found.markers {
+            weights.leave_out(self.source.places[at]);
+        }
+        for &at in &self.source.found.activation_scales {
+            weights.leave_out(self.source.places[at]);
+            names.push(self.source.tensors[at].name.to_owned());
+        }
+        weights.change_metadata(CheckpointInfo::METADATA, None);
+        names
+    }
+
+    fn rows(&self, coded: &CodedCandidate, transcoder: Option<Transcoder>) -> CodedRows {
+        CodedRows {
+            parts: self.places(coded.weight),
+            decoder: Arc::clone(&coded.decoder),
+            rows: coded.rows,
+            transcoder,
+        }
+    }
+
+    /// The parts that the values of a weight depend on.
+    pub(super) fn places(&self, weight: usize) -> Vec<TensorIndex> {
+        let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
+        parts.into_iter().map(|(_, at)| self.source.places[at]).collect()
+    }
+
+    /// What moves each weight of a set that shares a scale. If one of them cannot be moved, none is.
+    fn transcoders(&self, weights: &[WeightCandidate], set: &[usize]) -> Result<Vec<Option<Transcoder>>> {
+        let none = || set.iter().map(|_| None).collect();
+        let mut found = Vec::with_capacity(set.len());
+        for at in set {
+            let Some((coded, exact)) = weights[*at].coded().and_then(|coded| Some((coded, coded.exact.as_ref()?)))
+            else {
+                return Ok(none());
+            };
+            let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[coded.weight]);
+            let parts: Vec<&[u8]> =
+                parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect::<Result<_>>()?;
+            let (decoder, encoder) = (Arc::clone(&coded.decoder), Arc::clone(exact));
+            let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts)? else { return Ok(none()) };
+            found.push((transcoder, parts));
+        }
+        let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
+        let exponent = exponents.filter_map(|(transcoder, parts)| transcoder.largest_exponent(parts)).max();
+        if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts)) {
+            return Ok(none());
+        }
+        Ok(found.into_iter().map(|(transcoder, _)| Some(transcoder)).collect())
+    }
+}
+
+/// The type of scales that are not computed: the same as before, if the layout stores it.
+fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
+    let is_float = matches!(old, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16);
+    match grid.scale {
+        None if is_float => old,
+        None => Dtype::Float32,
+        // transformers and DeepSeek read both; ModelOpt and ComfyUI want float32.
+        Some(Dtype::Float32) if layout.name == "hf-fp8" && old == Dtype::Bfloat16 => old,
+        Some(scale) => scale,
+    }
+}
+
+/// Refuses weights whose values would change.
+fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>]) -> Result<()> {
+    let changes =
+        |(weight, resolved): (&WeightCandidate, &Option<Arc<CodedRows>>)| match (&weight.stored, &weight.values) {
+            (Ok(stored), Values::Coded(_)) => {
+                let is_exact = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
+                (!is_exact).then(|| {
+                    format!("{}: some values are not on the grid of {}", shorten(&weight.name), stored.scheme.name)
+                })
+            }
+            (Err(reason), Values::Coded(_)) => {
+                Some(format!("{}: would be decoded ({})", shorten(&weight.name), reason.describe()))
+            }
+            (Ok(_), Values::Stored(_)) => Some(format!("{}: is not quantized in the input", shorten(&weight.name))),
+            (Err(_), Values::Stored(_)) => None,
+        };
+    let mut details: Vec<String> = weights.iter().zip(resolved).filter_map(changes).collect();
+    if details.is_empty() {
+        return Ok(());
+    }
+    let count = details.len();
+    if count > FEW {
+        details.truncate(FEW);
+        details.push(format!("and {} more", count - FEW));
+    }
+    let error = Error::new("the values of some weights would change, which is not allowed: no output was written");
+    Err(error.with_details(details))
+}
+
+impl WeightCandidate {
+    /// How its values are quantized in the input, if they are, and stay quantized.
+    fn coded(&self) -> Option<&CodedCandidate> {
+        if let (Ok(_), Values::Coded(coded)) = (&self.stored, &self.values) { Some(coded) } else { None }
+    }
+
+    fn encoder(&self) -> Option<&Encoder> {
+        self.stored.as_ref().ok()?.encoder.as_deref()
+    }
+}
+
+/// The decoder for a weight that will not be quantized any more.
+pub(super) fn library_decoder(source: &LogicalCheckpoint, weight: usize) -> Result<Arc<Decoder>> {
+    let found = &source.found.weights[weight];
+    source.decoder(found, source.default_target(), Arithmetic::Library).map(Arc::new)
+}

@@ -1,0 +1,126 @@
+//! Makes the encoders, and keeps weights that do not fit, or that engines fuse with such weights.
+
+use super::{Misfit, Planner, StoredAs, Values, WeightCandidate};
+use crate::dtype::Dtype;
+use crate::error::{Error, Kind, Result};
+use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Unfit};
+use crate::select::KeptReason;
+use crate::select::policy::{expert_sets, fused_sets, module_of};
+use crate::text::{as_numbered_glob, shorten};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+impl Planner<'_> {
+    /// Makes the encoders, and keeps weights whose shape does not fit the grid; returns these.
+    ///
+    /// # Errors
+    /// When a rule names such a weight.
+    pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
+        type Key<'k> = (&'static str, &'k [u64], Dtype);
+        let mut known: HashMap<Key, Result<Arc<Encoder>, Unfit>> = HashMap::new();
+        let mut misfits: Vec<Misfit> = Vec::new();
+        for WeightCandidate { name, shape, dtype, stored, is_named, values, .. } in weights {
+            let Ok(found) = stored else { continue };
+            if let Values::Coded(coded) = values {
+                match self.fit_coded(found, shape, coded) {
+                    Ok(encoder) => found.encoder = Some(encoder),
+                    Err(why) if *is_named || self.request.scheme.is_none() => {
+                        let message = format!("cannot be stored as {} in {}: {why}", found.scheme.name, self.layout);
+                        return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
+                    }
+                    Err(why) => {
+                        Misfit::count(&mut misfits, &why, found.scheme, name, shape);
+                        *stored = Err(KeptReason::Shape);
+                    }
+                }
+                continue;
+            }
+            let made = known
+                .entry((found.scheme.name, shape, *dtype))
+                .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.options).map(Arc::new));
+            match made {
+                Ok(encoder) => found.encoder = Some(Arc::clone(encoder)),
+                Err(why) if *is_named => {
+                    let message = format!("a rule quantizes it to {}, and {why}", found.scheme.name);
+                    return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
+                }
+                Err(why) => {
+                    Misfit::count(&mut misfits, why, found.scheme, name, shape);
+                    *stored = Err(KeptReason::Shape);
+                }
+            }
+        }
+        Ok(misfits)
+    }
+
+    /// The encoder for weights of this shape, if engines load the result.
+    pub(super) fn encoder(
+        &self,
+        found: &StoredAs,
+        shape: &[u64],
+        dtype: Dtype,
+        options: EncodeOptions,
+    ) -> Result<Encoder, Unfit> {
+        if let [.., rows, columns] = *shape {
+            let multiples = match (found.grid.group, found.grid.codes) {
+                (Group::Block(block), _) if !self.request.with_partial_blocks => block,
+                // vLLM reads words of 8 zero points of 4 bits.
+                (_, CodeType::Int { bits, symmetric: false }) => [u64::from(32 / bits), 1],
+                _ => [1, 1],
+            };
+            if !columns.is_multiple_of(multiples[1]) {
+                return Err(Unfit::Columns { columns, multiple: multiples[1] });
+            }
+            if !rows.is_multiple_of(multiples[0]) {
+                return Err(Unfit::Rows { rows, multiple: multiples[0] });
+            }
+        }
+        let new = |options| Encoder::new(found.layout.layout(), &found.grid, shape, dtype, options);
+        match new(options) {
+            // --search applies only to schemes whose scales can be searched.
+            Err(Unfit::Search) => new(EncodeOptions { scale: ScaleChoice::Amax, ..options }),
+            made => made,
+        }
+    }
+
+    /// Keeps modules that engines fuse if they would not all be quantized to the same scheme.
+    ///
+    /// # Errors
+    /// When the options ask for such a difference.
+    pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
+        let names: Vec<String> = weights.iter().map(|weight| self.new_name(&weight.name).to_owned()).collect();
+        let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
+        let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
+        for set in fused_sets(&self.policy, modules).into_iter().chain(experts) {
+            // A scale that they share is stored in the type of the weights.
+            let scheme =
+                |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
+            let first = scheme(set[0]);
+            if set.iter().all(|at| scheme(*at) == first) {
+                continue;
+            }
+            let is_wish = |at: &usize| weights[*at].is_named;
+            if set.iter().any(is_wish) {
+                const FEW: usize = 3;
+                let names: Vec<String> = set.iter().take(FEW).map(|at| shorten(&weights[*at].name)).collect();
+                let more = if set.len() > FEW { format!(" and {} more", set.len() - FEW) } else { String::new() };
+                let message = format!(
+                    "engines fuse {}{more}: they can only be quantized together, from the same type to the same scheme, or kept together",
+                    names.join(", ")
+                );
+                let quantized = set.iter().filter(|at| weights[**at].stored.is_ok());
+                let mut globs: Vec<String> = quantized.map(|at| as_numbered_glob(&weights[*at].name)).collect();
+                globs.sort_unstable();
+                globs.dedup();
+                let error = Error::new(message).remedy("choose all of them");
+                return Err(error.of(Kind::Excludable(globs.into())));
+            }
+            for at in set {
+                if weights[at].stored.is_ok() {
+                    weights[at].stored = Err(KeptReason::Fused);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! Finds scales for which the groups of the new grid represent the same numbers.
+
+use super::super::encode::Encoder;
+use super::source::{Line, SourceGrid, SourceGroup, exponent_of, mantissa_of};
+use super::{SEGMENT, Transcoder};
+use std::ops::Range;
+
+/// By how many powers of two codes can move at most.
+const FARTHEST: i32 = 24;
+
+/// The scale of a group of the new grid.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundScale {
+    /// The stored bits, and the zero point.
+    pub(super) chosen: (u32, f32),
+    /// The number that it represents, with the global scale if [`SourceGrid::keeps_blocks`] is false.
+    scale: f64,
+}
+
+/// The new codes for the old ones.
+pub(super) struct Tables {
+    /// For each power of two by which codes move, from -24 to 24.
+    moved: Vec<Table>,
+    /// For groups whose scale is 0: codes of 0, with the sign.
+    nothing: Table,
+    /// Whether codes that do not move have new ones.
+    is_total: bool,
+    /// The exponents of the largest number and of the smallest digit of the new codes.
+    largest: f32,
+    digit: i32,
+}
+
+/// The new code for each old one; `None` if there is none.
+struct Table {
+    codes: [Option<u8>; 256],
+    /// Whether all codes stay the same.
+    is_identity: bool,
+}
+
+/// The numbers of the codes in a group.
+struct CodeExtent {
+    largest: f32,
+    /// The exponent of the smallest digit that is not 0.
+    digit: i32,
+}
+
+impl Tables {
+    pub(super) fn new(source: &SourceGrid, encoder: &Encoder) -> Self {
+        let table = |factor: f64| {
+            let mut codes = [None; 256];
+            for (code, number) in codes.iter_mut().zip(&source.numbers) {
+                *code = encoder.code_of((f64::from(*number) * factor) as f32, source.is_integer);
+            }
+            let mut new = codes.iter().zip(0..=u8::MAX).take(source.numbers.len());
+            Table { is_identity: new.all(|(new, old)| *new == Some(old)), codes }
+        };
+        let shifts = if source.is_integer { 0..=0 } else { -FARTHEST..=FARTHEST };
+        let moved: Vec<_> = shifts.map(|shift| table(2_f64.powi(shift))).collect();
+        let is_total = moved[moved.len() / 2].codes[..source.numbers.len()].iter().all(Option::is_some);
+        let (largest, digit) = encoder.range_of_codes();
+        Self { moved, nothing: table(0.0), is_total, largest, digit }
+    }
+
+    fn shift(&self, shift: i32) -> Option<&Table> {
+        self.moved.get(usize::try_from(shift + self.moved.len() as i32 / 2).ok()?)
+    }
+
+    /// The table for a group and its new scale.
+    fn between(&self, old: f64, new: f64) -> Option<&Table> {
+        if old == 0.0 {
+            return Some(&self.nothing); // the new scale may not be 0
+        }
+        if old == new {
+            return self.shift(0);
+        }
+        self.shift(exponent_of(old)? - exponent_of(new)?)
+    }
+}
+
+/// A part of a group of the new grid that lies in one group of the old grid.
+struct GroupPart {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    old: SourceGroup,
+}
+
+impl Transcoder {
+    /// The scales of a row of groups; `None` if a group has none.
+    pub(super) fn found(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<FoundScale>> {
+        let (columns, width) = (self.source.columns(), self.encoder.block_width());
+        let lines = self.source.lines(rows, parts);
+        (0..columns)
+            .step_by(width)
+            .map(|start| self.group(&lines, start..(start + width).min(columns), parts))
+            .collect()
+    }
+
+    /// The scale of a group.
+    fn group(&self, lines: &[Line], columns: Range<usize>, parts: &[&[u8]]) -> Option<FoundScale> {
+        let width = self.source.width();
+        let groups = columns.start / width..columns.end.div_ceil(width);
+        let first = lines[0].groups[groups.start];
+        let is_uniform = lines.iter().all(|line| line.groups[groups.clone()].iter().all(|group| *group == first));
+        if is_uniform
+            && self.tables.is_total
+            && let Some(found) = self.stored(first.scale, first.zero)
+        {
+            return Some(found);
+        }
+        if self.source.is_integer && !is_uniform {
+            return None;
+        }
+        let cells = lines.iter().flat_map(|line| {
+            groups.clone().map(|at| GroupPart {
+                rows: line.rows.clone(),
+                columns: columns.start.max(at * width)..columns.end.min((at + 1) * width),
+                old: line.groups[at],
+            })
+        });
+        self.group_of(&cells.collect::<Vec<_>>(), parts)
+    }
+
+    /// The scale of a group, judging by the codes that occur in it.
+    fn group_of(&self, cells: &[GroupPart], parts: &[&[u8]]) -> Option<FoundScale> {
+        let mut seen = Vec::with_capacity(cells.len());
+        for cell in cells {
+            let mut codes = [false; 256];
+            cell.rows.clone().for_each(|row| self.source.mark(row, cell.columns.clone(), parts, &mut codes));
+            seen.push(codes);
+        }
+        let serves = |found: &FoundScale| {
+            cells.iter().zip(&seen).all(|(cell, seen)| {
+                let table = self.tables.between(cell.old.scale, found.scale);
+                let is_zero = |code: usize| self.source.numbers[code] == 0.0;
+                (0..256).filter(|code| seen[*code]).all(|code| match table {
+                    Some(table) => table.codes[code].is_some(),
+                    None => is_zero(code),
+                })
+            })
+        };
+        if cells.iter().any(|cell| !cell.old.scale.is_finite()) {
+            return None;
+        }
+        if self.source.is_integer {
+            return self.stored(cells[0].old.scale, cells[0].old.zero).filter(serves);
+        }
+        if cells.iter().any(|cell| cell.old.zero != 0.0) {
+            return None;
+        }
+        let extents = cells.iter().zip(&seen).filter_map(|(cell, seen)| {
+            let extent = self.extent(seen)?;
+            Some((cell.old.scale, extent)).filter(|(scale, _)| *scale != 0.0)
+        });
+        let live: Vec<(f64, CodeExtent)> = extents.collect();
+        let Some((first, _)) = live.first() else {
+            let others = if super::has_global(&self.encoder) { [self.least(); 2] } else { [0.0, 1.0] };
+            return cells.iter().map(|cell| cell.old.scale).chain(others).find_map(|scale| self.stored(scale, 0.0));
+        };
+        if live.iter().any(|(scale, _)| mantissa_of(*scale) != mantissa_of(*first)) {
+            return None;
+        }
+        // The scale is `first`, moved by a power of two: between what the largest number and the smallest digit allow.
+        let mut range = [i32::MIN, i32::MAX];
+        for (scale, extent) in &live {
+            let exponent = exponent_of(*scale)?;
+            let over = f64::from(extent.largest) / f64::from(self.tables.largest);
+            let fits = exponent_of(over)? + i32::from(mantissa_of(over) > 1.0);
+            range = [range[0].max(exponent + fits), range[1].min(exponent + extent.digit - self.tables.digit)];
+        }
+        let at = |exponent: i32| mantissa_of(*first) * 2_f64.powi(exponent);
+        (range[0]..=range[1]).find_map(|exponent| self.stored(at(exponent), 0.0).filter(serves))
+    }
+
+    /// The largest number and the smallest digit of some codes; `None` if all are 0.
+    fn extent(&self, seen: &[bool; 256]) -> Option<CodeExtent> {
+        let numbers = self.source.numbers.iter().zip(seen).filter(|(number, seen)| **seen && **number != 0.0);
+        let extents = numbers.map(|(number, _)| {
+            let bits = number.abs().to_bits();
+            CodeExtent {
+                largest: number.abs(),
+                digit: (bits >> 23) as i32 - 150 + (bits | 1 << 23).trailing_zeros() as i32,
+            }
+        });
+        extents.reduce(|a, b| CodeExtent { largest: a.largest.max(b.largest), digit: a.digit.min(b.digit) })
+    }
+
+    /// The new scale with this value.
+    fn stored(&self, scale: f64, zero: f32) -> Option<FoundScale> {
+        let chosen =
+            self.encoder.stored_scale(scale, zero, if self.source.keeps_blocks { None } else { Some(self.global) });
+        chosen.map(|chosen| FoundScale { chosen, scale })
+    }
+
+    /// The smallest block scale in units of the global scale.
+    fn least(&self) -> f64 {
+        self.encoder.global_factor(self.global) / 512.0
+    }
+
+    /// Writes the new codes of some rows, row by row, whose groups have these scales.
+    pub(super) fn move_codes(
+        &self,
+        rows: Range<usize>,
+        found: &[FoundScale],
+        parts: &[&[u8]],
+        store: &mut dyn FnMut(usize, Range<usize>, &[u8]),
+    ) {
+        let (columns, width) = (self.source.columns(), self.source.width());
+        let new_width = if self.only.is_some() { columns } else { self.encoder.block_width() };
+        let mut room = [0; SEGMENT];
+        for line in self.source.lines(rows, parts) {
+            for row in line.rows {
+                for start in (0..columns).step_by(SEGMENT) {
+                    let end = (start + SEGMENT).min(columns);
+                    let codes = &mut room[..end - start];
+                    self.source.codes(row, start..end, parts, codes);
+                    let mut at = start;
+                    while at < end {
+                        let next = ((at / width + 1) * width).min((at / new_width + 1) * new_width).min(end);
+                        let (old, new) = (line.groups[at / width].scale, found[at / new_width].scale);
+                        // Codes without a table are 0 in all groups.
+                        let table = self.tables.between(old, new).unwrap_or(&self.tables.nothing);
+                        if !table.is_identity {
+                            for code in &mut codes[at - start..next - start] {
+                                *code = table.codes[usize::from(*code)].unwrap_or_default();
+                            }
+                        }
+                        at = next;
+                    }
+                    store(row, start..end, codes);
+                }
+            }
+        }
+    }
+}
+
+/// The scale of a weight that has only one.
+pub(super) fn only_scale(transcoder: &Transcoder, parts: &[&[u8]]) -> Option<FoundScale> {
+    let source = &transcoder.source;
+    let rows = transcoder.encoder.rows() as usize;
+    let mut first: Option<SourceGroup> = None;
+    for row in (0..rows).step_by(SEGMENT) {
+        for line in source.lines(row..(row + SEGMENT).min(rows), parts) {
+            let first = first.get_or_insert(line.groups[0]);
+            if line.groups.iter().any(|group| group != first) {
+                return None;
+            }
+        }
+    }
+    let first = first.filter(|_| transcoder.tables.is_total)?;
+    transcoder.stored(first.scale, first.zero)
+}

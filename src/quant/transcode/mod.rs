@@ -1,0 +1,145 @@
+//! Moves a quantized weight to another layout without changing a value: codes and scales are rearranged, not computed.
+//!
+//! Values are products of codes and scales. A weight can be moved if every group of the new grid has a scale for which
+//! all of its products are the same real numbers as before. Most pairs of layouts only differ in names, packing, order
+//! and types of the same numbers. In the others, scales are powers of two (MXFP4 to NVFP4, MXFP4 to blocks of float8):
+//! codes then move by a power of two, which is exact if no bit is lost.
+
+mod fit;
+mod source;
+
+use super::decode::Decoder;
+use super::encode::{EncodeTally, Encoder, PartWriter};
+use super::layout::Combination;
+use crate::error::Result;
+use fit::{FoundScale, Tables};
+use source::SourceGrid;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Values that are moved at a time.
+const SEGMENT: usize = 1024;
+
+/// The rows of a quantized weight that a new weight consists of: row r is row `first` + r * `step` of the source, all
+/// of whose matrices are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowMap {
+    /// The first row.
+    pub first: u64,
+    /// The distance of one row to the next: 2 for gate and up of gpt-oss, which alternate.
+    pub step: u64,
+}
+
+impl RowMap {
+    /// The rows in their order.
+    pub const ALL: Self = Self { first: 0, step: 1 };
+
+    /// The row of the source.
+    #[must_use]
+    pub fn row(self, row: u64) -> u64 {
+        self.first + row * self.step
+    }
+}
+
+/// Moves codes and scales of a weight to another layout.
+pub struct Transcoder {
+    source: SourceGrid,
+    encoder: Arc<Encoder>,
+    tables: Tables,
+    /// What the new layout stores as the global scale.
+    global: f32,
+    /// The scale of a weight that has only one.
+    only: Option<FoundScale>,
+}
+
+impl Transcoder {
+    /// A transcoder for the rows of a weight, if its layout, or the group index among its `parts`, does not rule out
+    /// that values stay the same.
+    ///
+    /// # Errors
+    /// As [`Decoder::decode`].
+    pub fn new(decoder: Arc<Decoder>, rows: RowMap, encoder: Arc<Encoder>, parts: &[&[u8]]) -> Result<Option<Self>> {
+        let keeps_blocks = has_global(&encoder) && decoder.steps.geometry.global.is_some();
+        let Some(source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
+        let tables = Tables::new(&source, &encoder);
+        Ok(Some(Self { source, encoder, tables, global: 1.0, only: None }))
+    }
+
+    /// Whether the new layout has a global scale and the old one has none. The weights that share it then need the
+    /// largest of their [`Transcoder::largest_exponent`].
+    #[must_use]
+    pub fn needs_exponent(&self) -> bool {
+        has_global(&self.encoder) && !self.source.keeps_blocks
+    }
+
+    /// The largest exponent of the scales of codes other than 0; `None` if all are 0.
+    #[must_use]
+    pub fn largest_exponent(&self, parts: &[&[u8]]) -> Option<i32> {
+        (0..self.encoder.rows() as usize).filter_map(|row| self.source.largest_exponent(row, parts)).max()
+    }
+
+    /// Whether all values stay the same. If [`Transcoder::needs_exponent`], `exponent` is the largest one of all weights
+    /// that share a global scale.
+    pub fn settle(&mut self, exponent: Option<i32>, parts: &[&[u8]]) -> bool {
+        let Some(global) = self.global_scale(exponent, parts) else { return false };
+        self.global = global;
+        if self.encoder.has_one_scale() {
+            self.only = fit::only_scale(self, parts);
+            return self.only.is_some();
+        }
+        let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
+        (0..rows).step_by(height).all(|row| self.found(row..(row + height).min(rows), parts).is_some())
+    }
+
+    /// What the new layout stores as the global scale; `None` if no number is exact.
+    fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<f32> {
+        let is_divisor = self.encoder.layout().global == Combination::Divisor;
+        if !has_global(&self.encoder) {
+            return Some(1.0);
+        }
+        if !self.source.keeps_blocks {
+            // The largest block scale is 2^8. All codes may be 0, for which any scale serves.
+            let exponent = exponent.map_or(0, |exponent| exponent - 8);
+            let exponent = if is_divisor { -exponent } else { exponent };
+            return (-126..=127).contains(&exponent).then(|| 2_f32.powi(exponent));
+        }
+        let (global, was_divisor) = self.source.global(self.encoder.rows(), parts)?;
+        if is_divisor == was_divisor {
+            return Some(global);
+        }
+        let reciprocal = 1.0 / global;
+        (f64::from(reciprocal) * f64::from(global) == 1.0).then_some(reciprocal)
+    }
+
+    /// Moves a range of rows; `parts` are the whole stored bytes of the source. See [`Encoder::encode`] for the rest.
+    ///
+    /// # Panics
+    /// When [`Transcoder::settle`] was not called before, or has returned `false`.
+    pub fn transcode(&self, rows: Range<u64>, parts: &[&[u8]], outputs: &mut [&mut [u8]], tally: &mut EncodeTally) {
+        let mut writer = PartWriter::new(&self.encoder, &rows, outputs, self.global);
+        let height = if self.only.is_some() { SEGMENT } else { self.encoder.block_height() };
+        let all = self.encoder.matrix_rows();
+        if let (Some(only), 0) = (&self.only, rows.start) {
+            writer.store_only_scale(only.chosen);
+        }
+        let (mut row, end) = (rows.start as usize, rows.end as usize);
+        while row < end {
+            let (matrix, within) = (row / all, row % all);
+            let next = (row - within + (within + height).min(all)).min(end);
+            let found = self.only.map_or_else(|| self.found(row..next, parts), |only| Some(vec![only]));
+            let found = found.expect("the weight is known to be exact");
+            if self.only.is_none() {
+                writer.store_scales(matrix, within, 0, found.iter().map(|found| found.chosen));
+            }
+            self.move_codes(row..next, &found, parts, &mut |row, columns, codes| {
+                writer.store_codes(row / all, row % all, columns, codes);
+            });
+            row = next;
+        }
+        tally.take_exact((rows.end - rows.start) * self.encoder.columns());
+    }
+}
+
+fn has_global(encoder: &Encoder) -> bool {
+    matches!(encoder.layout().global, Combination::Multiplier | Combination::Divisor)
+}

@@ -1,0 +1,217 @@
+//! The codes and scales of a quantized weight as exact numbers.
+
+use super::super::codes::CodeWindow;
+use super::super::decode::Decoder;
+use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
+use super::super::scales::GroupRange;
+use super::super::segment::{global_scale, widen};
+use super::RowMap;
+use crate::dtype::Class;
+use crate::error::Result;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The grid of a quantized weight, some of whose rows become another weight.
+pub(super) struct SourceGrid {
+    decoder: Arc<Decoder>,
+    rows: RowMap,
+    /// Whether scales are those of blocks, without the global scale: the new layout stores the same ones.
+    pub(super) keeps_blocks: bool,
+    /// Rows and columns of a group.
+    block: [usize; 2],
+    /// The number that each code represents. Integers have their sign: the middle of their range is 0.
+    pub(super) numbers: Vec<f32>,
+    /// Whether codes are integers.
+    pub(super) is_integer: bool,
+    /// What is subtracted from stored zero points.
+    centre: f32,
+}
+
+/// What the codes of a group are multiplied by, and their zero point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct SourceGroup {
+    /// NaN if the product of scale and global scale is not a float64.
+    pub(super) scale: f64,
+    pub(super) zero: f32,
+}
+
+/// Rows that share their groups.
+pub(super) struct Line {
+    pub(super) rows: Range<usize>,
+    pub(super) groups: Vec<SourceGroup>,
+}
+
+impl SourceGrid {
+    /// `None` if values are not products of a code and the scale of a contiguous group.
+    pub(super) fn new(
+        decoder: Arc<Decoder>,
+        rows: RowMap,
+        keeps_blocks: bool,
+        parts: &[&[u8]],
+    ) -> Result<Option<Self>> {
+        let (steps, geometry) = (&decoder.steps, &decoder.steps.geometry);
+        let layout = steps.layout;
+        let is_other = steps.rotation.is_some()
+            || geometry.nested.is_some()
+            || matches!(layout.codes.values, CodeValues::Map)
+            || layout.codes.packing == Packing::Flat
+            || layout.scale_order == ScaleOrder::Flat
+            || layout.global == Combination::Over127;
+        if is_other {
+            return Ok(None);
+        }
+        let mut block = geometry.block.map(|length| length as usize);
+        if let Some(index) = decoder.group_index(parts, 0..geometry.columns as usize)? {
+            let size = (geometry.columns as usize).div_ceil(geometry.grid[1] as usize).max(1);
+            if index.iter().enumerate().any(|(column, group)| *group as usize != column / size) {
+                return Ok(None); // activation order
+            }
+            block[1] = size;
+        } else if geometry.group_index.is_some() {
+            block[1] = (geometry.columns as usize).div_ceil(geometry.grid[1] as usize).max(1);
+        }
+        let half = 1_u32 << (geometry.bits - 1);
+        let codes: Vec<u8> = (0..=255_u8).take(1 << geometry.bits).collect();
+        let mut numbers = vec![[0; 4]; codes.len()];
+        widen(steps, &codes, &[[0; 4]; 16], &mut numbers);
+        // Centered codes are shifted by widening, others only by their zero point.
+        let is_shifted = layout.codes.values == CodeValues::Unsigned && geometry.zero.is_some();
+        let less = if is_shifted { half as f32 } else { 0.0 };
+        let mut numbers: Vec<f32> = numbers.into_iter().map(|number| f32::from_le_bytes(number) - less).collect();
+        if let CodeValues::FloatWithoutNegativeZero(_) = layout.codes.values {
+            numbers[half as usize] = -0.0; // so that the code stays the same
+        }
+        let is_integer = match layout.codes.values {
+            CodeValues::Unsigned => true,
+            CodeValues::Stored => matches!(geometry.codes.dtype.class(), Class::Int { .. }),
+            _ => false,
+        };
+        Ok(Some(Self { rows, keeps_blocks, block, numbers, is_integer, centre: less, decoder }))
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        self.decoder.columns() as usize
+    }
+
+    /// Columns of a group.
+    pub(super) fn width(&self) -> usize {
+        self.block[1]
+    }
+
+    /// The matrix of a row, and the row in it.
+    fn place(&self, row: usize) -> (usize, usize) {
+        let (row, rows) = (self.rows.row(row as u64), self.decoder.steps.geometry.rows);
+        ((row / rows) as usize, (row % rows) as usize)
+    }
+
+    /// The global scale of so many rows, and whether scales are divided by it; `None` if the rows have several.
+    pub(super) fn global(&self, rows: u64, parts: &[&[u8]]) -> Option<(f32, bool)> {
+        let steps = &self.decoder.steps;
+        let of = |row: u64| global_scale(steps, parts, self.place(row as usize).0, &mut [0; 4]);
+        let first = of(0);
+        let is_one =
+            (0..rows).step_by(steps.geometry.rows as usize).chain(rows.checked_sub(1)).all(|row| of(row) == first);
+        let is_usable = first.is_finite() && first > 0.0;
+        (is_one && is_usable).then_some((first, steps.layout.global == Combination::Divisor))
+    }
+
+    /// The groups of some rows.
+    pub(super) fn lines(&self, rows: Range<usize>, parts: &[&[u8]]) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        let mut last = None;
+        for row in rows {
+            let (matrix, within) = self.place(row);
+            let below = within / self.block[0];
+            match lines.last_mut().filter(|_| last == Some((matrix, below))) {
+                Some(line) => line.rows.end = row + 1,
+                None => lines.push(Line { rows: row..row + 1, groups: self.groups(matrix, below, parts) }),
+            }
+            last = Some((matrix, below));
+        }
+        lines
+    }
+
+    fn groups(&self, matrix: usize, below: usize, parts: &[&[u8]]) -> Vec<SourceGroup> {
+        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let count = geometry.grid[1] as usize;
+        let (mut scales, mut zeros) = (vec![[0; 4]; count], vec![self.centre.to_le_bytes(); count]);
+        let mut raw = vec![0; 4 * count];
+        let place = GroupRange { matrix, below, groups: 0..count };
+        steps.scales.fetch(geometry, steps.layout.scale_order, &place, parts, &mut raw, &mut scales);
+        if let (Some(slot), true) = (geometry.zero, steps.zeros.order != Zeros::None) {
+            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), 0..count, &mut zeros);
+        }
+        let global = if self.keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
+        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        let is_divisor = steps.layout.global == Combination::Divisor;
+        let group = |(scale, zero): ([u8; 4], [u8; 4])| {
+            let scale = f64::from(f32::from_le_bytes(scale)) * factor;
+            let combined = match is_divisor {
+                false => scale * global, // 8 and 24 bits
+                true => Some(scale / global).filter(|found| found.mul_add(global, -scale) == 0.0).unwrap_or(f64::NAN),
+            };
+            SourceGroup { scale: combined, zero: f32::from_le_bytes(zero) - self.centre }
+        };
+        scales.into_iter().zip(zeros).map(group).collect()
+    }
+
+    /// Unpacks the codes of some columns of a row; the first is a multiple of 32.
+    pub(super) fn codes(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
+        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let (matrix, within) = self.place(row);
+        let (stride, matrix_bytes) = (geometry.stride as usize, geometry.matrix_bytes as usize);
+        let bytes = &parts[geometry.codes.index][matrix * matrix_bytes..][..matrix_bytes];
+        if geometry.bits == 8 && matches!(steps.layout.codes.packing, Packing::Rows(_)) {
+            out.copy_from_slice(&bytes[within * stride + columns.start..][..columns.len()]);
+            return;
+        }
+        let window = CodeWindow {
+            bytes,
+            stride,
+            bits: geometry.bits as usize,
+            row: within,
+            column: columns.start,
+            columns: columns.len(),
+            width: geometry.columns as usize,
+        };
+        steps.layout.codes.packing.unpack(&window, out);
+    }
+
+    /// Which codes occur in some columns of a row.
+    pub(super) fn mark(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], seen: &mut [bool; 256]) {
+        let mut room = [0; super::SEGMENT];
+        let mut start = columns.start / 32 * 32;
+        while start < columns.end {
+            let end = (start + super::SEGMENT).min(columns.end);
+            let codes = &mut room[..end - start];
+            self.codes(row, start..end, parts, codes);
+            for code in &codes[columns.start.saturating_sub(start)..] {
+                seen[usize::from(*code)] = true;
+            }
+            start = end;
+        }
+    }
+
+    /// The largest exponent of the scales of a row whose codes are not all 0.
+    pub(super) fn largest_exponent(&self, row: usize, parts: &[&[u8]]) -> Option<i32> {
+        let line = self.lines(row..row + 1, parts).pop()?;
+        let exponent = |(group, at): (&SourceGroup, usize)| {
+            let columns = at * self.width()..((at + 1) * self.width()).min(self.columns());
+            let mut seen = [false; 256];
+            self.mark(row, columns, parts, &mut seen);
+            let is_live = self.numbers.iter().zip(seen).any(|(number, seen)| seen && *number != 0.0);
+            exponent_of(group.scale).filter(|_| is_live)
+        };
+        line.groups.iter().zip(0..).filter_map(exponent).max()
+    }
+}
+
+/// The exponent of a positive finite number, which is normal as float64; `None` for others.
+pub(super) fn exponent_of(number: f64) -> Option<i32> {
+    (number > 0.0 && number < f64::INFINITY).then(|| (number.to_bits() >> 52) as i32 - 1023)
+}
+
+/// The number divided by the power of two at or below it.
+pub(super) fn mantissa_of(number: f64) -> f64 {
+    f64::from_bits(number.to_bits() & ((1 << 52) - 1) | 1023 << 52)
+}

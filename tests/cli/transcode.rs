@@ -1,0 +1,143 @@
+//! `tcast quantize` of models that are quantized already. `tests/quant/transcode.rs` checks the values of every pair of
+//! layouts.
+
+use crate::common::Bench;
+use serde_json::Value;
+
+fn json(bench: &Bench, line: &str) -> Value {
+    let outcome = bench.run(line);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    serde_json::from_str(&outcome.stdout).unwrap()
+}
+
+fn config(bench: &Bench, folder: &str) -> Value {
+    serde_json::from_slice(&bench.read(&format!("{folder}/config.json"))).unwrap()
+}
+
+/// The tensors of a report that were quantized.
+fn quantized(report: &Value) -> Vec<&Value> {
+    let tensors = report["tensors"].as_array().unwrap().iter();
+    tensors.filter(|tensor| !tensor["quantized"].is_null()).collect()
+}
+
+#[test]
+fn without_a_scheme_only_the_layout_changes() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let outcome = bench.run("quantize q --layout compressed-tensors -o ct");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("quantize 14 tensors to fp8-block, copied 7: "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\n  14 weights: exact, codes and scales are those of the input\n"), "{outcome:?}");
+    bench.run("diff q ct").expect(0, "21 tensors are equal\n", "");
+    let block = &config(&bench, "ct")["quantization_config"];
+    assert_eq!(block["quant_method"], "compressed-tensors");
+    assert_eq!(block["config_groups"]["group_0"]["weights"]["strategy"], "block");
+    assert_eq!(config(&bench, "ct")["dtype"], config(&bench, "q")["dtype"]);
+    // And back: the same files.
+    bench.run("quantize ct --layout huggingface -q -o back").expect(0, "", "");
+    let tensors = |folder: &str| {
+        let mut all: Vec<(String, Vec<u8>)> = Vec::new();
+        for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+            let bytes = bench.read(&format!("{folder}/{shard}"));
+            let tensors = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+            all.extend(tensors.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())));
+        }
+        all.sort();
+        all
+    };
+    assert!(tensors("q") == tensors("back"));
+}
+
+#[test]
+fn a_report_says_which_weights_are_exact_and_how_many_values_changed() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let report = json(&bench, "quantize q --layout modelopt -o exact --json -q");
+    for tensor in quantized(&report) {
+        let found = &tensor["quantized"];
+        assert_eq!((&found["exact"], &found["changed"]), (&true.into(), &0.into()), "{tensor}");
+        assert_eq!((&found["source_layout"], &found["layout"]), (&"hf-fp8".into(), &"modelopt-fp8".into()));
+    }
+    assert_eq!(quantized(&report).len(), 14);
+    let report = json(&bench, "quantize q --scheme nvfp4 -o again --json -q");
+    for tensor in quantized(&report) {
+        let found = &tensor["quantized"];
+        assert_eq!(found["exact"], false);
+        assert!(found["changed"].as_u64().unwrap() > 1000 && found["sqnr_db"].as_f64().unwrap() > 15.0, "{tensor}");
+    }
+    let outcome = bench.run("quantize q --scheme nvfp4 -o out");
+    assert!(outcome.stderr.contains("\n  14 weights: decoded and quantized again, "), "{}", outcome.stderr);
+}
+
+#[test]
+fn only_exact_refuses_weights_whose_values_would_change_and_names_them() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    let outcome = bench.run("quantize q --scheme fp8 --only-exact -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    let message =
+        "tcast: error: q: the values of some weights would change, which is not allowed: no output was written";
+    assert!(outcome.stderr.starts_with(message), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("model.layers.0.mlp.down_proj.weight: some values are not on the grid of fp8\n"));
+    assert!(!bench.path("out").exists());
+    let outcome = bench.run("quantize q --layout modelopt --exclude *.down_proj.* --only-exact -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains(".down_proj.weight: would be decoded (left out by an option)"), "{outcome:?}");
+    bench.run("quantize q --layout modelopt --only-exact -q -o out").expect(0, "", "");
+    for (line, message) in [
+        (
+            "quantize m --layout modelopt -o none",
+            "m: is not quantized: only the layout of a quantized model can change",
+        ),
+        ("quantize m --scheme fp8 --only-exact -o none", "m: is not quantized: --only-exact has no effect"),
+    ] {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(2), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn a_grid_that_no_scheme_of_the_layout_has_is_refused() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let outcome = bench.run("quantize q --layout comfyui -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    let message = "no scheme of the layout comfyui has its codes and groups (float8e4m3fn, 128 x 128)\n  choose a scheme with --scheme, or another layout";
+    assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+    assert!(!bench.path("out").exists());
+}
+
+#[test]
+fn weights_that_stay_plain_or_become_plain_are_in_the_config() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let outcome = bench.run("quantize q --scheme nvfp4 --exclude *.o_proj.* -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("\n  2 weights: decoded, because they are not quantized in the output\n"),
+        "{outcome:?}"
+    );
+    let ignored = &config(&bench, "out")["quantization_config"]["ignore"];
+    let wanted =
+        ["lm_head", "model.embed_tokens", "model.layers.0.self_attn.o_proj", "model.layers.1.self_attn.o_proj"];
+    assert_eq!(*ignored, serde_json::json!(wanted));
+    // The decoded weights are those that dequantize writes.
+    bench.run("dequantize q -q -o plain").expect(0, "", "");
+    bench.run("diff plain out --include *.o_proj.*").expect(0, "2 tensors are equal\n", "");
+}
+
+#[test]
+fn a_weight_is_moved_in_the_same_way_by_any_number_of_threads_and_in_parts() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    bench.run("quantize m --scheme mxfp4 -q -o q").expect(0, "", "");
+    for scheme in ["nvfp4", "mxfp8", "fp8", "int4"] {
+        bench.run(&format!("quantize q --scheme {scheme} -q -j1 -o one-{scheme}")).expect(0, "", "");
+        bench.run(&format!("quantize q --scheme {scheme} -q -j4 -o four-{scheme}")).expect(0, "", "");
+        for part in ["2/2", "1/2"] {
+            bench.run(&format!("quantize q --scheme {scheme} -q --part {part} -o parts-{scheme}")).expect(0, "", "");
+        }
+        bench.run(&format!("quantize --finish parts-{scheme} -q")).expect(0, "", "");
+        for entry in std::fs::read_dir(bench.path(&format!("one-{scheme}"))).unwrap() {
+            let name = entry.unwrap().file_name();
+            let read = |folder: &str| std::fs::read(bench.path(&format!("{folder}-{scheme}")).join(&name)).unwrap();
+            assert!(read("one") == read("four") && read("one") == read("parts"), "{scheme}: {name:?}");
+        }
+    }
+}

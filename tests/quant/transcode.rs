@@ -1,0 +1,306 @@
+//! Codes and scales that are moved to another layout: every value, computed in float64, stays the same.
+#![allow(clippy::float_cmp, reason = "equality is meant exactly")]
+
+use super::reference::Random;
+use std::sync::Arc;
+use tcast::dtype::Dtype;
+use tcast::quant::{
+    CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Group, Layout, Parameters, Part, RowMap,
+    TargetGrid, Transcoder, find,
+};
+
+use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
+
+/// A layout, and a grid that it stores.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    layout: &'static str,
+    grid: TargetGrid,
+}
+
+const fn float(layout: &'static str, codes: Dtype, group: Group, scale: Dtype) -> Stored {
+    Stored { layout, grid: TargetGrid { codes: CodeType::Float(codes), group, scale: Some(scale) } }
+}
+
+const fn integer(layout: &'static str, bits: u32, symmetric: bool, group: Group) -> Stored {
+    Stored { layout, grid: TargetGrid { codes: CodeType::Int { bits, symmetric }, group, scale: Some(Bfloat16) } }
+}
+
+const BLOCK: Group = Group::Block([128, 128]);
+const FP8: Dtype = Float8E4M3FN;
+const HF: Stored = float("hf-fp8", FP8, BLOCK, Float32);
+const HF_BF16: Stored = float("hf-fp8", FP8, BLOCK, Bfloat16);
+const HF_E8M0: Stored = float("hf-fp8", FP8, BLOCK, Float8E8M0);
+const HF_MX: Stored = float("hf-fp8", FP8, Group::Block([1, 32]), Uint8);
+const CT_BLOCK: Stored = float("ct-fp8", FP8, BLOCK, Float32);
+const CT_BLOCK_BF16: Stored = float("ct-fp8", FP8, BLOCK, Bfloat16);
+const CT_TENSOR: Stored = float("ct-fp8", FP8, Group::Tensor, Float32);
+const CT_CHANNEL: Stored = float("ct-fp8", FP8, Group::Channel, Float32);
+const MO_TENSOR: Stored = float("modelopt-fp8", FP8, Group::Tensor, Float32);
+const MO_CHANNEL: Stored = float("modelopt-fp8", FP8, Group::Channel, Float32);
+const MO_BLOCK: Stored = float("modelopt-fp8", FP8, BLOCK, Float32);
+const COMFY_FP8: Stored = float("comfy-fp8", FP8, Group::Tensor, Float32);
+const CT_NV: Stored = float("ct-nvfp4", Float4E2M1, Group::Neighbours(16), Float8E4M3FN);
+const MO_NV: Stored = float("modelopt-nvfp4", Float4E2M1, Group::Neighbours(16), Float8E4M3FN);
+const COMFY_NV: Stored = float("comfy-nvfp4", Float4E2M1, Group::Neighbours(16), Float8E4M3FN);
+const CT_MX4: Stored = float("ct-mxfp4", Float4E2M1, Group::Neighbours(32), Uint8);
+const MO_MX4: Stored = float("modelopt-mxfp4", Float4E2M1, Group::Neighbours(32), Uint8);
+const OSS: Stored = float("gptoss-mxfp4", Float4E2M1, Group::Neighbours(32), Uint8);
+const CT_MX6: Stored = float("ct-mxfp6", Float6E2M3, Group::Neighbours(32), Uint8);
+const CT_MX8: Stored = float("ct-mxfp8", FP8, Group::Neighbours(32), Uint8);
+const MO_MX8: Stored = float("modelopt-mxfp8", FP8, Group::Neighbours(32), Uint8);
+const COMFY_MX8: Stored = float("comfy-mxfp8", FP8, Group::Neighbours(32), Float8E8M0);
+const INT8: Stored = integer("ct-int8", 8, true, Group::Channel);
+const PACK8_CHANNEL: Stored = integer("ct-pack", 8, true, Group::Channel);
+const PACK8: Stored = integer("ct-pack", 8, true, Group::Neighbours(64));
+const PACK4: Stored = integer("ct-pack", 4, true, Group::Neighbours(128));
+const PACK4_32: Stored = integer("ct-pack", 4, true, Group::Neighbours(32));
+const PACK4_ASYM: Stored = integer("ct-pack", 4, false, Group::Neighbours(128));
+const PACK4_ASYM_32: Stored = integer("ct-pack", 4, false, Group::Neighbours(32));
+
+/// A quantized weight.
+struct Weight {
+    stored: Stored,
+    encoder: Arc<Encoder>,
+    parts: Vec<Vec<u8>>,
+}
+
+impl Stored {
+    fn layout(self) -> &'static Layout {
+        find(self.layout).unwrap()
+    }
+
+    fn encoder(self, shape: &[u64]) -> Arc<Encoder> {
+        Arc::new(Encoder::new(self.layout(), &self.grid, shape, Float32, EncodeOptions::default()).unwrap())
+    }
+
+    /// Quantizes values.
+    fn quantize(self, shape: &[u64], values: &[f32]) -> Weight {
+        let encoder = self.encoder(shape);
+        let source: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let extremes = Extremes::of(Float32, &source, 0);
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
+        encoder.encode(0..encoder.rows(), &source, &extremes, &mut outputs, &mut EncodeTally::default());
+        Weight { stored: self, encoder, parts }
+    }
+}
+
+impl Weight {
+    fn bytes(&self) -> Vec<&[u8]> {
+        self.parts.iter().map(Vec::as_slice).collect()
+    }
+
+    fn decoder(&self) -> Arc<Decoder> {
+        let parts = self.encoder.parts().iter();
+        let parts: Vec<Part> = parts
+            .map(|part| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
+            .collect();
+        let is_fixed = matches!(self.stored.layout().groups, tcast::quant::Groups::Fixed(_));
+        let bits = (self.stored.layout == "ct-pack").then(|| self.stored.grid.codes.bits());
+        let parameters = Parameters {
+            group: Some(self.stored.grid.group).filter(|_| !is_fixed),
+            bits,
+            shape: Some(self.encoder.shape().to_vec()).filter(|_| self.stored.layout != "gptoss-mxfp4"),
+            ..Parameters::default()
+        };
+        Arc::new(Decoder::of_rows(self.stored.layout(), &parameters, &parts).unwrap())
+    }
+
+    /// All values: products in float64, which are exact if the global scale is a multiplier or a power of two.
+    fn values(&self) -> Vec<f64> {
+        let (decoder, parts) = (self.decoder(), self.bytes());
+        let rows = (0..decoder.rows()).flat_map(|row| decoder.explain(row, 0..decoder.columns(), &parts).unwrap());
+        rows.map(|value| {
+            let number = f64::from(value.number) - f64::from(value.zero_point.unwrap_or(0.0));
+            match value.global_scale {
+                None => number * value.scale,
+                Some((global, false)) => number * (value.scale * f64::from(global)),
+                Some((global, true)) => number * (value.scale / f64::from(global)),
+            }
+        })
+        .collect()
+    }
+
+    /// Moves it to another layout, in pieces; `None` if a value would change.
+    fn moved(&self, to: Stored) -> Option<Weight> {
+        let encoder = to.encoder(self.encoder.shape());
+        let parts = self.bytes();
+        let mut transcoder = Transcoder::new(self.decoder(), RowMap::ALL, Arc::clone(&encoder), &parts).unwrap()?;
+        let exponent = transcoder.needs_exponent().then(|| transcoder.largest_exponent(&parts)).flatten();
+        if !transcoder.settle(exponent, &parts) {
+            return None;
+        }
+        let mut moved: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
+        let step = encoder.row_alignment() as usize;
+        let mut tally = EncodeTally::default();
+        for start in (0..encoder.rows()).step_by(step) {
+            let rows = start..(start + step as u64).min(encoder.rows());
+            let places = moved.iter_mut().zip(encoder.part_ranges(rows.clone()));
+            let mut outputs: Vec<&mut [u8]> =
+                places.map(|(part, range)| &mut part[range.start as usize..range.end as usize]).collect();
+            transcoder.transcode(rows, &parts, &mut outputs, &mut tally);
+        }
+        assert_eq!(tally.values, encoder.shape().iter().product::<u64>());
+        assert!(tally.is_exact());
+        Some(Weight { stored: to, encoder, parts: moved })
+    }
+}
+
+/// Values as weights have them, some rows and groups of which are zero.
+fn draw(random: &mut Random, rows: u64, columns: u64, tiny: f64) -> Vec<f32> {
+    let mut values = Vec::new();
+    for row in 0..rows {
+        for column in 0..columns {
+            let uniform: f64 = (0..12).map(|_| random.below(1 << 20) as f64 / f64::from(1 << 20)).sum();
+            let scale = if row % 37 == 5 { tiny } else { 0.02 };
+            let is_zero = row % 41 == 3 || column / 32 % 7 == 2 && row % 5 == 0;
+            let value = if is_zero { 0.0 } else { (uniform - 6.0) * scale };
+            values.push(half::bf16::from_f64(value).to_f32());
+        }
+    }
+    values
+}
+
+/// Pairs for which every weight can be moved.
+const ALWAYS: &[(Stored, Stored)] = &[
+    // Blocks of float8: names, shapes and types of scales.
+    (HF, CT_BLOCK),
+    (HF_BF16, CT_BLOCK_BF16),
+    (HF_BF16, CT_BLOCK),
+    (HF_E8M0, CT_BLOCK),
+    (HF_E8M0, CT_BLOCK_BF16),
+    (HF_E8M0, MO_BLOCK),
+    (CT_BLOCK, HF),
+    (CT_BLOCK_BF16, HF_BF16),
+    (CT_BLOCK_BF16, HF),
+    (CT_BLOCK, MO_BLOCK),
+    (MO_BLOCK, HF),
+    // One scale becomes several.
+    (CT_TENSOR, CT_CHANNEL),
+    (CT_TENSOR, CT_BLOCK),
+    (COMFY_FP8, CT_TENSOR),
+    (MO_TENSOR, CT_TENSOR),
+    (CT_TENSOR, COMFY_FP8),
+    (CT_TENSOR, MO_TENSOR),
+    (COMFY_FP8, HF),
+    (CT_CHANNEL, MO_CHANNEL),
+    (MO_CHANNEL, CT_CHANNEL),
+    // NVFP4 with the same kind of global scale.
+    (MO_NV, COMFY_NV),
+    (COMFY_NV, MO_NV),
+    // MX.
+    (CT_MX8, COMFY_MX8),
+    (MO_MX8, COMFY_MX8),
+    (COMFY_MX8, CT_MX8),
+    (COMFY_MX8, MO_MX8),
+    (CT_MX8, HF_MX),
+    (HF_MX, CT_MX8),
+    (CT_MX4, MO_MX4),
+    (CT_MX4, OSS),
+    (MO_MX4, OSS),
+    (OSS, CT_MX4),
+    (OSS, MO_MX4),
+    (CT_MX4, CT_MX8),
+    (CT_MX6, CT_MX8),
+    (CT_MX4, CT_MX6),
+    (CT_MX6, HF_MX),
+    // Integers.
+    (INT8, PACK8_CHANNEL),
+    (PACK8_CHANNEL, INT8),
+    (INT8, PACK8),
+    (PACK4, PACK4_32),
+    (PACK4_ASYM, PACK4_ASYM_32),
+    (PACK4, PACK4_ASYM),
+    (PACK4, PACK8),
+];
+
+#[test]
+fn a_weight_that_is_moved_has_the_same_values() {
+    let mut random = Random { state: 7, is_ordinary: true };
+    let shape = [256, 256];
+    let values = draw(&mut random, shape[0], shape[1], 1e-4);
+    for (from, to) in ALWAYS {
+        let weight = from.quantize(&shape, &values);
+        let moved = weight.moved(*to).unwrap_or_else(|| panic!("{from:?} to {to:?}"));
+        assert!(weight.values() == moved.values(), "{from:?} to {to:?}");
+    }
+}
+
+#[test]
+fn codes_move_by_powers_of_two_where_scales_are_powers_of_two() {
+    let mut random = Random { state: 11, is_ordinary: true };
+    let shape = [256, 256];
+    // Whether a spread of the magnitudes of rows by this factor still fits.
+    for (tiny, from, to, fits) in [
+        (1e-4, CT_MX4, CT_NV, true),
+        (1e-4, MO_MX4, MO_NV, true),
+        (1e-4, OSS, COMFY_NV, true),
+        (1e-30, CT_MX4, CT_NV, false),
+        (1e-4, CT_MX4, CT_BLOCK, true),
+        (1e-4, MO_MX4, HF_E8M0, true),
+        (1e-30, CT_MX4, CT_BLOCK, false),
+        (1e-30, CT_MX8, HF_E8M0, false),
+        (1e-30, CT_MX4, CT_MX8, true),
+    ] {
+        let values = draw(&mut random, shape[0], shape[1], tiny);
+        let weight = from.quantize(&shape, &values);
+        let moved = weight.moved(to);
+        assert_eq!(moved.is_some(), fits, "{tiny} {from:?} to {to:?}");
+        if let Some(moved) = moved {
+            assert!(weight.values() == moved.values(), "{tiny} {from:?} to {to:?}");
+        }
+    }
+}
+
+#[test]
+fn a_weight_whose_values_are_not_on_the_new_grid_is_not_moved() {
+    let mut random = Random { state: 13, is_ordinary: true };
+    let shape = [256, 256];
+    let values = draw(&mut random, shape[0], shape[1], 1e-4);
+    for (from, to) in [
+        (CT_CHANNEL, CT_TENSOR),
+        (HF, HF_E8M0),
+        (HF, HF_BF16),
+        (CT_CHANNEL, CT_BLOCK),
+        (INT8, COMFY_FP8),
+        (CT_MX8, CT_MX4),
+        (PACK4_ASYM, PACK4),
+        (PACK4_32, PACK4),
+        (CT_NV, CT_MX4),
+        (CT_NV, PACK4),
+        (INT8, PACK4),
+    ] {
+        assert!(from.quantize(&shape, &values).moved(to).is_none(), "{from:?} to {to:?}");
+    }
+}
+
+#[test]
+fn the_reciprocal_of_a_global_scale_is_exact_for_powers_of_two_only() {
+    let mut random = Random { state: 17, is_ordinary: true };
+    let shape = [64, 64];
+    for (largest, is_exact) in [(10.5, true), (10.0, false)] {
+        let mut values = draw(&mut random, shape[0], shape[1], 0.02);
+        values[0] = largest; // 2688 is 10.5 * 2^8
+        for (from, to) in [(MO_NV, CT_NV), (CT_NV, MO_NV), (CT_NV, COMFY_NV), (COMFY_NV, CT_NV)] {
+            let weight = from.quantize(&shape, &values);
+            let moved = weight.moved(to);
+            assert_eq!(moved.is_some(), is_exact, "{from:?} to {to:?}");
+            if let Some(moved) = moved {
+                assert!(weight.values() == moved.values(), "{from:?} to {to:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_moved_back_has_the_same_bytes() {
+    let mut random = Random { state: 19, is_ordinary: true };
+    let shape = [128, 128];
+    let values = draw(&mut random, shape[0], shape[1], 1e-4);
+    for (from, to) in [(HF, CT_BLOCK), (CT_MX4, OSS), (CT_MX8, COMFY_MX8), (MO_NV, COMFY_NV), (INT8, PACK8_CHANNEL)] {
+        let weight = from.quantize(&shape, &values);
+        let back = weight.moved(to).and_then(|moved| moved.moved(from)).unwrap();
+        assert!(weight.parts == back.parts, "{from:?} to {to:?}");
+    }
+}
