@@ -1,5 +1,5 @@
 // The limit of a conversion on this machine: some threads read every byte of IN out of a mapping and write LEN constant bytes to OUT,
-// whose room is set aside first, in pieces of a MiB, and do nothing else.
+// whose room is set aside first, in pieces of a MiB, and do nothing else. If LEN is 0, they only read.
 //
 //   cc -O3 -march=native limit.c -o limit -lpthread && ./limit IN OUT LEN THREADS
 #define _GNU_SOURCE
@@ -50,9 +50,11 @@ int main(int count, char **arguments) {
     out_len = strtoul(arguments[3], 0, 0);
     if (in < 0 || fstat(in, &found) || threads_len < 1 || threads_len > 64) return 1;
     in_len = found.st_size;
-    unlink(arguments[2]);
-    out = open(arguments[2], O_RDWR | O_CREAT, 0644);
-    if (out < 0 || posix_fallocate(out, 0, out_len)) return 1;
+    if (out_len) {
+        unlink(arguments[2]);
+        out = open(arguments[2], O_RDWR | O_CREAT, 0644);
+        if (out < 0 || posix_fallocate(out, 0, out_len)) return 1;
+    }
     input = mmap(0, in_len, PROT_READ, MAP_SHARED, in, 0);
     if (input == MAP_FAILED) return 1;
     for (int at = 0; at < threads_len; at++) pthread_create(threads + at, 0, work, 0);

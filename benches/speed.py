@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Compares whole runs of tcast with the floor and with the usual Python scripts, on the same files.
+"""Compares whole runs of tcast with the limit of the machine and with the usual Python scripts, on the same files.
 
     python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--docs]
 
-The floor of a job is the work that no program can avoid: `cat` reads the input once, and `dd` writes as many zeros as the
-output has bytes. For quantized weights it is `limit.c`: as many threads as tcast has read every byte of the input out of a mapping
-and write constant bytes to an output that is set aside first. Each round runs every program once, and every other round in the opposite order, so that a slow moment of the
-machine affects all of them. The script prints medians, and ratios to the first program of a job. It reads the inputs once before
-the first round, so the page cache is warm, and removes the outputs after each run. With --sync, the floor (`dd conv=fsync`), cp
-(`cp` and `sync`) and tcast flush to the disk; otherwise none of them does.
+The limit of a job is `limit.c`: as many threads as tcast has read every byte of the input out of a mapping and write constant
+bytes to an output that is set aside first, and compute nothing. Each job runs with two threads and with one. Each round runs
+every program once, and every other round in the opposite order, so that a slow moment of the machine affects all of them. The
+script prints medians of the time, and ratios to the first program of a job; in parentheses the ratio of the times of all
+processors, which other work on the machine hardly changes. It reads the inputs once before the first round, so the page cache
+is warm, except in the job "cold and flushed", and removes the outputs after each run. With --sync, tcast flushes to the disk;
+the limit never does.
 
 --gib is the size of the float32 input; inputs of other types have as many elements. Quantized weights have a GiB of codes, or
---gib if that is less, and are decoded with one thread and with two. --python names a Python. The job float32 ->
-float8e4m3fn also runs those of torch, numpy with ml_dtypes, and onnxruntime that it has installed. --docs writes the tables of
-docs/performance.md and of the README.
+--gib if that is less. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
+and onnxruntime that it has installed. --docs writes the tables of docs/performance.md and of the README.
 """
-import argparse, os, re, shlex, statistics, struct, subprocess, sys, tempfile, threading, time
+import argparse, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
 
 CASTS = [
     ("float32", "float8e4m3fn"), ("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float8e4m3fn"),
@@ -24,7 +24,7 @@ CASTS = [
 ]
 # Layouts of quantized weights, by the name of the job.
 DECODES = ["block FP8 -> bfloat16", "NVFP4 -> bfloat16", "W4A16 -> bfloat16", "GPTQ -> bfloat16", "gpt-oss -> bfloat16"]
-OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "start-up"]
+OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "start-up"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
 
@@ -59,7 +59,7 @@ save_file({name: cast(tensor) for name, tensor in load_file(sys.argv[1]).items()
 
 def table_of_peers(job, gib, seconds):
     """The README's table: seconds, and how many times those of tcast."""
-    names = {"floor": "`cat` of the input and `dd` of zeros", "tcast": f"tcast, {os.cpu_count()} threads", "tcast -j1": "tcast, 1 thread"}
+    names = {"limit": "reading the input and writing constant bytes, 2 threads", "tcast": f"tcast, {os.cpu_count()} threads", "tcast -j1": "tcast, 1 thread"}
     rows = [f"| {names.get(name, name)} | {time:.2f} s | {time / seconds['tcast']:.1f} |"
             for name, time in sorted(seconds.items(), key=lambda entry: entry[1])]
     return "\n".join([f"| {job}, {gib} GiB | time | relative to tcast |", "|---|---|---|", *rows])
@@ -141,7 +141,7 @@ def make_quantized(folder, job, size):
 
 
 def run(command):
-    """Seconds, and the peak of anonymous memory in MiB, from /proc."""
+    """Seconds, seconds of all processors, and the peak of anonymous memory in MiB, from /proc."""
     start = time.perf_counter()
     process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.DEVNULL)
     peak, is_over = 0, threading.Event()
@@ -158,12 +158,13 @@ def run(command):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    code, seconds = process.wait(), time.perf_counter() - start
+    (_, status, usage), seconds = os.wait4(process.pid, 0), time.perf_counter() - start
+    process.returncode = code = os.waitstatus_to_exitcode(status)
     is_over.set()
     watcher.join()
     if code:
         sys.exit(f"failed: {command}")
-    return seconds, peak / 1024
+    return seconds, usage.ru_utime + usage.ru_stime, peak / 1024
 
 
 class Bench:
@@ -182,41 +183,40 @@ class Bench:
                 subprocess.run(cast, check=True)
         return path
 
-    def floor(self, inputs, size):
-        """A command that reads the inputs and writes so many bytes."""
-        read = f"cat {' '.join(map(shlex.quote, inputs))} > /dev/null"
-        flush = " conv=fsync" if self.args.sync else ""
-        write = f"dd if=/dev/zero of={shlex.quote(self.output)} bs=1M count={size} iflag=count_bytes status=none{flush}"
-        return f"{read} && {write}" if size else read
-
-    def compare(self, job, contenders):
-        """Runs all in turn, and compares the others with the first contender."""
+    def compare(self, job, contenders, before=lambda: None):
+        """Runs all in turn, each after `before`, and compares the others with the first contender."""
         results = {name: [] for name in contenders}
         for attempt in range(self.args.rounds + 1):
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
+                before()
                 result = run(contenders[name])
                 if os.path.exists(self.output):
                     os.remove(self.output)
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
-        seconds = {name: statistics.median(seconds for seconds, _ in runs) for name, runs in results.items()}
-        peaks = {name: max(peak for _, peak in runs) for name, runs in results.items()}
+        seconds, processors = ({name: statistics.median(run[at] for run in runs) for name, runs in results.items()} for at in (0, 1))
+        peaks = {name: max(run[2] for run in runs) for name, runs in results.items()}
         first, *others = contenders
-        ratio = lambda name: f"{name} {seconds[name] / seconds[first]:.2f}"
+        ratio = lambda name: f"{name} {seconds[name] / seconds[first]:.2f} ({processors[name] / processors[first]:.2f})"
         memory = max(peak for name, peak in peaks.items() if name.startswith("tcast"))
         row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), f"{memory:.0f}"]
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
         return seconds
 
-    def cast(self, source, dtype, peers=()):
-        command = [TCAST, "cast", source, "--to", dtype, "-o", self.output, "-q", "--all"] + self.sync
+    def cast(self, source, dtype):
+        return [TCAST, "cast", source, "--to", dtype, "-o", self.output, "-q", "--all"] + self.sync
+
+    def against_limit(self, job, source, command, peers={}):
+        """Compares a command with the limit, with two threads, where the peers take part, and with one. Returns seconds."""
         subprocess.run(command, check=True)
         size = os.path.getsize(self.output)
         os.remove(self.output)
-        contenders = {"floor": self.floor([source], size), "tcast": command, "tcast -j1": command + ["-j1"]}
-        contenders.update({name: [self.args.python, "-c", PEERS[name], source, self.output] for name in peers})
-        return contenders
+        all_seconds = {}
+        for threads, others in ((1, {}), (2, peers)):
+            contenders = {"limit": self.limit(source, size, threads), "tcast": [*command, f"-j{threads}"], **others}
+            all_seconds[threads] = self.compare(f"{job}, {threads} thread{'s' * (threads > 1)}", contenders)
+        return {"tcast -j1": all_seconds[1]["tcast"], **all_seconds[2]}
 
     def peers(self):
         modules = {"torch": "torch", "numpy + ml_dtypes": "ml_dtypes", "ONNX Runtime": "onnxruntime"}
@@ -236,44 +236,67 @@ class Bench:
         folder = os.path.join(self.folder, job.split(" ")[0].lower())
         make_quantized(folder, job, min(self.args.gib, 1) << 30)
         source = os.path.join(folder, "model.safetensors")
-        command = [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync
-        subprocess.run(command, check=True)
-        size = os.path.getsize(self.output)
-        os.remove(self.output)
-        for threads in (2, 1):
-            contenders = {"limit": self.limit(source, size, threads), "tcast": [*command, f"-j{threads}"]}
-            self.compare(f"{job}, {threads} thread{'s' * (threads > 1)}", contenders)
+        self.against_limit(job, source, [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync)
+
+    def read(self, job, sources, command):
+        """Compares a command that writes nothing with reading alone."""
+        for threads in (1, 2):
+            reading = " && ".join(shlex.join(self.limit(source, 0, threads)) for source in sources)
+            name = f"{job}, {threads} thread{'s' * (threads > 1)}"
+            self.compare(name, {"reading": reading, "tcast": [*command, f"-j{threads}"]})
+
+    def many(self, job, count, what):
+        """Compares many tensors with one of as many bytes."""
+        many, giant = (self.cast(self.source("float32", tensors, 1000), "float8e4m3fn") for tensors in (count, 1))
+        for threads in (1, 2):
+            name = f"{job}, {threads} thread{'s' * (threads > 1)}"
+            self.compare(name, {"tcast, one giant": [*giant, f"-j{threads}"], f"tcast, {what}": [*many, f"-j{threads}"]})
 
     def run(self, job):
         if job in DECODES:
             self.decode(job)
         elif "->" in job:
             source, target = job.split(" -> ")
-            peers = self.peers() if (source, target) == CASTS[0] else ()
-            seconds = self.compare(job, self.cast(self.source(source), target, peers))
+            path = self.source(source)
+            names = self.peers() if (source, target) == CASTS[0] else ()
+            peers = {name: [self.args.python, "-c", PEERS[name], path, self.output] for name in names}
+            seconds = self.against_limit(job, path, self.cast(path, target), peers)
             if peers:
                 self.peers_table = table_of_peers(job, self.args.gib, seconds)
         elif job == "bitcast":
             source = self.source("float32")
-            flush = " && sync" if self.args.sync else ""
-            command = [TCAST, "bitcast", source, "--to", "int32", "-o", self.output, "-q"] + self.sync
-            self.compare(job, {"cp": f"cp {shlex.quote(source)} {shlex.quote(self.output)}{flush}", "tcast": command})
+            self.against_limit(job, source, [TCAST, "bitcast", source, "--to", "int32", "-o", self.output, "-q"] + self.sync)
         elif job == "inspect --stats":
             source = self.source("float32")
-            self.compare(job, {"floor": self.floor([source], 0), "tcast": [TCAST, "inspect", source, "--stats", "-q"]})
+            self.read(job, [source], [TCAST, "inspect", source, "--stats", "-q"])
         elif job == "diff":
-            source = self.source("float32")
-            self.compare(job, {"floor": self.floor([source, source], 0), "tcast": [TCAST, "diff", source, source, "-q"]})
+            source, copy = self.source("float32"), os.path.join(self.folder, "copy.safetensors")
+            shutil.copyfile(source, copy)
+            self.read(job, [source, copy], [TCAST, "diff", source, copy, "-q"])
+            os.remove(copy)
         elif job == "tiny tensors":
-            tiny, giant = self.source("float32", 100_000, 1000), self.source("float32", 1, 1000)
-            self.compare(job, {"tcast, one giant": self.cast(giant, "float8e4m3fn")["tcast"],
-                               "tcast, 100,000 of 10 KB": self.cast(tiny, "float8e4m3fn")["tcast"]})
+            self.many(job, 100_000, "100,000 of 10 KB")
+        elif job == "a million tensors":
+            self.many(job, 1_000_000, "1,000,000 of 1 KB")
+        elif job == "cold and flushed":
+            source = self.source("float32")
+            command = [argument for argument in self.cast(source, "bfloat16") if argument != "--no-sync"]
+            size = os.path.getsize(source) // 2
+
+            def forget():
+                with open(source, "rb") as file:
+                    os.fsync(file.fileno())
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+            write = f"dd if=/dev/zero of={shlex.quote(self.output)} bs=1M count={size} iflag=count_bytes conv=fsync status=none"
+            read = shlex.join(self.limit(source, 0, 2))
+            self.compare(job, {"reading, then writing": f"{read} && {write}", "reading": read, "writing": write, "tcast": command}, forget)
         else:
             small = os.path.join(self.folder, "small.safetensors")
             with open(small, "wb") as file:
                 header = b'{"x":{"dtype":"F32","shape":[16,16],"data_offsets":[0,1024]}}   '
                 file.write(struct.pack("<Q", len(header)) + header + bytes(1024))
-            self.compare(job, {"true": ["true"], "tcast": self.cast(small, "float8e4m3fn")["tcast"]})
+            self.compare(job, {"true": ["true"], "tcast": self.cast(small, "float8e4m3fn")})
 
 
 def main():
@@ -290,7 +313,7 @@ def main():
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
     head = (f"{args.gib} GiB of float32 and as many elements of other types, {os.cpu_count()} cores, page cache warm, "
             f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
-            "| job | reference | time relative to the reference | memory in MiB |\n|---|---|---|---|\n")
+            "| job | reference | time (and processor time) relative to the reference | memory in MiB |\n|---|---|---|---|\n")
     print(head, end="")
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         bench = Bench(args, folder)
