@@ -78,9 +78,13 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 
-    /// Refused: the scale of 4-bit activations is measured while a model runs
+    /// With nvfp4, let engines quantize activations to 4 bits too; needs --input-global-scale
     #[arg(long, hide_short_help = true)]
     pub activations: bool,
+
+    /// The global scale of all activations: 2688 / their largest magnitude, as it was measured
+    #[arg(long, value_name = "VALUE", requires = "activations", value_parser = scale, hide_short_help = true)]
+    pub input_global_scale: Option<f32>,
 
     /// Quantize only weights whose name matches; repeatable
     #[arg(long, value_name = "GLOB", help_heading = "Which weights")]
@@ -148,6 +152,11 @@ pub enum SearchArg {
 fn group_size(text: &str) -> Result<u64, String> {
     let size = text.parse().ok().filter(|size: &u64| (8..=65536).contains(size) && size.is_multiple_of(8));
     size.ok_or_else(|| "not a multiple of 8 from 8 to 65536".to_owned())
+}
+
+fn scale(text: &str) -> Result<f32, String> {
+    let is_usable = |scale: &f32| scale.is_normal() && *scale > 0.0 && (1.0 / scale).is_normal();
+    text.parse().ok().filter(is_usable).ok_or_else(|| "not a positive float32".to_owned())
 }
 
 fn decibels(text: &str) -> Result<f64, String> {

@@ -44,6 +44,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
                 SearchArg::Amax => ScaleChoice::Amax,
                 SearchArg::Mse => ScaleChoice::Mse,
             },
+            input_global_scale: args.input_global_scale,
             ..EncodeOptions::default()
         },
         selection: &selection,
@@ -63,6 +64,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         "scheme": args.scheme.map(|scheme| scheme.name),
         "layout": layout,
         "only_exact": args.only_exact,
+        "input_global_scale": args.input_global_scale,
         "group_size": args.group_size,
         "arithmetic": name(args.arithmetic.to_possible_value()),
         "search": name(args.search.to_possible_value()),
@@ -102,15 +104,19 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         return Err(error.remedy("leave --from out"));
     }
     check_hash(args.hash, &args.file, args.report.as_deref())?;
-    if args.activations {
+    if args.activations && args.input_global_scale.is_none() {
         let error = Error::usage(
             "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \
              and no weight holds it",
         );
-        return Err(error.remedy("leave --activations out: the weights have 4 bits, and activations stay as they are"));
+        return Err(error.remedy("add --input-global-scale VALUE if you know it, or leave --activations out"));
     }
     let schemes = || args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme);
     let named = args.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
+    if args.activations && !schemes().any(|scheme| scheme.name == "nvfp4") && args.scheme.is_some() {
+        let error = Error::usage(format!("--activations has no effect: {named} has no scale of activations"));
+        return Err(error.remedy("leave --activations out"));
+    }
     if args.group_size.is_some() && !schemes().any(|scheme| scheme.has_group_size) {
         let error = Error::usage(format!("--group-size has no effect: the groups of {named} have one size"));
         return Err(error.remedy("leave --group-size out"));
@@ -178,6 +184,10 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
         notes.extend(of_engines(scheme.name, layout).map(str::to_owned));
     }
     notes.dedup();
+    if args.input_global_scale.is_some() {
+        notes
+            .push("all activations have the same global scale; engines lose accuracy where it does not fit".to_owned());
+    }
     if let Some(size) = args.group_size.filter(|size| ![32, 64, 128].contains(size)) {
         notes.push(format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
     }

@@ -297,7 +297,11 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         assert!(!bench.path("out").exists(), "{line}");
     };
     refused("quantize m --scheme nvfp4 --layout huggingface", 2, &["has no scheme nvfp4", "--layout modelopt"]);
-    refused("quantize m --scheme nvfp4 --activations", 2, &["measured while the model runs"]);
+    let measured = ["measured while the model runs", "add --input-global-scale VALUE"];
+    refused("quantize m --scheme nvfp4 --activations", 2, &measured);
+    refused("quantize m --scheme fp8 --activations --input-global-scale 2", 2, &["--activations has no effect"]);
+    refused("quantize m --scheme nvfp4 --activations --input-global-scale 0", 2, &["not a positive float32"]);
+    refused("quantize m --scheme nvfp4 --input-global-scale 2", 2, &["--activations"]);
     refused("quantize m --scheme fp8 --group-size 32", 2, &["--group-size has no effect"]);
     refused("quantize m --scheme fp8 --search mse", 2, &["--search mse has no effect"]);
     refused("quantize m --scheme fp8 --from e4m3", 2, &["--from has no effect"]);
@@ -315,6 +319,31 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         1,
         &["has the name of a part of 'model.layers.0.mlp.down_proj.weight', which is quantized"],
     );
+}
+
+#[test]
+fn a_given_scale_of_activations_is_stored_beside_each_weight() {
+    let bench = bench_with(&[("a.q_proj.weight", &[16, 64])], "{}");
+    for (layout, name, stored, shape) in [
+        ("compressed-tensors", "a.q_proj.input_global_scale", 384.0_f32, &[1][..]),
+        ("modelopt", "a.q_proj.input_scale", 1.0 / 384.0, &[]),
+        ("comfyui", "a.q_proj.input_scale", 1.0 / 384.0, &[]),
+    ] {
+        let line =
+            format!("quantize m --scheme nvfp4 --layout {layout} --activations --input-global-scale 384 -o {layout}");
+        let outcome = bench.run(&line);
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        let found = tensors(&bench.path(layout));
+        assert_eq!(found[name], ("F32".to_owned(), shape.to_vec(), stored.to_le_bytes().to_vec()), "{layout}");
+    }
+    let group = &config(&bench, "compressed-tensors")["quantization_config"]["config_groups"]["group_0"];
+    assert_eq!(group["input_activations"]["dynamic"], "local");
+    assert_eq!(config(&bench, "modelopt")["quantization_config"]["quant_algo"], "NVFP4");
+    // Without them, the weights are the same.
+    bench.run("quantize m --scheme nvfp4 -q -o plain").expect(0, "", "");
+    let (mut with, without) = (tensors(&bench.path("compressed-tensors")), tensors(&bench.path("plain")));
+    with.remove("a.q_proj.input_global_scale");
+    assert_same(&with, &without);
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub enum ScaleChoice {
 }
 
 /// How codes and scales are computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EncodeOptions {
     /// With [`Arithmetic::Exact`], a scale is the exact quotient of the largest magnitude and the largest code, and a
     /// code is the exact quotient of value and stored scale; each is rounded once. Scales that are powers of two follow
@@ -64,11 +64,18 @@ pub struct EncodeOptions {
     pub keeps_negative_zero: bool,
     /// How scales are chosen.
     pub scale: ScaleChoice,
+    /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store beside NVFP4 weights.
+    pub input_global_scale: Option<f32>,
 }
 
 impl Default for EncodeOptions {
     fn default() -> Self {
-        Self { arithmetic: Arithmetic::Library, keeps_negative_zero: true, scale: ScaleChoice::Amax }
+        Self {
+            arithmetic: Arithmetic::Library,
+            keeps_negative_zero: true,
+            scale: ScaleChoice::Amax,
+            input_global_scale: None,
+        }
     }
 }
 
@@ -104,7 +111,10 @@ impl Encoder {
     ) -> Result<Self, Unfit> {
         let weight = WeightType::new(source).ok_or(Unfit::Source(source))?;
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
-        let shape = EncodeShape::new(layout, grid, shape, source)?;
+        let mut shape = EncodeShape::new(layout, grid, shape, source)?;
+        if let Some(scale) = options.input_global_scale {
+            shape.add_input_scale(layout, scale)?;
+        }
         let is_exact = options.arithmetic == Arithmetic::Exact;
         let minifloat = |dtype: Dtype| match dtype.class() {
             Class::Float(format) if dtype.bits() <= 16 => Some(Minifloat::new(&format)),

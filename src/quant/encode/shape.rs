@@ -1,6 +1,6 @@
 //! The shapes of a weight to encode, and of the tensors that store it.
 
-use super::super::layout::{CodeValues, Group, Layout, Packing, Role, ScaleOrder};
+use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder};
 use super::super::rules::{ScaleRule, ScaleShape};
 use super::super::scheme::{CodeType, TargetGrid};
 use super::super::weight::round_up;
@@ -203,6 +203,14 @@ impl EncodeShape {
             self.add(layout, Role::Description, Dtype::Uint8, vec![bytes.len() as u64], Some(bytes))?;
         }
         Ok(())
+    }
+
+    /// Adds the scale of activations, if weights have a global scale too: it is stored in the same sense.
+    pub(super) fn add_input_scale(&mut self, layout: &'static Layout, scale: f32) -> Result<(), Unfit> {
+        let Some(global) = self.parts.iter().find(|part| part.role == Role::GlobalScale) else { return Ok(()) };
+        let shape = global.shape.clone();
+        let stored = if layout.global == Combination::Divisor { scale } else { 1.0 / scale };
+        self.add(layout, Role::Activation, Dtype::Float32, shape, Some(stored.to_le_bytes().to_vec()))
     }
 
     fn add(
