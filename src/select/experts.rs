@@ -42,6 +42,12 @@ impl Model {
         }
     }
 
+    /// Whether files of this kind of model store the matrices of linear layers as [in, out].
+    pub(crate) fn has_transposed_layers(&self) -> bool {
+        const TRANSPOSED: [&str; 3] = ["gpt2", "openai-gpt", "imagegpt"];
+        self.kind.as_deref().is_some_and(|kind| TRANSPOSED.contains(&kind))
+    }
+
     fn is(&self, types: &[&str]) -> bool {
         self.kind.as_deref().is_some_and(|own| types.iter().any(|known| own.starts_with(known)))
     }

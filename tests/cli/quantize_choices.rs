@@ -241,6 +241,16 @@ fn an_error_about_weights_of_which_none_fits_names_a_shape() {
 }
 
 #[test]
+fn models_whose_layers_are_stored_transposed_are_refused() {
+    let bench = bench_with(&[("h.0.attn.c_attn.weight", &[32, 96])], r#"{"model_type": "gpt2"}"#);
+    let outcome = bench.run("quantize m --scheme fp8 -o none");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    let message = "m: files of 'gpt2' store the weights transposed, [in, out], and engines load quantized weights as \
+                   [out, in]\n";
+    assert!(outcome.stderr.contains(message) && !bench.path("none").exists(), "{}", outcome.stderr);
+}
+
+#[test]
 fn a_config_that_calls_plain_weights_quantized_is_refused() {
     let bench = bench_with(ATTENTION, r#"{"quantization_config": {"quant_method": "fp8"}}"#);
     let message = "m/config.json: has a quantization_config, although no weight is quantized";

@@ -149,6 +149,12 @@ impl Quantizing {
         let policy = Policy { layers: model.layers, is_diffusion: layout == "comfyui" };
         let memberships = logical.memberships();
         coded::check_is_readable(logical, &memberships)?;
+        if model.has_transposed_layers() {
+            let kind = shorten(model.kind.as_deref().unwrap_or_default());
+            return Err(in_file(Error::new(format!(
+                "files of '{kind}' store the weights transposed, [in, out], and engines load quantized weights as [out, in]"
+            ))));
+        }
         let renames = request.renames.iter().map(|rename| (&*rename.old, &*rename.new)).collect();
         let planner = Planner { request, policy, model: &model, layout, renames, source: logical, memberships };
         let mut plan = planner.candidates().map_err(in_file)?;
