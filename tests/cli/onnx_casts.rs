@@ -294,3 +294,21 @@ fn a_model_that_would_be_too_long_gets_a_second_file() {
     let outcome = bench.run("cast in.onnx --to float8e8m0 --dry-run --raise-opset");
     assert!(outcome.code == Some(0) && !outcome.stderr.contains("second file"), "{}", outcome.stderr);
 }
+
+#[test]
+fn in_ir_version_3_the_input_of_an_initializer_gets_its_new_name_and_type() {
+    // ValueInfo {name, type: {tensor_type: {elem_type, shape: {}}}, doc_string}
+    let input = |name: &str, elem_type: u8| {
+        let tensor = [number(1, elem_type), field(2, &[])].concat();
+        field(11, &[field(1, name.as_bytes()), field(2, &field(1, &tensor)), field(3, b"doc")].concat())
+    };
+    let of_ir_3 = |graph: &[u8]| [&number(1, 3)[..], &field(7, graph), &field(8, &number(2, 8))].concat();
+    let add = node("Add", &["x", "w"], "y");
+    let bench = Bench::new();
+    let graph = [add.clone(), field(5, &tensor("w", 1, &[0; 8])), input("x", 1), input("w", 1)].concat();
+    bench.write("in.onnx", &of_ir_3(&graph));
+    bench.run("cast in.onnx --to f16 -o out.onnx -q --min-elements 0").expect(0, "", "");
+    let narrow = field(5, &tensor("w_float16", 10, &[0; 4]));
+    let wanted = [cast_node("w_float16", "w", 1), add, narrow, input("x", 1), input("w_float16", 10)].concat();
+    assert_eq!(bench.read("out.onnx"), of_ir_3(&wanted));
+}

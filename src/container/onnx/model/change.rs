@@ -4,26 +4,24 @@
 //! old type. A Constant node gets the new name for its output, and the Cast node follows it. So whatever refers to the
 //! value, in this graph or in one within, stays as it is, and no value or node of the model has the new name.
 
-use super::super::super::{Elements, FileLayout, Form, Input, Placement, Tensor, too_long};
+use super::super::super::{Form, Input, too_long};
 use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
 use super::super::{
     DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
-use super::edit::{Edits, FilePart, New};
+use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
 use super::opsets;
 use super::parts::{Holder, is_default_domain};
+use super::placed::{ModelLayout, Placed, dtype_of};
 use super::study::{Place, Study, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::shorten;
-use std::collections::HashMap;
 use std::ops::Range;
 
-/// ONNX Runtime maps external data in pages.
-const ALIGNMENT: u64 = 4096;
 /// Smaller tensors stay in the model, as with `onnx.save`.
 const SMALL: u64 = 1024;
 
@@ -37,19 +35,6 @@ pub(crate) struct Change<'a> {
     pub ir_version: Option<u64>,
     /// The name of the file for the elements of large tensors, if they go into one.
     pub data_file: Option<&'a str>,
-}
-
-/// Where everything goes in the changed model.
-#[derive(Debug)]
-pub(crate) struct ModelLayout {
-    /// Literals and the length. The file with the elements follows the model.
-    pub layout: FileLayout,
-    /// For each tensor its index in `layout.places`; `None` if it stays where it is.
-    pub places: Vec<Option<usize>>,
-    /// Ranges of the old file with their offsets.
-    pub copies: Vec<(u64, Range<usize>)>,
-    /// Where the file with the elements starts.
-    pub data_start: Option<u64>,
 }
 
 /// Why the operator set or the IR version cannot be what a type needs.
@@ -137,10 +122,13 @@ impl Study {
             self.rewrite(&mut edits, file, place, (at, len), to, name.as_deref(), (data, change.data_file))?;
             if let (Some(_), Some(name)) = (to, &name) {
                 self.insert_cast(&mut edits, file, place, name, dtype_of(tensor))?;
+                if let Some(input) = place.input {
+                    self.rewrite_input(&mut edits, file, input, (name, to.unwrap_or(target.dtype)))?;
+                }
             }
         }
         self.rewrite_versions(&mut edits, file, change)?;
-        placed.lay_out(edits.pieces()?, file)
+        placed.lay_out(edits.pieces()?)
     }
 
     /// Stores a tensor's elements elsewhere, in another type or with another name.
@@ -249,6 +237,25 @@ impl Study {
         Ok(())
     }
 
+    /// Gives an input of the graph the new name and type.
+    fn rewrite_input(&self, edits: &mut Edits, file: &[u8], input: usize, (name, to): (&str, Dtype)) -> Result<()> {
+        let body = self.frames[input].frame.body.clone();
+        let number = u64::from(to.onnx_number().unwrap_or_default());
+        let of_tensor = |field, _: &Value| Ok((field == 1).then(|| number_field(1, number)));
+        let of_type = |field, value: &Value| match (field, value) {
+            (1, Value::Bytes(tensor)) => Ok(Some(bytes_field(1, &rebuilt(file, tensor, &of_tensor)?))),
+            _ => Ok(None),
+        };
+        let of_input = |field, value: &Value| match (field, value) {
+            (1, _) => Ok(Some(bytes_field(1, name.as_bytes()))),
+            (2, Value::Bytes(kind)) => Ok(Some(bytes_field(2, &rebuilt(file, kind, &of_type)?))),
+            _ => Ok(None),
+        };
+        let new = rebuilt(file, &body, &of_input)?;
+        edits.replace(body, Some(input), vec![New::Bytes(new)]);
+        Ok(())
+    }
+
     /// Raises the versions of operators and of the format.
     fn rewrite_versions(&self, edits: &mut Edits, file: &MappedFile, change: &Change) -> Result<()> {
         if let (Some(wanted), Some((range, _))) = (change.ir_version, &self.header.ir_version) {
@@ -261,27 +268,12 @@ impl Study {
             if !is_default_domain(&file[domain.clone()]) {
                 continue;
             }
-            // The message as a whole, with its other fields.
-            let mut body = Vec::new();
-            let mut fields = MessageFields::new(file, frame.body.clone());
-            loop {
-                let start = fields.position();
-                match fields.next().transpose()? {
-                    None => break,
-                    Some((2, Value::Varint(_))) => write_number(&mut body, 2, wanted),
-                    Some(_) => body.extend_from_slice(&file[start..fields.position()]),
-                }
-            }
-            let mut new = Vec::new();
-            write_bytes(&mut new, 8, &body);
+            let of_import = |field, _: &Value| Ok((field == 2).then(|| number_field(2, wanted)));
+            let new = bytes_field(8, &rebuilt(file, &frame.body, &of_import)?);
             edits.replace(frame.start..frame.body.end, None, vec![New::Bytes(new)]);
         }
         Ok(())
     }
-}
-
-fn dtype_of(tensor: &Tensor) -> Dtype {
-    if let Elements::Typed(form) = tensor.elements { form.dtype() } else { Dtype::Uint8 }
 }
 
 /// Where elements are stored.
@@ -291,72 +283,4 @@ enum Stored {
     Within,
     /// In the file beside the model, at this offset.
     Beside(u64),
-}
-
-/// The tensors that get new places.
-#[derive(Default)]
-struct Placed {
-    /// For each tensor of the model its index in `forms`.
-    index: Vec<Option<usize>>,
-    /// Forms and lengths, and offsets in the file beside the model.
-    forms: Vec<(Form, Range<u64>)>,
-    is_beside: Vec<usize>,
-    /// The end of the file beside the model.
-    end: u64,
-    /// Tensors that share elements share them in the output.
-    known: HashMap<(usize, usize, Dtype, u64, Dtype), u64>,
-}
-
-impl Placed {
-    /// A place in the file beside the model for the last tensor.
-    fn beside(&mut self, tensor: &Tensor, target: Storage, len: u64) -> u64 {
-        let start = self.end.next_multiple_of(ALIGNMENT);
-        let offset = match tensor.mapped_range() {
-            Some((file, range)) => {
-                *self.known.entry((file, range.start, dtype_of(tensor), len, target.dtype)).or_insert(start)
-            }
-            None => start,
-        };
-        self.end = self.end.max(offset + len);
-        let last = self.forms.len() - 1;
-        self.forms[last].1 = offset..offset + len;
-        self.is_beside.push(last);
-        offset
-    }
-
-    fn lay_out(self, pieces: Vec<FilePart>, file: &MappedFile) -> Result<ModelLayout> {
-        let Self { index, forms, is_beside, end, .. } = self;
-        let mut places: Vec<Placement> =
-            forms.into_iter().map(|(form, range)| Placement { form, range, crc: None }).collect();
-        let mut literals: Vec<(u64, Vec<u8>)> = Vec::new();
-        let mut copies = Vec::new();
-        let mut offset = 0_u64;
-        for piece in pieces {
-            let len = match &piece {
-                FilePart::Copied(range) => range.len() as u64,
-                FilePart::New(new) => new.len(),
-            };
-            let next = offset.checked_add(len).ok_or_else(too_long)?;
-            match piece {
-                FilePart::Copied(range) => copies.push((offset, range)),
-                FilePart::New(New::Bytes(bytes)) => match literals.last_mut() {
-                    Some((start, last)) if *start + last.len() as u64 == offset => last.extend(bytes),
-                    _ => literals.push((offset, bytes)),
-                },
-                FilePart::New(New::Elements(tensor, _)) => {
-                    let place = index[tensor].expect("it has a new place");
-                    places[place].range = offset..next;
-                }
-            }
-            offset = next;
-        }
-        debug_assert!(copies.iter().all(|(_, range)| range.end <= file.len()));
-        for place in &is_beside {
-            let range = &mut places[*place].range;
-            *range = range.start + offset..range.end + offset;
-        }
-        let data_start = (!is_beside.is_empty()).then_some(offset);
-        let len = offset.checked_add(end).ok_or_else(too_long)?;
-        Ok(ModelLayout { layout: FileLayout { literals, places, len }, places: index, copies, data_start })
-    }
 }

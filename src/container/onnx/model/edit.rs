@@ -1,7 +1,7 @@
 //! Changes of a file of nested messages: ranges of bytes are replaced, the lengths of the messages around them follow,
 //! and everything else is copied.
 
-use super::super::protobuf::{take_varint, write_varint};
+use super::super::protobuf::{MessageFields, Value, take_varint, write_bytes, write_number, write_varint};
 use super::parts::Frame;
 use super::study::Enclosed;
 use crate::error::Result;
@@ -22,6 +22,40 @@ pub(super) enum FilePart {
     /// Bytes of the old file.
     Copied(Range<usize>),
     New(New),
+}
+
+/// What comes in the place of a field, if it is not copied.
+pub(super) type FieldChange<'a> = dyn Fn(u64, &Value) -> Result<Option<Vec<u8>>> + 'a;
+
+/// The body of a small message, with other fields in the place of some.
+///
+/// # Errors
+/// When it cannot be read, or `change` fails.
+pub(super) fn rebuilt(file: &[u8], body: &Range<usize>, change: &FieldChange) -> Result<Vec<u8>> {
+    let mut new = Vec::new();
+    let mut fields = MessageFields::new(file, body.clone());
+    loop {
+        let start = fields.position();
+        let Some((field, value)) = fields.next().transpose()? else { return Ok(new) };
+        match change(field, &value)? {
+            Some(changed) => new.extend(changed),
+            None => new.extend_from_slice(&file[start..fields.position()]),
+        }
+    }
+}
+
+/// A field of bytes.
+pub(super) fn bytes_field(field: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut new = Vec::new();
+    write_bytes(&mut new, field, bytes);
+    new
+}
+
+/// A field that is a number.
+pub(super) fn number_field(field: u64, number: u64) -> Vec<u8> {
+    let mut new = Vec::new();
+    write_number(&mut new, field, number);
+    new
 }
 
 /// Some changes of a file.

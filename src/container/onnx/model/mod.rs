@@ -21,10 +21,12 @@ mod edit;
 mod list;
 mod opsets;
 mod parts;
+mod placed;
 mod study;
 mod walk;
 
-pub(crate) use change::{Change, ModelLayout, Obstacle};
+pub(crate) use change::{Change, Obstacle};
+pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 
 use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensor};

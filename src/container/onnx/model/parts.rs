@@ -126,7 +126,7 @@ pub(super) struct Found {
 /// The use of a name outside of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameUse {
-    /// An input of a graph.
+    /// An input of a graph; the innermost enclosing message describes it.
     Input,
     /// A scale or zero point of an annotation.
     QuantizationParameter,

@@ -43,6 +43,8 @@ pub(super) struct Place {
     pub message: usize,
     /// The name of its value.
     pub name: Range<usize>,
+    /// The message of the graph's input with this name, if it gets the new name and type too.
+    pub input: Option<usize>,
     pub role: Option<TensorRole>,
 }
 
@@ -89,7 +91,10 @@ impl Study {
         };
         for place in places.iter_mut().filter(|place| place.role.is_none()) {
             let name = &file[place.name.clone()];
-            place.role = if inputs.contains(&(place.graph, name)) {
+            // Up to IR version 3, every initializer is an input, and a constant all the same.
+            let input = inputs.get(&(place.graph, name)).copied();
+            place.input = input.flatten().filter(|_| matches!(header.ir_version, Some((_, 1..=3))));
+            place.role = if input.is_some() && place.input.is_none() {
                 Some(TensorRole::GraphInput)
             } else if is_visible(place) {
                 Some(TensorRole::Shadowing)
@@ -126,7 +131,8 @@ struct Scout<'a> {
     first_nodes: Vec<FirstNode>,
     /// What the nodes use a value for, if that protects it.
     uses: HashMap<&'a [u8], TensorRole>,
-    inputs: HashSet<(usize, &'a [u8])>,
+    /// The inputs of graphs, those of the main graph with their messages.
+    inputs: HashMap<(usize, &'a [u8]), Option<usize>>,
     /// The graphs that define a name.
     definitions: HashMap<&'a [u8], Vec<usize>>,
     /// Numbers at the end of names like those that new values get.
@@ -143,7 +149,7 @@ impl<'a> Scout<'a> {
             stack: Vec::new(),
             first_nodes: Vec::new(),
             uses: HashMap::new(),
-            inputs: HashSet::new(),
+            inputs: HashMap::new(),
             definitions: HashMap::new(),
             taken: HashSet::new(),
             operators: HashMap::new(),
@@ -224,11 +230,13 @@ impl Visitor for Scout<'_> {
         }
     }
 
-    fn name(&mut self, _: &Context, graph: usize, usage: NameUse, name: Range<usize>) {
+    fn name(&mut self, context: &Context, graph: usize, usage: NameUse, name: Range<usize>) {
         self.take(&self.file[name.clone()]);
         match usage {
             NameUse::Input => {
-                self.inputs.insert((graph, &self.file[name.clone()]));
+                let is_main = context.graphs[graph].part == ModelPart::Main && context.graphs[graph].parent.is_none();
+                let message = is_main.then(|| self.enclose(&context.enclosing));
+                self.inputs.insert((graph, &self.file[name.clone()]), message);
                 self.define(graph, name);
             }
             NameUse::QuantizationParameter => self.protect(name, TensorRole::Scale),
@@ -269,7 +277,14 @@ impl Visitor for Scout<'_> {
         };
         let is_sparse = role == Some(TensorRole::Sparse);
         for _ in 0..if is_sparse { 2 } else { 1 } {
-            let place = Place { holder: found.holder.clone(), graph: found.graph, message, name: name.clone(), role };
+            let place = Place {
+                holder: found.holder.clone(),
+                graph: found.graph,
+                message,
+                name: name.clone(),
+                input: None,
+                role,
+            };
             self.places.push(place);
         }
         Ok(())

@@ -109,8 +109,8 @@ impl Walk<'_, '_> {
                     }
                     graph::INITIALIZER => walk.found(graph, Holder::Initializer, frame, None, None)?,
                     graph::SPARSE_INITIALIZER => walk.found(graph, Holder::SparseInitializer, frame, None, None)?,
-                    graph::INPUT => walk.named(graph, NameUse::Input, &frame.body)?,
-                    graph::OUTPUT | graph::VALUE_INFO => walk.named(graph, NameUse::Other, &frame.body)?,
+                    graph::INPUT => walk.named(graph, NameUse::Input, frame)?,
+                    graph::OUTPUT | graph::VALUE_INFO => walk.named(graph, NameUse::Other, frame)?,
                     graph::QUANTIZATION_ANNOTATION => walk.annotation(graph, &frame.body)?,
                     _ => {}
                 }
@@ -121,13 +121,15 @@ impl Walk<'_, '_> {
     }
 
     /// The name of a `ValueInfoProto`.
-    fn named(&mut self, graph: usize, usage: NameUse, body: &Range<usize>) -> Result<()> {
-        for field in MessageFields::new(self.context.file, body.clone()) {
-            if let (1, Value::Bytes(name)) = field? {
-                self.visitor.name(&self.context, graph, usage, name);
+    fn named(&mut self, graph: usize, usage: NameUse, frame: Frame) -> Result<()> {
+        self.within(frame, |walk, body| {
+            for field in MessageFields::new(walk.context.file, body) {
+                if let (1, Value::Bytes(name)) = field? {
+                    walk.visitor.name(&walk.context, graph, usage, name);
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The scales and zero points of a `TensorAnnotation`.

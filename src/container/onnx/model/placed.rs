@@ -1,0 +1,97 @@
+//! Where everything goes in a changed model.
+
+use super::super::super::{Elements, FileLayout, Form, Placement, Tensor, too_long};
+use super::edit::{FilePart, New};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::kernel::Storage;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// ONNX Runtime maps external data in pages.
+const ALIGNMENT: u64 = 4096;
+/// Where everything goes in the changed model.
+#[derive(Debug)]
+pub(crate) struct ModelLayout {
+    /// Literals and the length. The file with the elements follows the model.
+    pub layout: FileLayout,
+    /// For each tensor its index in `layout.places`; `None` if it stays where it is.
+    pub places: Vec<Option<usize>>,
+    /// Ranges of the old file with their offsets.
+    pub copies: Vec<(u64, Range<usize>)>,
+    /// Where the file with the elements starts.
+    pub data_start: Option<u64>,
+}
+
+/// The type of a stored tensor.
+pub(super) fn dtype_of(tensor: &Tensor) -> Dtype {
+    if let Elements::Typed(form) = tensor.elements { form.dtype() } else { Dtype::Uint8 }
+}
+
+/// The tensors that get new places.
+#[derive(Default)]
+pub(super) struct Placed {
+    /// For each tensor of the model its index in `forms`.
+    pub index: Vec<Option<usize>>,
+    /// Forms and lengths, and offsets in the file beside the model.
+    pub forms: Vec<(Form, Range<u64>)>,
+    is_beside: Vec<usize>,
+    /// The end of the file beside the model.
+    end: u64,
+    /// Tensors that share elements share them in the output.
+    known: HashMap<(usize, usize, Dtype, u64, Dtype), u64>,
+}
+
+impl Placed {
+    /// A place in the file beside the model for the last tensor.
+    pub(super) fn beside(&mut self, tensor: &Tensor, target: Storage, len: u64) -> u64 {
+        let start = self.end.next_multiple_of(ALIGNMENT);
+        let offset = match tensor.mapped_range() {
+            Some((file, range)) => {
+                *self.known.entry((file, range.start, dtype_of(tensor), len, target.dtype)).or_insert(start)
+            }
+            None => start,
+        };
+        self.end = self.end.max(offset + len);
+        let last = self.forms.len() - 1;
+        self.forms[last].1 = offset..offset + len;
+        self.is_beside.push(last);
+        offset
+    }
+
+    /// Lays out the parts of the model, and after it the file beside it.
+    pub(super) fn lay_out(self, pieces: Vec<FilePart>) -> Result<ModelLayout> {
+        let Self { index, forms, is_beside, end, .. } = self;
+        let mut places: Vec<Placement> =
+            forms.into_iter().map(|(form, range)| Placement { form, range, crc: None }).collect();
+        let mut literals: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut copies = Vec::new();
+        let mut offset = 0_u64;
+        for piece in pieces {
+            let len = match &piece {
+                FilePart::Copied(range) => range.len() as u64,
+                FilePart::New(new) => new.len(),
+            };
+            let next = offset.checked_add(len).ok_or_else(too_long)?;
+            match piece {
+                FilePart::Copied(range) => copies.push((offset, range)),
+                FilePart::New(New::Bytes(bytes)) => match literals.last_mut() {
+                    Some((start, last)) if *start + last.len() as u64 == offset => last.extend(bytes),
+                    _ => literals.push((offset, bytes)),
+                },
+                FilePart::New(New::Elements(tensor, _)) => {
+                    let place = index[tensor].expect("it has a new place");
+                    places[place].range = offset..next;
+                }
+            }
+            offset = next;
+        }
+        for place in &is_beside {
+            let range = &mut places[*place].range;
+            *range = range.start + offset..range.end + offset;
+        }
+        let data_start = (!is_beside.is_empty()).then_some(offset);
+        let len = offset.checked_add(end).ok_or_else(too_long)?;
+        Ok(ModelLayout { layout: FileLayout { literals, places, len }, places: index, copies, data_start })
+    }
+}
