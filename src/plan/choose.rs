@@ -2,12 +2,12 @@
 //!
 //! Longer than 400 lines because each kind of tensor has its own function here.
 
+use super::Request;
 use super::few::Few;
 use super::model;
 use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
-use super::{Request, Spread};
 use crate::container::onnx::model::Study;
 use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
@@ -69,7 +69,7 @@ impl<'a> Chosen<'a> {
     }
 
     /// Its bytes in the output.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match &self.from {
             From::Values(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
             _ => self.dtype.packed_bytes(self.count()).unwrap_or(u64::MAX),
@@ -334,35 +334,6 @@ pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Re
         chosen.text = Some(Box::new(extent.map_err(|error| source.error(error))?));
     }
     Ok(())
-}
-
-/// The tensors of each output file, in the order of the inputs.
-pub(super) fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<Vec<Chosen>> {
-    let mut groups: Vec<Vec<Chosen>> = Vec::new();
-    match spread {
-        Spread::One => groups.push(chosen),
-        Spread::AsInputs if inputs == 1 => groups.push(chosen),
-        Spread::AsInputs => {
-            groups.resize_with(inputs, Vec::new);
-            for tensor in chosen {
-                groups[tensor.input].push(tensor);
-            }
-        }
-        Spread::UpTo(limit) => {
-            groups.push(Vec::new());
-            let mut filled = 0_u64;
-            for tensor in chosen {
-                let bytes = tensor.bytes();
-                filled = filled.saturating_add(bytes);
-                if filled > limit && groups.last().is_some_and(|group| !group.is_empty()) {
-                    filled = bytes;
-                    groups.push(Vec::new());
-                }
-                groups.last_mut().expect("there is one from the start").push(tensor);
-            }
-        }
-    }
-    groups
 }
 
 /// The tensors' names in the output.

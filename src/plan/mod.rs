@@ -4,6 +4,7 @@
 mod choose;
 mod codes;
 mod few;
+mod groups;
 mod model;
 mod quantized;
 mod rewrite;
@@ -33,8 +34,9 @@ use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
-use choose::{Chosen, From, choose, groups, measure_texts};
+use choose::{Chosen, From, choose, measure_texts};
 use few::Few;
+use groups::groups;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
