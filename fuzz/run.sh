@@ -11,7 +11,7 @@ set -euo pipefail
 minutes=${1:?usage: fuzz/run.sh MINUTES [TARGET...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-all=(npy_header safetensors_header onnx_walk onnx_model zip_members checkpoint_index string_parsing cast_any)
+all=(npy_header safetensors_header onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
@@ -47,6 +47,12 @@ seed() {
         samples index.json | copy index "$2"
         samples config.json | while IFS= read -r -d '' file; do
             { printf '{"weight_map":{"x":"a.safetensors"}}\0' && cat "$file"; } >"$2/config-$(sha1sum <"$file" | cut -c1-16)"
+        done
+        ;;
+    quantized_config)
+        for folder in "$here"/../fixtures/bad/quantized/*/ "$here"/../fixtures/checkpoints/*/; do
+            [ -f "$folder/config.json" ] && [ -f "$folder/model.safetensors" ] || continue
+            { cat "$folder/config.json" && printf '\0' && cat "$folder/model.safetensors"; } >"$2/seed-$(basename "$folder")"
         done
         ;;
     string_parsing)

@@ -5,11 +5,13 @@ mod cast_any;
 mod checkpoint;
 mod elements;
 mod models;
+mod quantized;
 mod strings;
 mod trial;
 
 pub use cast_any::cast_any;
 pub use checkpoint::checkpoint_index;
+pub use quantized::quantized_config;
 pub use strings::string_parsing;
 
 use trial::{MIB, probe};
@@ -18,13 +20,14 @@ use trial::{MIB, probe};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 8] = [
+pub static TARGETS: [(&str, Check); 9] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
     ("onnx_walk", onnx_walk),
     ("onnx_model", onnx_model),
     ("zip_members", zip_members),
     ("checkpoint_index", checkpoint_index),
+    ("quantized_config", quantized_config),
     ("string_parsing", string_parsing),
     ("cast_any", cast_any),
 ];
