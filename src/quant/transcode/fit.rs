@@ -202,7 +202,7 @@ impl Transcoder {
         rows: Range<usize>,
         found: &[FoundScale],
         parts: &[&[u8]],
-        store: &mut dyn FnMut(usize, Range<usize>, &[u8]),
+        mut store: impl FnMut(usize, Range<usize>, &[u8]),
     ) {
         let (columns, width) = (self.source.columns(), self.source.width());
         let new_width = if self.only.is_some() { columns } else { self.encoder.block_width() };

@@ -131,7 +131,7 @@ impl Transcoder {
             if self.only.is_none() {
                 writer.store_scales(matrix, within, 0, found.iter().map(|found| found.chosen));
             }
-            self.move_codes(row..next, &found, parts, &mut |row, columns, codes| {
+            self.move_codes(row..next, &found, parts, |row, columns, codes| {
                 writer.store_codes(row / all, row % all, columns, codes);
             });
             row = next;
