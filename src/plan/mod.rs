@@ -142,7 +142,9 @@ impl<'r, 'a> Draft<'r, 'a> {
         let mut plans = Vec::new();
         for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
             let mut new: Vec<NewTensor> = Vec::with_capacity(group.len());
-            group.iter().for_each(|chosen| chosen.add_new_tensors(&mut new));
+            for chosen in &group {
+                chosen.add_new_tensors(&mut new);
+            }
             let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
             sources.dedup();
             if spread == Spread::AsInputs {

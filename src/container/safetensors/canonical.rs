@@ -53,18 +53,19 @@ impl<'a> Cursor<'a> {
 
     fn colon(&mut self) -> Option<()> {
         self.take(b":")?;
-        self.space()
+        self.space();
+        Some(())
     }
 
     fn comma(&mut self) -> Option<()> {
         self.take(b",")?;
-        self.space()
+        self.space();
+        Some(())
     }
 
     /// Skips a space, if there is one.
-    fn space(&mut self) -> Option<()> {
-        self.take(b" ");
-        Some(())
+    fn space(&mut self) {
+        let _ = self.take(b" ");
     }
 
     /// A string without escapes.
