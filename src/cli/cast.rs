@@ -136,6 +136,8 @@ Examples:
       writes the shortest digits that read back to the same values; reads text too
   tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=head
       changes the file format, and a tensor's name
+  tcast cast model.onnx --to f16 -o small.onnx
+      stores the weights of a model as float16; Cast nodes give them their type back
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
       says what opaque bytes mean
   tcast cast model.safetensors --to float8e4m3fnuz --opset 24
