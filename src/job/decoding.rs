@@ -46,7 +46,7 @@ impl Recoding {
         let mut weights = Weights::default();
         weights.reserve(decoded.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
-        let mut decoders = Decoders::new(model, target, arithmetic, is_watched);
+        let mut shared = Decoders::new(model, target, arithmetic, is_watched);
         for weight in &decoded {
             for &(role, at) in &weight.parts {
                 match role {
@@ -58,7 +58,7 @@ impl Recoding {
                     _ => {}
                 }
             }
-            let decoder = decoders.get(weight)?;
+            let decoder = shared.get(weight)?;
             let parts = LogicalCheckpoint::value_parts(weight);
             if let Some(part) = decoder.group_index_part() {
                 let at = parts[part].1;
