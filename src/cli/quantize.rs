@@ -75,6 +75,8 @@ pub struct QuantizeArgs {
     pub partial_blocks: bool,
 
     /// Fail, and write nothing, if a weight that is quantized already would change
+    ///
+    /// This is the rule if no scheme is given.
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 

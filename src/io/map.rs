@@ -342,8 +342,7 @@ mod tests {
         let last_ahead = (1 << 20) + (4 << 20) - 1;
         forget();
         if is_cached(&file, last_ahead) {
-            eprintln!("skipped: the file system does not say what is cached");
-            return;
+            return; // the file system does not say what is cached, such as one in memory
         }
         let mapped = MappedFile::open(&path).unwrap();
         forget();

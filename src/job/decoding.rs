@@ -38,16 +38,16 @@ impl Recoding {
         (keep_activation_scales, is_watched): (bool, bool),
     ) -> Result<Self> {
         let in_file = |error: Error| error.in_file(&model.source.path);
-        let (decoded, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
+        let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             model.found.weights.iter().partition(|weight| selection.selects(&weight.name));
         if model.found.weights.is_empty() {
             return Err(in_file(Error::new("holds no quantized weights")));
         }
         let mut weights = Weights::default();
-        weights.reserve(decoded.iter().map(|weight| weight.parts.len()).sum());
+        weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
         let mut shared = Decoders::new(model, target, arithmetic, is_watched);
-        for weight in &decoded {
+        for weight in &selected {
             for &(role, at) in &weight.parts {
                 match role {
                     Role::Shape | Role::Description => weights.leave_out(model.places[at]),
@@ -74,7 +74,7 @@ impl Recoding {
             }
             let caches = model.found.activation_scales.iter().filter(|_| !keep_activation_scales);
             let of_weights: HashSet<usize> =
-                decoded.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
+                selected.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
             for &at in caches.filter(|at| !of_weights.contains(at)) {
                 weights.leave_out(model.places[at]);
                 left_out.push(model.tensors[at].name.to_owned());
@@ -82,7 +82,7 @@ impl Recoding {
         }
         let divided = divided(model, selection);
         let [decoded, left] =
-            [&decoded, &left].map(|weights| weights.iter().map(|weight| &*weight.module).collect::<HashSet<_>>());
+            [&selected, &left].map(|weights| weights.iter().map(|weight| &*weight.module).collect::<HashSet<_>>());
         let modules = Modules { decoded: &decoded, left: &left };
         let side_files = side_files(model, &modules, target).map_err(in_file)?;
         let metadata = model.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());

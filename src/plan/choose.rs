@@ -58,7 +58,7 @@ pub(super) enum From<'a> {
     Values(Box<Quantization<'a>>),
 }
 
-impl<'a> Chosen<'a> {
+impl Chosen<'_> {
     /// The number of elements, the product of the shape.
     fn count(&self) -> u64 {
         match &self.from {

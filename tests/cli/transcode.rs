@@ -82,6 +82,11 @@ fn only_exact_refuses_weights_whose_values_would_change_and_names_them() {
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
     assert!(outcome.stderr.contains(".down_proj.weight: would be decoded (left out by an option)"), "{outcome:?}");
     bench.run("quantize q --layout modelopt --only-exact -q -o out").expect(0, "", "");
+    // Without a scheme, only the layout may change.
+    let outcome = bench.run("quantize q --layout modelopt --exclude *.down_proj.* -f -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with("\n  choose a scheme to quantize these weights again\n"), "{}", outcome.stderr);
     for (line, message) in [
         (
             "quantize m --layout modelopt -o none",

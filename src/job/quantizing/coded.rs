@@ -178,8 +178,11 @@ impl Planner<'_> {
             },
         )
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
-        if self.request.only_exact {
-            check_is_exact(weights, &resolved)?;
+        if self.request.scheme.is_none() && self.request.rules.is_empty() {
+            let again = "choose a scheme to quantize these weights again";
+            check_is_exact(weights, &resolved).map_err(|error| error.remedy(again))?;
+        } else if self.request.only_exact {
+            check_is_exact(weights, &resolved).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, resolved) in weights.iter_mut().zip(&resolved) {
             let is_exact = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
