@@ -3,7 +3,8 @@
 use super::casts::cast;
 use super::layout::{Layout, Packing, Role, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part};
-use super::segment::{Room, RowDecoder, RowOutput, SEGMENT};
+use super::room::{Room, SEGMENT};
+use super::segment::{RowDecoder, RowOutput};
 use super::steps::{Arithmetic, Steps};
 use super::table::GPT_OSS_ROWS;
 use super::tally::DecodeTally;

@@ -58,9 +58,17 @@ impl Fused {
             let number = f32::from_le_bytes(*bytes).abs();
             number == 0.0 || (SMALLEST..=448.0).contains(&number)
         };
-        groups.scales.iter().fold(true, |all, scale| all & is_ordinary(scale))
-            && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
-            && (nan == u8::MAX || codes.iter().fold(true, |all, code| all & (code & 0x7f != nan)))
+        // No `fold`: its closure might not be compiled for the instruction set.
+        let mut all = true;
+        for scale in groups.scales {
+            all &= is_ordinary(scale);
+        }
+        if nan != u8::MAX {
+            for code in codes {
+                all &= code & 0x7f != nan;
+            }
+        }
+        all && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
     }
 
     /// Writes products in bfloat16 if that is `product`, and otherwise in float32. Gives false, and may write anything,

@@ -32,6 +32,7 @@ mod lanes;
 mod layout;
 mod parts;
 mod recognize;
+mod room;
 mod rotate;
 mod rules;
 mod scales;

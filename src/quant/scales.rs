@@ -55,13 +55,23 @@ fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
 }
 
 /// Groups of one row of a matrix.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(super) struct GroupRange {
     pub(super) matrix: usize,
     /// The row of groups.
     pub(super) below: usize,
     /// The groups; for [`ScaleOrder::Flat`], of the whole weight.
     pub(super) groups: Range<usize>,
+}
+
+impl GroupRange {
+    /// Whether these groups of a row of groups are among them.
+    #[inline(always)]
+    pub(super) fn contains(&self, matrix: usize, below: usize, groups: &Range<usize>) -> bool {
+        (self.matrix, self.below) == (matrix, below)
+            && self.groups.start <= groups.start
+            && groups.end <= self.groups.end
+    }
 }
 
 impl Reading {
@@ -129,7 +139,11 @@ pub(super) fn swizzled_line(row: usize, columns: usize) -> usize {
 #[inline(always)]
 fn gather(bytes: &[u8], out: &mut [u8], width: usize, places: impl Iterator<Item = usize>) {
     match width {
-        1 => places.zip(out).for_each(|(at, out)| *out = bytes[at]),
+        1 => {
+            for (at, out) in places.zip(out) {
+                *out = bytes[at];
+            }
+        }
         2 => gather_elements::<2>(bytes, out, places),
         _ => gather_elements::<4>(bytes, out, places),
     }
@@ -138,5 +152,7 @@ fn gather(bytes: &[u8], out: &mut [u8], width: usize, places: impl Iterator<Item
 #[inline(always)]
 fn gather_elements<const N: usize>(bytes: &[u8], out: &mut [u8], places: impl Iterator<Item = usize>) {
     let elements = bytes.as_chunks::<N>().0;
-    places.zip(out.as_chunks_mut::<N>().0).for_each(|(at, out)| *out = elements[at]);
+    for (at, out) in places.zip(out.as_chunks_mut::<N>().0) {
+        *out = elements[at];
+    }
 }

@@ -5,55 +5,14 @@ use super::codes::CodeWindow;
 use super::fused::SegmentGroups;
 
 use super::lanes::{self, Float32Lane};
-use super::layout::{Combination, Packing, ScaleOrder, Zeros};
+use super::layout::{Combination, Packing, ScaleOrder};
+use super::room::Room;
 use super::rotate::{rotate, rotate_float32s};
-use super::scales::GroupRange;
 use super::steps::{Arithmetic, CodeDecoding, Steps};
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop};
 use std::ops::Range;
-
-/// Values that pass through the lanes at a time, a multiple of the units of codes and rotations.
-pub(super) const SEGMENT: usize = 1024;
-
-/// Buffers for a tile of codes and for each lane of a segment.
-pub(super) struct Room {
-    /// Values of a segment.
-    columns: usize,
-    codes: Vec<u8>,
-    lane: Vec<[u8; 4]>,
-    scales: Vec<[u8; 4]>,
-    /// Scales and zero points of the groups of a segment, and their range.
-    groups: Vec<[u8; 4]>,
-    zeros: Vec<[u8; 4]>,
-    fetched: Option<GroupRange>,
-    values: Vec<[u8; 4]>,
-    wide: Vec<[u8; 8]>,
-    /// Stored scales, and intermediate roundings.
-    scratch: Vec<u8>,
-}
-
-impl Room {
-    pub(super) fn new(steps: &Steps, is_indexed: bool) -> Self {
-        let columns = SEGMENT.min(steps.geometry.columns as usize);
-        let groups = (columns + 1).max(if is_indexed { steps.geometry.grid[1] as usize } else { 0 });
-        let is_wide = steps.arithmetic == Arithmetic::Exact || steps.rotation.is_some();
-        let lane = vec![[0; 4]; columns];
-        Self {
-            columns,
-            codes: vec![0; steps.layout.codes.packing.tile() * columns],
-            scales: lane.clone(),
-            values: lane.clone(),
-            lane,
-            groups: vec![[0; 4]; groups],
-            zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
-            fetched: None,
-            wide: vec![[0; 8]; if is_wide { columns } else { 0 }],
-            scratch: vec![0; 4 * groups],
-        }
-    }
-}
 
 /// What becomes of the values.
 pub(super) enum RowOutput<'a> {
@@ -151,22 +110,17 @@ impl RowDecoder<'_> {
             Some(_) => (0..geometry.grid[1] as usize, 0),
             None => (first / size..(first + columns).div_ceil(size), first % size),
         };
-        // 2. Their scales and zero points, unless the previous row had the same.
+        // 2. Their scales and zero points, fetched for many segments at a time: rows of a block have the same.
         let count = groups.len();
-        let (scales_of, zeros_of) = (&mut room.groups[..count], &mut room.zeros[..]);
-        let zeros_of = if steps.zeros.order == Zeros::None { &mut [] } else { &mut zeros_of[..count] };
-        let place = GroupRange { matrix, below, groups };
-        let global = global_scale(steps, parts, matrix, &mut room.scratch);
-        if room.fetched.as_ref() != Some(&place) {
-            if let Some(slot) = geometry.zero {
-                steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups.clone(), zeros_of);
-            }
-            steps.scales.fetch(geometry, layout.scale_order, &place, parts, &mut room.scratch, scales_of);
-            if steps.arithmetic == Arithmetic::Library {
-                combine(steps, scales_of, global, &mut room.scratch);
-            }
-            room.fetched = Some(place);
-        }
+        let all = if layout.scale_order == ScaleOrder::Flat {
+            geometry.scale.count as usize
+        } else {
+            decoded.end.div_ceil(size).min(geometry.grid[1] as usize)
+        };
+        room.fetch(steps, parts, [matrix, below], &groups, all);
+        let (global, held) = (room.global, groups.start - room.fetched.as_ref().map_or(0, |held| held.groups.start));
+        let scales_of = &room.groups[held..held + count];
+        let zeros_of = if room.zeros.is_empty() { &[][..] } else { &room.zeros[held..held + count] };
         let is_halved = steps.scales.is_halved();
         let start = (row - range.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
@@ -271,54 +225,22 @@ fn finish(steps: &Steps, products: &mut Float32Lane, scratch: &mut [u8], out: &m
     run(&steps.encode, products.as_flattened(), out, products.len());
 }
 
-/// The global scale of a matrix; 1 where there is none.
-#[inline(always)]
-pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
-    let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
-    let width = slot.dtype.bits() as usize / 8;
-    let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];
-    run(kernel, bytes, &mut scratch[..4], 1);
-    scratch.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes))
-}
-
-/// Combines scales with the global scale, in the library's steps.
-#[inline(always)]
-fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [u8]) {
-    let mut global = [global.to_le_bytes()];
-    let rounding = steps.scale_rounding.as_ref();
-    if let Some(rounding) = rounding {
-        rounding.round(scales, scratch);
-        rounding.round(&mut global, scratch);
-    }
-    let [global] = global.map(f32::from_le_bytes);
-    match steps.layout.global {
-        Combination::Nothing | Combination::Over127 => return,
-        Combination::Multiplier => lanes::multiply_all(scales, global),
-        Combination::Divisor => {
-            for scale in &mut *scales {
-                *scale = (f32::from_le_bytes(*scale) / global).to_le_bytes();
-            }
-        }
-    }
-    if let Some(rounding) = rounding {
-        rounding.round(scales, scratch);
-    }
-}
-
 /// Whether any value is infinite or NaN.
 #[inline(always)]
 fn has_special(out: &[u8], target: Dtype) -> bool {
-    let wide = |mask: u32| {
-        out.as_chunks().0.iter().fold(false, |any, bytes| any | (u32::from_le_bytes(*bytes) & mask == mask))
-    };
-    let narrow = |mask: u16| {
-        out.as_chunks().0.iter().fold(false, |any, bytes| any | (u16::from_le_bytes(*bytes) & mask == mask))
-    };
-    match target {
-        Dtype::Bfloat16 => narrow(0x7f80),
-        Dtype::Float16 => narrow(0x7c00),
-        _ => wide(0x7f80_0000),
+    // No closures, which might not be compiled for the instruction set.
+    let mut any = false;
+    if target == Dtype::Float32 {
+        for bytes in out.as_chunks().0 {
+            any |= u32::from_le_bytes(*bytes) & 0x7f80_0000 == 0x7f80_0000;
+        }
+    } else {
+        let mask = if target == Dtype::Bfloat16 { 0x7f80 } else { 0x7c00 };
+        for bytes in out.as_chunks().0 {
+            any |= u16::from_le_bytes(*bytes) & mask == mask;
+        }
     }
+    any
 }
 
 /// Counts the values that are not these numbers; `at` is the index of the first element. A NaN is no change of a NaN.

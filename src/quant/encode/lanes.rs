@@ -1,4 +1,6 @@
 //! Loops over the values of one row. Each is written so that the compiler vectorizes it.
+//!
+//! Longer than 400 lines because each step is a loop of its own.
 
 use super::super::rules::{SignRule, Ties};
 use super::choose::Quotient;
@@ -143,8 +145,16 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
 fn round_all(numbers: &mut [f32], dtype: WeightType) {
     match dtype {
         WeightType::Float32 => {}
-        WeightType::Bfloat16 => numbers.iter_mut().for_each(|number| *number = to_bfloat16(*number)),
-        WeightType::Float16 => numbers.iter_mut().for_each(|number| *number = to_float16(*number)),
+        WeightType::Bfloat16 => {
+            for number in numbers {
+                *number = to_bfloat16(*number);
+            }
+        }
+        WeightType::Float16 => {
+            for number in numbers {
+                *number = to_float16(*number);
+            }
+        }
     }
 }
 
@@ -195,7 +205,9 @@ fn largest_of_neighbours(
     amax: &mut [u32],
     widen: impl Fn(u32) -> u32,
 ) {
-    from.iter_mut().zip(magnitudes).for_each(|(lane, magnitude)| *lane = magnitude);
+    for (lane, magnitude) in from.iter_mut().zip(magnitudes) {
+        *lane = magnitude;
+    }
     let mut left = amax.len() * size;
     while left > amax.len() {
         for (lane, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {

@@ -3,8 +3,9 @@
 use super::super::codes::CodeWindow;
 use super::super::decode::Decoder;
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
+use super::super::room::global_scale;
 use super::super::scales::GroupRange;
-use super::super::segment::{global_scale, widen};
+use super::super::segment::widen;
 use super::RowMap;
 use crate::dtype::Class;
 use crate::error::Result;

@@ -1,0 +1,163 @@
+//! Buffers for the segments of a row of a quantized weight, with the scales of many of them.
+
+use super::casts::run;
+use super::lanes::{self, Float32Lane};
+use super::layout::{Combination, Zeros};
+use super::scales::GroupRange;
+use super::steps::{Arithmetic, Steps};
+use std::ops::Range;
+
+/// Values that pass through the lanes at a time, a multiple of the units of codes and rotations.
+pub(super) const SEGMENT: usize = 1024;
+
+/// Groups whose scales are fetched at a time.
+const FETCHED: usize = 2048;
+
+/// Buffers for a tile of codes and for each lane of a segment.
+pub(super) struct Room {
+    /// Values of a segment.
+    pub(super) columns: usize,
+    pub(super) codes: Vec<u8>,
+    pub(super) lane: Vec<[u8; 4]>,
+    pub(super) scales: Vec<[u8; 4]>,
+    /// Scales and zero points of the groups of a segment, and their range.
+    pub(super) groups: Vec<[u8; 4]>,
+    pub(super) zeros: Vec<[u8; 4]>,
+    pub(super) fetched: Option<GroupRange>,
+    /// The global scale of their matrix.
+    pub(super) global: f32,
+    pub(super) values: Vec<[u8; 4]>,
+    pub(super) wide: Vec<[u8; 8]>,
+    /// Stored scales, and intermediate roundings.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Room {
+    pub(super) fn new(steps: &Steps, is_indexed: bool) -> Self {
+        let columns = SEGMENT.min(steps.geometry.columns as usize);
+        let beside = steps.geometry.grid[1] as usize;
+        let groups = (columns + 1).max(if is_indexed { beside } else { beside.min(FETCHED) });
+        let is_wide = steps.arithmetic == Arithmetic::Exact || steps.rotation.is_some();
+        let lane = vec![[0; 4]; columns];
+        Self {
+            columns,
+            codes: vec![0; steps.layout.codes.packing.tile() * columns],
+            scales: lane.clone(),
+            values: lane.clone(),
+            lane,
+            groups: vec![[0; 4]; groups],
+            zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
+            fetched: None,
+            global: 1.0,
+            wide: vec![[0; 8]; if is_wide { columns } else { 0 }],
+            scratch: vec![0; 4 * groups],
+        }
+    }
+
+    /// Fetches the scales and zero points of these groups of a row of groups, and of as many that follow as there is room
+    /// for, unless they are here already. `all` is the end of the groups that will be needed.
+    #[inline(always)]
+    pub(super) fn fetch(
+        &mut self,
+        steps: &Steps,
+        parts: &[&[u8]],
+        [matrix, below]: [usize; 2],
+        groups: &Range<usize>,
+        all: usize,
+    ) {
+        if self.fetched.as_ref().is_some_and(|held| held.contains(matrix, below, groups)) {
+            return;
+        }
+        let Steps { layout, geometry, .. } = steps;
+        let end = groups.end.max(all.min(groups.start + self.groups.len()));
+        let place = GroupRange { matrix, below, groups: groups.start..end };
+        let scales = &mut self.groups[..place.groups.len()];
+        if let (Some(slot), false) = (geometry.zero, self.zeros.is_empty()) {
+            let zeros = &mut self.zeros[..place.groups.len()];
+            steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), place.groups.clone(), zeros);
+        }
+        self.global = global_scale(steps, parts, matrix, &mut self.scratch);
+        steps.scales.fetch(geometry, layout.scale_order, &place, parts, &mut self.scratch, scales);
+        if steps.arithmetic == Arithmetic::Library {
+            combine(steps, scales, self.global, &mut self.scratch);
+        }
+        self.fetched = Some(place);
+    }
+}
+
+/// The global scale of a matrix; 1 where there is none.
+#[inline(always)]
+pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
+    let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
+    let width = slot.dtype.bits() as usize / 8;
+    let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];
+    run(kernel, bytes, &mut scratch[..4], 1);
+    scratch.first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes))
+}
+
+/// Combines scales with the global scale, in the library's steps.
+#[inline(always)]
+fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [u8]) {
+    let mut global = [global.to_le_bytes()];
+    let rounding = steps.scale_rounding.as_ref();
+    if let Some(rounding) = rounding {
+        rounding.round(scales, scratch);
+        rounding.round(&mut global, scratch);
+    }
+    let [global] = global.map(f32::from_le_bytes);
+    match steps.layout.global {
+        Combination::Nothing | Combination::Over127 => return,
+        Combination::Multiplier => lanes::multiply_all(scales, global),
+        Combination::Divisor => {
+            for scale in &mut *scales {
+                *scale = (f32::from_le_bytes(*scale) / global).to_le_bytes();
+            }
+        }
+    }
+    if let Some(rounding) = rounding {
+        rounding.round(scales, scratch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Decoder, Parameters, Part, Role, find};
+    use super::*;
+    use crate::dtype::Dtype;
+
+    /// The values of NVFP4 weights of 3 rows.
+    fn decode(codes: &[u8], scales: &[u8]) -> Vec<u8> {
+        let columns = codes.len() as u64 * 2 / 3;
+        let [code_shape, scale_shape] = [[3, columns / 2], [3, columns / 16]];
+        let part = |role, dtype, shape| Part { role, name: "w", dtype, shape };
+        let parts = [
+            part(Role::Codes, Dtype::Uint8, &code_shape[..]),
+            part(Role::Scale, Dtype::Float8E4M3FN, &scale_shape[..]),
+            part(Role::GlobalScale, Dtype::Float32, &[]),
+        ];
+        let layout = find("modelopt-nvfp4").unwrap();
+        let decoder =
+            Decoder::new(layout, &Parameters::default(), &parts, Dtype::Bfloat16, Arithmetic::Library).unwrap();
+        let mut values = vec![0; 6 * columns as usize];
+        decoder.decode(0..3, &[codes, scales, &0.01_f32.to_le_bytes()], &mut values).unwrap();
+        values
+    }
+
+    #[test]
+    fn scales_of_long_rows_are_those_of_their_columns() {
+        // Segments at the beginning, the end, and across the groups that are fetched together.
+        let columns = 16 * FETCHED * 2 + SEGMENT + 16;
+        let codes: Vec<u8> = (0..3 * columns / 2).map(|at| ((at * 37) >> 3) as u8).collect();
+        let scales: Vec<u8> = (0..3 * columns / 16).map(|at| 0x10 + ((at * 29) >> 2) as u8 % 0x60).collect();
+        let all = decode(&codes, &scales);
+        for start in (0..columns).step_by(SEGMENT) {
+            let range = start..columns.min(start + SEGMENT);
+            let cut = |bytes: &[u8], width: usize| -> Vec<u8> {
+                let rows = bytes.chunks(columns * width / 32);
+                rows.flat_map(|row| row[range.start * width / 32..range.end * width / 32].to_vec()).collect()
+            };
+            // Widths in 32nds of a byte: of codes, scales and values.
+            assert!(decode(&cut(&codes, 16), &cut(&scales, 2)) == cut(&all, 64), "{range:?}");
+        }
+    }
+}
