@@ -197,20 +197,31 @@ impl RowDecoder<'_> {
             finish(steps, products, &mut room.scratch, &mut out[place.clone()]);
         }
         let RowOutput::Values(out) = out else { return DecodeTally::default() };
-        let out = &out[place];
-        let mut tally = DecodeTally::default();
-        if steps.rotation.is_none() {
-            tally.flushed = match bytes {
-                2 => lanes::count_flushed::<2>(lane, scales, out.as_chunks().0),
-                _ => lanes::count_flushed::<4>(lane, scales, out.as_chunks().0),
-            };
-        }
-        if has_special(out, steps.target) {
-            let at = row as u64 * geometry.columns + column as u64;
-            count_specials(out, steps.target, (lane, scales), global, at, &mut tally);
-        }
-        tally
+        let at = row as u64 * geometry.columns + column as u64;
+        tally_of(steps, &out[place], (lane, scales), global, at)
     }
+}
+
+/// What happened to values that start at this element of the weight, made of these codes and scales.
+#[inline(always)]
+fn tally_of(
+    steps: &Steps,
+    out: &[u8],
+    (lane, scales): (&Float32Lane, &Float32Lane),
+    global: f32,
+    at: u64,
+) -> DecodeTally {
+    let mut tally = DecodeTally::default();
+    if steps.rotation.is_none() {
+        tally.flushed = match steps.target.bits() {
+            16 => lanes::count_flushed::<2>(lane, scales, out.as_chunks().0),
+            _ => lanes::count_flushed::<4>(lane, scales, out.as_chunks().0),
+        };
+    }
+    if has_special(out, steps.target) {
+        count_specials(out, steps.target, (lane, scales), global, at, &mut tally);
+    }
+    tally
 }
 
 /// What is left to do with products, to the target.
