@@ -24,6 +24,8 @@ CASTS = [
 ]
 # Layouts of quantized weights, by the name of the job.
 DECODES = ["block FP8 -> bfloat16", "NVFP4 -> bfloat16", "W4A16 -> bfloat16", "GPTQ -> bfloat16", "gpt-oss -> bfloat16"]
+# Schemes of `tcast quantize`.
+ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4"]
 OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "start-up"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
@@ -71,8 +73,9 @@ def make_checkpoint(path, mib, tensors):
     random.seed(1)
     block = array.array("f", (random.gauss(0, 0.02) for _ in range(1 << 18))).tobytes()
     size = (mib << 20) // tensors // 4 * 4
+    shape = [1, size // 4] if size % (4 << 12) else [size >> 14, 1 << 12]
     entries = {
-        f"layers.{index}.weight": {"dtype": "F32", "shape": [1, size // 4], "data_offsets": [index * size, (index + 1) * size]}
+        f"layers.{index}.weight": {"dtype": "F32", "shape": shape, "data_offsets": [index * size, (index + 1) * size]}
         for index in range(tensors)
     }
     header = json.dumps(entries, separators=(",", ":")).encode()
@@ -238,6 +241,11 @@ class Bench:
         source = os.path.join(folder, "model.safetensors")
         self.against_limit(job, source, [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync)
 
+    def encode(self, job):
+        """The limit against tcast, with one thread and with two."""
+        source, scheme = self.source("bfloat16"), job.split(" -> ")[1]
+        self.against_limit(job, source, [TCAST, "quantize", source, "--scheme", scheme, "-o", self.output, "-q"] + self.sync)
+
     def read(self, job, sources, command):
         """Compares a command that writes nothing with reading alone."""
         for threads in (1, 2):
@@ -255,6 +263,8 @@ class Bench:
     def run(self, job):
         if job in DECODES:
             self.decode(job)
+        elif job in ENCODES:
+            self.encode(job)
         elif "->" in job:
             source, target = job.split(" -> ")
             path = self.source(source)
@@ -300,7 +310,7 @@ class Bench:
 
 
 def main():
-    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + OTHERS
+    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + ENCODES + OTHERS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)

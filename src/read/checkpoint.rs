@@ -109,8 +109,14 @@ impl<'a> LogicalCheckpoint<'a> {
     /// Finds the quantized weights of a checkpoint.
     ///
     /// # Errors
-    /// When a config cannot be read, or contradicts names, types or shapes.
+    /// When it is an ONNX model, or a config cannot be read, or contradicts names, types or shapes.
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
+        // The graph of a model says what its codes and scales are, and nothing here reads that.
+        if source.shards.iter().any(|shard| shard.container.format_info().is_changed_only) {
+            let error =
+                Error::new("is an ONNX model: tcast casts its weights, but does not quantize or dequantize them");
+            return Err(error.in_file(&source.path));
+        }
         let mut model = Self::probe(source);
         let found = std::mem::take(&mut model.found).check();
         model.found = found.map_err(|error| error.in_file(&source.path))?;

@@ -259,6 +259,9 @@ fn what_a_model_cannot_become_is_refused_before_any_work() {
         2,
         "tensor 'w': cannot be renamed: the nodes of the model refer to it by its name\n  leave --rename out",
     );
+    for command in ["quantize in.onnx --scheme int8 -o out.onnx", "dequantize in.onnx -o out.safetensors"] {
+        refused(command, 1, "is an ONNX model: tcast casts its weights, but does not quantize or dequantize them");
+    }
     assert_eq!(bench.files(), ["in.onnx"]);
     // A wider type, and one as wide, would make the file larger and no value better.
     let fate = |to: &str| {
