@@ -27,7 +27,7 @@ use super::{END, Staging, sync_name};
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
 use crate::text::{path_text, quoted, shorten};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -237,6 +237,7 @@ fn exchange(_: &Path, _: &Path) -> io::Result<()> {
 /// Gives a new folder the permissions of the old one. False if it would have another owner or other attributes.
 #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
 fn is_alike(old: &Path, new: &Path) -> io::Result<bool> {
+    use std::collections::BTreeMap;
     use std::os::unix::fs::MetadataExt;
     let attributes = |folder: &Path| -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         let mut names = vec![0; 1 << 16];
