@@ -3,7 +3,7 @@
 use super::{FileArgs, ShardArgs, hanging};
 use crate::dtype::Dtype;
 use crate::kernel::Condition;
-use crate::quant::LAYOUTS;
+use crate::quant::{Arithmetic, LAYOUTS};
 use crate::select::{Pattern, Rename};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -126,4 +126,13 @@ pub enum RoundingArg {
     Library,
     /// The exact result, rounded once
     Exact,
+}
+
+impl From<RoundingArg> for Arithmetic {
+    fn from(rounding: RoundingArg) -> Self {
+        match rounding {
+            RoundingArg::Library => Self::Library,
+            RoundingArg::Exact => Self::Exact,
+        }
+    }
 }

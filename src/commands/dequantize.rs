@@ -4,13 +4,13 @@ use super::convert::{condition_names, job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
 use super::{check_hash, check_matched, finish, warn};
-use crate::cli::{DequantizeArgs, RoundingArg};
+use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{self, Job, Measures, Recoding};
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
-use crate::quant::{Arithmetic, FoundWeight};
+use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{counted, shorten};
@@ -34,10 +34,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let names: Vec<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
     check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;
-    let arithmetic = match args.arithmetic {
-        RoundingArg::Library => Arithmetic::Library,
-        RoundingArg::Exact => Arithmetic::Exact,
-    };
+    let arithmetic = args.arithmetic.into();
     let is_watched = args.fail_on.contains(&Condition::Lost(Loss::Inexact));
     let recoding = Recoding::decode(&model, &wanted, target, arithmetic, (args.keep_activation_scales, is_watched))?;
     let divided = recoding.divided.first().map(|names| told_of_divided(names, recoding.divided.len()));

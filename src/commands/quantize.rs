@@ -5,11 +5,11 @@ use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, threads, warn};
-use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
+use crate::cli::{QuantizeArgs, SearchArg};
 use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
-use crate::quant::{Arithmetic, EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{counted, shorten};
@@ -36,10 +36,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         layout: args.layout.as_deref(),
         group_size: args.group_size,
         options: EncodeOptions {
-            arithmetic: match args.arithmetic {
-                RoundingArg::Library => Arithmetic::Library,
-                RoundingArg::Exact => Arithmetic::Exact,
-            },
+            arithmetic: args.arithmetic.into(),
             scale: match args.search {
                 SearchArg::Amax => ScaleChoice::Amax,
                 SearchArg::Mse => ScaleChoice::Mse,
