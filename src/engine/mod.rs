@@ -106,8 +106,7 @@ pub fn run(
         let accuracy = comparer(step, with_accuracy).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
         let quantized = match &step.how {
             Operation::Encode(weight) => {
-                let (encoded, was_quantized) = (encoded.unwrap_or_default(), weight.rows.source_layout().is_some());
-                Some(Box::new(QuantizedAccuracy::new(&weight.rows.encoder, &encoded, was_quantized)))
+                Some(Box::new(QuantizedAccuracy::new(&weight.rows, &encoded.unwrap_or_default())))
             }
             Operation::Convert(_) | Operation::Decode(_) => None,
         };

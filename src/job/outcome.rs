@@ -6,7 +6,7 @@ use crate::engine::Outcome;
 use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
-use crate::measure::quantized::QuantizedAccuracy;
+use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::plan::{Operation, Plan, Quantization, Step};
 use crate::select::KeptReason;
 use crate::text::counted;
@@ -72,9 +72,12 @@ pub struct QuantizedReport {
     /// How it was stored before, if it was quantized.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source_layout: Option<Box<str>>,
-    /// Whether its codes and scales are those from before, in another layout: no value changes.
+    /// Whether no value changes because its codes and scales are those from before, in another layout.
     #[serde(rename = "exact")]
-    pub is_moved: bool,
+    pub is_exact: bool,
+    /// How its codes came about, if it was quantized before.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub codes: Option<CodesOrigin>,
     /// Its stored tensors.
     pub parts: Vec<PartReport>,
     /// Its accuracy; `None` before it is quantized.
@@ -104,11 +107,13 @@ impl QuantizedReport {
             shape: shape.to_vec(),
             sha256: None,
         };
+        let codes = CodesOrigin::of(&weight.rows);
         Self {
             scheme: weight.scheme.name.into(),
             layout: weight.rows.encoder.layout().name.into(),
             source_layout: weight.rows.source_layout().map(Into::into),
-            is_moved: weight.rows.transcoder().is_some(),
+            is_exact: codes == Some(CodesOrigin::Exact),
+            codes,
             parts: step.new_tensors().map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),
         }

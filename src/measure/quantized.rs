@@ -1,7 +1,42 @@
 //! What it costs a weight to be quantized.
 
-use crate::quant::{EncodeTally, Encoder};
+use crate::plan::WeightRows;
+use crate::quant::{EncodeTally, Fidelity};
 use serde::{Deserialize, Serialize};
+
+/// Where the codes of a weight come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CodesOrigin {
+    /// They and the scales are those of the input.
+    Exact,
+    /// They and the block scales are those of the input, and the global scale is rounded.
+    Rescaled,
+    /// The values of the input are decoded and quantized again.
+    Requantized,
+}
+
+impl CodesOrigin {
+    /// The name in reports.
+    #[must_use]
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Rescaled => "rescaled",
+            Self::Requantized => "requantized",
+        }
+    }
+
+    /// `None` if the weight was not quantized before.
+    pub(crate) fn of(rows: &WeightRows) -> Option<Self> {
+        rows.source_layout()?;
+        Some(match rows.transcoder().map(|(transcoder, _)| transcoder.fidelity()) {
+            Some(Fidelity::Exact) => Self::Exact,
+            Some(Fidelity::Rescaled) => Self::Rescaled,
+            None => Self::Requantized,
+        })
+    }
+}
 
 /// How far the codes and scales of a weight are from its values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,21 +58,26 @@ pub struct QuantizedAccuracy {
     /// Values that changed, of a weight that was quantized before.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub changed: Option<u64>,
+    /// Values that also change when they are rounded to bfloat16, of a weight whose global scale was rounded.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub changed_bfloat16: Option<u64>,
 }
 
 impl QuantizedAccuracy {
     /// What was counted when all of a weight was encoded.
     #[must_use]
-    pub(crate) fn new(encoder: &Encoder, tally: &EncodeTally, was_quantized: bool) -> Self {
+    pub(crate) fn new(rows: &WeightRows, tally: &EncodeTally) -> Self {
+        let origin = CodesOrigin::of(rows);
         Self {
-            bits_per_weight: encoder.bits_per_value(),
+            bits_per_weight: rows.encoder.bits_per_value(),
             is_exact: tally.is_exact(),
             sqnr_db: tally.sqnr_db().filter(|decibels| *decibels < f64::INFINITY),
             max_abs_error: tally.max_error,
             max_abs_error_at: tally.max_error_at.filter(|_| tally.max_error > 0.0),
             clipped: tally.clipped,
             underflowed_groups: tally.underflowed_groups,
-            changed: was_quantized.then_some(tally.changed),
+            changed: origin.map(|_| tally.changed),
+            changed_bfloat16: (origin == Some(CodesOrigin::Rescaled)).then_some(tally.changed_bfloat16),
         }
     }
 }

@@ -17,7 +17,7 @@ pub use codes::Codes;
 pub use model::ModelOptions;
 #[doc(hidden)] // for the program
 pub use quantized::{CodedRows, TargetWeight, TensorIndex, WeightValues};
-pub(crate) use quantized::{Quantization, SharedExtremes};
+pub(crate) use quantized::{Quantization, SharedExtremes, WeightRows};
 pub(crate) use source::check_from;
 #[doc(hidden)] // for tests
 pub use source::source_form;

@@ -47,7 +47,7 @@ pub struct CodedRows {
     pub decoder: Arc<Decoder>,
     /// The rows.
     pub rows: RowMap,
-    /// What moves its codes and scales, if that changes no value.
+    /// What moves its codes and scales, if they can be moved.
     pub transcoder: Option<Transcoder>,
 }
 
@@ -195,7 +195,7 @@ impl<'a> WeightRows<'a> {
         read_values(&coded.decoder, &self.sources, start * columns..end * columns)
     }
 
-    /// What moves codes and scales, if that changes no value.
+    /// What moves codes and scales, if they are moved.
     pub(crate) fn transcoder(&self) -> Option<(&Transcoder, &CodedRows)> {
         let WeightValues::Coded(coded) = &self.values else { return None };
         Some((coded.transcoder.as_ref()?, coded))

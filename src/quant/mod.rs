@@ -63,4 +63,4 @@ pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use steps::Arithmetic;
 pub use table::{LAYOUTS, find};
 pub use tally::DecodeTally;
-pub use transcode::{RowMap, Transcoder};
+pub use transcode::{Fidelity, RowMap, Transcoder};

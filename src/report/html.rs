@@ -109,7 +109,11 @@ fn head(report: &Report) -> String {
 
 /// The tensor with the most noise.
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
-    let known = report.tensors().filter_map(|tensor| Some((tensor, tensor.accuracy.as_ref()?.sqnr_db?)));
+    let sqnr = |tensor: &TensorReport| match table::quantized(tensor) {
+        Some(accuracy) => accuracy.sqnr_db,
+        None => tensor.accuracy.as_ref()?.sqnr_db,
+    };
+    let known = report.tensors().filter_map(|tensor| Some((tensor, sqnr(tensor)?)));
     known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
@@ -150,6 +154,9 @@ fn lost(report: &Report) -> String {
     if report.operator == Operator::BitCast.name() || report.tensors().all(|tensor| tensor.counts.is_none()) {
         return String::new();
     }
+    if report.is_quantized() {
+        return quantized(report);
+    }
     let total = report.total();
     let values: u64 = report.converted().map(TensorReport::elements).sum();
     let mut text = String::from("<section>\n<h2>What was lost</h2>\n");
@@ -171,6 +178,17 @@ fn lost(report: &Report) -> String {
     text
 }
 
+/// What happened to weights that were quantized: the lines of the summary.
+fn quantized(report: &Report) -> String {
+    let lines = [report.requantized(), report.quantized_values()].concat();
+    let items: String = lines
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("<li>{}</li>\n", escape(line.trim())))
+        .collect();
+    format!("<section>\n<h2>What became of the values</h2>\n<ul class=\"lost\">\n{items}</ul>\n</section>\n")
+}
+
 /// What the columns mean.
 fn legend() -> String {
     format!(
@@ -183,6 +201,9 @@ one bit. “Exact” is a tensor of which no value changed, “no noise” one o
 counted here, but under “inexact”, as are all of these.</dd>
 <dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the position of the first element that has
 it.</dd>
+<dt>Codes</dt><dd>Of a weight that was quantized before: “exact” are the codes and scales of the input, “rescaled” the
+same with a global scale that was rounded, and “requantized” those of decoded values. “Changed” counts the values that
+differ.</dd>
 <dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
 </dl>
 <p>Values that are infinite or NaN before or after are left out of all figures but the counts.</p>

@@ -1,7 +1,7 @@
 //! The text of the report on quantized weights.
 
 use super::{Report, TensorReport};
-use crate::measure::quantized::QuantizedAccuracy;
+use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::operator::Operator;
 use crate::select::KeptReason;
 use crate::text::{counted, shorten};
@@ -57,25 +57,28 @@ impl Report<'_> {
             let decoded = counted(decoded, "weight");
             let _ = write!(text, "\n  {decoded}: decoded, because {weights} not quantized in the output");
         }
-        let before = || {
+        for origin in [CodesOrigin::Exact, CodesOrigin::Rescaled, CodesOrigin::Requantized] {
             let weights = self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?)));
-            weights.filter(|(_, quantized)| quantized.source_layout.is_some())
-        };
-        let moved = before().filter(|(_, quantized)| quantized.is_moved).count() as u64;
-        if moved > 0 {
-            let _ = write!(text, "\n  {}: exact, codes and scales are those of the input", counted(moved, "weight"));
-        }
-        let others = before().filter(|(_, quantized)| !quantized.is_moved);
-        let (mut weights, mut values, mut changed) = (0, 0, 0);
-        for (tensor, quantized) in others {
-            weights += 1;
-            values += tensor.elements();
-            changed += quantized.accuracy.as_ref().and_then(|accuracy| accuracy.changed).unwrap_or_default();
-        }
-        if weights > 0 {
-            let _ = write!(text, "\n  {}: decoded and quantized again", counted(weights, "weight"));
-            if self.time.is_some() {
-                let _ = write!(text, ", {changed} of {} changed", counted(values, "value"));
+            let weights: Vec<_> = weights.filter(|(_, quantized)| quantized.codes == Some(origin)).collect();
+            if weights.is_empty() {
+                continue;
+            }
+            let what = match origin {
+                CodesOrigin::Exact => "exact, codes and scales are those of the input",
+                CodesOrigin::Rescaled => "codes and block scales are those of the input, the global scale is rounded",
+                CodesOrigin::Requantized => "decoded and quantized again",
+            };
+            let _ = write!(text, "\n  {}: {what}", counted(weights.len() as u64, "weight"));
+            if origin == CodesOrigin::Exact || self.time.is_none() {
+                continue;
+            }
+            let values = weights.iter().map(|(tensor, _)| tensor.elements()).sum();
+            let sum = |count: fn(&QuantizedAccuracy) -> Option<u64>| -> u64 {
+                weights.iter().filter_map(|(_, quantized)| count(quantized.accuracy.as_ref()?)).sum()
+            };
+            let _ = write!(text, ", {} of {} changed", sum(|found| found.changed), counted(values, "value"));
+            if origin == CodesOrigin::Rescaled {
+                let _ = write!(text, ", {} of them also as bfloat16", sum(|found| found.changed_bfloat16));
             }
         }
         text

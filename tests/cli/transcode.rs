@@ -146,3 +146,58 @@ fn a_weight_is_moved_in_the_same_way_by_any_number_of_threads_and_in_parts() {
         }
     }
 }
+
+#[test]
+fn a_global_scale_without_an_exact_reciprocal_is_rounded_and_the_report_counts_what_changes() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    let outcome = bench.run("quantize q --layout modelopt --report page.html -o mo");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    let line = "weights: codes and block scales are those of the input, the global scale is rounded, ";
+    assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+    let page = String::from_utf8(bench.read("page.html")).unwrap();
+    assert!(page.contains(line) && page.contains("rescaled") && !page.contains("unchanged"), "{page}");
+    // The same with a scheme that is the same grid, and back: the codes and block scales never change.
+    let report = json(&bench, "quantize mo --scheme nvfp4 -o ct --json -q");
+    for tensor in quantized(&report) {
+        let found = &tensor["quantized"];
+        assert_eq!((&found["exact"], &found["codes"]), (&false.into(), &"rescaled".into()), "{tensor}");
+        let (changed, visible) = (found["changed"].as_u64().unwrap(), found["changed_bfloat16"].as_u64().unwrap());
+        assert!(changed > 1000 && visible < changed / 100, "{tensor}");
+        assert!(found["sqnr_db"].as_f64().unwrap() > 140.0, "{tensor}");
+    }
+    let parts = |folder: &str| {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(bench.path(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "safetensors") {
+                let bytes = std::fs::read(path).unwrap();
+                let tensors = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
+                let kept = tensors.iter().filter(|(name, _)| !name.ends_with("global_scale"));
+                all.extend(kept.map(|(name, view)| (name.to_owned(), view.data().to_vec())));
+            }
+        }
+        all.sort();
+        all
+    };
+    assert!(parts("q") == parts("ct"));
+    // --only-exact does not allow it.
+    let outcome = bench.run("quantize q --layout modelopt --only-exact -o no");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("_proj.weight: its global scale has no exact reciprocal\n"), "{}", outcome.stderr);
+    assert!(outcome.stderr.ends_with("\n  leave --only-exact out\n"), "{}", outcome.stderr);
+    assert!(!bench.path("no").exists());
+}
+
+#[test]
+fn the_page_says_for_each_weight_whether_its_codes_are_those_of_the_input() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.run("quantize q --layout modelopt --report exact.html -q -o exact").expect(0, "", "");
+    let page = String::from_utf8(bench.read("exact.html")).unwrap();
+    assert!(page.contains("<li>14 weights: exact, codes and scales are those of the input</li>"), "{page}");
+    assert_eq!(page.matches(">exact</td>").count(), 2 * 14, "{page}");
+    bench.run("quantize q --scheme nvfp4 --report again.html -q -o again").expect(0, "", "");
+    let page = String::from_utf8(bench.read("again.html")).unwrap();
+    assert!(page.contains("<li>14 weights: decoded and quantized again, ") && !page.contains("unchanged"), "{page}");
+    assert_eq!(page.matches(">requantized</td>").count(), 14, "{page}");
+    assert!(page.contains("<dt>Lowest SQNR</dt>"), "{page}");
+}

@@ -5,8 +5,8 @@ use super::reference::Random;
 use std::sync::Arc;
 use tcast::dtype::Dtype;
 use tcast::quant::{
-    CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Group, Layout, Parameters, Part, RowMap,
-    TargetGrid, Transcoder, find,
+    CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Fidelity, Group, Layout, Parameters, Part,
+    RowMap, TargetGrid, Transcoder, find,
 };
 
 use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
@@ -122,15 +122,23 @@ impl Weight {
         .collect()
     }
 
-    /// Moves it to another layout, in pieces; `None` if a value would change.
+    /// Moves it to another layout; `None` if a value would change.
     fn moved(&self, to: Stored) -> Option<Weight> {
+        let (moved, fidelity, tally) = self.settled(to)?;
+        if fidelity != Fidelity::Exact {
+            return None;
+        }
+        assert!(tally.is_exact() && tally.changed == 0);
+        Some(moved)
+    }
+
+    /// Moves it to another layout, in pieces, with what is counted; `None` if its codes do not fit.
+    fn settled(&self, to: Stored) -> Option<(Weight, Fidelity, EncodeTally)> {
         let encoder = to.encoder(self.encoder.shape());
         let parts = self.bytes();
         let mut transcoder = Transcoder::new(self.decoder(), RowMap::ALL, Arc::clone(&encoder), &parts).unwrap()?;
         let exponent = transcoder.needs_exponent().then(|| transcoder.largest_exponent(&parts)).flatten();
-        if !transcoder.settle(exponent, &parts) {
-            return None;
-        }
+        let fidelity = transcoder.settle(exponent, &parts)?;
         let mut moved: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
         let step = encoder.row_alignment() as usize;
         let mut tally = EncodeTally::default();
@@ -142,8 +150,7 @@ impl Weight {
             transcoder.transcode(rows, &parts, &mut outputs, &mut tally);
         }
         assert_eq!(tally.values, encoder.shape().iter().product::<u64>());
-        assert!(tally.is_exact());
-        Some(Weight { stored: to, encoder, parts: moved })
+        Some((Weight { stored: to, encoder, parts: moved }, fidelity, tally))
     }
 }
 
@@ -291,6 +298,42 @@ fn the_reciprocal_of_a_global_scale_is_exact_for_powers_of_two_only() {
             }
         }
     }
+}
+
+#[test]
+fn a_global_scale_is_rounded_where_its_reciprocal_is_not_exact_and_changes_are_counted() {
+    let mut random = Random { state: 23, is_ordinary: true };
+    let shape = [96, 160];
+    let mut all_visible = 0;
+    for largest in [10.0, 3.1, 0.017, 1.2578125] {
+        let mut values = draw(&mut random, shape[0], shape[1], 1e-4);
+        values[77] = -largest;
+        for (from, to) in [(MO_NV, CT_NV), (CT_NV, MO_NV), (CT_NV, COMFY_NV), (COMFY_NV, CT_NV)] {
+            let weight = from.quantize(&shape, &values);
+            let (moved, fidelity, tally) = weight.settled(to).unwrap();
+            assert_eq!(fidelity, Fidelity::Rescaled, "{largest} {from:?} to {to:?}");
+            let (mut changed, mut visible, mut worst) = (0, 0, (0.0, None));
+            let (mut signal, mut noise) = (0.0, 0.0);
+            // One rounding, ties to even, of a number that is normal in bfloat16.
+            let bfloat16 = |value: f64| (value.to_bits() + ((1 << 44) - 1) + (value.to_bits() >> 45 & 1)) >> 45;
+            for (at, (old, new)) in (0..).zip(weight.values().into_iter().zip(moved.values())) {
+                changed += u64::from(old != new);
+                visible += u64::from(old != new && bfloat16(old) != bfloat16(new));
+                let error = (new - old).abs();
+                assert!(error <= old.abs() * 2_f64.powi(-24), "{old} {new}");
+                if error > worst.0 {
+                    worst = (error, Some(at));
+                }
+                (signal, noise) = (signal + old * old, noise + error * error);
+            }
+            assert_eq!((tally.changed, tally.changed_bfloat16), (changed, visible), "{largest} {from:?} to {to:?}");
+            assert!((tally.max_error / worst.0 - 1.0).abs() < 1e-6, "{tally:?} {worst:?}");
+            let sqnr = 10.0 * f64::log10(signal / noise);
+            assert!((tally.sqnr_db().unwrap() - sqnr).abs() < 1e-3, "{tally:?} {sqnr}");
+            all_visible += visible;
+        }
+    }
+    assert!(all_visible > 0);
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::{CodedRows, TensorIndex, Weights};
 use crate::quant::{
-    Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, FoundWeight, Grid, Group, Layout,
-    Modules, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
+    Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
+    Group, Layout, Modules, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
 };
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
@@ -178,15 +178,15 @@ impl Planner<'_> {
             },
         )
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
-        if self.request.scheme.is_none() && self.request.rules.is_empty() {
+        if self.request.only_exact {
+            check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
+        } else if self.request.scheme.is_none() && self.request.rules.is_empty() {
             let again = "choose a scheme to quantize these weights again";
-            check_is_exact(weights, &resolved).map_err(|error| error.remedy(again))?;
-        } else if self.request.only_exact {
-            check_is_exact(weights, &resolved).map_err(|error| error.without("only_exact"))?;
+            check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
         }
         for (weight, resolved) in weights.iter_mut().zip(&resolved) {
-            let is_exact = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
-            if let (true, Ok(stored), Values::Coded(coded)) = (is_exact, &mut weight.stored, &weight.values) {
+            let is_moved = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
+            if let (true, Ok(stored), Values::Coded(coded)) = (is_moved, &mut weight.stored, &weight.values) {
                 stored.encoder.clone_from(&coded.exact);
             }
         }
@@ -257,7 +257,7 @@ impl Planner<'_> {
         }
         let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
         let exponent = exponents.filter_map(|(transcoder, parts)| transcoder.largest_exponent(parts)).max();
-        if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts)) {
+        if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts).is_some()) {
             return Ok(none());
         }
         Ok(found.into_iter().map(|(transcoder, _)| Some(transcoder)).collect())
@@ -276,15 +276,19 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     }
 }
 
-/// Refuses weights whose values would change.
-fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>]) -> Result<()> {
+/// Refuses weights whose values would change more than allowed.
+fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>], allowed: Fidelity) -> Result<()> {
     let changes =
         |(weight, resolved): (&WeightCandidate, &Option<Arc<CodedRows>>)| match (&weight.stored, &weight.values) {
             (Ok(stored), Values::Coded(_)) => {
-                let is_exact = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
-                (!is_exact).then(|| {
-                    format!("{}: some values are not on the grid of {}", shorten(&weight.name), stored.scheme.name)
-                })
+                let found = resolved.as_ref().and_then(|rows| Some(rows.transcoder.as_ref()?.fidelity()));
+                let scheme = stored.scheme.name;
+                let why = match found {
+                    Some(found) if found == Fidelity::Exact || found == allowed => return None,
+                    Some(_) => "its global scale has no exact reciprocal".to_owned(),
+                    None => format!("some values are not on the grid of {scheme}"),
+                };
+                Some(format!("{}: {why}", shorten(&weight.name)))
             }
             (Err(reason), Values::Coded(_)) => {
                 Some(format!("{}: would be decoded ({})", shorten(&weight.name), reason.describe()))

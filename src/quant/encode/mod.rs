@@ -22,6 +22,7 @@ mod store;
 mod tally;
 
 pub use extremes::Extremes;
+pub(super) use rounding::nearest_bfloat16;
 pub use shape::{EncodedPart, Unfit};
 pub(super) use store::PartWriter;
 pub use tally::EncodeTally;

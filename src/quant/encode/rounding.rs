@@ -90,6 +90,11 @@ pub(super) fn to_odd(value: f64) -> f32 {
     f32::from_bits(cut | u32::from(back != value))
 }
 
+/// The bfloat16 nearest to a float64, ties to even.
+pub(in crate::quant) fn nearest_bfloat16(value: f64) -> f32 {
+    to_bfloat16(to_odd(value))
+}
+
 /// The constants for rounding to a float of 16 bits or fewer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Minifloat {

@@ -21,6 +21,8 @@ pub struct EncodeTally {
     pub max_error_at: Option<u64>,
     /// Values that differ from those before, if the encoder [counts](super::Encoder::count_changes) them.
     pub changed: u64,
+    /// Those of them whose nearest bfloat16 differs: counted only where a global scale is rounded.
+    pub changed_bfloat16: u64,
     /// The sum of x^2.
     pub(super) signal: ExactSum,
     /// The sum of (y - x)^2.
@@ -47,13 +49,19 @@ impl EncodeTally {
         self.noise == ExactSum::default()
     }
 
-    /// Records values that are the same as before.
-    pub(in crate::quant) fn take_exact(&mut self, values: u64) {
+    /// Records values whose codes were moved.
+    pub(in crate::quant) fn take_moved(&mut self, values: u64) {
         self.values += values;
     }
 
+    /// Records sums of the squares of values and of their errors.
+    pub(in crate::quant) fn take_errors(&mut self, signal: f64, noise: f64) {
+        self.signal.add(signal);
+        self.noise.add(noise);
+    }
+
     /// Records an error if it is the largest so far.
-    pub(super) fn take_error(&mut self, error: f64, at: Option<u64>) {
+    pub(in crate::quant) fn take_error(&mut self, error: f64, at: Option<u64>) {
         let is_first =
             error == self.max_error && at.is_some_and(|at| self.max_error_at.is_none_or(|so_far| at < so_far));
         if error > self.max_error || is_first {
@@ -67,6 +75,7 @@ impl std::ops::AddAssign<&Self> for EncodeTally {
         self.values += other.values;
         self.clipped += other.clipped;
         self.changed += other.changed;
+        self.changed_bfloat16 += other.changed_bfloat16;
         self.underflowed_groups += other.underflowed_groups;
         self.special += other.special;
         self.first_special = self.first_special.into_iter().chain(other.first_special).min();

@@ -14,7 +14,14 @@ pub(super) struct FoundScale {
     /// The stored bits, and the zero point.
     pub(super) chosen: (u32, f32),
     /// The number that it represents, with the global scale if [`SourceGrid::keeps_blocks`] is false.
-    scale: f64,
+    pub(super) scale: f64,
+}
+
+impl FoundScale {
+    /// The code of a block scale.
+    pub(super) fn code(&self) -> usize {
+        self.chosen.0 as usize
+    }
 }
 
 /// The new codes for the old ones.

@@ -1,11 +1,13 @@
-//! Moves a quantized weight to another layout without changing a value: codes and scales are rearranged, not computed.
+//! Moves a quantized weight to another layout without changing a code: codes and scales are rearranged, not computed.
 //!
 //! Values are products of codes and scales. A weight can be moved if every group of the new grid has a scale for which
 //! all of its products are the same real numbers as before. Most pairs of layouts only differ in names, packing, order
 //! and types of the same numbers. In the others, scales are powers of two (MXFP4 to NVFP4, MXFP4 to blocks of float8):
-//! codes then move by a power of two, which is exact if no bit is lost.
+//! codes then move by a power of two, which is exact if no bit is lost. Only a global scale that has no exact reciprocal
+//! changes values: see [`rescale`].
 
 mod fit;
+mod rescale;
 mod source;
 
 use super::decode::Decoder;
@@ -13,6 +15,7 @@ use super::encode::{EncodeTally, Encoder, PartWriter};
 use super::layout::Combination;
 use crate::error::Result;
 use fit::{FoundScale, Tables};
+use rescale::Rescaling;
 use source::SourceGrid;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,8 +51,19 @@ pub struct Transcoder {
     tables: Tables,
     /// What the new layout stores as the global scale.
     global: f32,
+    /// What the rounding of the global scale does to values, if it has no exact reciprocal.
+    rescaling: Option<Rescaling>,
     /// The scale of a weight that has only one.
     only: Option<FoundScale>,
+}
+
+/// Whether values of a weight change when it is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fidelity {
+    /// No value changes.
+    Exact,
+    /// Codes and block scales stay the same, and the global scale is rounded once.
+    Rescaled,
 }
 
 impl Transcoder {
@@ -62,7 +76,7 @@ impl Transcoder {
         let keeps_blocks = has_global(&encoder) && decoder.steps.geometry.global.is_some();
         let Some(source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
         let tables = Tables::new(&source, &encoder);
-        Ok(Some(Self { source, encoder, tables, global: 1.0, only: None }))
+        Ok(Some(Self { source, encoder, tables, global: 1.0, rescaling: None, only: None }))
     }
 
     /// Whether the new layout has a global scale and the old one has none. The weights that share it then need the
@@ -78,43 +92,54 @@ impl Transcoder {
         (0..self.encoder.rows() as usize).filter_map(|row| self.source.largest_exponent(row, parts)).max()
     }
 
-    /// Whether all values stay the same. If [`Transcoder::needs_exponent`], `exponent` is the largest one of all weights
-    /// that share a global scale.
-    pub fn settle(&mut self, exponent: Option<i32>, parts: &[&[u8]]) -> bool {
-        let Some(global) = self.global_scale(exponent, parts) else { return false };
-        self.global = global;
+    /// Whether values stay the same; `None` if the weight cannot be moved. If [`Transcoder::needs_exponent`], `exponent` is
+    /// the largest one of all weights that share a global scale.
+    pub fn settle(&mut self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<Fidelity> {
+        (self.global, self.rescaling) = self.global_scale(exponent, parts)?;
         if self.encoder.has_one_scale() {
             self.only = fit::only_scale(self, parts);
-            return self.only.is_some();
+            self.only?;
+        } else {
+            let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
+            let mut bands = (0..rows).step_by(height).map(|row| row..(row + height).min(rows));
+            bands.all(|rows| self.found(rows, parts).is_some()).then_some(())?;
         }
-        let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
-        (0..rows).step_by(height).all(|row| self.found(row..(row + height).min(rows), parts).is_some())
+        Some(self.fidelity())
     }
 
-    /// What the new layout stores as the global scale; `None` if no number is exact.
-    fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<f32> {
+    /// Whether values stay the same, after [`Transcoder::settle`].
+    #[must_use]
+    pub fn fidelity(&self) -> Fidelity {
+        if self.rescaling.is_some() { Fidelity::Rescaled } else { Fidelity::Exact }
+    }
+
+    /// What the new layout stores as the global scale; `None` if there is no such number.
+    fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Rescaling>)> {
         let is_divisor = self.encoder.layout().global == Combination::Divisor;
         if !has_global(&self.encoder) {
-            return Some(1.0);
+            return Some((1.0, None));
         }
         if !self.source.keeps_blocks {
             // The largest block scale is 2^8. All codes may be 0, for which any scale serves.
             let exponent = exponent.map_or(0, |exponent| exponent - 8);
             let exponent = if is_divisor { -exponent } else { exponent };
-            return (-126..=127).contains(&exponent).then(|| 2_f32.powi(exponent));
+            return (-126..=127).contains(&exponent).then(|| (2_f32.powi(exponent), None));
         }
         let (global, was_divisor) = self.source.global(self.encoder.rows(), parts)?;
         if is_divisor == was_divisor {
-            return Some(global);
+            return Some((global, None));
         }
-        let reciprocal = 1.0 / global;
-        (f64::from(reciprocal) * f64::from(global) == 1.0).then_some(reciprocal)
+        let reciprocal = Some(1.0 / global).filter(|reciprocal| reciprocal.is_normal())?;
+        let is_exact = f64::from(reciprocal) * f64::from(global) == 1.0;
+        let before = if was_divisor { 1.0 / f64::from(global) } else { global.into() };
+        let rescaling = || Rescaling::new(before, self.encoder.global_factor(reciprocal));
+        Some((reciprocal, (!is_exact).then(rescaling)))
     }
 
     /// Moves a range of rows; `parts` are the whole stored bytes of the source. See [`Encoder::encode`] for the rest.
     ///
     /// # Panics
-    /// When [`Transcoder::settle`] was not called before, or has returned `false`.
+    /// When [`Transcoder::settle`] was not called before, or has returned `None`.
     pub fn transcode(&self, rows: Range<u64>, parts: &[&[u8]], outputs: &mut [&mut [u8]], tally: &mut EncodeTally) {
         let mut writer = PartWriter::new(&self.encoder, &rows, outputs, self.global);
         let height = if self.only.is_some() { SEGMENT } else { self.encoder.block_height() };
@@ -127,16 +152,20 @@ impl Transcoder {
             let (matrix, within) = (row / all, row % all);
             let next = (row - within + (within + height).min(all)).min(end);
             let found = self.only.map_or_else(|| self.found(row..next, parts), |only| Some(vec![only]));
-            let found = found.expect("the weight is known to be exact");
+            let found = found.expect("the weight is known to fit");
             if self.only.is_none() {
                 writer.store_scales(matrix, within, 0, found.iter().map(|found| found.chosen));
             }
             self.move_codes(row..next, &found, parts, |row, columns, codes| {
+                if let Some(rescaling) = &self.rescaling {
+                    let start = row as u64 * self.encoder.columns();
+                    rescaling.count(codes, columns.clone(), (&found, self.encoder.block_width()), start, tally);
+                }
                 writer.store_codes(row / all, row % all, columns, codes);
             });
             row = next;
         }
-        tally.take_exact((rows.end - rows.start) * self.encoder.columns());
+        tally.take_moved((rows.end - rows.start) * self.encoder.columns());
     }
 }
 

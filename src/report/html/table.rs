@@ -5,7 +5,7 @@ use super::words::{self, counted, escape, share, significant};
 use super::{ExponentSpread, Report};
 use crate::kernel::{Condition, Counts, Loss};
 use crate::measure::accuracy::Accuracy;
-use crate::measure::quantized::QuantizedAccuracy;
+use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::report::{FileReport, TensorReport};
 use crate::select::KeptReason;
 use crate::text::shorten;
@@ -160,6 +160,13 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     }
     columns.extend(of_condition(report, "input NaN", Condition::InputNan));
     columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
+    if report.tensors().any(|tensor| origin(tensor).is_some()) {
+        let changed = |accuracy: &QuantizedAccuracy| accuracy.changed.map(count).unwrap_or_default();
+        columns.extend([
+            text("codes", Box::new(|_, tensor| Cell::text(origin(tensor).map_or("", CodesOrigin::name).to_owned()))),
+            column("changed", "values", Order::Largest, of_quantized(changed)),
+        ]);
+    }
     if report.tensors().any(|tensor| quantized(tensor).is_some()) {
         columns.extend([
             column(
@@ -234,6 +241,7 @@ fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
 fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
     let others = of_accuracy(move |accuracy| sqnr(accuracy, clearest));
     Box::new(move |file, tensor| match quantized(tensor) {
+        Some(QuantizedAccuracy { is_exact: true, .. }) => Cell::number("exact".to_owned(), f64::INFINITY),
         Some(accuracy) => accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db)).unwrap_or_default(),
         None => others(file, tensor),
     })
@@ -244,8 +252,14 @@ fn of_quantized<'a>(cell: impl Fn(&QuantizedAccuracy) -> Cell + 'a) -> CellOf<'a
     Box::new(move |_, tensor| quantized(tensor).map(&cell).unwrap_or_default())
 }
 
-fn quantized<'t>(tensor: &'t TensorReport) -> Option<&'t QuantizedAccuracy> {
+/// The accuracy of a weight that was quantized.
+pub(super) fn quantized<'t>(tensor: &'t TensorReport) -> Option<&'t QuantizedAccuracy> {
     tensor.quantized.as_ref()?.accuracy.as_ref()
+}
+
+/// Where the codes of a weight come from that was quantized before.
+fn origin(tensor: &TensorReport) -> Option<CodesOrigin> {
+    tensor.quantized.as_ref()?.codes
 }
 
 /// A number of things, if there are any.
@@ -256,7 +270,8 @@ fn count(number: u64) -> Cell {
 /// A cell that shows a share of the elements.
 fn of_counts<'a>(count: impl Fn(&Counts) -> u64 + 'a) -> CellOf<'a> {
     Box::new(move |_, tensor| {
-        tensor.counts.as_ref().map(|counts| Cell::share(count(counts), tensor.elements())).unwrap_or_default()
+        let counts = tensor.counts.as_ref().filter(|_| tensor.quantized.is_none());
+        counts.map(|counts| Cell::share(count(counts), tensor.elements())).unwrap_or_default()
     })
 }
 
@@ -293,12 +308,15 @@ fn sqnr(accuracy: &Accuracy, clearest: f64) -> Cell {
 
 /// The ratio of signal to noise; infinite without noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
+    if let Some(accuracy) = quantized(tensor) {
+        return Some(accuracy.sqnr_db.unwrap_or(f64::INFINITY));
+    }
     sqnr(tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)?, 1.0).key
 }
 
 /// How many values were lost, and of how many; `None` if unknown, or if there are none.
 fn lost(tensor: &TensorReport) -> Option<(u64, u64)> {
-    let (counts, all) = (tensor.counts.as_ref()?, tensor.elements());
+    let (counts, all) = (tensor.counts.as_ref().filter(|_| tensor.quantized.is_none())?, tensor.elements());
     (all > 0).then(|| (LOST.into_iter().map(|loss| counts[loss]).sum(), all))
 }
 
