@@ -43,7 +43,7 @@ pub enum WeightValues {
 pub struct CodedRows {
     /// Its parts, in the order of the decoder.
     pub parts: Vec<TensorIndex>,
-    /// Its decoder, to float32.
+    /// Its decoder, to float64.
     pub decoder: Arc<Decoder>,
     /// The rows.
     pub rows: RowMap,

@@ -55,13 +55,13 @@ impl Decoder {
         Self { exact: Some(Box::new(exact)), ..self }
     }
 
-    /// A decoder of the exact values as float32, with [out, in] as the last dimensions. It differs from others for
-    /// gpt-oss, whose library transposes the stored matrices.
+    /// A decoder of the exact values as float64, with [out, in] as the last dimensions. It differs from others for
+    /// gpt-oss, whose library transposes the stored matrices. Its counts are all 0.
     ///
     /// # Errors
     /// As [`Decoder::new`].
     pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
-        let (target, arithmetic) = (Dtype::Float32, Arithmetic::Exact);
+        let (target, arithmetic) = (Dtype::Float64, Arithmetic::Exact);
         if layout.codes.packing != Packing::TransposedBlocks {
             return Self::new(layout, parameters, parts, target, arithmetic);
         }

@@ -181,6 +181,10 @@ impl RowDecoder<'_> {
                 rotate(wide, size);
             }
             match out {
+                RowOutput::Values(out) if steps.target == Dtype::Float64 => {
+                    out[place].copy_from_slice(wide.as_flattened());
+                    return DecodeTally::default();
+                }
                 RowOutput::Values(out) => {
                     run(&steps.encode, wide.as_flattened(), &mut out[place.clone()], columns);
                 }

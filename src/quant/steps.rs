@@ -67,11 +67,11 @@ impl Steps {
         let geometry = Geometry::new(layout, parameters, parts)?;
         let name = parts[geometry.codes.index].name;
         let no_target = || Error::new(format!("weights cannot be decoded to {target}")).in_tensor(name);
-        let is_float = matches!(target, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16);
         let last = match arithmetic {
             Arithmetic::Library => Dtype::Float32,
             Arithmetic::Exact => Dtype::Float64,
         };
+        let is_float = matches!(target, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) || target == last;
         let through = |precision: Precision| match precision {
             Precision::Float32 => None,
             Precision::Bfloat16 => Some(Dtype::Bfloat16),

@@ -244,7 +244,7 @@ impl<'a> LogicalCheckpoint<'a> {
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
-    /// The decoder for the exact values of a weight: see [`Decoder::of_rows`].
+    /// The decoder of the exact values of a weight: see [`Decoder::of_rows`].
     ///
     /// # Errors
     /// As [`Decoder::new`].

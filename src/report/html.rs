@@ -181,11 +181,10 @@ fn lost(report: &Report) -> String {
 /// What happened to weights that were quantized: the lines of the summary.
 fn quantized(report: &Report) -> String {
     let lines = [report.requantized(), report.quantized_values()].concat();
-    let items: String = lines
-        .lines()
-        .filter(|line| !line.is_empty())
-        .map(|line| format!("<li>{}</li>\n", escape(line.trim())))
-        .collect();
+    let mut items = String::new();
+    for line in lines.lines().filter(|line| !line.is_empty()) {
+        let _ = writeln!(items, "<li>{}</li>", escape(line.trim()));
+    }
     format!("<section>\n<h2>What became of the values</h2>\n<ul class=\"lost\">\n{items}</ul>\n</section>\n")
 }
 

@@ -5,8 +5,8 @@ use super::reference::Random;
 use std::sync::Arc;
 use tcast::dtype::Dtype;
 use tcast::quant::{
-    CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Fidelity, Group, Layout, Parameters, Part,
-    RowMap, TargetGrid, Transcoder, find,
+    Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Fidelity, Group, Layout, Parameters,
+    Part, RowMap, TargetGrid, Transcoder, find,
 };
 
 use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
@@ -151,6 +151,30 @@ impl Weight {
         }
         assert_eq!(tally.values, encoder.shape().iter().product::<u64>());
         Some((Weight { stored: to, encoder, parts: moved }, fidelity, tally))
+    }
+}
+
+impl Weight {
+    /// Decodes it, and encodes the values once.
+    fn requantized(&self, to: Stored) -> (Weight, EncodeTally) {
+        let (decoder, shape) = (self.decoder(), self.encoder.shape());
+        let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..EncodeOptions::default() };
+        let encoder = Encoder::new(to.layout(), &to.grid, shape, decoder.target(), options).unwrap();
+        let mut source = vec![0; (encoder.rows() * encoder.row_bytes()) as usize];
+        decoder.decode(0..decoder.rows(), &self.bytes(), &mut source).unwrap();
+        let extremes = Extremes::of(decoder.target(), &source, 0);
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
+        let mut tally = EncodeTally::default();
+        let step = encoder.row_alignment();
+        for start in (0..encoder.rows()).step_by(step as usize) {
+            let rows = start..(start + step).min(encoder.rows());
+            let places = parts.iter_mut().zip(encoder.part_ranges(rows.clone()));
+            let mut outputs: Vec<&mut [u8]> =
+                places.map(|(part, range)| &mut part[range.start as usize..range.end as usize]).collect();
+            let [first, last] = [rows.start, rows.end].map(|row| (row * encoder.row_bytes()) as usize);
+            encoder.encode(rows, &source[first..last], &extremes, &mut outputs, &mut tally);
+        }
+        (Weight { stored: to, encoder: Arc::new(encoder), parts }, tally)
     }
 }
 
@@ -334,6 +358,89 @@ fn a_global_scale_is_rounded_where_its_reciprocal_is_not_exact_and_changes_are_c
         }
     }
     assert!(all_visible > 0);
+}
+
+/// The numbers of all codes of a grid, without their signs, in their order.
+fn magnitudes(codes: CodeType) -> Vec<f64> {
+    match codes {
+        CodeType::Float(FP8) => {
+            (0..127_u32).map(|code| f64::from(f32::from_bits(code << 20)) * 2_f64.powi(120)).collect()
+        }
+        CodeType::Float(_) => vec![0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0],
+        CodeType::Int { bits, .. } => (0..1 << (bits - 1)).map(f64::from).collect(),
+    }
+}
+
+#[test]
+fn values_enter_exactly_and_are_rounded_once() {
+    let mut random = Random { state: 29, is_ordinary: true };
+    let shape = [128, 256];
+    let values = draw(&mut random, shape[0], shape[1], 1e-4);
+    // float32 scales and global scales have 24 bits, so that their products with codes are no float32.
+    for (from, to) in [
+        (HF, CT_CHANNEL),
+        (CT_CHANNEL, CT_BLOCK),
+        (CT_CHANNEL, CT_TENSOR),
+        (COMFY_FP8, MO_NV),
+        (MO_NV, CT_CHANNEL),
+        (CT_NV, PACK4),
+        (HF, INT8),
+        (MO_CHANNEL, CT_NV),
+        (HF, COMFY_NV),
+        (CT_CHANNEL, CT_MX4),
+    ] {
+        let weight = from.quantize(&shape, &values);
+        let (again, tally) = weight.requantized(to);
+        let (before, after) = (weight.values(), again.values());
+        // 1. Scales: the largest magnitude of the group and the largest code, rounded once.
+        let [height, width] = match to.grid.group {
+            Group::Tensor => shape,
+            Group::Channel => [1, shape[1]],
+            Group::Block(block) => block,
+            Group::Neighbours(count) => [1, count],
+        };
+        let decoder = again.decoder();
+        let parts = again.bytes();
+        let global = decoder.explain(0, 0..1, &parts).unwrap()[0].global_scale;
+        let amax_of = |rows: std::ops::Range<u64>, columns: std::ops::Range<u64>| {
+            let cells = rows.flat_map(|row| columns.clone().map(move |column| (row * shape[1] + column) as usize));
+            cells.map(|at| before[at].abs()).fold(0.0, f64::max)
+        };
+        let amax = amax_of(0..shape[0], 0..shape[1]);
+        let wanted = match to.layout {
+            "ct-nvfp4" => Some((2688.0 / amax) as f32),
+            "modelopt-nvfp4" | "comfy-nvfp4" => Some((amax / 2688.0) as f32),
+            _ => None,
+        };
+        assert_eq!(global.map(|(global, _)| global), wanted, "{from:?} to {to:?}");
+        let magnitudes = magnitudes(to.grid.codes);
+        let largest = match to.grid.codes {
+            CodeType::Int { bits, .. } => f64::from(1 << (bits - 1)) - 0.5,
+            CodeType::Float(_) => magnitudes[magnitudes.len() - 1],
+        };
+        let mut changed = 0;
+        for row in 0..shape[0] {
+            for (column, code) in (0..).zip(decoder.explain(row, 0..shape[1], &parts).unwrap()) {
+                let at = (row * shape[1] + column) as usize;
+                let (top, left) = (row / height * height, column / width * width);
+                if column == left && row == top && to.grid.scale == Some(Float32) {
+                    let wanted = (amax_of(top..top + height, left..left + width) / largest) as f32;
+                    assert!(wanted == 0.0 || code.scale as f32 == wanted, "{from:?} to {to:?}, {row} {column}");
+                }
+                // 2. Codes: none is nearer.
+                let scale = match code.global_scale {
+                    None => code.scale,
+                    Some((global, false)) => code.scale * f64::from(global),
+                    Some((global, true)) => code.scale / f64::from(global),
+                };
+                let error = (before[at].abs() - after[at].abs()).abs();
+                let least = magnitudes.iter().map(|number| (before[at].abs() - number * scale).abs());
+                assert!(error <= least.fold(f64::INFINITY, f64::min), "{from:?} to {to:?}, {row} {column}");
+                changed += u64::from(before[at] != after[at]);
+            }
+        }
+        assert_eq!(tally.changed, changed, "{from:?} to {to:?}");
+    }
 }
 
 #[test]

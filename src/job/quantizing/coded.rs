@@ -104,7 +104,7 @@ impl Planner<'_> {
             place,
             name: name.to_owned(),
             shape: shape.to_vec(),
-            dtype: Dtype::Float32,
+            dtype: Dtype::Float64,
             stored: stored.clone(),
             is_named,
             values: Values::Coded(CodedCandidate { weight, decoder: Arc::clone(&decoder), rows, exact: None }),
@@ -139,11 +139,9 @@ impl Planner<'_> {
         let old = candidate.decoder.grid().scale;
         let of_scale =
             |scale: Dtype| StoredAs { grid: TargetGrid { scale: Some(scale), ..stored.grid }, ..stored.clone() };
-        let new = |scale| self.encoder(&of_scale(scale), shape, Dtype::Float32, options);
+        let new = |scale| self.encoder(&of_scale(scale), shape, Dtype::Float64, options);
         candidate.exact = new(scale_dtype(stored.layout.layout(), &stored.grid, old)).ok().map(Arc::new);
-        let mut encoder = new(stored.grid.scale.unwrap_or(self.source.default_target()))?;
-        encoder.count_changes();
-        Ok(Arc::new(encoder))
+        new(stored.grid.scale.unwrap_or(self.source.default_target())).map(Arc::new)
     }
 
     /// How the values of each weight are made, in the order of the weights: `None` for those that are not quantized in

@@ -1,9 +1,7 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
 use super::super::rules::ScaleRule;
-use super::rounding::{
-    Minifloat, WeightType, ceil_log2, exact_ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd,
-};
+use super::rounding::{Minifloat, WeightType, ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd};
 use super::scale::{ChosenScales, GroupScale, ScaleLanes, WIDTH};
 use crate::dtype::Dtype;
 
@@ -70,20 +68,22 @@ impl Chooser {
     }
 
     /// The global scale for the largest magnitude of all tensors that share it; 1 if the layout has no global scale.
-    pub(super) fn global(&self, amax: f32) -> f32 {
+    pub(super) fn global(&self, amax: f64) -> f32 {
         let round = |value: f32| self.weight.round(value);
         match self.rule {
             ScaleRule::GlobalDivisor => {
-                let amax = amax.max(self.weight.tiny());
+                let amax = amax.max(self.weight.tiny().into());
                 let global = if self.is_exact {
-                    (f64::from(MOST) / f64::from(amax)) as f32
+                    (f64::from(MOST) / amax) as f32
                 } else {
-                    round(round(1.0 / amax) * MOST)
+                    round(round(1.0 / amax as f32) * MOST)
                 };
                 if global.is_finite() { global } else { 1.0 }
             }
             ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded => {
-                let global = if self.rule == ScaleRule::GlobalPadded { round(amax / MOST) } else { amax / MOST };
+                // For a float32, this is the quotient in float32.
+                let quotient = (amax / f64::from(MOST)) as f32;
+                let global = if self.rule == ScaleRule::GlobalPadded { round(quotient) } else { quotient };
                 // For a tensor of zeros the libraries write NaNs; tcast takes 1.
                 if global > 0.0 { global } else { 1.0 }
             }
@@ -96,6 +96,13 @@ impl Chooser {
     #[inline(always)]
     pub(super) fn choose(&self, amax: &[u32], bounds: &[[f32; 2]], global: f32, out: &mut ChosenScales) {
         let this = *self;
+        if this.is_exact {
+            for (at, amax) in amax.iter().enumerate() {
+                let bounds = bounds.get(at).map_or([0.0; 2], |bounds| bounds.map(f64::from));
+                out.set(at, &this.exact(f32::from_bits(*amax).into(), bounds, global));
+            }
+            return;
+        }
         if let Some(bits) = this.zero_bits {
             for (at, bounds) in bounds.iter().enumerate() {
                 out.set(at, &this.asymmetric(*bounds, bits));
@@ -128,45 +135,29 @@ impl Chooser {
             ScaleRule::GlobalPadded => each!(amax => this.global_padded(amax, global)),
             ScaleRule::HalfStep => each!(amax => this.half_step(amax)),
             ScaleRule::Floor => each!(amax => this.floor(amax)),
-            ScaleRule::Ceiling => each!(amax => {
-                let exponent = this.ceiling(amax);
-                GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
-            }),
-            ScaleRule::CeilingOrZero => each!(amax => this.ceiling_or_zero(amax)),
+            ScaleRule::Ceiling => each!(amax => GroupScale::raised(this.exponent_above(amax), amax > 0.0)),
+            ScaleRule::CeilingOrZero => {
+                each!(amax => GroupScale::raised_or_zero(this.exponent_above(amax), amax > 0.0))
+            }
         }
     }
 
     #[inline(always)]
     fn plain(&self, amax: f32) -> GroupScale {
-        let scale = self.quotient_of(amax);
+        let scale = amax / self.largest;
         let is_zero = scale == 0.0;
         GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
     }
 
     #[inline(always)]
-    fn floor(&self, amax: f32) -> GroupScale {
+    pub(super) fn floor(&self, amax: f32) -> GroupScale {
         let exponent = (amax.to_bits() >> 23) as i32 - 127 - self.largest_exponent;
         GroupScale::exponent(exponent, (exponent < -127) & (amax > 0.0))
     }
 
-    #[inline(always)]
-    fn ceiling_or_zero(&self, amax: f32) -> GroupScale {
-        let chosen = GroupScale::exponent(self.ceiling(amax), false);
-        let is_zero = chosen.stored == 0;
-        let or_zero = |value: f32| if is_zero { 0.0 } else { value };
-        let is_underflow = is_zero & (amax > 0.0);
-        GroupScale { scale: or_zero(chosen.scale), factor: or_zero(chosen.factor), is_underflow, ..chosen }
-    }
-
-    /// amax / largest code: with exact arithmetic rounded once to the dtype of the scale, otherwise in float32.
-    #[inline(always)]
-    fn quotient_of(&self, amax: f32) -> f32 {
-        if self.is_exact { self.store_once(f64::from(amax) / f64::from(self.largest)) } else { amax / self.largest }
-    }
-
     /// Rounds a float64 once, to the dtype of stored scales.
     #[inline(always)]
-    fn store_once(&self, value: f64) -> f32 {
+    pub(super) fn store_once(&self, value: f64) -> f32 {
         if self.stored == Dtype::Float32 { value as f32 } else { self.store(to_odd(value)) }
     }
 
@@ -182,10 +173,15 @@ impl Chooser {
 
     #[inline(always)]
     fn epsilon(&self, amax: f32) -> GroupScale {
-        let scale = if self.is_exact { self.quotient_of(amax) } else { self.weight.round(amax / self.largest) };
+        let scale = self.weight.round(amax / self.largest);
         let is_zero = scale == 0.0;
-        let epsilon = WeightType::new(self.stored).unwrap_or(self.weight).epsilon();
-        GroupScale::number(if is_zero { epsilon } else { scale }, is_zero & (amax > 0.0))
+        GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & (amax > 0.0))
+    }
+
+    /// The scale of groups of zeros: epsilon of the dtype of stored scales.
+    #[inline(always)]
+    pub(super) fn least_step(&self) -> f32 {
+        WeightType::new(self.stored).unwrap_or(self.weight).epsilon()
     }
 
     #[inline(always)]
@@ -193,41 +189,36 @@ impl Chooser {
         let (low, high) = (low.min(0.0), high.max(0.0));
         let (codes, least) = (((1_u32 << bits) - 1) as f32, -((1_u32 << (bits - 1)) as f32));
         let round = |value: f32| self.weight.round(value);
-        let (scale, zero) = if self.is_exact {
-            let scale = self.store_once((f64::from(high) - f64::from(low)) / f64::from(codes));
-            (scale, to_odd(f64::from(least) - f64::from(low) / f64::from(scale)))
-        } else {
-            let scale = round(round(high - low) / codes);
-            // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
-            let scale = if scale < f32::INFINITY { scale } else { round(high / codes - low / codes) };
-            (scale, round(least - round(low / scale)))
-        };
+        let scale = round(round(high - low) / codes);
+        // The range of a group can overflow T. The library then stores an infinite scale, which decodes to NaN.
+        let scale = if scale < f32::INFINITY { scale } else { round(high / codes - low / codes) };
+        self.with_zero(scale, round(least - round(low / scale)), [least, least + codes], high > low)
+    }
+
+    /// A scale with a zero point, which is rounded and bounded here.
+    #[inline(always)]
+    pub(super) fn with_zero(&self, scale: f32, zero: f32, [least, most]: [f32; 2], is_some: bool) -> GroupScale {
         // A group of zeros gives 0 / 0, for which the zero point is 0.
-        let zero = if zero.is_nan() { 0.0 } else { zero.clamp(least, least + codes).round_ties_even() };
+        let zero = if zero.is_nan() { 0.0 } else { zero.clamp(least, most).round_ties_even() };
         let is_zero = scale == 0.0;
-        let epsilon = WeightType::new(self.stored).unwrap_or(self.weight).epsilon();
-        GroupScale { zero, ..GroupScale::number(if is_zero { epsilon } else { scale }, is_zero & (high > low)) }
+        GroupScale { zero, ..GroupScale::number(if is_zero { self.least_step() } else { scale }, is_zero & is_some) }
     }
 
     #[inline(always)]
     fn reciprocal(&self, amax: f32) -> GroupScale {
-        let is_ideal = self.is_exact || self.stored == Dtype::Bfloat16;
+        let is_ideal = self.stored == Dtype::Bfloat16;
         let forward = 1.0 / amax * self.largest;
         // False for a block of zeros, and for one so small that the library writes zeros and NaNs.
         let is_ordinary = (amax > 0.0) & (is_ideal | (forward < f32::INFINITY));
         let inverse = 1.0 / forward;
         match self.stored {
             Dtype::Float8E8M0 | Dtype::Uint8 => {
-                let scale = if self.is_exact {
-                    exact_ceil_log2(f64::from(amax) / f64::from(self.largest))
-                } else {
-                    ceil_log2(inverse.max(power_of_two(-126)))
-                };
+                let scale = ceil_log2(inverse.max(power_of_two(-126)));
                 let exponent = if amax > 0.0 { scale.clamp(-126, 127) } else { 0 };
                 GroupScale::exponent(exponent, scale < -126 && amax > 0.0)
             }
             _ if is_ideal => {
-                let scale = self.store(self.quotient_of(amax));
+                let scale = self.store(amax / self.largest);
                 let is_zero = scale == 0.0;
                 GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0))
             }
@@ -241,17 +232,22 @@ impl Chooser {
 
     #[inline(always)]
     fn bounded(&self, amax: f32) -> GroupScale {
-        let least = if self.is_tensor { 0.0 } else { self.weight.tiny() };
-        let scale = self.quotient_of(amax.max(least));
+        let least = self.least_magnitude();
+        let scale = amax.max(least) / self.largest;
         let is_zero = (amax == 0.0) | (scale == 0.0);
         GroupScale::number(if is_zero { 1.0 } else { scale }, (amax > 0.0) & ((amax < least) | (scale == 0.0)))
     }
 
+    /// Below this, all groups have the same scale ([`ScaleRule::Bounded`]).
+    #[inline(always)]
+    pub(super) fn least_magnitude(&self) -> f32 {
+        if self.is_tensor { 0.0 } else { self.weight.tiny() }
+    }
+
     #[inline(always)]
     fn inverse(&self, amax: f32) -> GroupScale {
-        let scale = self.quotient_of(amax);
-        let is_bounded = !self.is_exact && self.weight == WeightType::Float16;
-        let scale = if is_bounded { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
+        let scale = amax / self.largest;
+        let scale = if self.weight == WeightType::Float16 { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
         let factor = self.weight.round(1.0 / scale);
         // The library writes NaNs in these cases.
         let is_zero = (amax == 0.0) | (scale == 0.0) | (factor == f32::INFINITY);
@@ -259,39 +255,45 @@ impl Chooser {
         GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
     }
 
-    /// The block scale in E4M3, as code and number: amax * times / over rounded once with exact arithmetic, otherwise
-    /// `library`, which the caller computed in float32 as the library does.
-    #[inline(always)]
-    fn block(&self, amax: f32, library: f32, [times, over]: [f64; 2]) -> (u32, f32) {
-        let value = if self.is_exact { to_odd(f64::from(amax) * times / over) } else { library };
-        self.e4m3.round(value)
-    }
-
     #[inline(always)]
     fn global_divisor(&self, amax: f32, global: f32) -> GroupScale {
-        let (code, value) = self.block(amax, self.weight.round(amax / 6.0) * global, [global.into(), 6.0]);
-        let is_zero = code == 0;
-        let (code, value) = if is_zero { (0x20, 0.125) } else { (code, value) };
-        GroupScale { is_underflow: is_zero & (amax > 0.0), ..self.of_block(code, value, global) }
+        self.divided(self.e4m3.round(self.weight.round(amax / 6.0) * global), amax > 0.0, global)
     }
 
     #[inline(always)]
     fn global_multiplier(&self, amax: f32, global: f32) -> GroupScale {
-        const LEAST: f32 = 1.0 / 512.0;
         let ratio = amax / (6.0 * global);
-        let is_zero = if self.is_exact { amax == 0.0 } else { ratio == 0.0 };
-        let (code, value) = self.block(amax, ratio, [1.0, 6.0 * f64::from(global)]);
-        let is_small = code == 0;
-        let (code, value) = if is_small { (1, LEAST) } else { (code, value) };
-        let (code, value) = if is_zero { (0x38, 1.0) } else { (code, value) };
-        GroupScale { is_underflow: is_small & (amax > 0.0), ..self.of_block(code, value, global) }
+        self.multiplied(self.e4m3.round(ratio), ratio == 0.0, amax > 0.0, global)
     }
 
     #[inline(always)]
     fn global_padded(&self, amax: f32, global: f32) -> GroupScale {
-        let (code, value) = self.block(amax, amax / 6.0 / global, [1.0, 6.0 * f64::from(global)]);
+        self.padded(self.e4m3.round(amax / 6.0 / global), amax > 0.0, global)
+    }
+
+    /// The scale for a block scale, given as E4M3 code and number, by [`ScaleRule::GlobalDivisor`].
+    #[inline(always)]
+    pub(super) fn divided(&self, (code, value): (u32, f32), is_some: bool, global: f32) -> GroupScale {
+        let is_zero = code == 0;
+        let (code, value) = if is_zero { (0x20, 0.125) } else { (code, value) };
+        GroupScale { is_underflow: is_zero & is_some, ..self.of_block(code, value, global) }
+    }
+
+    /// The same by [`ScaleRule::GlobalMultiplier`]; `is_zero` is whether the number was 0 before it was rounded.
+    #[inline(always)]
+    pub(super) fn multiplied(&self, block: (u32, f32), is_zero: bool, is_some: bool, global: f32) -> GroupScale {
+        const LEAST: f32 = 1.0 / 512.0;
+        let is_small = block.0 == 0;
+        let (code, value) = if is_small { (1, LEAST) } else { block };
+        let (code, value) = if is_zero { (0x38, 1.0) } else { (code, value) };
+        GroupScale { is_underflow: is_small & is_some, ..self.of_block(code, value, global) }
+    }
+
+    /// The same by [`ScaleRule::GlobalPadded`].
+    #[inline(always)]
+    pub(super) fn padded(&self, (code, value): (u32, f32), is_some: bool, global: f32) -> GroupScale {
         let scale = self.of_block(code, value, global);
-        GroupScale { is_underflow: (scale.scale == 0.0) & (amax > 0.0), ..scale }
+        GroupScale { is_underflow: (scale.scale == 0.0) & is_some, ..scale }
     }
 
     /// Combines a block scale, given as E4M3 code and number, with the global scale.
@@ -316,14 +318,17 @@ impl Chooser {
     /// The scale of an integer grid as if the values were smaller by the factor `part`.
     #[inline(always)]
     pub(super) fn shrunk(&self, amax: f32, bounds: [f32; 2], part: f32) -> GroupScale {
+        let amax = self.weight.round(amax * part);
+        let bounds = bounds.map(|bound| self.weight.round(bound * part));
         match self.zero_bits {
-            Some(bits) => self.asymmetric(bounds.map(|bound| self.weight.round(bound * part)), bits),
-            None => self.epsilon(self.weight.round(amax * part)),
+            _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), 1.0),
+            Some(bits) => self.asymmetric(bounds, bits),
+            None => self.epsilon(amax),
         }
     }
 
     #[inline(always)]
-    fn half_step(&self, amax: f32) -> GroupScale {
+    pub(super) fn half_step(&self, amax: f32) -> GroupScale {
         // The library adds a bit to the mantissa of T. amax is a number of T, so the same bit of float32 has the same
         // effect.
         let (bump, raised) = if self.has_three_bits { (1 << 19, 0.9375) } else { (1 << 21, 0.75) };
@@ -342,14 +347,14 @@ impl Chooser {
     /// The exponent of the smallest power of two that is not below amax / largest code; -127 if amax is 0, and -150 if
     /// the quotient underflows to 0.
     #[inline(always)]
-    fn ceiling(&self, amax: f32) -> i32 {
+    fn exponent_above(&self, amax: f32) -> i32 {
+        let ratio = amax / self.largest;
         if amax == 0.0 {
             -127
-        } else if self.is_exact {
-            exact_ceil_log2(f64::from(amax) / f64::from(self.largest))
+        } else if ratio == 0.0 {
+            -150
         } else {
-            let ratio = amax / self.largest;
-            if ratio == 0.0 { -150 } else { ceil_log2(ratio) }
+            ceil_log2(ratio)
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The largest magnitudes of values, which some scales need before anything is encoded.
 
 use super::rounding::{WeightType, from_float16};
+use super::wide;
 use crate::dtype::Dtype;
 
 /// The largest magnitude of a tensor and its first element that is not finite, for a scale of the whole tensor.
@@ -9,32 +10,35 @@ use crate::dtype::Dtype;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Extremes {
     /// The largest magnitude: infinite if an element is infinite, NaN if one is NaN.
-    pub largest: f32,
+    pub largest: f64,
     /// The first infinite or NaN element, by its index in row-major order.
     pub first_special: Option<u64>,
 }
 
 impl Extremes {
-    /// Scans stored float32, bfloat16 or float16 values, little-endian; the first of them is element `start` of the
+    /// Scans stored float64, float32, bfloat16 or float16 values, little-endian; the first of them is element `start` of the
     /// tensor.
     ///
     /// # Panics
     /// When `source` is another dtype.
     #[must_use]
     pub fn of(source: Dtype, bytes: &[u8], start: u64) -> Self {
-        let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");
+        if source == Dtype::Float64 {
+            return wide::extremes(bytes.as_chunks().0, start);
+        }
+        let weight = WeightType::new(source).expect("weights are float64, float32, bfloat16 or float16");
         let largest = crate::kernel::Isa::chosen().run(Scan { weight, bytes });
         let is_finite = largest < INFINITY;
         let width = u64::from(source.bits() / 8);
         let first_special =
             (!is_finite).then(|| first_special(weight, bytes).map(|at| start + at as u64 / width)).flatten();
-        Self { largest: f32::from_bits(largest), first_special }
+        Self { largest: f32::from_bits(largest).into(), first_special }
     }
 
     /// Combines these extremes with those of another piece or tensor.
     pub fn merge(&mut self, other: &Self) {
         // Magnitudes are ordered like their bits, with NaN last.
-        self.largest = f32::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
+        self.largest = f64::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
         self.first_special = self.first_special.into_iter().chain(other.first_special).min();
     }
 }

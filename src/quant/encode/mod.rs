@@ -9,6 +9,7 @@
 //! all of its values are 0.
 
 mod choose;
+mod exact;
 mod extremes;
 mod fused;
 mod lanes;
@@ -20,6 +21,7 @@ mod search;
 mod shape;
 mod store;
 mod tally;
+mod wide;
 
 pub use extremes::Extremes;
 pub(super) use rounding::nearest_bfloat16;
@@ -40,6 +42,7 @@ use rows::EncodeRows;
 use search::ScaleSearch;
 use shape::EncodeShape;
 use std::ops::Range;
+use wide::WideRows;
 
 /// How the encoder chooses scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,11 +98,13 @@ pub struct Encoder {
     is_fused: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
-    counts_changes: bool,
+    /// Whether values are float64.
+    is_wide: bool,
 }
 
 impl Encoder {
-    /// An encoder for weights of the shape `[.., rows, columns]` and the dtype `source` (float32, bfloat16 or float16).
+    /// An encoder for weights of the shape `[.., rows, columns]` and the dtype `source`: float32, bfloat16 or float16, or
+    /// float64 with exact arithmetic.
     ///
     /// # Errors
     /// When the grid cannot take the weight, or the layout cannot store the grid.
@@ -110,13 +115,16 @@ impl Encoder {
         source: Dtype,
         options: EncodeOptions,
     ) -> Result<Self, Unfit> {
-        let weight = WeightType::new(source).ok_or(Unfit::Source(source))?;
+        let is_exact = options.arithmetic == Arithmetic::Exact;
+        // Searches for scales take float64 values as float32.
+        let is_wide = source == Dtype::Float64 && is_exact;
+        let weight =
+            if is_wide { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
         let mut shape = EncodeShape::new(layout, grid, shape, source)?;
         if let Some(scale) = options.input_global_scale {
             shape.add_input_scale(layout, scale)?;
         }
-        let is_exact = options.arithmetic == Arithmetic::Exact;
         let minifloat = |dtype: Dtype| match dtype.class() {
             Class::Float(format) if dtype.bits() <= 16 => Some(Minifloat::new(&format)),
             _ => None,
@@ -176,13 +184,8 @@ impl Encoder {
             is_fused,
             search,
             float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
-            counts_changes: false,
+            is_wide,
         })
-    }
-
-    /// Makes the encoder count the values that change: [`EncodeTally::changed`].
-    pub fn count_changes(&mut self) {
-        self.counts_changes = true;
     }
 
     /// The layout that the encoder writes.
@@ -299,7 +302,13 @@ impl Encoder {
         if !rows.is_empty() {
             let global = self.chooser.global(extremes.largest);
             let writer = PartWriter::new(self, &rows, outputs, global);
-            isa.run(EncodeRows { encoder: self, rows, source, amax: extremes.largest, global, writer, tally });
+            if self.is_wide {
+                let (source, amax) = (source.as_chunks().0, extremes.largest);
+                isa.run(WideRows { encoder: self, rows, source, amax, global, writer, tally });
+            } else {
+                let amax = extremes.largest as f32;
+                isa.run(EncodeRows { encoder: self, rows, source, amax, global, writer, tally });
+            }
         }
     }
 }

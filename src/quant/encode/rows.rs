@@ -187,9 +187,6 @@ impl EncodeRows<'_, '_> {
             // 2. Errors.
             let unit = f64::from(room.unit);
             self.take(&sums, unit, &room.multiples[..count], tile.matrix, row, column);
-            if self.encoder.counts_changes {
-                self.tally.changed += room.multiples[..count].iter().filter(|error| **error != 0.0).count() as u64;
-            }
             signal += sums.signal * unit * unit;
             noise += sums.noise * unit * unit;
         }

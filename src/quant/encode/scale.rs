@@ -129,4 +129,20 @@ impl GroupScale {
         let factor = f32::from_bits(if byte == 254 { 0x0040_0000 } else { (254 - byte as u32) << 23 });
         Self { scale, stored: byte as u32, factor, wide: scale.into(), zero: 0.0, is_underflow }
     }
+
+    /// [`GroupScale::exponent`] by [`ScaleRule::Ceiling`](super::super::ScaleRule::Ceiling).
+    #[inline(always)]
+    pub(super) fn raised(exponent: i32, is_some: bool) -> Self {
+        Self::exponent(exponent, (exponent < -127) & is_some)
+    }
+
+    /// The same by [`ScaleRule::CeilingOrZero`](super::super::ScaleRule::CeilingOrZero).
+    #[inline(always)]
+    pub(super) fn raised_or_zero(exponent: i32, is_some: bool) -> Self {
+        let chosen = Self::exponent(exponent, false);
+        let is_zero = chosen.stored == 0;
+        let or_zero = |value: f32| if is_zero { 0.0 } else { value };
+        let (scale, factor) = (or_zero(chosen.scale), or_zero(chosen.factor));
+        Self { scale, factor, is_underflow: is_zero & is_some, ..chosen }
+    }
 }

@@ -19,7 +19,7 @@ pub struct EncodeTally {
     pub max_error: f64,
     /// The index of the first value with that error.
     pub max_error_at: Option<u64>,
-    /// Values that differ from those before, if the encoder [counts](super::Encoder::count_changes) them.
+    /// Values that differ from those before: counted only if these are float64, or codes are moved.
     pub changed: u64,
     /// Those of them whose nearest bfloat16 differs: counted only where a global scale is rounded.
     pub changed_bfloat16: u64,

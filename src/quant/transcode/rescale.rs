@@ -50,7 +50,9 @@ impl Rescaling {
         for (at, codes) in codes.chunks(width).enumerate() {
             let group = found[columns.start / width + at];
             let mut counts = [0_u32; 8];
-            codes.iter().for_each(|code| counts[usize::from(code & 7)] += 1);
+            for code in codes {
+                counts[usize::from(code & 7)] += 1;
+            }
             let is_visible = |at: usize| self.visible[group.code()] >> at & 1 != 0;
             let (mut sum, mut top) = (0, 0);
             for (at, count) in counts.into_iter().enumerate().skip(1).filter(|(_, count)| *count > 0) {

@@ -160,33 +160,7 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     }
     columns.extend(of_condition(report, "input NaN", Condition::InputNan));
     columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
-    if report.tensors().any(|tensor| origin(tensor).is_some()) {
-        let changed = |accuracy: &QuantizedAccuracy| accuracy.changed.map(count).unwrap_or_default();
-        columns.extend([
-            text("codes", Box::new(|_, tensor| Cell::text(origin(tensor).map_or("", CodesOrigin::name).to_owned()))),
-            column("changed", "values", Order::Largest, of_quantized(changed)),
-        ]);
-    }
-    if report.tensors().any(|tensor| quantized(tensor).is_some()) {
-        columns.extend([
-            column(
-                "bits",
-                "per weight",
-                Order::Largest,
-                of_quantized(|accuracy| {
-                    Cell::number(format!("{:.2}", accuracy.bits_per_weight), accuracy.bits_per_weight)
-                }),
-            ),
-            column("largest error", "|y − x|", Order::Largest, of_quantized(|accuracy| error(accuracy.max_abs_error))),
-            column("clipped", "values", Order::Largest, of_quantized(|accuracy| count(accuracy.clipped))),
-            column(
-                "underflowed",
-                "groups",
-                Order::Largest,
-                of_quantized(|accuracy| count(accuracy.underflowed_groups)),
-            ),
-        ]);
-    }
+    columns.extend(of_weights(report));
     columns.extend([
         column("max error", "|y − x|", Order::Largest, of_accuracy(|accuracy| error(accuracy.max_abs_error))),
         column(
@@ -225,6 +199,45 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     ]);
     if report.files.len() > 1 {
         columns.push(text("file", Box::new(|file, _| Cell::text(escape(&shorten(&file.file))))));
+    }
+    columns
+}
+
+/// The columns about weights that were quantized.
+fn of_weights<'a>(report: &Report) -> Vec<Column<'a>> {
+    let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
+    let mut columns = Vec::new();
+    if report.tensors().any(|tensor| origin(tensor).is_some()) {
+        let changed = |accuracy: &QuantizedAccuracy| accuracy.changed.map(count).unwrap_or_default();
+        columns.extend([
+            column(
+                "codes",
+                "",
+                Order::Text,
+                Box::new(|_, tensor| Cell::text(origin(tensor).map_or("", CodesOrigin::name).to_owned())),
+            ),
+            column("changed", "values", Order::Largest, of_quantized(changed)),
+        ]);
+    }
+    if report.tensors().any(|tensor| quantized(tensor).is_some()) {
+        columns.extend([
+            column(
+                "bits",
+                "per weight",
+                Order::Largest,
+                of_quantized(|accuracy| {
+                    Cell::number(format!("{:.2}", accuracy.bits_per_weight), accuracy.bits_per_weight)
+                }),
+            ),
+            column("largest error", "|y − x|", Order::Largest, of_quantized(|accuracy| error(accuracy.max_abs_error))),
+            column("clipped", "values", Order::Largest, of_quantized(|accuracy| count(accuracy.clipped))),
+            column(
+                "underflowed",
+                "groups",
+                Order::Largest,
+                of_quantized(|accuracy| count(accuracy.underflowed_groups)),
+            ),
+        ]);
     }
     columns
 }

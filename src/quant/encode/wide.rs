@@ -1,0 +1,225 @@
+//! Encodes float64 values with exact arithmetic: those of weights that were quantized before, whose products of codes
+//! and float32 scales have more digits than a float32.
+//!
+//! A scale is the quotient of the largest magnitude and the largest code, and a code that of value and stored scale. Each
+//! quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
+
+use super::Encoder;
+use super::extremes::Extremes;
+use super::lanes;
+use super::rounding::{WeightType, to_odd};
+use super::scale::GroupScale;
+use super::search::SearchGroup;
+use super::store::PartWriter;
+use super::tally::EncodeTally;
+use crate::kernel::Loop;
+use std::ops::Range;
+
+/// Values that are encoded together.
+const SEGMENT: usize = 1024;
+/// Partial sums that are kept side by side, so that the loop vectorizes.
+const LANES: usize = 8;
+/// From here on, a value is infinite as a float32, as the products of the libraries are.
+const LIMIT: f64 = f64::from_bits((1023 + 128) << 52);
+
+/// Whether a value can be encoded.
+#[inline(always)]
+fn is_finite(value: f64) -> bool {
+    value.abs() < LIMIT
+}
+
+/// The extremes of values, the first of which is element `start` of its weight.
+pub(super) fn extremes(values: &[[u8; 8]], start: u64) -> Extremes {
+    let values = || values.iter().map(|bytes| f64::from_le_bytes(*bytes));
+    let first_special = values().position(|value| !is_finite(value)).map(|at| start + at as u64);
+    let largest = values().map(f64::abs).fold(0.0, f64::max);
+    Extremes { largest: if first_special.is_some() { f64::NAN } else { largest }, first_special }
+}
+
+/// The rows of one call.
+pub(super) struct WideRows<'a, 'o> {
+    pub(super) encoder: &'a Encoder,
+    pub(super) rows: Range<u64>,
+    /// float64 values, little-endian.
+    pub(super) source: &'a [[u8; 8]],
+    pub(super) amax: f64,
+    pub(super) global: f32,
+    pub(super) writer: PartWriter<'a, 'o>,
+    pub(super) tally: &'a mut EncodeTally,
+}
+
+/// A row of groups.
+struct Band {
+    matrix: usize,
+    /// Rows of the matrix.
+    rows: Range<usize>,
+}
+
+/// Buffers for the values of a segment.
+struct WideRoom {
+    values: [f64; SEGMENT],
+    numbers: [f32; SEGMENT],
+    multiples: [f32; SEGMENT],
+    codes: [u8; SEGMENT],
+}
+
+impl Loop for WideRows<'_, '_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(mut self) {
+        let shape = &self.encoder.shape;
+        let (height, below) = (shape.rows as usize, shape.block[0] as usize);
+        let mut room = WideRoom {
+            values: [0.0; SEGMENT],
+            numbers: [0.0; SEGMENT],
+            multiples: [0.0; SEGMENT],
+            codes: [0; SEGMENT],
+        };
+        let mut scales = Vec::new();
+        if shape.is_tensor {
+            scales.push(self.encoder.chooser.exact(self.amax, [0.0; 2], self.global));
+            if self.rows.start == 0 {
+                self.writer.store_only_scale((scales[0].stored, scales[0].zero));
+                self.tally.underflowed_groups += u64::from(scales[0].is_underflow);
+            }
+        }
+        let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
+        while row < end {
+            let (matrix, within) = (row / height, row % height);
+            let rows = (below - within % below).min(height - within).min(end - row);
+            let band = Band { matrix, rows: within..within + rows };
+            if !shape.is_tensor {
+                self.choose(&band, &mut scales);
+                let stored = scales.iter().map(|scale| (scale.stored, scale.zero));
+                self.writer.store_scales(matrix, within, 0, stored);
+                self.tally.underflowed_groups += scales.iter().filter(|scale| scale.is_underflow).count() as u64;
+            }
+            band.rows.clone().for_each(|row| self.encode(matrix, row, &scales, &mut room));
+            row += rows;
+        }
+    }
+}
+
+impl WideRows<'_, '_> {
+    /// The values of a row of a matrix.
+    #[inline(always)]
+    fn row(&self, matrix: usize, row: usize) -> &[[u8; 8]] {
+        let shape = &self.encoder.shape;
+        let start = (matrix * shape.rows as usize + row - self.rows.start as usize) * shape.columns as usize;
+        &self.source[start..start + shape.columns as usize]
+    }
+
+    /// Chooses the scales of a row of groups.
+    #[inline(always)]
+    fn choose(&mut self, band: &Band, scales: &mut Vec<GroupScale>) {
+        let Encoder { chooser, shape, search, division, rounding, .. } = self.encoder;
+        let size = shape.block[1] as usize;
+        let groups = (shape.columns as usize).div_ceil(size);
+        let mut bounds = vec![[f64::INFINITY, f64::NEG_INFINITY]; groups];
+        for row in band.rows.clone() {
+            let mut special = None;
+            let values = self.row(band.matrix, row);
+            for (bounds, values) in bounds.iter_mut().zip(values.chunks(size)) {
+                for bytes in values {
+                    let value = f64::from_le_bytes(*bytes);
+                    *bounds = [value.min(bounds[0]), value.max(bounds[1])];
+                }
+            }
+            if bounds.iter().any(|bounds| !bounds.iter().all(|bound| is_finite(*bound))) || has_nan(values) {
+                let mut specials = (0..).zip(values).filter(|(_, bytes)| !is_finite(f64::from_le_bytes(**bytes)));
+                special = specials.next().map(|(at, _)| (at, 1 + specials.count() as u64));
+            }
+            if let Some((at, count)) = special {
+                let first = (band.matrix as u64 * shape.rows + row as u64) * shape.columns + at;
+                self.tally.special += count;
+                self.tally.first_special = self.tally.first_special.into_iter().chain([first]).min();
+            }
+        }
+        scales.clear();
+        let amax = |bounds: &[f64; 2]| bounds[1].max(-bounds[0]);
+        scales.extend(bounds.iter().map(|bounds| chooser.exact(amax(bounds), *bounds, self.global)));
+        let Some(search) = search else { return };
+        // Searches with the nearest float32 values; groups then have one row.
+        for (at, values) in self.row(band.matrix, band.rows.start).chunks(size).enumerate() {
+            let bytes: Vec<u8> =
+                values.iter().flat_map(|bytes| (f64::from_le_bytes(*bytes) as f32).to_le_bytes()).collect();
+            let group = SearchGroup {
+                weight: WeightType::Float32,
+                bytes: &bytes,
+                amax: amax(&bounds[at]) as f32,
+                bounds: bounds[at].map(|bound| bound as f32),
+                chooser,
+                division: *division,
+                rounding,
+                global: self.global,
+            };
+            scales[at] = search.best(&group, scales[at]);
+        }
+    }
+
+    /// Encodes a row of a matrix.
+    #[inline(always)]
+    fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], room: &mut WideRoom) {
+        let Encoder { shape, rounding, division, .. } = self.encoder;
+        let (size, columns) = (shape.block[1] as usize, shape.columns as usize);
+        let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
+        let mut largest = (0.0, 0);
+        for start in (0..columns).step_by(SEGMENT) {
+            let end = (start + SEGMENT).min(columns);
+            let count = end - start;
+            let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
+            for (value, bytes) in values.iter_mut().zip(&self.row(matrix, row)[start..end]) {
+                *value = f64::from_le_bytes(*bytes);
+            }
+            // 1. Codes: group by group, for a group may be longer than a segment or begin within one.
+            let groups = || {
+                let starts = std::iter::once(start).chain((start / size + 1..).map(move |group| group * size));
+                starts.take_while(move |at| *at < end).map(move |at| {
+                    (at - start..((at / size + 1) * size).min(end) - start, if shape.is_tensor { 0 } else { at / size })
+                })
+            };
+            for (range, group) in groups() {
+                let scale = &scales[group];
+                for (value, number) in values[range.clone()].iter().zip(&mut numbers[range]) {
+                    // Adding 0 would turn -0 into 0.
+                    let zero = if division.has_zeros { f64::from(scale.zero) } else { -0.0 };
+                    *number = if scale.factor == 0.0 { 0.0 } else { to_odd(*value / scale.wide + zero) };
+                }
+            }
+            let (codes, multiples) = (&mut room.codes[..count], &mut room.multiples[..count]);
+            self.tally.clipped += u64::from(lanes::round(rounding, numbers, codes, multiples));
+            self.writer.store_codes(matrix, row, start..end, codes);
+            // 2. Errors, in place of the values.
+            for (range, group) in groups() {
+                let scale = &scales[group];
+                let wide = if scale.factor == 0.0 { 0.0 } else { scale.wide };
+                for (at, (value, multiple)) in
+                    values[range.clone()].iter_mut().zip(&multiples[range.clone()]).enumerate()
+                {
+                    let error = *value - (f64::from(*multiple) - f64::from(scale.zero)) * wide;
+                    let lane = (range.start + at) % LANES;
+                    signals[lane] += *value * *value;
+                    noises[lane] += error * error;
+                    *value = error;
+                }
+            }
+            self.tally.changed += values.iter().filter(|error| **error != 0.0).count() as u64;
+            for (at, error) in values.iter().enumerate() {
+                if error.abs() > largest.0 {
+                    largest = (error.abs(), start + at);
+                }
+            }
+        }
+        self.tally.values += shape.columns;
+        self.tally.take_errors(signals.into_iter().sum(), noises.into_iter().sum());
+        if largest.0 > 0.0 {
+            let first = (matrix as u64 * shape.rows + row as u64) * shape.columns;
+            self.tally.take_error(largest.0, Some(first + largest.1 as u64));
+        }
+    }
+}
+
+fn has_nan(values: &[[u8; 8]]) -> bool {
+    values.iter().any(|bytes| f64::from_le_bytes(*bytes).is_nan())
+}
