@@ -1,7 +1,8 @@
 //! The arguments of `tcast cast`.
 
 use super::{
-    FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed, some_inputs, with_note, with_values,
+    FileArgs, INPUT_NOTE, ModelArgs, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed, some_inputs, with_note,
+    with_values,
 };
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
@@ -49,28 +50,13 @@ pub struct CastArgs {
     #[arg(long, requires = "to", help_heading = "Which tensors", long_help = protect_help())]
     pub protect: bool,
 
-    /// ONNX models: keep tensors of fewer elements [default: 1024]
-    ///
-    /// Each tensor that is stored in another type needs a Cast node, which takes about 100 bytes. A tensor that a --rule names
-    /// is stored in its type, whatever its size.
-    #[arg(long, value_name = "COUNT", help_heading = "ONNX models", hide_short_help = true)]
-    pub min_elements: Option<u64>,
-
-    /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
-    ///
-    /// Without it, a model of 2 GiB and more is stored so, because protobuf ends there.
-    #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
-    pub external_data: bool,
-
-    /// ONNX models: import a later opset if the type needs it and no operator of the model changes
-    ///
-    /// bfloat16 needs opset 13, the float8 types 19. The error names the operator that stands in the way, if there is one.
-    #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
-    pub raise_opset: bool,
-
     /// Cast the codes of weights that are quantized with scales, without their scales
     #[arg(long, help_heading = "Which tensors", hide_short_help = true)]
     pub force_codes: bool,
+
+    /// How ONNX models are changed.
+    #[command(flatten)]
+    pub model: ModelArgs,
 
     /// Which tensors are converted.
     #[command(flatten)]

@@ -18,7 +18,10 @@ use std::path::PathBuf;
 
 tcast recognizes weights by the names, types and shapes of their tensors and by config.json. It decodes them with the \
 arithmetic of the library that defines their layout, copies all other tensors, and removes the quantization from \
-config.json. Memory stays flat, whatever the size of the model.",
+config.json. Memory stays flat, whatever the size of the model.
+
+In an ONNX model, tcast computes the DequantizeLinear nodes whose codes, scales and zero points are constants, and puts \
+their values in their place. Other quantized nodes stay.",
     override_usage = "tcast dequantize [OPTIONS] <MODEL>
        tcast dequantize --finish <OUT>",
     after_help = "Example: tcast dequantize llama-fp8
@@ -33,13 +36,15 @@ pub struct DequantizeArgs {
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
-        help = "A .safetensors file, or a folder of shards",
+        help = "A .safetensors file, a folder of shards, or an ONNX model",
         long_help = "A .safetensors file, or a folder of shards with or without an index; config.json beside them says how \
-                       the weights are quantized."
+                       the weights are quantized. Or an ONNX model (.onnx) with DequantizeLinear nodes."
     )]
     pub model: Option<PathBuf>,
 
     /// The type of the values: bf16, f16 or f32 [default: that of config.json, else bf16]
+    ///
+    /// The default for ONNX models is the type of the scales, which an output that is a model always has.
     #[arg(long, value_name = "DTYPE")]
     pub to: Option<Dtype>,
 
@@ -88,6 +93,12 @@ pub struct DequantizeArgs {
     #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
     pub hash: bool,
 
+    /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
+    ///
+    /// Without it, a model of 2 GiB and more is stored so, because protobuf ends there.
+    #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
+    pub external_data: bool,
+
     /// How a checkpoint is written.
     #[command(flatten)]
     pub shards: ShardArgs,
@@ -106,6 +117,8 @@ const EXAMPLES: &str = "Examples:
       merges the shards into one file
   tcast dequantize llama-fp8 --exclude '*.mlp.*' -o llama-mixed
       leaves these weights quantized; config.json lists the modules that are not
+  tcast dequantize model.onnx -o plain.onnx
+      computes the DequantizeLinear nodes of weights
   tcast dequantize llama-fp8 --dry-run
       shows each weight, its layout's codes and what it becomes
 

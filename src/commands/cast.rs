@@ -10,7 +10,6 @@ use crate::job::{Job, Measures};
 use crate::kernel::{Condition, Loss, OutOfRange};
 use crate::operator::Operator;
 use crate::operator::cast::{CastAttributes, Opset};
-use crate::plan::ModelOptions;
 use crate::select::{Rule, Selection};
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -33,12 +32,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         partition: args.shards.part,
         resume: args.shards.resume,
         force_codes: args.force_codes,
-        model: ModelOptions {
-            min_elements: args.min_elements.unwrap_or(ModelOptions::MIN_ELEMENTS),
-            external_data: args.external_data,
-            raise_opset: args.raise_opset,
-            data_file: None,
-        },
+        model: args.model.options(),
         fail_on: fail_on(args).into(),
         measures: Measures { accuracy: args.stats || args.report.is_some(), hash: args.hash },
         ..job(Operator::Cast(attributes), args.to, &args.file, options)
@@ -109,9 +103,9 @@ fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
         "all": args.all,
         "protect": args.protect,
         "force_codes": args.force_codes,
-        "min_elements": args.min_elements,
-        "external_data": args.external_data,
-        "raise_opset": args.raise_opset,
+        "min_elements": args.model.min_elements,
+        "external_data": args.model.external_data,
+        "raise_opset": args.model.raise_opset,
         "fail_on": condition_names(&args.values.fail_on),
         "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     })

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::job::{self, Job, Measures, Recoding};
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
+use crate::plan::ModelOptions;
 use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
@@ -29,7 +30,9 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
     let source = opened.first().expect("clap requires a model");
     let model = LogicalCheckpoint::open(source)?;
-    let target = args.to.unwrap_or_else(|| model.default_target());
+    let target = args.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
+    let label = target.or_else(|| model.found.weights.first().map(|weight| model.target_of(weight)));
+    let left: Vec<String> = model.nodes_with_codes().collect();
     let wanted = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     let names: Vec<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
     check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
@@ -50,16 +53,19 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         "arithmetic": name,
         "keep_activation_scales": args.keep_activation_scales,
         "fail_on": condition_names(&args.fail_on),
+        "external_data": args.external_data,
         "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     });
     let chosen = Selection { renames: args.rename.clone(), ..wanted };
     let job = Job {
+        label: label.map(Dtype::name),
         max_shard_size: args.shards.max_shard_size.map(|size| size.0),
+        model: ModelOptions { external_data: args.external_data, ..ModelOptions::default() },
         partition: args.shards.part,
         resume: args.shards.resume,
         fail_on: args.fail_on.clone().into(),
         measures: Measures { accuracy: false, hash: args.hash },
-        ..job(Operator::Dequantize, Some(target), &args.file, options(Some(target), &args.file, &chosen, more))
+        ..job(Operator::Dequantize, target, &args.file, options(target, &args.file, &chosen, more))
     };
     let task = Task {
         job,
@@ -69,7 +75,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         config: None,
-        notes: divided.into_iter().chain(padded).collect(),
+        notes: divided.into_iter().chain(padded).chain(left).collect(),
         report: args.report.as_deref(),
     };
     write_recoded(&task, source, recoding, start)

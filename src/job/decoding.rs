@@ -33,7 +33,7 @@ impl Recoding {
     pub(crate) fn decode(
         model: &LogicalCheckpoint,
         selection: &Selection,
-        target: Dtype,
+        target: Option<Dtype>,
         arithmetic: Arithmetic,
         (keep_activation_scales, is_watched): (bool, bool),
     ) -> Result<Self> {
@@ -41,7 +41,7 @@ impl Recoding {
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             model.found.weights.iter().partition(|weight| selection.selects(&weight.name));
         if model.found.weights.is_empty() {
-            return Err(in_file(Error::new("holds no quantized weights")));
+            return Err(in_file(no_weights(model)));
         }
         let mut weights = Weights::default();
         weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
@@ -84,13 +84,23 @@ impl Recoding {
         let [decoded, left] =
             [&selected, &left].map(|weights| weights.iter().map(|weight| &*weight.module).collect::<HashSet<_>>());
         let modules = Modules { decoded: &decoded, left: &left };
-        let side_files = side_files(model, &modules, target).map_err(in_file)?;
+        let side_files =
+            side_files(model, &modules, target.unwrap_or_else(|| model.default_target())).map_err(in_file)?;
         let metadata = model.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         for (_, text) in metadata.filter(|(key, _)| key == CheckpointInfo::METADATA) {
             weights.change_metadata(CheckpointInfo::METADATA, comfy_metadata_of(text, &modules));
         }
         Ok(Self { weights, side_files, left_out, divided })
     }
+}
+
+/// The error for a model without quantized weights.
+fn no_weights(model: &LogicalCheckpoint) -> Error {
+    if !model.is_model() {
+        return Error::new("holds no quantized weights");
+    }
+    let error = Error::new("has no DequantizeLinear node whose codes and scales are constants");
+    error.with_details(model.nodes_with_codes().collect())
 }
 
 /// See [`Recoding::divided`].

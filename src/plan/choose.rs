@@ -8,7 +8,7 @@ use super::model;
 use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
-use crate::container::onnx::model::Study;
+use crate::container::onnx::model::{Dequantization, Study};
 use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
@@ -32,8 +32,8 @@ enum Logical<'a, 'r> {
 
 /// A logical tensor, and what happens to it.
 pub(super) struct Chosen<'a> {
-    /// The index of its input.
-    pub input: usize,
+    /// The tensor that it takes the place of.
+    pub place: TensorIndex,
     pub sources: Few<SourceTensor<'a>>,
     pub from: From<'a>,
     /// The type to convert to, or why the tensor is copied.
@@ -119,14 +119,18 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let mut all: Vec<(usize, Logical)> = Vec::with_capacity(stored().count());
+    let mut all: Vec<(TensorIndex, Logical)> = Vec::with_capacity(stored().count());
+    let needed = model.map(|study| study.parts_of_others(&folded(request, study))).unwrap_or_default();
     for place in stored() {
         match request.weights.and_then(|weights| weights.tensors.get(&place)) {
-            None => all.push((place.0, Logical::Plain(tensor(place), None))),
-            Some(Fate::Kept(reason)) => all.push((place.0, Logical::Plain(tensor(place), Some(*reason)))),
-            Some(Fate::Decoded(weight)) => all.push((place.0, Logical::Weight(weight))),
+            None => all.push((place, Logical::Plain(tensor(place), None))),
+            Some(Fate::Kept(reason)) => all.push((place, Logical::Plain(tensor(place), Some(*reason)))),
+            Some(Fate::Decoded(weight)) => all.push((place, Logical::Weight(weight))),
             Some(Fate::Quantized(weights)) => {
-                all.extend(weights.iter().map(|weight| (place.0, Logical::ToQuantize(place, weight))));
+                all.extend(weights.iter().map(|weight| (place, Logical::ToQuantize(place, weight))));
+            }
+            Some(Fate::LeftOut) if needed.contains(&place.1) => {
+                all.push((place, Logical::Plain(tensor(place), Some(KeptReason::Scale))));
             }
             Some(Fate::LeftOut) => {}
         }
@@ -135,14 +139,15 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     let mut chosen = Vec::with_capacity(names.len());
     let mut shared = SharedScales::new(request.weights, inputs);
     let mut storable = Vec::new();
-    for (at, (&(input, logical), name)) in all.iter().zip(names).enumerate() {
+    for (&(place, logical), name) in all.iter().zip(names) {
+        let input = place.0;
         chosen.push(match logical {
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
-                let mut plain = choose_plain(request, inputs, input, tensor, name, &mut storable).map_err(in_place)?;
+                let mut plain = choose_plain(request, inputs, place, tensor, name, &mut storable).map_err(in_place)?;
                 if let (Some(study), Ok(to), From::Elements(from)) = (model, plain.target, &plain.from) {
                     let stored = (tensor, inputs[input].name_of(tensor));
-                    let kept = model::kept(request, study.role(at), stored, from.dtype(), to).map_err(in_place)?;
+                    let kept = model::kept(request, study.role(place.1), stored, from.dtype(), to).map_err(in_place)?;
                     if let Some(reason) = kept {
                         (plain.target, plain.dtype) = (Err(reason), from.dtype());
                     }
@@ -154,15 +159,24 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
             }
             Logical::ToQuantize(place, weight) => {
                 let sources = stored_tensors(inputs, &weight.sources(place));
-                choose_to_quantize(request, input, sources, weight, name, &mut shared)?
+                choose_to_quantize(request, place, sources, weight, name, &mut shared)?
             }
             Logical::Weight(weight) => {
                 let sources = stored_tensors(inputs, &weight.parts);
-                choose_weight(request, input, sources, weight, name)?
+                choose_weight(request, place, sources, weight, name)?
             }
         });
     }
     Ok(chosen)
+}
+
+/// The tensors of a model that are decoded.
+fn folded<'s>(request: &Request, study: &'s Study) -> Vec<&'s Dequantization> {
+    let is_folded = |found: &&Dequantization| {
+        let fate = request.weights.and_then(|weights| weights.tensors.get(&(0, found.codes)));
+        matches!(fate, Some(Fate::Decoded(_)))
+    };
+    study.dequantizations.iter().filter(is_folded).collect()
 }
 
 /// Tensors as they are stored.
@@ -203,7 +217,7 @@ impl<'a, 'r> SharedScales<'a, 'r> {
 
 fn choose_to_quantize<'a>(
     request: &Request,
-    input: usize,
+    place: TensorIndex,
     sources: Few<SourceTensor<'a>>,
     weight: &TargetWeight,
     name: Cow<'a, str>,
@@ -227,12 +241,12 @@ fn choose_to_quantize<'a>(
         extremes,
     }));
     let target = Ok(dtype);
-    Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
+    Ok(Chosen { place, sources, from, target, name, dtype, fortran_order: false, text: None })
 }
 
 /// Refuses a tensor whose bytes cannot be read in any order.
 fn check_mapped(part: &SourceTensor) -> Result<()> {
-    if part.mapped().is_some_and(|mapped| mapped.checksum.is_none()) {
+    if part.is_plain() {
         return Ok(());
     }
     Err(part.error(Error::new("quantized weights are read from and made of .safetensors files only")))
@@ -240,30 +254,32 @@ fn check_mapped(part: &SourceTensor) -> Result<()> {
 
 fn choose_weight<'a>(
     request: &Request,
-    input: usize,
+    place: TensorIndex,
     sources: Few<SourceTensor<'a>>,
     weight: &QuantizedWeight,
     name: Cow<'a, str>,
 ) -> Result<Chosen<'a>> {
-    sources.iter().try_for_each(check_mapped)?;
+    let stored = sources.iter().enumerate().filter(|(at, _)| weight.decoder.held(*at).is_none());
+    stored.map(|(_, part)| part).try_for_each(check_mapped)?;
     let dtype = weight.decoder.target();
     if request.container.stores(dtype).is_none() {
         return Err(sources[0].error(request.container.refusal(dtype)));
     }
     let (from, target) = (From::Parts(Arc::clone(&weight.decoder)), Ok(dtype));
-    Ok(Chosen { input, sources, from, target, name, dtype, fortran_order: false, text: None })
+    Ok(Chosen { place, sources, from, target, name, dtype, fortran_order: false, text: None })
 }
 
 /// `storable` holds the types that the output is known to store.
 fn choose_plain<'a>(
     request: &Request,
     inputs: &'a [Input],
-    input: usize,
+    place: TensorIndex,
     tensor: &'a Tensor,
     new_name: Cow<'a, str>,
     storable: &mut Vec<Dtype>,
 ) -> Result<Chosen<'a>> {
     let Request { operator, selection, from, container, codes, .. } = *request;
+    let input = place.0;
     let (name, dtype) = (inputs[input].name_of(tensor), known_dtype(tensor, from));
     let is_alone = inputs[input].container.format_info().holds_one;
     let target = selection.target(&Candidate { name, dtype, rank: tensor.shape.len(), is_alone });
@@ -273,7 +289,7 @@ fn choose_plain<'a>(
         let form = opaque_form(tensor, target.is_ok(), formats)?;
         let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
         return Ok(Chosen {
-            input,
+            place,
             sources: Few::One(source),
             from: From::Elements(form),
             target: Err(KeptReason::LeftOut),
@@ -313,7 +329,7 @@ fn choose_plain<'a>(
     let is_transposed = tensor.fortran_order != fortran_order;
     let source = SourceTensor { files, tensor, elements: Elements::Typed(form), is_transposed };
     Ok(Chosen {
-        input,
+        place,
         sources: Few::One(source),
         from: From::Elements(form),
         target,
@@ -339,18 +355,18 @@ pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Re
 /// The tensors' names in the output.
 fn new_names<'a>(
     inputs: &'a [Input],
-    all: &[(usize, Logical<'a, '_>)],
+    all: &[(TensorIndex, Logical<'a, '_>)],
     container: &dyn Container,
     renames: &[Rename],
 ) -> Result<Vec<Cow<'a, str>>> {
-    let old_name = |&(input, logical): &(usize, Logical<'a, '_>)| match logical {
+    let old_name = |&((input, _), logical): &(TensorIndex, Logical<'a, '_>)| match logical {
         Logical::Plain(tensor, _) => Cow::Borrowed(inputs[input].name_of(tensor)),
         Logical::Weight(weight) => Cow::Owned(weight.name.clone()),
         Logical::ToQuantize(_, weight) => Cow::Owned(weight.name.clone()),
     };
-    let new_name = |one: &(usize, Logical<'a, '_>)| match one {
+    let new_name = |one: &(TensorIndex, Logical<'a, '_>)| match one {
         // The nameless tensor of a format with names stays nameless if it is the only one.
-        (input, Logical::Plain(tensor, _))
+        ((input, _), Logical::Plain(tensor, _))
             if inputs[*input].container.format_info().has_names && container.format_info().holds_one =>
         {
             Cow::Borrowed(&*tensor.name)

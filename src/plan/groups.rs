@@ -12,7 +12,7 @@ pub(super) fn groups(chosen: Vec<Chosen>, inputs: usize, spread: Spread) -> Vec<
         Spread::AsInputs => {
             groups.resize_with(inputs, Vec::new);
             for tensor in chosen {
-                groups[tensor.input].push(tensor);
+                groups[tensor.place.0].push(tensor);
             }
         }
         Spread::UpTo(limit) => {

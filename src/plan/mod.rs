@@ -145,7 +145,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             for chosen in &group {
                 chosen.add_new_tensors(&mut new);
             }
-            let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.input).collect();
+            let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.place.0).collect();
             sources.dedup();
             if spread == Spread::AsInputs {
                 sources = vec![at]; // one without tensors too

@@ -38,7 +38,7 @@ impl ModelOptions<'_> {
 /// When the operator is not a cast, or tensors would get new names.
 pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
-    if !matches!(request.operator, Operator::Cast(_)) {
+    if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
         return Err(error.remedy("name an output that ends in .safetensors"));
     }
@@ -46,7 +46,11 @@ pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
         let error = Error::usage("cannot be renamed: the nodes of the model refer to it by its name");
         return Err(error.in_tensor(&rename.old).without("rename"));
     }
-    Study::of(input)
+    let mut study = Study::of(input)?;
+    if request.weights.is_some() {
+        study.find_uses(input)?;
+    }
+    Ok(study)
 }
 
 /// Why a tensor of a model keeps its type, if it does.

@@ -188,7 +188,7 @@ impl<'a> WeightRows<'a> {
     }
 
     /// All bytes of the parts of a quantized weight, of which those that some rows need are read from the disk.
-    pub(crate) fn parts(&self, coded: &CodedRows, rows: &Range<u64>) -> Result<Vec<&'a [u8]>> {
+    pub(crate) fn parts<'s>(&'s self, coded: &'s CodedRows, rows: &Range<u64>) -> Result<Vec<&'s [u8]>> {
         let last = rows.end.saturating_sub(1);
         let [start, end] = [coded.rows.row(rows.start), coded.rows.row(last) + 1];
         let columns = coded.decoder.columns();

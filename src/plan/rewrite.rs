@@ -3,12 +3,12 @@
 use super::choose::{Chosen, From};
 use super::few::Few;
 use super::{Conversions, NewStored, Operation, Plan, Request, Step};
-use crate::container::onnx::model::{Change, ModelLayout, Obstacle, Study};
+use crate::container::onnx::model::{Change, Dequantization, ModelLayout, Obstacle, Study, TensorChange};
 use crate::container::{Elements, Input};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::cast::VERSIONS;
-use crate::read::MappedBytes;
+use crate::read::{MappedBytes, SourceTensor};
 use crate::text::size;
 use std::borrow::Cow;
 
@@ -26,10 +26,21 @@ pub(super) fn build<'a>(
     chosen: Vec<Chosen<'a>>,
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
-    let types: Vec<Option<Dtype>> = chosen.iter().map(|chosen| chosen.target.ok()).collect();
+    let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
+    for chosen in &chosen {
+        tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
+            (_, Err(_)) => TensorChange::Stays,
+            (From::Parts(_), Ok(to)) => {
+                let is_it = |found: &Dequantization| found.codes == chosen.place.1;
+                let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
+                TensorChange::Decoded(number, to)
+            }
+            (_, Ok(to)) => TensorChange::Cast(to),
+        };
+    }
     let mut notes = Vec::new();
     let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
-    let mut change = Change { types, opset, ir_version, data_file: None };
+    let mut change = Change { tensors, opset, ir_version, data_file: None };
     let mut layout = study.lay_out(input, &change)?;
     let is_long = layout.layout.len > MAX_MODEL;
     if is_long || request.model.external_data {
@@ -53,11 +64,27 @@ pub(super) fn build<'a>(
     }
     let ModelLayout { layout, places, copies, data_start } = layout;
     let mut steps = Vec::with_capacity(chosen.len());
-    for (at, chosen) in chosen.into_iter().enumerate() {
-        let Chosen { sources, from: From::Elements(from), target, name, .. } = chosen else {
-            unreachable!("a cast plans no quantized weights")
+    for Chosen { place, sources, from, target, name, .. } in chosen {
+        let place = places[place.1].map(|place| layout.places[place].clone());
+        let from = match from {
+            From::Elements(from) => from,
+            From::Parts(decoder) => {
+                let (own, to) = (source_type(&sources[1]), decoder.target());
+                if own != to {
+                    let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
+                    return Err(error
+                        .in_tensor(&name)
+                        .remedy("name an output that ends in .safetensors")
+                        .without("to"));
+                }
+                let range = place.expect("what is decoded gets a new place").range;
+                let results = Few::One(NewStored { name, fortran_order: false, range, crc: None });
+                let how = Operation::Decode(decoder);
+                steps.push(Step { stays: false, sources, results, how, is_converted: true, kept: None });
+                continue;
+            }
+            From::Values(_) => unreachable!("no model is quantized"),
         };
-        let place = places[at].map(|place| layout.places[place].clone());
         let to = place.as_ref().map_or(from, |place| place.form);
         let conversion = conversions.get(from, to, target.is_ok());
         let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
@@ -99,7 +126,11 @@ fn versions(
     notes: &mut Vec<String>,
 ) -> Result<(Option<u64>, Option<u64>)> {
     let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
-    let converted = || chosen.iter().filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)));
+    let is_cast = |chosen: &&Chosen| matches!(chosen.from, From::Elements(_));
+    let converted = || {
+        let cast = chosen.iter().filter(is_cast);
+        cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
+    };
     let (mut opset, mut ir_version) = (None, None);
     let types = converted().flat_map(|(from, to)| [from, to]);
     if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
@@ -126,7 +157,11 @@ fn versions(
 }
 
 fn source_dtype(chosen: &Chosen) -> Dtype {
-    match chosen.sources[0].elements {
+    source_type(&chosen.sources[0])
+}
+
+fn source_type(source: &SourceTensor) -> Dtype {
+    match source.elements {
         Elements::Typed(form) => form.dtype(),
         Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,
     }

@@ -4,7 +4,7 @@ use super::layout::Packing;
 
 /// Codes of rows and columns of one matrix.
 pub(super) struct CodeWindow<'a> {
-    /// The stored bytes of the matrix; for [`Packing::Flat`], of the tensor.
+    /// The stored bytes of the matrix; for [`Packing::Flat`] and [`Packing::Stream`], of the tensor.
     pub(super) bytes: &'a [u8],
     /// Bytes from one stored row to the next.
     pub(super) stride: usize,
@@ -21,11 +21,29 @@ pub(super) struct CodeWindow<'a> {
 /// The nibble of a word with the code of each of its eight columns (AWQ).
 pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
+impl CodeWindow<'_> {
+    /// The codes of the first row, which are stored as they are: see [`Packing::has_plain_codes`].
+    #[inline(always)]
+    pub(super) fn plain(&self) -> &[u8] {
+        let bytes = self.bits / 8;
+        &self.bytes[self.row * self.stride + self.column * bytes..][..self.columns * bytes]
+    }
+}
+
 impl Packing {
+    /// Whether codes are stored as they are, so that they need not be unpacked.
+    pub(super) fn has_plain_codes(self, bits: u32) -> bool {
+        match self {
+            Self::Rows(_) => bits == 8,
+            Self::Stream => bits >= 8,
+            _ => false,
+        }
+    }
+
     /// How many rows to unpack at a time: those whose codes share bytes or cache lines.
     pub(super) fn tile(self) -> usize {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Flat => 1,
+            Self::Rows(_) | Self::RowsHighFirst | Self::Flat | Self::Stream => 1,
             Self::TransposedBlocks | Self::TransposedWords | Self::AwqWords => 32,
         }
     }
@@ -37,6 +55,7 @@ impl Packing {
             Self::Rows(_) => rows(window, out, false),
             Self::RowsHighFirst => rows(window, out, true),
             Self::Flat => flat(window, out),
+            Self::Stream => through_rows(window, out),
             Self::TransposedBlocks => blocks(window, out),
             Self::TransposedWords if window.bits == 3 => triples(window, out),
             Self::TransposedWords => words(window, out),
@@ -93,6 +112,26 @@ fn flat(window: &CodeWindow, out: &mut [u8]) {
             *first = window.bytes[start / 2] & 15;
         }
         nibbles(&window.bytes[start.div_ceil(2)..], out, true);
+    }
+}
+
+/// A row may start within a byte.
+#[inline(always)]
+fn through_rows(window: &CodeWindow, out: &mut [u8]) {
+    let mask = ((1_u16 << window.bits) - 1) as u8;
+    for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
+        let start = (row * window.width + window.column) * window.bits;
+        let bytes = &window.bytes[start / 8..];
+        match (start % 8, window.bits) {
+            (0, 4) => nibbles(bytes, out, false),
+            (0, bits) => stream(bytes, out, bits),
+            (skip, bits) => {
+                for (at, code) in out.iter_mut().enumerate() {
+                    let bit = skip + at * bits;
+                    *code = bytes[bit / 8] >> (bit % 8) & mask;
+                }
+            }
+        }
     }
 }
 

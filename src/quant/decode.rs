@@ -12,6 +12,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of values that are decoded at a time at least, where rows are shorter.
 const LONGEST: u64 = 4 << 20;
@@ -23,6 +24,8 @@ const SPAN: u64 = 64 * SEGMENT as u64;
 pub struct Decoder {
     pub(super) steps: Steps,
     part_bytes: Vec<u64>,
+    /// The bytes of the parts that are not stored as they are.
+    held: Vec<Option<Arc<[u8]>>>,
     /// The decoder of exact products, if values are compared with them.
     exact: Option<Box<Self>>,
 }
@@ -45,7 +48,12 @@ impl Decoder {
     ) -> Result<Self> {
         let steps = Steps::new(layout, parameters, parts, target, arithmetic)?;
         let bytes = |part: &Part| part.dtype.packed_bytes(part.shape.iter().product()).unwrap_or(u64::MAX);
-        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), exact: None })
+        let held = |part: &Part| {
+            let known = parameters.held.iter().find(|(role, _)| *role == part.role);
+            known.map(|(_, bytes)| Arc::clone(bytes))
+        };
+        let held = parts.iter().map(held).collect();
+        Ok(Self { steps, part_bytes: parts.iter().map(bytes).collect(), held, exact: None })
     }
 
     /// The same decoder, which also counts the values that are not the exact product: `exact` is the decoder of the same
@@ -73,6 +81,11 @@ impl Decoder {
         let parts: Vec<Part> = parts.iter().zip(&shapes).map(|(part, shape)| Part { shape, ..*part }).collect();
         let parameters = Parameters { shape: None, group: None, ..parameters.clone() };
         Self::new(&GPT_OSS_ROWS, &parameters, &parts, target, arithmetic)
+    }
+
+    /// The bytes of a part that is not stored as it is.
+    pub(crate) fn held(&self, part: usize) -> Option<&[u8]> {
+        self.held.get(part)?.as_deref()
     }
 
     /// How the weight is stored.
@@ -115,7 +128,7 @@ impl Decoder {
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
         match self.steps.layout.codes.packing {
-            Packing::Rows(_) | Packing::RowsHighFirst | Packing::Flat => 1,
+            Packing::Rows(_) | Packing::RowsHighFirst | Packing::Flat | Packing::Stream => 1,
             // A cache line of the stored rows.
             Packing::TransposedBlocks | Packing::AwqWords => 128,
             Packing::TransposedWords => 32,
@@ -210,9 +223,13 @@ impl Decoder {
         let row = values.start / columns;
         let mut ranges = self.part_ranges(row..values.end.div_ceil(columns));
         let [first, end] = [values.start, values.end].map(|value| value - row * columns);
-        if end <= columns && matches!(self.steps.layout.codes.packing, Packing::Rows(_) | Packing::RowsHighFirst) {
-            let (codes, bits) = (&mut ranges[geometry.codes.index], u64::from(geometry.bits));
-            *codes = codes.start + first * bits / 8..codes.end.min(codes.start + (end * bits).div_ceil(8));
+        let (codes, bits) = (&mut ranges[geometry.codes.index], u64::from(geometry.bits));
+        match self.steps.layout.codes.packing {
+            Packing::Rows(_) | Packing::RowsHighFirst if end <= columns => {
+                *codes = codes.start + first * bits / 8..codes.end.min(codes.start + (end * bits).div_ceil(8));
+            }
+            Packing::Stream => *codes = values.start * bits / 8..(values.end * bits).div_ceil(8),
+            _ => {}
         }
         ranges
     }
@@ -236,6 +253,10 @@ impl Decoder {
                 within(geometry.matrix_bytes, first_row * geometry.stride, (last_row + 1) * geometry.stride)
             }
             Packing::Flat => rows.start * geometry.columns / 2..(rows.end * geometry.columns).div_ceil(2),
+            Packing::Stream => {
+                let [start, end] = [rows.start, rows.end].map(|row| row * geometry.columns * u64::from(geometry.bits));
+                start / 8..end.div_ceil(8)
+            }
             _ => within(geometry.matrix_bytes, 0, geometry.matrix_bytes),
         };
         if geometry.matrix_scales != 0 && self.steps.layout.scale_order == ScaleOrder::Rows {

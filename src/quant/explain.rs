@@ -4,6 +4,7 @@ use super::codes::CodeWindow;
 use super::decode::Decoder;
 use super::geometry::Geometry;
 use super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
+use super::linear::extend_signs;
 use super::recognize::{FoundWeight, StoredTensor};
 use super::room::{SEGMENT, global_scale};
 use super::scales::GroupRange;
@@ -106,7 +107,7 @@ impl FoundWeight {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The bits of the code.
-    pub code: u8,
+    pub code: u32,
     /// The number that the code represents, including the zero point.
     pub number: f32,
     /// The code that represents 0.
@@ -164,18 +165,29 @@ impl Decoder {
         let [start, end] = [columns.start as usize, columns.end as usize];
         for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
             let count = SEGMENT.min(width - column);
-            codes.resize(count, 0);
             let stride = geometry.stride as usize;
-            let bytes = &parts[geometry.codes.index][matrix * matrix_bytes..][..matrix_bytes];
+            let is_stream = packing == Packing::Stream;
+            let first = if is_stream { 0 } else { matrix * matrix_bytes };
+            let bytes = &parts[geometry.codes.index][first..][..matrix_bytes];
             let bits = geometry.bits as usize;
-            let window = CodeWindow { bytes, stride, bits, row: within, column, columns: count, width };
-            if bits == 8 && matches!(packing, Packing::Rows(_)) {
-                codes.copy_from_slice(&bytes[within * stride + column..][..count]);
+            let start_row = if is_stream { row as usize } else { within };
+            let window = CodeWindow { bytes, stride, bits, row: start_row, column, columns: count, width };
+            if packing.has_plain_codes(geometry.bits) {
+                codes = window.plain().to_vec();
             } else {
+                codes.resize(count, 0);
                 packing.unpack(&window, &mut codes);
             }
+            // One code takes so many bytes.
+            let width_of_code = bits.div_ceil(8);
+            let bits_at = |at: usize| {
+                let bytes = codes[at * width_of_code..][..width_of_code].iter().rev();
+                bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))
+            };
+            let mut signed = codes.clone();
+            extend_signs(&mut signed, geometry.codes.dtype);
             let mut numbers = vec![[0; 4]; count];
-            widen(steps, &codes, &map.unwrap_or_default(), &mut numbers);
+            widen(steps, &signed, &map.unwrap_or_default(), &mut numbers);
             for at in start.max(column)..end.min(column + count) {
                 let group = match &index {
                     Some(index) => index[at - before] as usize,
@@ -199,7 +211,7 @@ impl Decoder {
                     _ => None,
                 };
                 all.push(Explanation {
-                    code: codes[at - column],
+                    code: bits_at(at - column),
                     number: centre.map_or(number, |centre| number + centre),
                     zero_point: zero_point.or(centre),
                     scale: f64::from(f32::from_le_bytes(scale[0])) * factor,

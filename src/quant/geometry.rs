@@ -1,6 +1,6 @@
 //! The shapes of a weight and its parts, checked against each other before a byte is read.
 
-use super::layout::{CodeValues, Combination, Group, GroupKind, Groups, Layout, Role, ScaleOrder, Zeros};
+use super::layout::{CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part, Parts, Slot};
 use super::weight::{WeightShape, bits, round_up};
 use crate::dtype::Dtype;
@@ -46,6 +46,9 @@ pub(super) struct Geometry {
 impl Geometry {
     pub(super) fn new(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let parts = Parts { layout, parts };
+        if layout.codes.packing == Packing::Stream {
+            return Self::linear(&parts, parameters.linear);
+        }
         parts.check_shapes(parameters.shape.as_deref())?;
         let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
         let bits = bits(&parts, parameters, codes.1.dtype)?;
@@ -241,7 +244,7 @@ impl Geometry {
         let [below, beside] = self.grid;
         let words = |count: u64| (count * u64::from(self.bits)).div_ceil(32);
         let (dtypes, expected): (&[Dtype], _) = match parts.layout.zeros {
-            Zeros::None => (&[], [0, 0]),
+            Zeros::None | Zeros::Stream => (&[], [0, 0]), // streams have their own geometry
             Zeros::Plain => (&[Dtype::Int8, Dtype::Float8E4M3FN], [below, beside]),
             Zeros::PackedDown => (&[Dtype::Int32], [words(below), beside]),
             Zeros::PackedTransposed | Zeros::Awq => (&[Dtype::Int32], [beside, words(below)]),

@@ -128,6 +128,8 @@ pub enum Packing {
     RowsHighFirst,
     /// One stream through all rows, the high four bits of a byte first (bitsandbytes).
     Flat,
+    /// One stream through all rows, low bits of a byte first (ONNX).
+    Stream,
     /// The rows of the transpose, as blocks of 32 codes in 16 bytes: [.., columns, rows / 32, 16] (gpt-oss).
     TransposedBlocks,
     /// Each column of the transpose is a stream of bits in int32 words, low bits first: [columns * bits / 32, rows]
@@ -208,6 +210,8 @@ pub enum Zeros {
     PackedTransposed,
     /// Packed like codes of [`Packing::AwqWords`]: [groups, rows / 8].
     Awq,
+    /// As many as scales, in one stream of the codes' dtype, if the part exists; otherwise 0 (ONNX).
+    Stream,
 }
 
 /// The type that a step of the arithmetic rounds to. Products have exact factors, so a step rounds once.

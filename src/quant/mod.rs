@@ -30,6 +30,7 @@ mod fused;
 mod geometry;
 mod lanes;
 mod layout;
+mod linear;
 mod parts;
 mod recognize;
 mod room;
@@ -54,13 +55,13 @@ pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
     ScaleOrder, Zeros,
 };
-pub use parts::{Parameters, Part};
+pub use parts::{LinearAxis, Parameters, Part};
 pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize, scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use steps::Arithmetic;
-pub use table::{LAYOUTS, find};
+pub use table::{LAYOUTS, ONNX, find};
 pub use tally::DecodeTally;
 pub use transcode::{Fidelity, RowMap, Transcoder};

@@ -4,6 +4,7 @@ use super::layout::{Group, Layout, Role};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::shorten;
+use std::sync::Arc;
 
 /// A stored tensor that belongs to a weight.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +41,27 @@ pub struct Parameters {
     pub rotation: Option<u64>,
     /// The original type of the weight, if the library converts to it first: bitsandbytes' `dtype`.
     pub weight_dtype: Option<Dtype>,
+    /// Of ONNX's `DequantizeLinear`, the axis of the scales; `None` if there is one scale.
+    pub linear: Option<LinearAxis>,
+    /// The bytes of parts that are not stored as they are, such as ONNX's `int32_data`.
+    pub held: Vec<(Role, Arc<[u8]>)>,
+}
+
+impl Parameters {
+    /// Those of a `DequantizeLinear` node.
+    #[must_use]
+    pub fn linear(axis: Option<LinearAxis>) -> Self {
+        Self { linear: axis, ..Self::default() }
+    }
+}
+
+/// Where the groups of `DequantizeLinear` are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearAxis {
+    /// The dimension that scales are along.
+    pub axis: usize,
+    /// The attribute `block_size`: the elements along the axis that share a scale; 0 if a scale is for a whole index.
+    pub block_size: u64,
 }
 
 /// A part without its name, which the decoder keeps.

@@ -6,6 +6,7 @@ use super::fused::SegmentGroups;
 
 use super::lanes::{self, Float32Lane};
 use super::layout::{Combination, Packing, ScaleOrder};
+use super::linear::extend_signs;
 use super::room::Room;
 use super::rotate::{rotate, rotate_float32s};
 use super::steps::{Arithmetic, CodeDecoding, Steps};
@@ -54,27 +55,25 @@ impl Loop for RowDecoder<'_> {
             for column in self.columns.clone().step_by(self.room.columns) {
                 let columns = self.room.columns.min(self.columns.end - column);
                 let matrix_bytes = geometry.matrix_bytes as usize;
-                let first = if packing == Packing::Flat { 0 } else { matrix * matrix_bytes };
+                let is_one_stream = matches!(packing, Packing::Flat | Packing::Stream);
+                let first = if is_one_stream { 0 } else { matrix * matrix_bytes };
                 let window = CodeWindow {
                     bytes: &self.parts[geometry.codes.index][first..first + matrix_bytes],
                     stride: geometry.stride as usize,
                     bits: geometry.bits as usize,
-                    row: within,
+                    row: if packing == Packing::Stream { row } else { within },
                     column,
                     columns,
                     width,
                 };
-                let is_plain = matches!(packing, Packing::Rows(_)) && geometry.bits == 8;
+                let is_plain = packing.has_plain_codes(geometry.bits);
                 if !is_plain {
                     packing.unpack(&window, &mut tile[..rows * columns]);
+                    extend_signs(&mut tile[..rows * columns], geometry.codes.dtype);
                 }
                 for at in 0..rows {
-                    let codes = if is_plain {
-                        &window.bytes[within * window.stride + column..][..columns]
-                    } else {
-                        &tile[at * columns..][..columns]
-                    };
-                    tally += self.segment(codes, [matrix, within + at, column], row + at);
+                    let codes = if is_plain { window.plain() } else { &tile[at * columns..][..columns] };
+                    tally += self.segment((codes, columns), [matrix, within + at, column], row + at);
                 }
             }
             row += rows;
@@ -88,7 +87,8 @@ impl Loop for RowDecoder<'_> {
 pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
     match &steps.widening {
         CodeDecoding::Kernel(kernel) => {
-            run(kernel, codes, lane.as_flattened_mut(), codes.len());
+            let count = lane.len();
+            run(kernel, codes, lane.as_flattened_mut(), count);
         }
         CodeDecoding::Floats(floats) => lanes::widen_floats(codes, lane, *floats),
         CodeDecoding::Integers(zero) => lanes::widen_integers(codes, lane, *zero),
@@ -99,11 +99,16 @@ pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut
 impl RowDecoder<'_> {
     /// Decodes codes, starting at a column of a row of a matrix; `row` is counted through all matrices.
     #[inline(always)]
-    fn segment(&mut self, codes: &[u8], [matrix, within, column]: [usize; 3], row: usize) -> DecodeTally {
+    fn segment(
+        &mut self,
+        (codes, columns): (&[u8], usize),
+        [matrix, within, column]: [usize; 3],
+        row: usize,
+    ) -> DecodeTally {
         let Self { steps, parts, index, map, room, range, columns: decoded, out } = self;
         let Steps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and how many elements of the first come before them.
-        let (columns, width) = (codes.len(), geometry.columns as usize);
+        let width = geometry.columns as usize;
         let (below, size) = (within / geometry.block[0] as usize, geometry.block[1] as usize);
         let first = if layout.scale_order == ScaleOrder::Flat { row * width + column } else { column };
         let (groups, skip) = match index {

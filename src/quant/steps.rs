@@ -83,9 +83,13 @@ impl Steps {
         let product = through(layout.product_precision).filter(|dtype| *dtype != target);
         let half = 1 << (geometry.bits - 1);
         let widening = match layout.codes.values {
-            CodeValues::Stored => {
-                CodeDecoding::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?)
-            }
+            CodeValues::Stored => match (geometry.codes.dtype.class(), geometry.bits) {
+                (Class::Float(format), 4) => CodeDecoding::Floats(SmallFloat::new(format, true)),
+                (Class::Int { signed: false }, 1..8) => CodeDecoding::Integers(0),
+                // Their signs are extended when they are unpacked.
+                (_, 1..8) => CodeDecoding::Kernel(cast(Dtype::Int8, Dtype::Float32).ok_or_else(no_target)?),
+                _ => CodeDecoding::Kernel(cast(geometry.codes.dtype, Dtype::Float32).ok_or_else(no_target)?),
+            },
             CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => match dtype.class() {
                 Class::Float(format) => {
                     CodeDecoding::Floats(SmallFloat::new(format, matches!(layout.codes.values, CodeValues::Float(_))))
@@ -99,7 +103,8 @@ impl Steps {
         let zero = geometry.zero.filter(|_| layout.zeros == Zeros::Plain);
         let is_short = arithmetic == Arithmetic::Library && parameters.rotation.is_none();
         let fused = match (&widening, geometry.codes.dtype) {
-            (CodeDecoding::Kernel(_), Dtype::Int8) => Some(Fused::Signed),
+            (CodeDecoding::Kernel(_), Dtype::Int8 | Dtype::Int4 | Dtype::Int2) => Some(Fused::Signed),
+            (CodeDecoding::Kernel(_), Dtype::Uint8) => Some(Fused::Unsigned(0)),
             (CodeDecoding::Kernel(_), Dtype::Float8E4M3FN) if zero.is_none() => Fused::e4m3(),
             (CodeDecoding::Floats(floats), _) => Some(Fused::Floats(*floats, u8::MAX)),
             (CodeDecoding::Integers(half), _) => Some(Fused::Unsigned(*half)),
@@ -117,6 +122,7 @@ impl Steps {
                 order: if geometry.zero.is_some() { layout.zeros } else { Zeros::None },
                 more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),
                 kernel: zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
+                dtype: geometry.codes.dtype,
             },
             global: geometry.global.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
             scale_rounding: through(layout.scale_precision).and_then(Through::new),

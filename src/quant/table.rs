@@ -15,8 +15,8 @@ use super::layout::{
 };
 use super::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 use crate::dtype::Dtype::{
-    self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E8M0, Float16, Float32,
-    Int8, Int32, Uint8,
+    self, Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0,
+    Float16, Float32, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4, Uint8, Uint16,
 };
 
 /// The layout with this name.
@@ -120,6 +120,38 @@ const GPT_OSS: Layout = Layout {
     exponents: Exponents::Ldexp,
     scale_order: ScaleOrder::Transposed,
     encoding: Some(encoding(ScaleRule::Floor, ScaleShape::Mixed)),
+    ..BASE
+};
+
+/// The initializers of an ONNX model that a `DequantizeLinear` node decodes. Their names say nothing, so the graph is read
+/// instead.
+pub static ONNX: Layout = Layout {
+    name: "onnx",
+    library: "ONNX: DequantizeLinear",
+    names: &[&[(Role::Codes, ""), (Role::Scale, "_scale"), (Role::ZeroPoint, "_zero_point")]],
+    codes: CodeStorage {
+        values: CodeValues::Stored,
+        packing: Packing::Stream,
+        dtypes: &[
+            Int8,
+            Uint8,
+            Int4,
+            Uint4,
+            Int2,
+            Uint2,
+            Int16,
+            Uint16,
+            Int32,
+            Float8E4M3FN,
+            Float8E4M3FNUZ,
+            Float8E5M2,
+            Float8E5M2FNUZ,
+            Float4E2M1,
+        ],
+        padding: 1,
+    },
+    zeros: Zeros::Stream,
+    product_precision: Precision::Scale,
     ..BASE
 };
 

@@ -4,6 +4,8 @@ use super::casts::run;
 use super::codes::AWQ_NIBBLES;
 use super::geometry::Geometry;
 use super::layout::Zeros;
+use super::linear::number_at;
+use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
@@ -14,6 +16,8 @@ pub(super) struct ZeroPoints {
     pub(super) more: u32,
     /// Of [`Zeros::Plain`]: their dtype to float32.
     pub(super) kernel: Option<Kernel>,
+    /// Of [`Zeros::Stream`]: their dtype.
+    pub(super) dtype: Dtype,
 }
 
 impl ZeroPoints {
@@ -30,12 +34,18 @@ impl ZeroPoints {
         let [rows, beside] = geometry.grid.map(|count| count as usize);
         let bits = geometry.bits as usize;
         let words = (rows * bits).div_ceil(32);
-        let mask = (1_u32 << bits) - 1;
+        let mask = ((1_u64 << bits) - 1) as u32;
         let base = matrix * words * beside;
         let word = |at: usize| u32::from_le_bytes(bytes.as_chunks().0[base + at]);
         let finish = |code: u32| (((code + self.more) & mask) as f32).to_le_bytes();
         match self.order {
             Zeros::None => {}
+            Zeros::Stream => {
+                let first = matrix * geometry.matrix_scales as usize + below * beside;
+                for (out, group) in out.iter_mut().zip(groups) {
+                    *out = number_at(bytes, self.dtype, first + group).to_le_bytes();
+                }
+            }
             Zeros::Plain => {
                 let first = if geometry.matrix_scales == 0 { 0 } else { (matrix * rows + below) * beside };
                 let bytes = &bytes[first + groups.start..first + groups.end];

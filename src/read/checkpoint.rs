@@ -7,7 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::directory_of;
 use crate::quant::{
-    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, Problem, Recognized, Role, StoredTensor, can_be_part,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor, can_be_part,
 };
 use std::path::Path;
 
@@ -91,12 +91,17 @@ impl<'a> LogicalCheckpoint<'a> {
         }
         let (config, hf_quant_config, quantize_config, found) = (None, None, None, Recognized::default());
         let mut model = Self { source, tensors, places, config, hf_quant_config, quantize_config, found };
-        if !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
+        if !model.is_model() && !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
             model.found.plain = (0..model.tensors.len()).collect();
             return model;
         }
-        model.found = match model.read_side_files() {
-            Ok(()) => model.recognize(),
+        let is_model = |shard: &&Input| shard.container.format_info().is_changed_only;
+        let recognized = match source.shards.iter().find(is_model) {
+            Some(input) => model.recognize_model(input),
+            None => model.read_side_files().map(|()| model.recognize()),
+        };
+        model.found = match recognized {
+            Ok(found) => found,
             Err(error) => Recognized {
                 problems: vec![Problem { tensors: Vec::new(), error }],
                 plain: (0..model.tensors.len()).collect(),
@@ -109,14 +114,8 @@ impl<'a> LogicalCheckpoint<'a> {
     /// Finds the quantized weights of a checkpoint.
     ///
     /// # Errors
-    /// When it is an ONNX model, or a config cannot be read, or contradicts names, types or shapes.
+    /// When a config cannot be read, or contradicts names, types or shapes.
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
-        // The graph of a model says what its codes and scales are, and nothing here reads that.
-        if source.shards.iter().any(|shard| shard.container.format_info().is_changed_only) {
-            let error =
-                Error::new("is an ONNX model: tcast casts its weights, but does not quantize or dequantize them");
-            return Err(error.in_file(&source.path));
-        }
         let mut model = Self::probe(source);
         let found = std::mem::take(&mut model.found).check();
         model.found = found.map_err(|error| error.in_file(&source.path))?;
@@ -202,6 +201,13 @@ impl<'a> LogicalCheckpoint<'a> {
         quant::default_target(self.config.as_deref())
     }
 
+    /// The type that a weight is decoded to by default: in an ONNX model that of its scale, as the nodes of the model do.
+    pub(crate) fn target_of(&self, weight: &FoundWeight) -> Dtype {
+        let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale);
+        let own = scale.and_then(|(_, at)| self.tensors[*at].dtype).filter(|_| weight.layout.name == ONNX.name);
+        own.unwrap_or_else(|| self.default_target())
+    }
+
     /// The role of each stored tensor. The parts of a weight that cannot be read in any order are plain tensors.
     pub(crate) fn memberships(&self) -> Vec<Membership> {
         let mut all = vec![Membership::Plain; self.tensors.len()];
@@ -212,7 +218,7 @@ impl<'a> LogicalCheckpoint<'a> {
             all[at] = Membership::ActivationScale { is_part: false };
         }
         for (number, weight) in self.found.weights.iter().enumerate() {
-            if weight.parts.iter().any(|(_, at)| !self.stored(*at).is_plain()) {
+            if !self.is_readable(weight) {
                 continue;
             }
             for &(role, at) in &weight.parts {
@@ -224,6 +230,17 @@ impl<'a> LogicalCheckpoint<'a> {
             }
         }
         all
+    }
+
+    /// Whether the parts of a weight can be read in any order.
+    fn is_readable(&self, weight: &FoundWeight) -> bool {
+        let is_held = |role: Role| weight.parameters.held.iter().any(|(held, _)| *held == role);
+        weight.parts.iter().all(|&(role, at)| is_held(role) || self.stored(at).is_plain())
+    }
+
+    /// Whether it is an ONNX model.
+    pub(crate) fn is_model(&self) -> bool {
+        self.source.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
     }
 
     /// The parts that the values of a weight depend on, the codes first.

@@ -10,10 +10,11 @@ use std::sync::Arc;
 /// How many decoders are remembered: more than the weights of a layer have shapes.
 const MOST: usize = 16;
 
-/// Makes decoders to one type.
+/// Makes decoders.
 pub(crate) struct Decoders<'m, 'a> {
     model: &'m LogicalCheckpoint<'a>,
-    target: Dtype,
+    /// The type of the values; `None` for the default of each weight.
+    target: Option<Dtype>,
     arithmetic: Arithmetic,
     /// Whether they count the values that are not exact.
     is_watched: bool,
@@ -24,7 +25,7 @@ pub(crate) struct Decoders<'m, 'a> {
 impl<'m, 'a> Decoders<'m, 'a> {
     pub(crate) fn new(
         model: &'m LogicalCheckpoint<'a>,
-        target: Dtype,
+        target: Option<Dtype>,
         arithmetic: Arithmetic,
         is_watched: bool,
     ) -> Self {
@@ -39,7 +40,8 @@ impl<'m, 'a> Decoders<'m, 'a> {
         if let Some((_, decoder)) = self.recent.iter().find(|(known, _)| self.are_alike(known, weight)) {
             return Ok(Arc::clone(decoder));
         }
-        let make = |arithmetic| self.model.decoder(weight, self.target, arithmetic);
+        let target = self.target.unwrap_or_else(|| self.model.target_of(weight));
+        let make = |arithmetic| self.model.decoder(weight, target, arithmetic);
         let mut decoder = make(self.arithmetic)?;
         if self.is_watched {
             decoder = decoder.watch(make(Arithmetic::Exact)?);

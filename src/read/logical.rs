@@ -51,17 +51,20 @@ pub(crate) fn decode_values(
 ///
 /// # Errors
 /// When a part cannot be read.
-pub(crate) fn read_values<'a>(
-    decoder: &Decoder,
-    parts: &[SourceTensor<'a>],
+pub(crate) fn read_values<'d>(
+    decoder: &'d Decoder,
+    parts: &[SourceTensor<'d>],
     values: Range<u64>,
-) -> Result<Vec<&'a [u8]>> {
-    let bytes = |(part, range): (&SourceTensor<'a>, Range<u64>)| {
+) -> Result<Vec<&'d [u8]>> {
+    let bytes = |(at, (part, range)): (usize, (&SourceTensor<'d>, Range<u64>))| {
+        if let Some(bytes) = decoder.held(at) {
+            return Ok(bytes);
+        }
         let mapped = part.mapped().expect("parts of weights are mapped");
         mapped.read(range.start as usize..range.end as usize).map_err(|error| part.error(error))?;
         Ok(&mapped.file[mapped.range])
     };
-    parts.iter().zip(decoder.value_ranges(values)).map(bytes).collect()
+    parts.iter().zip(decoder.value_ranges(values)).enumerate().map(bytes).collect()
 }
 
 /// A tensor that can be read element by element.

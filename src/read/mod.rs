@@ -11,6 +11,7 @@
 mod checkpoint;
 mod decoders;
 mod logical;
+mod model;
 mod zip;
 
 pub(crate) use checkpoint::{LogicalCheckpoint, Membership, ModelTensor};

@@ -1,16 +1,10 @@
 //! `tcast cast` from one ONNX model to another: what changes, what stays, and what is refused.
 
-use crate::common::onnx::{field, model, number};
+use crate::common::onnx::{field, model, node, number};
 use crate::common::{Bench, Outcome, fixture};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-
-/// A node of the default domain.
-fn node(op: &str, inputs: &[&str], output: &str) -> Vec<u8> {
-    let inputs: Vec<u8> = inputs.iter().flat_map(|input| field(1, input.as_bytes())).collect();
-    field(1, &[inputs, field(2, output.as_bytes()), field(4, op.as_bytes())].concat())
-}
 
 /// The node that a cast inserts; both types by their ONNX numbers.
 fn cast_node(from: &str, output: &str, to: u8) -> Vec<u8> {
@@ -259,9 +253,6 @@ fn what_a_model_cannot_become_is_refused_before_any_work() {
         2,
         "tensor 'w': cannot be renamed: the nodes of the model refer to it by its name\n  leave --rename out",
     );
-    for command in ["quantize in.onnx --scheme int8 -o out.onnx", "dequantize in.onnx -o out.safetensors"] {
-        refused(command, 1, "is an ONNX model: tcast casts its weights, but does not quantize or dequantize them");
-    }
     assert_eq!(bench.files(), ["in.onnx"]);
     // A wider type, and one as wide, would make the file larger and no value better.
     let fate = |to: &str| {

@@ -42,7 +42,7 @@ pub(super) fn show(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &Found
 }
 
 fn print(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> Result<(), Failure> {
-    let source = model.weight(weight, model.default_target(), Arithmetic::Library)?;
+    let source = model.weight(weight, model.target_of(weight), Arithmetic::Library)?;
     let (decoder, codes) = (&source.decoder, weight.grid(&model.tensors)?.codes);
     let columns = decoder.columns();
     let range = range_of(args, decoder.rows() * columns, decoder.shape())?;

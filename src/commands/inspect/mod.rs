@@ -207,8 +207,11 @@ impl<'a> Listing<'a> {
     fn distributions(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
-            let decoded = entry.layout().map(|_| format!(" decoded to {}", self.model.default_target()));
-            let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded.unwrap_or_default());
+            let decoded = match entry.tensor {
+                ModelTensor::Weight(model, weight) => format!(" decoded to {}", model.target_of(weight)),
+                ModelTensor::Stored(..) => String::new(),
+            };
+            let _ = writeln!(text, "{}{}", shorten(entry.tensor.name()), decoded);
             let _ = match stats {
                 Ok(Some(stats)) => writeln!(text, "{}", line_of(stats, entry.tensor.shape())),
                 Err(error) => writeln!(text, "  {error}"),

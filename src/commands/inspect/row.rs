@@ -75,7 +75,7 @@ impl<'a> InspectedTensor<'a> {
     pub(super) fn measure(&self, threads: usize, progress: &dyn Progress) -> Result<Option<Distribution>> {
         match (self.tensor, self.form) {
             (ModelTensor::Weight(model, weight), _) => {
-                let source = model.weight(weight, model.default_target(), Arithmetic::Library)?;
+                let source = model.weight(weight, model.target_of(weight), Arithmetic::Library)?;
                 distribution::of_weight(&source, threads, progress).map(Some)
             }
             (ModelTensor::Stored(input, tensor), Some(form)) => {
@@ -157,8 +157,8 @@ impl<'a> InspectedTensor<'a> {
         match stats {
             Some(Ok(Some(stats))) => {
                 value["stats"] = stats_json(stats, self.tensor.shape());
-                if self.layout().is_some() {
-                    value["decoded_to"] = json!(self.model.default_target().name());
+                if let ModelTensor::Weight(model, weight) = self.tensor {
+                    value["decoded_to"] = json!(model.target_of(weight).name());
                 }
             }
             Some(Err(error)) => value["error"] = json!(error.to_string()),

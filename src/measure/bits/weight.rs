@@ -58,7 +58,7 @@ pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation:
 }
 
 /// The binary digits of a code by field.
-fn fields(codes: CodeKind, code: u8) -> Vec<(BitField, String)> {
+fn fields(codes: CodeKind, code: u32) -> Vec<(BitField, String)> {
     let digits = |bits: u32| vec![(BitField::Integer, format!("{code:0width$b}", width = bits as usize))];
     match codes {
         CodeKind::Dtype(dtype) => parts(dtype, code.into()),

@@ -96,6 +96,8 @@ pub struct Recognized {
     pub orphans: Vec<usize>,
     /// All other tensors: values.
     pub plain: Vec<usize>,
+    /// In an ONNX model, the operators that compute with codes themselves, and how many nodes have each.
+    pub left: Vec<(String, u64)>,
     /// All contradictions.
     pub problems: Vec<Problem>,
 }

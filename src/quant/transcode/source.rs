@@ -55,7 +55,7 @@ impl SourceGrid {
         let is_other = steps.rotation.is_some()
             || geometry.nested.is_some()
             || matches!(layout.codes.values, CodeValues::Map)
-            || layout.codes.packing == Packing::Flat
+            || matches!(layout.codes.packing, Packing::Flat | Packing::Stream)
             || layout.scale_order == ScaleOrder::Flat
             || layout.global == Combination::Over127;
         if is_other {

@@ -11,6 +11,8 @@ use super::super::{
     STRING_DATA, UINT64_DATA,
 };
 use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
+use super::frames::Enclosed;
+use super::nodes::{Dequantization, NodeInput};
 use super::opsets;
 use super::parts::{Holder, is_default_domain};
 use super::placed::{ModelLayout, Placed, dtype_of};
@@ -28,13 +30,27 @@ const SMALL: u64 = 1024;
 /// What becomes of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Change<'a> {
-    /// The new type of each tensor, if it gets one.
-    pub types: Vec<Option<Dtype>>,
+    /// What becomes of each tensor.
+    pub tensors: Vec<TensorChange>,
     /// The operator set of the default domain that the model must import, if it needs another one.
     pub opset: Option<u64>,
     pub ir_version: Option<u64>,
     /// The name of the file for the elements of large tensors, if they go into one.
     pub data_file: Option<&'a str>,
+}
+
+/// What becomes of a tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TensorChange {
+    #[default]
+    Stays,
+    /// It is stored in another type, and a Cast node gives it its type back.
+    Cast(Dtype),
+    /// Its values in this type come in the place of codes, and of the nodes that decode them: the index in
+    /// [`Study::dequantizations`].
+    Decoded(usize, Dtype),
+    /// No node uses it any more.
+    Goes,
 }
 
 /// Why the operator set or the IR version cannot be what a type needs.
@@ -99,7 +115,16 @@ impl Study {
         let mut edits = Edits::new(file, &self.frames);
         let mut placed = Placed::default();
         for (at, (tensor, place)) in input.contents.tensors.iter().zip(&self.places).enumerate() {
-            let to = change.types[at];
+            let fate = change.tensors[at];
+            let to = match fate {
+                TensorChange::Goes => {
+                    placed.index.push(None);
+                    self.remove(&mut edits, place);
+                    continue;
+                }
+                TensorChange::Stays => None,
+                TensorChange::Cast(to) | TensorChange::Decoded(_, to) => Some(to),
+            };
             let target = Storage::packed(to.unwrap_or(dtype_of(tensor)));
             let len = target.bytes(tensor.count).ok_or_else(too_long)?;
             let is_beside = tensor.is_beside();
@@ -118,13 +143,26 @@ impl Study {
             placed.index.push(Some(placed.forms.len()));
             placed.forms.push((Form::Numbers(target), 0..len));
             let data = if moves { Stored::Beside(placed.beside(tensor, target, len)) } else { Stored::Within };
-            let name = to.map(|to| self.stored_name(&tensor.name, to));
+            let name = match fate {
+                TensorChange::Cast(to) => Some(self.stored_name(&tensor.name, to)),
+                TensorChange::Decoded(number, _) => Some(self.dequantizations[number].name.clone()),
+                TensorChange::Stays | TensorChange::Goes => None,
+            };
             self.rewrite(&mut edits, file, place, (at, len), to, name.as_deref(), (data, change.data_file))?;
-            if let (Some(_), Some(name)) = (to, &name) {
-                self.insert_cast(&mut edits, file, place, name, dtype_of(tensor))?;
-                if let Some(input) = place.input {
-                    self.rewrite_input(&mut edits, file, input, (name, to.unwrap_or(target.dtype)))?;
+            match (fate, &name) {
+                (TensorChange::Cast(to), Some(name)) => {
+                    self.insert_cast(&mut edits, file, place, name, dtype_of(tensor))?;
+                    if let Some(input) = place.input {
+                        self.rewrite_input(&mut edits, file, input, (name, to))?;
+                    }
                 }
+                (TensorChange::Decoded(number, _), Some(name)) => {
+                    if place.holder == Holder::Constant {
+                        self.rename_output(&mut edits, file, place, name)?;
+                    }
+                    self.fold(&mut edits, file, &self.dequantizations[number])?;
+                }
+                _ => {}
             }
         }
         self.rewrite_versions(&mut edits, file, change)?;
@@ -215,26 +253,83 @@ impl Study {
             edits.replace(first.position..first.position, Some(first.parent), cast);
             return Ok(());
         }
-        // The message is in an attribute, which is in the node.
+        self.rename_output(edits, file, place, name)?;
+        let constant = self.constant(place);
+        let end = self.frames[constant].frame.body.end;
+        edits.replace(end..end, self.frames[constant].parent, cast);
+        Ok(())
+    }
+
+    /// The message of the Constant node that holds a tensor.
+    fn constant(&self, place: &Place) -> usize {
+        // The tensor is in an attribute, which is in the node.
         let parent = |message: usize| self.frames[message].parent.expect("a node is in a graph");
-        let constant = parent(parent(place.message));
+        parent(parent(place.message))
+    }
+
+    /// Gives a Constant node a new name for its output.
+    fn rename_output(&self, edits: &mut Edits, file: &[u8], place: &Place, name: &str) -> Result<()> {
+        let constant = self.constant(place);
         let body = self.frames[constant].frame.body.clone();
         let mut fields = MessageFields::new(file, body.clone());
         loop {
             let start = fields.position();
             match fields.next().transpose()? {
                 Some((2, Value::Bytes(_))) => {
-                    let mut output = Vec::new();
-                    write_bytes(&mut output, 2, name.as_bytes());
-                    edits.replace(start..fields.position(), Some(constant), vec![New::Bytes(output)]);
-                    break;
+                    let output = vec![New::Bytes(bytes_field(2, name.as_bytes()))];
+                    edits.replace(start..fields.position(), Some(constant), output);
+                    return Ok(());
                 }
                 Some(_) => {}
-                None => break,
+                None => return Ok(()),
             }
         }
-        edits.replace(body.end..body.end, Some(parent(constant)), cast);
+    }
+
+    /// Removes an initializer, or the Constant node that holds a tensor.
+    fn remove(&self, edits: &mut Edits, place: &Place) {
+        self.remove_message(edits, if place.holder == Holder::Constant { self.constant(place) } else { place.message });
+    }
+
+    fn remove_message(&self, edits: &mut Edits, message: usize) {
+        let Enclosed { frame, parent } = &self.frames[message];
+        edits.replace(frame.start..frame.body.end, *parent, Vec::new());
+    }
+
+    /// Removes the nodes that decode a tensor. Who uses their outputs uses the tensor instead.
+    fn fold(&self, edits: &mut Edits, file: &[u8], folded: &Dequantization) -> Result<()> {
+        for decoding in folded.nodes.iter().map(|at| &self.uses.decoding[*at]) {
+            if let Some(node) = decoding.node {
+                self.remove_message(edits, self.uses.nodes[node].frame);
+            }
+            if file[decoding.output.clone()] == *folded.name.as_bytes() {
+                continue;
+            }
+            for &user in &decoding.users {
+                self.rename_input(edits, file, user, &folded.name)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Makes an input of a node another value.
+    fn rename_input(&self, edits: &mut Edits, file: &[u8], (node, slot): NodeInput, name: &str) -> Result<()> {
+        let frame = self.uses.nodes[node].frame;
+        let mut fields = MessageFields::new(file, self.frames[frame].frame.body.clone());
+        let mut inputs = 0;
+        loop {
+            let start = fields.position();
+            match fields.next().transpose()? {
+                Some((1, Value::Bytes(_))) if inputs == slot => {
+                    let input = vec![New::Bytes(bytes_field(1, name.as_bytes()))];
+                    edits.replace(start..fields.position(), Some(frame), input);
+                    return Ok(());
+                }
+                Some((1, Value::Bytes(_))) => inputs += 1,
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        }
     }
 
     /// Gives an input of the graph the new name and type.

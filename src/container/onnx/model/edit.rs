@@ -2,8 +2,8 @@
 //! and everything else is copied.
 
 use super::super::protobuf::{MessageFields, Value, take_varint, write_bytes, write_number, write_varint};
+use super::frames::Enclosed;
 use super::parts::Frame;
-use super::study::Enclosed;
 use crate::error::Result;
 use std::cmp::Reverse;
 use std::ops::Range;

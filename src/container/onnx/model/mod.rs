@@ -18,14 +18,18 @@
 
 mod change;
 mod edit;
+mod frames;
 mod list;
+mod nodes;
 mod opsets;
 mod parts;
 mod placed;
 mod study;
+mod uses;
 mod walk;
 
-pub(crate) use change::{Change, Obstacle};
+pub(crate) use change::{Change, Obstacle, TensorChange};
+pub(crate) use nodes::Dequantization;
 pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 

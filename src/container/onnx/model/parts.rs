@@ -87,6 +87,7 @@ pub(super) enum ModelPart {
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub frame_start: usize,
+    pub body: Range<usize>,
     pub inputs: Vec<Range<usize>>,
     pub outputs: Vec<Range<usize>>,
     pub name: Range<usize>,
@@ -132,6 +133,8 @@ pub(super) enum NameUse {
     QuantizationParameter,
     /// A variable that training writes.
     Trained,
+    /// An output of a graph.
+    Output,
     Other,
 }
 
@@ -198,4 +201,9 @@ pub(super) fn path(graphs: &[Graph], graph: usize) -> Option<String> {
     }
     labels.reverse();
     Some(labels.join("/"))
+}
+
+/// A graph, and those that enclose it.
+pub(super) fn ancestors(graphs: &[Graph], graph: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(graph), |&graph| graphs[graph].parent)
 }

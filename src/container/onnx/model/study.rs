@@ -3,9 +3,9 @@
 use super::super::super::Input;
 use super::super::NAME;
 use super::super::protobuf::{MessageFields, Value};
-use super::parts::{
-    Context, Found, Frame, Graph, Header, Holder, ModelPart, NameUse, Node, Visitor, is_default_domain,
-};
+use super::frames::{Enclosed, Frames};
+use super::nodes::{Dequantization, Uses};
+use super::parts::{Context, Found, Header, Holder, ModelPart, NameUse, Node, Visitor, ancestors, is_default_domain};
 use super::walk::walk;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -48,12 +48,6 @@ pub(super) struct Place {
     pub role: Option<TensorRole>,
 }
 
-/// A message, and the one that it is in.
-pub(super) struct Enclosed {
-    pub frame: Frame,
-    pub parent: Option<usize>,
-}
-
 /// Where a new node comes before all others of a graph.
 #[derive(Clone, Copy)]
 pub(super) struct FirstNode {
@@ -72,6 +66,13 @@ pub(crate) struct Study {
     fresh: u32,
     /// The first node of each type of the default domain: its name.
     pub(super) operators: HashMap<Vec<u8>, String>,
+    /// The outputs of `DequantizeLinear` nodes, with their graphs.
+    pub(super) decoded: Vec<(usize, Range<usize>)>,
+    /// Filled by [`Study::find_uses`].
+    pub(super) uses: Uses,
+    /// The tensors of codes that only `DequantizeLinear` nodes use, with constants as scale and zero point, in the order
+    /// of the tensors; filled by [`Study::find_uses`].
+    pub(crate) dequantizations: Vec<Dequantization>,
 }
 
 impl Study {
@@ -83,7 +84,7 @@ impl Study {
         let file: &[u8] = &input.files[0];
         let mut scout = Scout::new(file);
         let header = walk(file, &mut scout)?;
-        let Scout { mut places, frames, first_nodes, uses, inputs, definitions, taken, operators, .. } = scout;
+        let Scout { mut places, frames, first_nodes, uses, inputs, definitions, taken, operators, decoded, .. } = scout;
         let is_visible = |place: &Place| {
             let graphs = definitions.get(&file[place.name.clone()]).map_or(&[][..], |graphs| graphs);
             let mut ancestors = ancestors(&header.graphs, place.graph).skip(1);
@@ -103,7 +104,8 @@ impl Study {
             };
         }
         let fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
-        Ok(Self { header, places, frames, first_nodes, fresh, operators })
+        let (frames, uses) = (frames.all, Uses::default());
+        Ok(Self { header, places, frames, first_nodes, fresh, operators, decoded, uses, dequantizations: Vec::new() })
     }
 
     /// What a tensor is, if it is no plain weight.
@@ -117,17 +119,10 @@ impl Study {
     }
 }
 
-/// A graph, and those that enclose it.
-fn ancestors(graphs: &[Graph], graph: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(graph), |&graph| graphs[graph].parent)
-}
-
 struct Scout<'a> {
     file: &'a [u8],
     places: Vec<Place>,
-    frames: Vec<Enclosed>,
-    /// The innermost messages so far, as indexes of `frames`.
-    stack: Vec<usize>,
+    frames: Frames,
     first_nodes: Vec<FirstNode>,
     /// What the nodes use a value for, if that protects it.
     uses: HashMap<&'a [u8], TensorRole>,
@@ -138,6 +133,7 @@ struct Scout<'a> {
     /// Numbers at the end of names like those that new values get.
     taken: HashSet<u32>,
     operators: HashMap<Vec<u8>, String>,
+    decoded: Vec<(usize, Range<usize>)>,
 }
 
 impl<'a> Scout<'a> {
@@ -145,29 +141,15 @@ impl<'a> Scout<'a> {
         Self {
             file,
             places: Vec::new(),
-            frames: Vec::new(),
-            stack: Vec::new(),
+            frames: Frames::default(),
             first_nodes: Vec::new(),
             uses: HashMap::new(),
             inputs: HashMap::new(),
             definitions: HashMap::new(),
             taken: HashSet::new(),
             operators: HashMap::new(),
+            decoded: Vec::new(),
         }
-    }
-
-    /// The index of the innermost of some messages.
-    fn enclose(&mut self, enclosing: &[Frame]) -> usize {
-        let is_same = |&(depth, frame): &(usize, &Frame)| {
-            self.stack.get(depth).is_some_and(|&known| self.frames[known].frame == *frame)
-        };
-        let same = enclosing.iter().enumerate().take_while(is_same).count();
-        self.stack.truncate(same);
-        for frame in &enclosing[same..] {
-            self.frames.push(Enclosed { frame: frame.clone(), parent: self.stack.last().copied() });
-            self.stack.push(self.frames.len() - 1);
-        }
-        *self.stack.last().expect("a graph encloses every node")
     }
 
     /// Remembers the number of a name like `w_float16_3`.
@@ -203,7 +185,7 @@ impl<'a> Scout<'a> {
 impl Visitor for Scout<'_> {
     fn node(&mut self, context: &Context, graph: usize, node: &Node) {
         if self.first_nodes.len() <= graph {
-            let parent = self.enclose(&context.enclosing);
+            let parent = self.frames.enclose(&context.enclosing);
             // Graphs that ended without a node have no entry, and those that enclose this one have theirs.
             self.first_nodes.resize(graph, FirstNode { position: 0, parent });
             self.first_nodes.push(FirstNode { position: node.frame_start, parent });
@@ -216,6 +198,9 @@ impl Visitor for Scout<'_> {
             self.define(graph, name.clone());
         }
         let (op, domain) = (&file[node.op_type.clone()], &file[node.domain.clone()]);
+        if op == b"DequantizeLinear" && is_default_domain(domain) && context.graphs[graph].part == ModelPart::Main {
+            self.decoded.extend(node.outputs.first().map(|output| (graph, output.clone())));
+        }
         if is_default_domain(domain) && !self.operators.contains_key(op) {
             let name = match context.label(&node.name) {
                 name if name.is_empty() => format!("{}_{}", context.label(&node.op_type), node.number),
@@ -235,20 +220,20 @@ impl Visitor for Scout<'_> {
         match usage {
             NameUse::Input => {
                 let is_main = context.graphs[graph].part == ModelPart::Main && context.graphs[graph].parent.is_none();
-                let message = is_main.then(|| self.enclose(&context.enclosing));
+                let message = is_main.then(|| self.frames.enclose(&context.enclosing));
                 self.inputs.insert((graph, &self.file[name.clone()]), message);
                 self.define(graph, name);
             }
             NameUse::QuantizationParameter => self.protect(name, TensorRole::Scale),
             NameUse::Trained => self.protect(name, TensorRole::Trained),
-            NameUse::Other => {}
+            NameUse::Output | NameUse::Other => {}
         }
     }
 
     fn graph_end(&mut self, context: &Context, graph: usize) {
         if self.first_nodes.len() <= graph {
-            let parent = self.enclose(&context.enclosing);
-            let position = self.frames[parent].frame.body.end;
+            let parent = self.frames.enclose(&context.enclosing);
+            let position = self.frames.all[parent].frame.body.end;
             self.first_nodes.resize(graph + 1, FirstNode { position, parent });
         }
     }
@@ -256,7 +241,7 @@ impl Visitor for Scout<'_> {
     fn tensor(&mut self, context: &Context, found: Found) -> Result<()> {
         let mut enclosing = context.enclosing.clone();
         enclosing.push(found.message.clone());
-        let message = self.enclose(&enclosing);
+        let message = self.frames.enclose(&enclosing);
         let mut name = found.output.clone().unwrap_or_default();
         if found.holder == Holder::Initializer {
             for field in MessageFields::new(self.file, found.message.body.clone()) {

@@ -110,7 +110,8 @@ impl Walk<'_, '_> {
                     graph::INITIALIZER => walk.found(graph, Holder::Initializer, frame, None, None)?,
                     graph::SPARSE_INITIALIZER => walk.found(graph, Holder::SparseInitializer, frame, None, None)?,
                     graph::INPUT => walk.named(graph, NameUse::Input, frame)?,
-                    graph::OUTPUT | graph::VALUE_INFO => walk.named(graph, NameUse::Other, frame)?,
+                    graph::OUTPUT => walk.named(graph, NameUse::Output, frame)?,
+                    graph::VALUE_INFO => walk.named(graph, NameUse::Other, frame)?,
                     graph::QUANTIZATION_ANNOTATION => walk.annotation(graph, &frame.body)?,
                     _ => {}
                 }
@@ -222,7 +223,7 @@ impl Walk<'_, '_> {
 
     fn node(&mut self, frame: Frame, graph: usize, number: u64) -> Result<()> {
         let file = self.context.file;
-        let mut found = Node { frame_start: frame.start, number, ..Node::default() };
+        let mut found = Node { frame_start: frame.start, body: frame.body.clone(), number, ..Node::default() };
         for field in MessageFields::new(file, frame.body.clone()) {
             match field? {
                 (node::INPUT, Value::Bytes(name)) => found.inputs.push(name),

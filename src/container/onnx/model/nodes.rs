@@ -1,0 +1,236 @@
+//! The nodes that use tensors: which of them decode codes, and which take a tensor as their weight.
+
+use super::super::protobuf::{MessageFields, Value};
+use super::frames::Frames;
+use super::parts::{
+    Context, Found, Frame, ModelPart, NameUse, Node, Visitor, ancestors, attribute, is_default_domain, node,
+};
+use crate::error::Result;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+/// A node with an input that is a tensor, or what another node decodes.
+pub(super) struct ModelNode {
+    /// Its message in [`Study::frames`].
+    pub frame: usize,
+    pub kind: NodeKind,
+    /// Its inputs: the fields in the file, and what they are.
+    pub inputs: Vec<(Range<usize>, Option<NamedValue>)>,
+}
+
+/// What a node does with its inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeKind {
+    /// `DequantizeLinear`, by its index in [`Uses::decoding`].
+    Decodes(usize),
+    /// An operator whose second input can be a weight.
+    Multiplies(Multiplication),
+    Other,
+}
+
+/// An operator whose second input is a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Multiplication {
+    /// The weight is [.., inputs, outputs].
+    MatMul,
+    /// The weight is [inputs, outputs].
+    Gemm,
+    /// The weight is [outputs, inputs].
+    GemmTransposed,
+    /// The weight is [outputs, inputs, ..].
+    Conv,
+}
+
+/// A value that nodes use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum NamedValue {
+    Tensor(usize),
+    /// The output of a `DequantizeLinear` node, by its index in [`Uses::decoding`].
+    Decoded(usize),
+}
+
+/// An input of a node: the index of the node in [`Uses::nodes`], and that of the input.
+pub(super) type NodeInput = (usize, usize);
+
+/// A `DequantizeLinear` node.
+pub(super) struct DecodingNode {
+    pub graph: usize,
+    /// The name of its output.
+    pub output: Range<usize>,
+    /// Its index in [`Uses::nodes`], if it uses a tensor.
+    pub node: Option<usize>,
+    /// The nodes that use its output.
+    pub users: Vec<NodeInput>,
+    /// Its axis, block size and type of the output.
+    pub attributes: [i64; 3],
+}
+
+/// Who uses which tensors.
+#[derive(Default)]
+pub(super) struct Uses {
+    pub nodes: Vec<ModelNode>,
+    /// By tensors.
+    pub of_tensors: Vec<Vec<NodeInput>>,
+    pub decoding: Vec<DecodingNode>,
+    /// Outputs of graphs.
+    pub outputs: HashSet<NamedValue>,
+    /// How many nodes compute with codes, by operator.
+    pub quantized: BTreeMap<String, u64>,
+}
+
+/// A tensor of codes that `DequantizeLinear` nodes decode.
+#[derive(Debug)]
+pub(crate) struct Dequantization {
+    /// The indices of the tensors.
+    pub codes: usize,
+    pub scale: usize,
+    pub zero_point: Option<usize>,
+    /// The axis of the scales, and the elements of a block along it, or 0; an axis that does not exist is beyond all.
+    pub axis: Option<(usize, u64)>,
+    /// The name of the value.
+    pub name: String,
+    /// The nodes, by their indices in [`Uses::decoding`].
+    pub(super) nodes: Vec<usize>,
+}
+
+/// Finds the nodes that use tensors.
+pub(super) struct UseFinder<'a> {
+    file: &'a [u8],
+    values: HashMap<(usize, &'a [u8]), NamedValue>,
+    frames: Frames,
+    uses: Uses,
+}
+
+impl<'a> UseFinder<'a> {
+    /// For a model with these values; `decoding` are the outputs of its `DequantizeLinear` nodes and their graphs.
+    pub(super) fn new(
+        file: &'a [u8],
+        tensors: impl Iterator<Item = (usize, (usize, Range<usize>))>,
+        decoding: &[(usize, Range<usize>)],
+        frames: Frames,
+    ) -> Self {
+        let mut values = HashMap::new();
+        let mut uses = Uses::default();
+        for (at, (graph, name)) in tensors {
+            values.insert((graph, &file[name]), NamedValue::Tensor(at));
+            uses.of_tensors.resize(at + 1, Vec::new());
+        }
+        for (at, (graph, output)) in decoding.iter().enumerate() {
+            values.insert((*graph, &file[output.clone()]), NamedValue::Decoded(at));
+            let (output, attributes) = (output.clone(), [1, 0, 0]);
+            uses.decoding.push(DecodingNode { graph: *graph, output, node: None, users: Vec::new(), attributes });
+        }
+        Self { file, values, frames, uses }
+    }
+
+    /// What a walk has found.
+    pub(super) fn into_found(self) -> (Frames, Uses) {
+        (self.frames, self.uses)
+    }
+
+    /// The value with a name, as a graph sees it.
+    fn value(&self, context: &Context, graph: usize, name: &Range<usize>) -> Option<NamedValue> {
+        let name = &self.file[name.clone()];
+        ancestors(&context.graphs, graph).find_map(|graph| self.values.get(&(graph, name)).copied())
+    }
+}
+
+impl Visitor for UseFinder<'_> {
+    fn node(&mut self, context: &Context, graph: usize, node: &Node) {
+        if context.graphs[graph].part != ModelPart::Main {
+            return;
+        }
+        let (op, domain) = (&self.file[node.op_type.clone()], &self.file[node.domain.clone()]);
+        if computes_with_codes(op, domain) {
+            *self.uses.quantized.entry(context.label(&node.op_type)).or_default() += 1;
+        }
+        let values: Vec<_> = node.inputs.iter().map(|name| self.value(context, graph, name)).collect();
+        if values.iter().all(Option::is_none) {
+            return;
+        }
+        let kind = match (op, is_default_domain(domain)) {
+            (b"DequantizeLinear", true) => {
+                let output = node.outputs.first().and_then(|name| self.value(context, graph, name));
+                match output {
+                    Some(NamedValue::Decoded(at)) => NodeKind::Decodes(at),
+                    _ => NodeKind::Other,
+                }
+            }
+            (b"MatMul", true) => NodeKind::Multiplies(Multiplication::MatMul),
+            (b"Conv", true) => NodeKind::Multiplies(Multiplication::Conv),
+            (b"Gemm", true) => match integers(self.file, &node.body, [("transB", 0)]) {
+                [0] => NodeKind::Multiplies(Multiplication::Gemm),
+                _ => NodeKind::Multiplies(Multiplication::GemmTransposed),
+            },
+            _ => NodeKind::Other,
+        };
+        let at = self.uses.nodes.len();
+        if let NodeKind::Decodes(decoding) = kind {
+            let attributes = [("axis", 1), ("block_size", 0), ("output_dtype", 0)];
+            let attributes = integers(self.file, &node.body, attributes);
+            let found = &mut self.uses.decoding[decoding];
+            (found.node, found.attributes) = (Some(at), attributes);
+        }
+        let mut enclosing = context.enclosing.clone();
+        enclosing.push(Frame { start: node.frame_start, body: node.body.clone() });
+        let frame = self.frames.enclose(&enclosing);
+        for (slot, value) in values.iter().enumerate() {
+            match value {
+                Some(NamedValue::Tensor(tensor)) => self.uses.of_tensors[*tensor].push((at, slot)),
+                Some(NamedValue::Decoded(decoding)) => self.uses.decoding[*decoding].users.push((at, slot)),
+                None => {}
+            }
+        }
+        let inputs = node.inputs.iter().cloned().zip(values).collect();
+        self.uses.nodes.push(ModelNode { frame, kind, inputs });
+    }
+
+    fn name(&mut self, context: &Context, graph: usize, usage: NameUse, name: Range<usize>) {
+        if usage == NameUse::Output {
+            let value = self.value(context, graph, &name);
+            self.uses.outputs.extend(value);
+        }
+    }
+
+    fn tensor(&mut self, _: &Context, _: Found) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether an operator computes with codes itself.
+fn computes_with_codes(op: &[u8], domain: &[u8]) -> bool {
+    let Ok(op) = std::str::from_utf8(op) else { return false };
+    match domain {
+        b"com.microsoft" => {
+            op.starts_with("QLinear")
+                || op.starts_with("DynamicQuantize")
+                || matches!(
+                    op,
+                    "MatMulNBits" | "GatherBlockQuantized" | "MatMulIntegerToFloat" | "QAttention" | "QGemm" | "QMoE"
+                )
+        }
+        _ => {
+            is_default_domain(domain) && matches!(op, "QLinearConv" | "QLinearMatMul" | "MatMulInteger" | "ConvInteger")
+        }
+    }
+}
+
+/// Integer attributes of a node, or their defaults.
+fn integers<const N: usize>(file: &[u8], body: &Range<usize>, wanted: [(&str, i64); N]) -> [i64; N] {
+    let mut found = wanted.map(|(_, default)| default);
+    for field in MessageFields::new(file, body.clone()).map_while(Result::ok) {
+        let (node::ATTRIBUTE, Value::Bytes(body)) = field else { continue };
+        let (mut name, mut number) = (0..0, None);
+        for field in MessageFields::new(file, body).map_while(Result::ok) {
+            match field {
+                (attribute::NAME, Value::Bytes(range)) => name = range,
+                (attribute::INT, Value::Varint(value)) => number = Some(value as i64),
+                _ => {}
+            }
+        }
+        if let Some(at) = wanted.iter().position(|(wanted, _)| wanted.as_bytes() == &file[name.clone()]) {
+            found[at] = number.unwrap_or_default();
+        }
+    }
+    found
+}

@@ -1,0 +1,140 @@
+//! The shapes of ONNX's `DequantizeLinear` (opset 10 to 28): codes of any rank, and scales for the tensor, for each index of an
+//! axis, or for blocks along it.
+//!
+//! With an axis, a tensor is matrices of [length of the axis, product of the lengths behind it]: a scale for each index is a
+//! row of such a matrix, and a block is some rows of a column. The last axis has one element behind it, so there rows
+//! are the values before the axis, and a block is some neighbours.
+
+use super::geometry::Geometry;
+use super::layout::{Group, Role};
+use super::parts::{LinearAxis, Parts};
+use crate::dtype::{Class, Dtype};
+use crate::error::Result;
+
+/// Numbers that a shape is divided into by an axis: of the lengths before it, its own, and of those behind it.
+fn around(shape: &[u64], axis: usize) -> [u64; 3] {
+    [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
+}
+
+impl LinearAxis {
+    /// Matrices, rows and columns of a tensor with scales along an axis, and the group of a scale.
+    fn view(self, shape: &[u64]) -> ([u64; 3], Group) {
+        let [before, along, behind] = around(shape, self.axis);
+        match (self.axis + 1 == shape.len(), self.block_size) {
+            // A scale for each column: all rows of it.
+            (true, 0) => ([1, before, along], Group::Block([before.max(1), 1])),
+            (true, size) => ([1, before, along], Group::Neighbours(size)),
+            (false, 0) => ([before, along, behind], Group::Channel),
+            (false, size) => ([before, along, behind], Group::Block([size, 1])),
+        }
+    }
+}
+
+impl Geometry {
+    /// Where everything is in a tensor of `DequantizeLinear`.
+    ///
+    /// # Errors
+    /// When a part has a dtype or a shape that does not fit the codes.
+    pub(super) fn linear(parts: &Parts, axis: Option<LinearAxis>) -> Result<Self> {
+        let layout = parts.layout;
+        parts.check_shapes(None)?;
+        let codes = parts.typed(parts.need(Role::Codes)?, layout.codes.dtypes)?;
+        let scale = parts.typed(parts.need(Role::Scale)?, layout.scale_dtypes)?;
+        let zero = parts.find(Role::ZeroPoint)?;
+        let shape = codes.1.shape;
+        let count: u64 = shape.iter().product();
+        let ([matrices, rows, columns], group, expected) = match axis {
+            None => ([1, 1, count], Group::Tensor, Vec::new()),
+            Some(axis) if axis.axis >= shape.len() => {
+                return Err(parts.error(format!("its axis is {}, and its shape {shape:?}", axis.axis)));
+            }
+            Some(axis) => {
+                let (view, group) = axis.view(shape);
+                let expected = match axis.block_size {
+                    0 => vec![shape[axis.axis]],
+                    size => {
+                        let mut blocks = shape.to_vec();
+                        blocks[axis.axis] = blocks[axis.axis].div_ceil(size);
+                        blocks
+                    }
+                };
+                (view, group, expected)
+            }
+        };
+        let is_right = scale.1.shape == expected || axis.is_none() && scale.0.count == 1;
+        if !is_right {
+            return Err(parts.mismatch(&scale.1, &expected, &format!("codes of the shape {shape:?}")));
+        }
+        if let Some((slot, part)) = &zero {
+            let is_bias = codes.1.dtype == Dtype::Int32;
+            parts
+                .typed((*slot, *part), if is_bias { &[Dtype::Int32] } else { std::slice::from_ref(&codes.1.dtype) })?;
+            if part.shape != scale.1.shape && slot.count * scale.0.count != 1 {
+                return Err(parts.mismatch(part, scale.1.shape, "its scale"));
+            }
+        }
+        let block = match group {
+            Group::Tensor | Group::Channel => [1, columns.max(1)],
+            Group::Neighbours(size) => [1, size],
+            Group::Block(block) => block,
+        };
+        let grid = [rows.div_ceil(block[0]), columns.div_ceil(block[1])];
+        let has_own_scales = axis.is_some_and(|axis| axis.block_size > 0);
+        let bits = codes.1.dtype.bits();
+        let bytes = codes.1.dtype.packed_bytes(count).unwrap_or(u64::MAX);
+        Ok(Self {
+            shape: shape.to_vec(),
+            matrices,
+            rows,
+            columns,
+            bits,
+            stride: columns * u64::from(bits) / 8,
+            matrix_bytes: bytes,
+            group: Some(group),
+            block,
+            grid,
+            matrix_scales: if has_own_scales { grid[0] * grid[1] } else { 0 },
+            matrix_globals: 0,
+            swizzled_columns: 0,
+            codes: codes.0,
+            scale: scale.0,
+            global: None,
+            zero: zero.map(|(slot, _)| slot),
+            group_index: None,
+            map: None,
+            nested: None,
+            nested_group: 1,
+        })
+    }
+}
+
+/// Makes codes of fewer than 8 bits, one per byte, numbers of 8 bits: signed ones extend their sign.
+#[inline(always)]
+pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
+    let spare = 8 - dtype.bits().min(8);
+    if dtype.class() == (Class::Int { signed: true }) && spare > 0 {
+        for code in codes {
+            *code = ((*code << spare) as i8 >> spare) as u8;
+        }
+    }
+}
+
+/// An integer of a stream of integers, as a float.
+#[inline(always)]
+pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
+    let bits = dtype.bits();
+    let raw = match bits {
+        32 => u32::from_le_bytes(bytes.as_chunks().0[at]),
+        16 => u16::from_le_bytes(bytes.as_chunks().0[at]).into(),
+        8 => bytes[at].into(),
+        bits => {
+            let first = at * bits as usize;
+            u32::from(bytes[first / 8]) >> (first % 8) & ((1 << bits) - 1)
+        }
+    };
+    let spare = 32 - bits;
+    match dtype.class() {
+        Class::Int { signed: true } => ((raw << spare) as i32 >> spare) as f32,
+        _ => raw as f32,
+    }
+}

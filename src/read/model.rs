@@ -1,0 +1,84 @@
+//! The quantized weights of an ONNX model: its graph says which tensors are codes, and not their names.
+
+use super::LogicalCheckpoint;
+use crate::container::Input;
+use crate::container::onnx::model::{Dequantization, Study};
+use crate::error::{Error, Result};
+use crate::quant::{FoundWeight, LinearAxis, ONNX, Parameters, Problem, Recognized, Role};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The most bytes of parts that are held in memory, because the file has them as numbers of a variable length.
+const MOST: u64 = 64 << 20;
+
+impl<'a> LogicalCheckpoint<'a> {
+    /// The weights that `DequantizeLinear` nodes decode.
+    ///
+    /// # Errors
+    /// When the file cannot be read again.
+    pub(super) fn recognize_model(&self, input: &'a Input) -> Result<Recognized> {
+        let mut found = Recognized::default();
+        let mut study = Study::of(input)?;
+        study.find_uses(input)?;
+        // An unreadable tensor is in no list, so the numbers of the others would be wrong.
+        if !input.contents.unreadable.is_empty() {
+            study.dequantizations.clear();
+        }
+        let mut times: HashMap<&str, u64> = HashMap::new();
+        let names = input.contents.tensors.iter().map(|tensor| &*tensor.name);
+        for name in names.chain(study.dequantizations.iter().map(|folded| &*folded.name)) {
+            *times.entry(name).or_default() += 1;
+        }
+        let (mut parts, mut left) = (HashSet::new(), MOST);
+        for folded in &study.dequantizations {
+            let name = match times[&*folded.name] {
+                1 => folded.name.clone(),
+                _ => study.name_in_graph(folded),
+            };
+            let weight = self.folded_weight(folded, name, &mut left);
+            let checked = weight.and_then(|weight| weight.grid(&self.tensors).map(|_| weight));
+            match checked {
+                Ok(weight) => {
+                    parts.extend(weight.parts.iter().map(|(_, at)| *at));
+                    found.weights.push(weight);
+                }
+                Err(error) => found.problems.push(Problem { tensors: vec![folded.codes], error }),
+            }
+        }
+        found.left = study.quantized_operators().map(|(operator, count)| (operator.to_owned(), count)).collect();
+        found.plain = (0..self.tensors.len()).filter(|at| !parts.contains(at)).collect();
+        Ok(found)
+    }
+
+    /// The nodes of a model that compute with codes themselves, in words.
+    pub(crate) fn nodes_with_codes(&self) -> impl Iterator<Item = String> {
+        self.found.left.iter().map(|(operator, count)| match count {
+            1 => format!("1 node of type {operator} keeps its codes"),
+            count => format!("{count} nodes of type {operator} keep their codes"),
+        })
+    }
+
+    fn folded_weight(&self, folded: &Dequantization, name: String, left: &mut u64) -> Result<FoundWeight> {
+        let axis = folded.axis.map(|(axis, block_size)| LinearAxis { axis, block_size });
+        let mut parameters = Parameters::linear(axis);
+        let mut parts = vec![(Role::Codes, folded.codes), (Role::Scale, folded.scale)];
+        parts.extend(folded.zero_point.map(|at| (Role::ZeroPoint, at)));
+        for &(role, at) in &parts {
+            let stored = self.stored(at);
+            if stored.mapped().is_some() {
+                continue;
+            }
+            let len = stored.elements.bytes(stored.tensor.count).filter(|len| *len <= *left);
+            let Some(len) = len else {
+                let error = Error::new(format!("its {} are too many for a typed field", role.describe()));
+                return Err(error.in_tensor(&name).remedy("load the model with onnx.load and save it again"));
+            };
+            *left -= len;
+            let mut bytes = vec![0; len as usize];
+            stored.open()?.fill(&mut bytes).map_err(|error| stored.error(error))?;
+            parameters.held.push((role, Arc::from(bytes)));
+        }
+        let shape = self.tensors[folded.codes].shape.to_vec();
+        Ok(FoundWeight { module: name.clone(), name, layout: &ONNX, parameters, shape, parts })
+    }
+}

@@ -1,0 +1,320 @@
+//! Quantized weights of ONNX models: how `dequantize` puts values in the place of `DequantizeLinear` nodes, and how they are
+//! shown.
+
+use crate::common::onnx::{field, fields, model, node, node_with, number};
+use crate::common::{Bench, fixture};
+use std::fs;
+
+/// `TensorProto` with `raw_data`; the lengths are below 128.
+fn tensor(name: &str, data_type: u8, dims: &[u8], raw: &[u8]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|length| number(1, *length)).collect();
+    [dims, number(2, data_type), field(8, name.as_bytes()), field(9, raw)].concat()
+}
+
+fn initializer(name: &str, data_type: u8, dims: &[u8], raw: &[u8]) -> Vec<u8> {
+    field(5, &tensor(name, data_type, dims, raw))
+}
+
+fn floats(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// `DequantizeLinear` with integer attributes, of which none is negative.
+fn dequantize(inputs: &[&str], output: &str, attributes: &[(&str, u8)]) -> Vec<u8> {
+    node_with("DequantizeLinear", inputs, output, attributes)
+}
+
+/// ONNX's numbers of types.
+const FLOAT: u8 = 1;
+const UINT8: u8 = 2;
+const INT8: u8 = 3;
+const INT32: u8 = 6;
+const FLOAT16: u8 = 10;
+const UINT4: u8 = 21;
+const INT4: u8 = 22;
+
+#[test]
+fn values_come_in_the_place_of_codes_and_of_the_nodes_that_decode_them() {
+    let bench = Bench::new();
+    let unknown = vec![0xa2, 0x7d, 3, 7, 8, 9];
+    let matmul = node("MatMul", &["x", "w"], "y");
+    let scale = initializer("s", FLOAT, &[3], &floats(&[0.5, 2.0, -1.0]));
+    let zero = initializer("z", INT8, &[3], &[1, 0, 0xff]);
+    let codes = initializer("q", INT8, &[2, 3], &[3, 4, 5, 0x80, 0x7f, 0xff]);
+    let graph = [
+        field(2, b"g"),
+        codes,
+        scale,
+        unknown.clone(),
+        zero,
+        dequantize(&["q", "s", "z"], "w", &[("axis", 1)]),
+        matmul.clone(),
+        unknown.clone(),
+    ];
+    bench.write("in.onnx", &model(&graph.concat()));
+    bench.run("dequantize in.onnx -o out.onnx -q").expect(0, "", "");
+    let values = initializer("w", FLOAT, &[2, 3], &floats(&[1.0, 8.0, -6.0, -64.5, 254.0, -0.0]));
+    let wanted = [field(2, b"g"), values, unknown.clone(), matmul, unknown].concat();
+    assert_eq!(bench.read("out.onnx"), model(&wanted));
+    // The same values, taken out.
+    bench.run("dequantize in.onnx -o out.safetensors -q").expect(0, "", "");
+    bench.run("diff out.onnx out.safetensors -q").expect(0, "", "");
+    // Without a name of its own, the output has the type of the values.
+    bench.run("dequantize in.onnx -q").expect(0, "", "");
+    assert_eq!(bench.read("in.float32.onnx"), bench.read("out.onnx"));
+}
+
+/// What it is, codes and scales by type, shape and bytes, the attributes, and the values.
+type Case<'a> = (&'a str, (u8, &'a [u8], &'a [u8]), (u8, &'a [u8], &'a [u8]), &'a [(&'a str, u8)], &'a [f32]);
+
+#[test]
+fn every_form_of_scales_and_codes_is_decoded() {
+    let bench = Bench::new();
+    let [half, two] = [0.5_f32, 2.0];
+    let f16 = [0x00, 0x38, 0x00, 0x40]; // 0.5 and 2
+    let one = floats(&[half]);
+    let pair = floats(&[half, two]);
+    let cases: [Case; 9] = [
+        ("int4 for the tensor", (INT4, &[3], &[0x8f, 0x07]), (FLOAT, &[], &one), &[], &[-0.5, -4.0, 3.5]),
+        (
+            "uint4 whose rows end within bytes",
+            (UINT4, &[2, 3], &[0x21, 0x43, 0xf5]),
+            (FLOAT, &[2], &pair),
+            &[("axis", 0)],
+            &[0.5, 1.0, 1.5, 8.0, 10.0, 30.0],
+        ),
+        (
+            "int4 in blocks of 2 along the first axis",
+            (INT4, &[3, 2], &[0x21, 0x43, 0x65]),
+            (FLOAT, &[2, 2], &floats(&[1.0, 2.0, 4.0, 8.0])),
+            &[("axis", 0), ("block_size", 2)],
+            &[1.0, 4.0, 3.0, 8.0, 20.0, 48.0],
+        ),
+        (
+            "int8 in blocks of 2 along the last",
+            (INT8, &[1, 3], &[1, 2, 3]),
+            (FLOAT, &[1, 2], &pair),
+            &[("axis", 1), ("block_size", 2)],
+            &[0.5, 1.0, 6.0],
+        ),
+        (
+            "uint8 along an axis in the middle",
+            (UINT8, &[2, 2, 1], &[1, 2, 3, 200]),
+            (FLOAT, &[2], &pair),
+            &[("axis", 1)],
+            &[0.5, 4.0, 1.5, 400.0],
+        ),
+        (
+            "int32 of a bias",
+            (INT32, &[2], &[1, 0, 0, 0, 0, 0, 0, 0x80]),
+            (FLOAT, &[1], &one),
+            &[],
+            &[0.5, -1_073_741_824.0],
+        ),
+        ("int16", (5, &[2], &[0xff, 0xff, 0, 0x80]), (FLOAT, &[], &one), &[], &[-0.5, -16384.0]),
+        ("float8e4m3fn", (17, &[2], &[0x38, 0xc8]), (FLOAT, &[], &one), &[], &[0.5, -2.0]),
+        ("float16 scales", (INT8, &[2], &[3, 0xfd]), (FLOAT16, &[2], &f16), &[("axis", 0)], &[1.5, -6.0]),
+    ];
+    for (what, (code_type, dims, codes), (scale_type, scale_dims, scale), attributes, values) in cases {
+        let parts = [initializer("q", code_type, dims, codes), initializer("s", scale_type, scale_dims, scale)];
+        let nodes = [dequantize(&["q", "s"], "w", attributes), node("Relu", &["w"], "y")];
+        bench.write("in.onnx", &model(&[parts.concat(), nodes.concat()].concat()));
+        bench.run("dequantize in.onnx -o out.safetensors --to f32 -f -q").expect(0, "", "");
+        let file = bench.read("out.safetensors");
+        assert_eq!(file[file.len() - 4 * values.len()..], floats(values), "{what}");
+        bench.run("dequantize in.onnx -o out.onnx -f -q").expect(0, "", "");
+        let shown = bench.run("inspect out.onnx").stdout;
+        let dtype = if scale_type == FLOAT { "float32" } else { "float16" };
+        assert!(shown.contains(&format!("  w  {dtype}  ")), "{what}: {shown}");
+    }
+}
+
+#[test]
+fn several_nodes_that_decode_the_same_codes_become_one_tensor() {
+    let bench = Bench::new();
+    let parts = [
+        initializer("q", INT8, &[2], &[1, 2]),
+        initializer("s", FLOAT, &[], &floats(&[0.5])),
+        dequantize(&["q", "s"], "w", &[]),
+        dequantize(&["q", "s"], "w_2", &[]),
+    ];
+    let rest = |second: &str| [node("Add", &["x", "w"], "a"), node("Mul", &[second, "a"], "b")].concat();
+    bench.write("in.onnx", &model(&[parts.concat(), rest("w_2")].concat()));
+    bench.run("dequantize in.onnx -o out.onnx -q").expect(0, "", "");
+    let values = initializer("w", FLOAT, &[2], &floats(&[0.5, 1.0]));
+    assert_eq!(bench.read("out.onnx"), model(&[values, rest("w")].concat()));
+}
+
+#[test]
+fn a_scale_that_other_nodes_use_stays() {
+    let bench = Bench::new();
+    let scale = initializer("s", FLOAT, &[], &floats(&[0.5]));
+    let others = [node("QuantizeLinear", &["x", "s"], "xq"), dequantize(&["xq", "s"], "x8", &[])].concat();
+    let parts = [initializer("q", INT8, &[2], &[1, 2]), scale.clone(), others.clone()];
+    bench.write("in.onnx", &model(&[parts.concat(), dequantize(&["q", "s"], "w", &[])].concat()));
+    bench.run("dequantize in.onnx -o out.onnx -q").expect(0, "", "");
+    let values = initializer("w", FLOAT, &[2], &floats(&[0.5, 1.0]));
+    assert_eq!(bench.read("out.onnx"), model(&[values, scale, others].concat()));
+    // Weights that stay quantized keep their parts.
+    let second = [initializer("r", INT8, &[2], &[1, 2]), dequantize(&["r", "s"], "v", &[])].concat();
+    bench.write("two.onnx", &model(&[parts.concat(), dequantize(&["q", "s"], "w", &[]), second].concat()));
+    bench.run("dequantize two.onnx --include w -o some.onnx -q").expect(0, "", "");
+    let listed = bench.run("inspect some.onnx");
+    assert!(
+        listed.stdout.contains("  w  float32       [2]  8 B") && listed.stdout.contains("  v  int8, tensor"),
+        "{}",
+        listed.stdout
+    );
+}
+
+#[test]
+fn codes_in_constant_nodes_typed_fields_and_inner_graphs_are_decoded() {
+    let bench = Bench::new();
+    let constant = |name: &str, tensor: &[u8]| {
+        let attribute = [field(1, b"value"), field(5, tensor), vec![0xa0, 1, 4]].concat();
+        field(1, &[field(2, name.as_bytes()), field(4, b"Constant"), field(5, &attribute)].concat())
+    };
+    // int32_data and float_data, packed.
+    let typed = |name: &str, data_type: u8, data: &[u8]| {
+        [number(1, 2), number(2, data_type), field(8, name.as_bytes()), data.to_vec()].concat()
+    };
+    let codes = typed("t", INT8, &field(5, &[5, 6]));
+    let scale = typed("t", FLOAT, &field(4, &floats(&[0.5, 4.0])));
+    let inner = |nodes: &[u8]| {
+        field(5, &[field(1, b"then_branch"), field(6, &[field(2, b"b"), nodes.to_vec()].concat())].concat())
+    };
+    let branch = |nodes: &[u8]| field(1, &[field(1, b"c"), field(2, b"y"), field(4, b"If"), inner(nodes)].concat());
+    let user = node("Neg", &["w"], "y");
+    let nodes =
+        [constant("q", &codes), constant("s", &scale), dequantize(&["q", "s"], "w", &[("axis", 0)]), user.clone()];
+    bench.write("in.onnx", &model(&branch(&nodes.concat())));
+    bench.run("dequantize in.onnx -o out.onnx -q").expect(0, "", "");
+    let values = [number(1, 2), number(2, FLOAT), field(8, b"t"), field(9, &floats(&[2.5, 24.0]))].concat();
+    assert_eq!(bench.read("out.onnx"), model(&branch(&[constant("w", &values), user].concat())));
+    let shown = bench.run("inspect in.onnx --parts --stats");
+    assert!(
+        shown.code == Some(0)
+            && shown.stdout.contains("  w            int8, 1 x 1  [2]  10 B  onnx, 40.00 bits per weight"),
+        "{}",
+        shown.stdout
+    );
+    let bits = bench.run("bitcast in.onnx --bits --tensor w");
+    assert_eq!(bits.stdout, "0  0 0000101  5 * 0.5 = 2.5\n1  0 0000110  6 * 4 = 24\n");
+    bench.run("diff in.onnx out.onnx -q").expect(0, "", "");
+}
+
+#[test]
+fn what_cannot_be_decoded_stays_and_is_named() {
+    let bench = Bench::new();
+    let scale = initializer("s", FLOAT, &[], &floats(&[0.5]));
+    let codes = initializer("q", INT8, &[2], &[1, 2]);
+    // The scale is computed, or an input that callers may give; somebody else uses the codes.
+    let input = field(11, &field(1, b"s"));
+    let decode = dequantize(&["q", "s"], "w", &[]);
+    let others = [
+        ("computed", [codes.clone(), node("Neg", &["t"], "s"), decode.clone()].concat()),
+        ("input", [codes.clone(), scale.clone(), input, decode.clone()].concat()),
+        ("used", [codes.clone(), scale.clone(), decode.clone(), node("Neg", &["q"], "v")].concat()),
+        ("output", [codes.clone(), scale.clone(), decode.clone(), field(12, &field(1, b"q"))].concat()),
+    ];
+    for (name, graph) in others {
+        bench.write("in.onnx", &model(&graph));
+        let message = "tcast: error: in.onnx: has no DequantizeLinear node whose codes and scales are constants\n";
+        let outcome = bench.run("dequantize in.onnx -o out.onnx");
+        assert_eq!((outcome.code, &*outcome.stderr), (Some(1), message), "{name}");
+    }
+    let contrib =
+        field(1, &[field(1, b"x"), field(1, b"q"), field(4, b"MatMulNBits"), field(7, b"com.microsoft")].concat());
+    bench.write(
+        "in.onnx",
+        &model(
+            &[initializer("p", INT8, &[2], &[1, 2]), scale.clone(), contrib, dequantize(&["p", "s"], "w", &[])]
+                .concat(),
+        ),
+    );
+    let outcome = bench.run("dequantize in.onnx -o out.onnx");
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.ends_with("\ntcast: note: 1 node of type MatMulNBits keeps its codes\n"),
+        "{}",
+        outcome.stderr
+    );
+    // A model has the types that its nodes compute with.
+    bench.run("dequantize in.onnx --to f16 -o half.onnx").expect(
+        1,
+        "",
+        "tcast: error: in.onnx: tensor 'w': the nodes of the model compute with float32, and not with float16\n  \
+         name an output that ends in .safetensors, or leave --to out\n",
+    );
+}
+
+#[test]
+fn models_of_onnx_runtimes_quantizers_are_decoded() {
+    let bench = Bench::new();
+    for (name, weights, nodes) in [("ort_static.onnx", 5, 22 - 5), ("ort_nbits.onnx", 1, 7 - 1)] {
+        fs::copy(fixture("onnx_models").join(name), bench.path(name)).unwrap();
+        let outcome = bench.run(&format!("dequantize {name} -o out.onnx -f"));
+        let tensors = if weights == 1 { "1 tensor".to_owned() } else { format!("{weights} tensors") };
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert!(outcome.stderr.starts_with(&format!("dequantize {tensors} to float32")), "{}", outcome.stderr);
+        // GraphProto is field 7, and its nodes are field 1.
+        let count = |file: &[u8]| fields(file, 7).iter().flat_map(|graph| fields(graph, 1)).count();
+        assert_eq!(
+            (count(&bench.read("out.onnx")), bench.run(&format!("diff {name} out.onnx -q")).code),
+            (nodes, Some(0))
+        );
+    }
+}
+
+#[test]
+fn malformed_dequantize_nodes_are_refused() {
+    let bench = Bench::new();
+    let refused = |parts: &[Vec<u8>], attributes: &[(&str, u8)], message: &str| {
+        let names: Vec<&str> = ["q", "s", "z"][..parts.len()].to_vec();
+        bench.write("in.onnx", &model(&[parts.concat(), dequantize(&names, "w", attributes)].concat()));
+        let outcome = bench.run("dequantize in.onnx -o out.onnx");
+        assert_eq!(
+            (outcome.code, &*outcome.stderr),
+            (Some(1), &*format!("tcast: error: in.onnx: tensor 'q': {message}\n"))
+        );
+        // It can be listed all the same.
+        assert_eq!(bench.run("inspect in.onnx").code, Some(0));
+    };
+    let codes = initializer("q", INT8, &[2, 3], &[0; 6]);
+    let scale = |dims: &[u8], count: usize| initializer("s", FLOAT, dims, &vec![0; 4 * count]);
+    refused(
+        &[codes.clone(), scale(&[2], 2)],
+        &[("axis", 1)],
+        "'s' has the shape [2], but codes of the shape [2, 3] needs [3]",
+    );
+    refused(&[codes.clone(), scale(&[3], 3)], &[("axis", 2)], "its axis is 2, and its shape [2, 3]");
+    refused(
+        &[codes.clone(), scale(&[2, 2], 4)],
+        &[("axis", 1), ("block_size", 1)],
+        "'s' has the shape [2, 2], but codes of the shape [2, 3] needs [2, 3]",
+    );
+    let zero = initializer("z", UINT8, &[3], &[0; 3]);
+    refused(
+        &[codes.clone(), scale(&[3], 3), zero],
+        &[("axis", 1)],
+        "'z' is uint8, and the layout onnx stores its zero points as int8",
+    );
+    let zero = initializer("z", INT8, &[2], &[0; 2]);
+    refused(&[codes, scale(&[3], 3), zero], &[("axis", 1)], "'z' has the shape [2], but its scale needs [3]");
+}
+
+#[test]
+fn a_quantized_model_is_compared_with_its_values() {
+    let bench = Bench::new();
+    // A weight and its codes: the same name, and other values.
+    let plain = [initializer("w", FLOAT, &[2], &floats(&[0.5, 1.25])), node("Neg", &["w"], "y")].concat();
+    let parts = [initializer("q", INT8, &[2], &[1, 2]), initializer("s", FLOAT, &[], &floats(&[0.5]))];
+    let quantized = [parts.concat(), dequantize(&["q", "s"], "w", &[]), node("Neg", &["w"], "y")].concat();
+    bench.write("a.onnx", &model(&plain));
+    bench.write("b.onnx", &model(&quantized));
+    let outcome = bench.run("diff a.onnx b.onnx");
+    assert!(outcome.code == Some(1) && outcome.stdout.starts_with("  w  values differ  1 of 2"), "{}", outcome.stdout);
+    // A cast leaves codes alone.
+    bench.run("cast b.onnx --to f16 -o c.onnx --min-elements 0 -q").expect(0, "", "");
+    assert_eq!(bench.read("c.onnx"), bench.read("b.onnx"));
+}
