@@ -1,7 +1,6 @@
 //! The largest magnitudes of values, which some scales need before anything is encoded.
 
 use super::rounding::{WeightType, from_float16};
-use super::wide;
 use crate::dtype::Dtype;
 
 /// The largest magnitude of a tensor and its first element that is not finite, for a scale of the whole tensor.
@@ -24,7 +23,7 @@ impl Extremes {
     #[must_use]
     pub fn of(source: Dtype, bytes: &[u8], start: u64) -> Self {
         if source == Dtype::Float64 {
-            return wide::extremes(bytes.as_chunks().0, start);
+            return Self::of_wide(bytes.as_chunks().0, start);
         }
         let weight = WeightType::new(source).expect("weights are float64, float32, bfloat16 or float16");
         let largest = crate::kernel::Isa::chosen().run(Scan { weight, bytes });
@@ -35,12 +34,26 @@ impl Extremes {
         Self { largest: f32::from_bits(largest).into(), first_special }
     }
 
+    fn of_wide(values: &[[u8; 8]], start: u64) -> Self {
+        let values = || values.iter().map(|bytes| f64::from_le_bytes(*bytes));
+        let first_special = values().position(|value| !is_finite(value)).map(|at| start + at as u64);
+        let largest = values().map(f64::abs).fold(0.0, f64::max);
+        Self { largest: if first_special.is_some() { f64::NAN } else { largest }, first_special }
+    }
+
     /// Combines these extremes with those of another piece or tensor.
     pub fn merge(&mut self, other: &Self) {
         // Magnitudes are ordered like their bits, with NaN last.
         self.largest = f64::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
         self.first_special = self.first_special.into_iter().chain(other.first_special).min();
     }
+}
+
+/// Whether a float64 can be encoded. From 2^128 on, it is infinite as a float32, as the products of the libraries are.
+#[inline(always)]
+pub(super) fn is_finite(value: f64) -> bool {
+    const LIMIT: f64 = f64::from_bits((1023 + 128) << 52);
+    value.abs() < LIMIT
 }
 
 struct Scan<'a> {

@@ -5,7 +5,7 @@
 //! quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
 use super::Encoder;
-use super::extremes::Extremes;
+use super::extremes::is_finite;
 use super::lanes;
 use super::rounding::{WeightType, to_odd};
 use super::scale::GroupScale;
@@ -19,23 +19,6 @@ use std::ops::Range;
 const SEGMENT: usize = 1024;
 /// Partial sums that are kept side by side, so that the loop vectorizes.
 const LANES: usize = 8;
-/// From here on, a value is infinite as a float32, as the products of the libraries are.
-const LIMIT: f64 = f64::from_bits((1023 + 128) << 52);
-
-/// Whether a value can be encoded.
-#[inline(always)]
-fn is_finite(value: f64) -> bool {
-    value.abs() < LIMIT
-}
-
-/// The extremes of values, the first of which is element `start` of its weight.
-pub(super) fn extremes(values: &[[u8; 8]], start: u64) -> Extremes {
-    let values = || values.iter().map(|bytes| f64::from_le_bytes(*bytes));
-    let first_special = values().position(|value| !is_finite(value)).map(|at| start + at as u64);
-    let largest = values().map(f64::abs).fold(0.0, f64::max);
-    Extremes { largest: if first_special.is_some() { f64::NAN } else { largest }, first_special }
-}
-
 /// The rows of one call.
 pub(super) struct WideRows<'a, 'o> {
     pub(super) encoder: &'a Encoder,
