@@ -74,9 +74,16 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub partial_blocks: bool,
 
-    /// Fail, and write nothing, if a weight that is quantized already would change
+    /// Find the codes and scales that weights were decoded from
     ///
-    /// This is the rule if no scheme is given.
+    /// A weight gets these if they decode to the same bits; other weights are quantized as usual. Each weight that is
+    /// recovered is read once more. The report says which weights these are.
+    #[arg(long, requires = "scheme", hide_short_help = true)]
+    pub recover: bool,
+
+    /// Fail, and write nothing, if a value would change
+    ///
+    /// This is for a model that is quantized already, where it is the rule if no scheme is given, and for --recover.
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 

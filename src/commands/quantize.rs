@@ -49,6 +49,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         renames: &args.rename,
         with_partial_blocks: args.partial_blocks,
         only_exact: args.only_exact,
+        recovers: args.recover,
         threads: threads(args.file.threads),
     };
     let quantizing = Quantizing::new(&model, &request)?;
@@ -61,6 +62,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         "scheme": args.scheme.map(|scheme| scheme.name),
         "layout": layout,
         "only_exact": args.only_exact,
+        "recover": args.recover,
         "input_global_scale": args.input_global_scale,
         "group_size": args.group_size,
         "arithmetic": name(args.arithmetic.to_possible_value()),
@@ -142,6 +144,10 @@ fn check(args: &QuantizeArgs) -> Result<()> {
 /// Refuses options that a model has no use for, depending on whether it is quantized.
 fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
     let in_file = |error: Error| error.in_file(&model.source.path);
+    if !model.found.weights.is_empty() && args.recover {
+        let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
+        return Err(in_file(error).remedy("leave --recover out"));
+    }
     if !model.found.weights.is_empty() {
         return Ok(());
     }
@@ -149,10 +155,9 @@ fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
         let error = Error::usage("is not quantized: only the layout of a quantized model can change without a scheme");
         return Err(in_file(error).remedy("choose a scheme with --scheme"));
     }
-    if args.only_exact {
-        return Err(
-            in_file(Error::usage("is not quantized: --only-exact has no effect")).remedy("leave --only-exact out")
-        );
+    if args.only_exact && !args.recover {
+        let error = Error::usage("is not quantized: --only-exact has no effect without --recover");
+        return Err(in_file(error).remedy("leave --only-exact out"));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::kernel::{Condition, Counts, Firsts};
 use crate::measure::accuracy::Accuracy;
 use crate::measure::hash::Hashes;
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
-use crate::plan::{Operation, Plan, Quantization, Step};
+use crate::plan::{Operation, Plan, Quantization, Recovery, Step};
 use crate::select::KeptReason;
 use crate::text::counted;
 use serde::{Deserialize, Serialize};
@@ -75,9 +75,12 @@ pub struct QuantizedReport {
     /// Whether no value changes because its codes and scales are those from before, in another layout.
     #[serde(rename = "exact")]
     pub is_exact: bool,
-    /// How its codes came about, if it was quantized before.
+    /// How its codes came about, if it was quantized before, or codes were searched for its values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub codes: Option<CodesOrigin>,
+    /// The element for which no codes and scales were found, counted in row-major order.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unrecovered_at: Option<u64>,
     /// Its stored tensors.
     pub parts: Vec<PartReport>,
     /// Its accuracy; `None` before it is quantized.
@@ -114,6 +117,10 @@ impl QuantizedReport {
             source_layout: weight.rows.source_layout().map(Into::into),
             is_exact: codes == Some(CodesOrigin::Exact),
             codes,
+            unrecovered_at: match weight.rows.recovery {
+                Some(Recovery::NotFound(element)) => element,
+                Some(Recovery::Found(..)) | None => None,
+            },
             parts: step.new_tensors().map(part).collect(),
             accuracy: accuracy.map(|accuracy| *accuracy),
         }
@@ -325,6 +332,9 @@ impl<'a> TensorReport<'a> {
         }
         if let Some(figures) = self.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref()) {
             value["quantized"]["max_abs_error_index"] = figures.max_abs_error_at.map_or(Value::Null, indices);
+        }
+        if let Some(at) = self.quantized.as_ref().and_then(|quantized| quantized.unrecovered_at) {
+            value["quantized"]["unrecovered_index"] = indices(at);
         }
         value
     }

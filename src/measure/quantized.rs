@@ -1,6 +1,6 @@
 //! What it costs a weight to be quantized.
 
-use crate::plan::WeightRows;
+use crate::plan::{Recovery, WeightRows};
 use crate::quant::{EncodeTally, Fidelity};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,10 @@ pub enum CodesOrigin {
     Rescaled,
     /// The values of the input are decoded and quantized again.
     Requantized,
+    /// They and the scales are found in the values of the input, and decode to the same bits.
+    Recovered,
+    /// None are found, and the values of the input are quantized.
+    Quantized,
 }
 
 impl CodesOrigin {
@@ -24,12 +28,18 @@ impl CodesOrigin {
             Self::Exact => "exact",
             Self::Rescaled => "rescaled",
             Self::Requantized => "requantized",
+            Self::Recovered => "recovered",
+            Self::Quantized => "quantized",
         }
     }
 
-    /// `None` if the weight was not quantized before.
+    /// `None` if the weight was not quantized before, and no codes were searched for its values.
     pub(crate) fn of(rows: &WeightRows) -> Option<Self> {
-        rows.source_layout()?;
+        match rows.recovery {
+            Some(Recovery::Found(..)) => return Some(Self::Recovered),
+            Some(Recovery::NotFound(_)) => return Some(Self::Quantized),
+            None => rows.source_layout()?,
+        };
         Some(match rows.transcoder().map(|(transcoder, _)| transcoder.fidelity()) {
             Some(Fidelity::Exact) => Self::Exact,
             Some(Fidelity::Rescaled) => Self::Rescaled,
@@ -55,7 +65,7 @@ pub struct QuantizedAccuracy {
     pub clipped: u64,
     /// Groups whose scale is too small for its type.
     pub underflowed_groups: u64,
-    /// Values that changed, of a weight that was quantized before.
+    /// Values that changed, of a weight that was quantized before or is recovered.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub changed: Option<u64>,
     /// Values that also change when they are rounded to bfloat16, of a weight whose global scale was rounded.
@@ -76,7 +86,7 @@ impl QuantizedAccuracy {
             max_abs_error_at: tally.max_error_at.filter(|_| tally.max_error > 0.0),
             clipped: tally.clipped,
             underflowed_groups: tally.underflowed_groups,
-            changed: origin.map(|_| tally.changed),
+            changed: origin.filter(|origin| *origin != CodesOrigin::Quantized).map(|_| tally.changed),
             changed_bfloat16: (origin == Some(CodesOrigin::Rescaled)).then_some(tally.changed_bfloat16),
         }
     }

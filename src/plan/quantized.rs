@@ -4,7 +4,7 @@ use super::few::Few;
 use super::source::stored_dtype;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{Decoder, EncodeTally, Encoder, Extremes, RowMap, Scheme, Transcoder};
+use crate::quant::{Decoder, EncodeTally, Encoder, Extremes, Recoverer, RowMap, Scheme, SharedScale, Transcoder};
 use crate::read::{SourceTensor, read_values};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -26,6 +26,18 @@ pub struct TargetWeight {
     /// The set of weights whose largest magnitude determines its scale, by the number that
     /// `Weights::share` returned.
     pub shared: Option<usize>,
+    /// What came of the search for the codes and scales that its values were decoded from, if there was one.
+    pub recovery: Option<Recovery>,
+}
+
+/// What came of the search for the codes and scales that the values of a weight were decoded from.
+#[derive(Clone)]
+pub enum Recovery {
+    /// They are found, and decode to the same values.
+    Found(Arc<Recoverer>, SharedScale),
+    /// There are none for this element, counted in row-major order; `None` if another weight that shares a scale has
+    /// such an element, or its first values are too many different ones.
+    NotFound(Option<u64>),
 }
 
 /// What the values of a weight are made from.
@@ -53,13 +65,19 @@ pub struct CodedRows {
 
 impl TargetWeight {
     pub(super) fn rows<'a>(&self, sources: Few<SourceTensor<'a>>) -> WeightRows<'a> {
-        WeightRows { sources, values: self.values.clone(), encoder: Arc::clone(&self.encoder) }
+        WeightRows {
+            sources,
+            values: self.values.clone(),
+            encoder: Arc::clone(&self.encoder),
+            recovery: self.recovery.clone(),
+        }
     }
 
-    /// Whether its codes and scales are moved.
+    /// Whether its codes and scales are moved or recovered, not computed.
     #[must_use]
-    pub fn is_moved(&self) -> bool {
-        matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_some())
+    pub fn has_scales(&self) -> bool {
+        let is_moved = matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_some());
+        is_moved || matches!(self.recovery, Some(Recovery::Found(..)))
     }
 
     /// The stored tensors that its values depend on, if `place` is the one that it takes the place of.
@@ -107,6 +125,10 @@ impl Quantization<'_> {
             return Ok(());
         }
         let source = self.rows.read(rows.clone(), room)?;
+        if let Some(Recovery::Found(recoverer, shared)) = &self.rows.recovery {
+            let found = recoverer.encode(rows, source, shared, outputs, tally);
+            return found.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")));
+        }
         let unneeded = Extremes::default();
         let extremes = self.extremes.as_ref().map_or(&unneeded, |set| set.get().expect("the first pass is over"));
         self.rows.encoder.encode(rows, source, extremes, outputs, tally);
@@ -121,9 +143,16 @@ pub(crate) struct WeightRows<'a> {
     pub sources: Few<SourceTensor<'a>>,
     pub values: WeightValues,
     pub encoder: Arc<Encoder>,
+    /// As in [`TargetWeight::recovery`].
+    pub recovery: Option<Recovery>,
 }
 
 impl<'a> WeightRows<'a> {
+    /// The values of a weight in one stored tensor.
+    pub(crate) fn of_stored(source: SourceTensor<'a>, values: WeightValues, encoder: Arc<Encoder>) -> Self {
+        Self { sources: Few::One(source), values, encoder, recovery: None }
+    }
+
     /// The bytes of some rows of the weight, after reading them from the disk; `room` holds them if they are computed.
     ///
     /// # Errors

@@ -201,8 +201,9 @@ counted here, but under “inexact”, as are all of these.</dd>
 <dt>Largest errors</dt><dd>|y − x|, and |y − x| / |x| where x is not zero, with the position of the first element that has
 it.</dd>
 <dt>Codes</dt><dd>Of a weight that was quantized before: “exact” are the codes and scales of the input, “rescaled” the
-same with a global scale that was rounded, and “requantized” those of decoded values. “Changed” counts the values that
-differ.</dd>
+same with a global scale that was rounded, and “requantized” those of decoded values. With --recover, “recovered” are
+codes and scales that decode to the values of the input, and “quantized” those of other weights. “Changed” counts the
+values that differ.</dd>
 <dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
 </dl>
 <p>Values that are infinite or NaN before or after are left out of all figures but the counts.</p>

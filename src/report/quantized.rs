@@ -48,7 +48,8 @@ impl Report<'_> {
         text
     }
 
-    /// What happened to weights that were quantized before, as lines that each follow a line feed.
+    /// Where the codes of weights come from that were quantized before or that codes were searched for, as lines that each
+    /// follow a line feed.
     pub(super) fn requantized(&self) -> String {
         let mut text = String::new();
         let decoded = self.converted().filter(|tensor| tensor.layout.is_some()).count() as u64;
@@ -57,7 +58,13 @@ impl Report<'_> {
             let decoded = counted(decoded, "weight");
             let _ = write!(text, "\n  {decoded}: decoded, because {weights} not quantized in the output");
         }
-        for origin in [CodesOrigin::Exact, CodesOrigin::Rescaled, CodesOrigin::Requantized] {
+        for origin in [
+            CodesOrigin::Exact,
+            CodesOrigin::Rescaled,
+            CodesOrigin::Requantized,
+            CodesOrigin::Recovered,
+            CodesOrigin::Quantized,
+        ] {
             let weights = self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?)));
             let weights: Vec<_> = weights.filter(|(_, quantized)| quantized.codes == Some(origin)).collect();
             if weights.is_empty() {
@@ -67,9 +74,12 @@ impl Report<'_> {
                 CodesOrigin::Exact => "exact, codes and scales are those of the input",
                 CodesOrigin::Rescaled => "codes and block scales are those of the input, the global scale is rounded",
                 CodesOrigin::Requantized => "decoded and quantized again",
+                CodesOrigin::Recovered => "recovered, codes and scales decode to the same bits",
+                CodesOrigin::Quantized => "not recovered, quantized as usual",
             };
             let _ = write!(text, "\n  {}: {what}", counted(weights.len() as u64, "weight"));
-            if origin == CodesOrigin::Exact || self.time.is_none() {
+            let may_change = matches!(origin, CodesOrigin::Rescaled | CodesOrigin::Requantized);
+            if !may_change || self.time.is_none() {
                 continue;
             }
             let values = weights.iter().map(|(tensor, _)| tensor.elements()).sum();

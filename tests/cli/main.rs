@@ -27,6 +27,7 @@ mod outputs;
 mod promote;
 mod quantize;
 mod quantize_choices;
+mod quantize_recover;
 mod quantized;
 mod scripts;
 mod several;

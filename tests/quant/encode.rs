@@ -14,15 +14,15 @@ use tcast::quant::{
 use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E5M2, Float8E8M0, Float16, Float32, Uint8};
 
 /// How a golden was made: the row of the table, the grid, and whether its values are widened to float32 first.
-struct Recipe {
-    layout: &'static Layout,
-    grid: TargetGrid,
-    options: EncodeOptions,
-    is_widened: bool,
+pub(super) struct Recipe {
+    pub(super) layout: &'static Layout,
+    pub(super) grid: TargetGrid,
+    pub(super) options: EncodeOptions,
+    pub(super) is_widened: bool,
 }
 
 /// `None` for goldens that tcast does not write, because no layout of the table uses their rule.
-fn recipe(name: &str, options: &serde_json::Value) -> Option<Recipe> {
+pub(super) fn recipe(name: &str, options: &serde_json::Value) -> Option<Recipe> {
     let float = |dtype| CodeType::Float(dtype);
     let group = |size| Group::Neighbours(size);
     let block = || {

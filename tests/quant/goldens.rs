@@ -9,20 +9,20 @@ use tcast::dtype::Dtype;
 use tcast::kernel::Isa;
 use tcast::quant::{Arithmetic, Decoder, Group, Parameters, Part, Role, find};
 
-struct Tensor {
-    dtype: Dtype,
-    shape: Vec<u64>,
-    bytes: Vec<u8>,
+pub(super) struct Tensor {
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<u64>,
+    pub(super) bytes: Vec<u8>,
 }
 
-struct Golden {
-    name: String,
-    layout: String,
-    options: serde_json::Value,
-    tensors: BTreeMap<String, Tensor>,
+pub(super) struct Golden {
+    pub(super) name: String,
+    pub(super) layout: String,
+    pub(super) options: serde_json::Value,
+    pub(super) tensors: BTreeMap<String, Tensor>,
 }
 
-fn read(path: &Path) -> Golden {
+pub(super) fn read(path: &Path) -> Golden {
     let bytes = fs::read(path).unwrap();
     let (size, file) = bytes.split_first_chunk::<8>().unwrap();
     let (header, data) = file.split_at(u64::from_le_bytes(*size) as usize);
@@ -49,7 +49,7 @@ fn read(path: &Path) -> Golden {
 }
 
 /// The golden's layout by our name, and what its config would say.
-fn layout(golden: &Golden) -> (&'static str, Parameters) {
+pub(super) fn layout(golden: &Golden) -> (&'static str, Parameters) {
     let shape_of = |name: &str| golden.tensors[&format!("encoded.{name}")].shape.clone();
     let given = |group| Parameters { group: Some(group), ..Parameters::default() };
     match golden.layout.as_str() {

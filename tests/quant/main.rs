@@ -7,6 +7,7 @@ mod engine_config;
 mod errors;
 mod goldens;
 mod recognition;
+mod recover;
 mod reference;
 mod transcode;
 

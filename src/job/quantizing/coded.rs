@@ -176,7 +176,7 @@ impl Planner<'_> {
             },
         )
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
-        if self.request.only_exact {
+        if self.request.only_exact && !self.request.recovers {
             check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
         } else if self.request.scheme.is_none() && self.request.rules.is_empty() {
             let again = "choose a scheme to quantize these weights again";
@@ -313,7 +313,7 @@ impl WeightCandidate {
         if let (Ok(_), Values::Coded(coded)) = (&self.stored, &self.values) { Some(coded) } else { None }
     }
 
-    fn encoder(&self) -> Option<&Encoder> {
+    pub(super) fn encoder(&self) -> Option<&Encoder> {
         self.stored.as_ref().ok()?.encoder.as_deref()
     }
 }

@@ -6,6 +6,7 @@ mod fit;
 mod gpt_oss;
 mod misfit;
 mod naming;
+mod recovering;
 mod rule;
 mod sharing;
 
@@ -46,8 +47,10 @@ pub(crate) struct QuantizeRequest<'a> {
     pub renames: &'a [Rename],
     /// Whether blocks at the edges may be partial.
     pub with_partial_blocks: bool,
-    /// Whether no value of a quantized weight may change.
+    /// Whether no value of a quantized weight may change, or of a weight that was decoded.
     pub only_exact: bool,
+    /// Whether codes and scales are searched that plain weights were decoded from.
+    pub recovers: bool,
     pub threads: usize,
 }
 
@@ -165,6 +168,7 @@ impl Quantizing {
         }
         planner.check_names(&plan).map_err(in_file)?;
         let coded = planner.resolve(&mut plan.weights).map_err(in_file)?;
+        let recovered = planner.recover(&mut plan.weights).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = &text {
@@ -180,7 +184,7 @@ impl Quantizing {
             weight.stored.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
-        let mut weights = planner.weights(plan, coded)?;
+        let mut weights = planner.weights(plan, coded, recovered)?;
         let left_out = planner.leave_out(&mut weights);
         let recoding = Recoding { weights, side_files, left_out, divided: Vec::new() };
         Ok(Self { recoding, config, misfits, embeddings })
@@ -286,11 +290,8 @@ impl Planner<'_> {
                     stored: stored.clone(),
                     is_named,
                 };
-                if let Some(shape) = whole {
-                    found.weights.push(one(name, WeightValues::Columns, &shape));
-                    continue;
-                }
                 match (bank, &stored) {
+                    _ if let Some(shape) = whole => found.weights.push(one(name, WeightValues::Columns, &shape)),
                     (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank(name)))),
                     (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
                         let error = Error::new("is a bank of experts, which the layout cannot store");

@@ -2,20 +2,25 @@
 
 use super::{Planner, StoredAs, Values, WeightCandidates, coded};
 use crate::error::Result;
-use crate::plan::{CodedRows, QuantizedWeight, TargetWeight, TensorIndex, WeightValues, Weights};
+use crate::plan::{CodedRows, QuantizedWeight, Recovery, TargetWeight, TensorIndex, WeightValues, Weights};
 use crate::select::policy::{fused_sets, module_of};
 use std::sync::Arc;
 
 impl Planner<'_> {
     /// The decisions in the form that the plan needs.
-    pub(super) fn weights(&self, found: WeightCandidates, rows: Vec<Option<Arc<CodedRows>>>) -> Result<Weights> {
+    pub(super) fn weights(
+        &self,
+        found: WeightCandidates,
+        rows: Vec<Option<Arc<CodedRows>>>,
+        recovered: Vec<Option<Recovery>>,
+    ) -> Result<Weights> {
         let mut weights = Weights::default();
         for (place, reason) in found.others {
             weights.keep(place, reason);
         }
         let mut by_place: Vec<(TensorIndex, Vec<TargetWeight>)> = Vec::new();
         let mut places: Vec<Option<(usize, usize)>> = Vec::new();
-        for (weight, rows) in found.weights.iter().zip(rows) {
+        for (weight, (rows, recovery)) in found.weights.iter().zip(rows.into_iter().zip(recovered)) {
             match &weight.stored {
                 Err(reason) => {
                     match &weight.values {
@@ -39,7 +44,8 @@ impl Planner<'_> {
                             WeightValues::Coded(rows.expect("quantized weights are resolved"))
                         }
                     };
-                    let target = TargetWeight { name: weight.name.clone(), values, encoder, scheme, shared: None };
+                    let name = weight.name.clone();
+                    let target = TargetWeight { name, values, encoder, scheme, shared: None, recovery };
                     match by_place.last_mut().filter(|(place, _)| *place == weight.place) {
                         Some((_, weights)) => weights.push(target),
                         None => by_place.push((weight.place, vec![target])),
@@ -58,7 +64,7 @@ impl Planner<'_> {
             let members: Vec<(usize, usize)> = set.iter().filter_map(|at| places[*at]).collect();
             let Some(&(at, number)) = members.first() else { continue };
             let first = &by_place[at].1[number];
-            if !first.encoder.needs_extremes() || first.is_moved() {
+            if !first.encoder.needs_extremes() || first.has_scales() {
                 continue;
             }
             let member = |&(at, number): &(usize, usize)| (by_place[at].0, by_place[at].1[number].clone());

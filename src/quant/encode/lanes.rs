@@ -142,7 +142,7 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
 }
 
 #[inline(always)]
-fn round_all(numbers: &mut [f32], dtype: WeightType) {
+pub(super) fn round_all(numbers: &mut [f32], dtype: WeightType) {
     match dtype {
         WeightType::Float32 => {}
         WeightType::Bfloat16 => {

@@ -13,6 +13,7 @@ mod exact;
 mod extremes;
 mod fused;
 mod lanes;
+mod recover;
 mod room;
 mod rounding;
 mod rows;
@@ -24,6 +25,7 @@ mod tally;
 mod wide;
 
 pub use extremes::Extremes;
+pub use recover::{Recoverer, SharedScale};
 pub(super) use rounding::nearest_bfloat16;
 pub use shape::{EncodedPart, Unfit};
 pub(super) use store::PartWriter;

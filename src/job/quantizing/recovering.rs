@@ -1,0 +1,270 @@
+//! Plain weights that were decoded from the scheme that they are quantized to: whether their codes and scales are found.
+//!
+//! The decision is about whole weights, and about all weights that share a scale, so it is made before anything is
+//! written. Weights that were never quantized fail within the first of their groups; others are read once more.
+
+use super::{Planner, StoredAs, Values, WeightCandidate};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::plan::{Recovery, WeightRows};
+use crate::quant::{Encoder, Extremes, Recoverer, SharedScale, TargetGrid};
+use crate::select::policy::{fused_sets, module_of};
+use crate::text::shorten;
+use crate::threads::in_order;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Bytes of values that a thread takes at a time.
+const PIECE: u64 = 1 << 20;
+
+/// The most names in a message.
+const FEW: usize = 5;
+
+/// Weights that share what is tried next.
+struct RecoverySet<'a> {
+    members: Vec<Member<'a>>,
+    /// What is still to be tried: the number of the recoverer, and the scale that all members share. The last comes first.
+    left: Vec<(usize, SharedScale)>,
+    found: Option<(usize, SharedScale)>,
+}
+
+/// A weight of a set.
+struct Member<'a> {
+    /// Its index among all weights.
+    weight: usize,
+    rows: WeightRows<'a>,
+    /// One for each type that its values may have had before they were quantized.
+    recoverers: Vec<Arc<Recoverer>>,
+    /// The last element up to which codes and scales were found.
+    misfit: Option<u64>,
+}
+
+/// Some rows of a member of a set.
+struct MemberPiece {
+    set: usize,
+    member: usize,
+    rows: Range<u64>,
+}
+
+impl Planner<'_> {
+    /// Finds the codes and scales of each plain weight that is to be quantized; `None` for all others.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or a weight is not recovered and must be.
+    pub(super) fn recover(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Recovery>>> {
+        let mut all: Vec<Option<Recovery>> = weights.iter().map(|_| None).collect();
+        if !self.request.recovers {
+            return Ok(all);
+        }
+        // Weights that share a scalar scale first try a common one.
+        let modules = weights.iter().map(|weight| module_of(self.new_name(&weight.name)).unwrap_or_default());
+        let is_scalar = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
+        let mut families = fused_sets(&self.policy, modules);
+        families.retain(|family| family.iter().all(is_scalar));
+        let mut is_in_family = vec![false; weights.len()];
+        families.iter().flatten().for_each(|at| is_in_family[*at] = true);
+        families.extend((0..weights.len()).filter(|at| !is_in_family[*at]).map(|at| vec![at]));
+        let members = |family: &Vec<usize>| -> Option<Vec<Member>> {
+            family.iter().map(|at| self.member(*at, &weights[*at])).collect()
+        };
+        let mut sets: Vec<RecoverySet> = families.iter().filter_map(members).map(RecoverySet::new).collect();
+        self.search(&mut sets)?;
+        for set in sets {
+            // Libraries that do not share the scale store several.
+            let (done, left): (Vec<RecoverySet>, Vec<Member>) =
+                if set.found.is_none() && set.members.len() > 1 { (vec![], set.members) } else { (vec![set], vec![]) };
+            let mut family: Vec<RecoverySet> = left.into_iter().map(|member| RecoverySet::new(vec![member])).collect();
+            self.search(&mut family)?;
+            family.extend(done);
+            let are_found = family.iter().all(|set| set.found.is_some());
+            for RecoverySet { members, found, .. } in family {
+                let found = found.filter(|_| are_found);
+                for member in members {
+                    if let (Some((number, _)), Ok(stored)) = (found, &mut weights[member.weight].stored) {
+                        stored.encoder = Some(Arc::clone(member.recoverers[number].encoder()));
+                    }
+                    all[member.weight] = Some(match found {
+                        Some((number, scale)) => Recovery::Found(Arc::clone(&member.recoverers[number]), scale),
+                        None => Recovery::NotFound(member.misfit),
+                    });
+                }
+            }
+        }
+        if self.request.only_exact {
+            check_is_recovered(weights, &all)?;
+        }
+        Ok(all)
+    }
+
+    /// A weight to search, if it is quantized from plain values.
+    fn member(&self, weight: usize, candidate: &WeightCandidate) -> Option<Member<'_>> {
+        let (Ok(stored), Values::Stored(values)) = (&candidate.stored, &candidate.values) else { return None };
+        let place = self.source.places.binary_search(&candidate.place).ok()?;
+        let source = self.source.stored(place);
+        // The plan refuses others.
+        source.mapped().filter(|mapped| mapped.checksum.is_none())?;
+        let encoder = stored.encoder.as_ref()?;
+        let recoverer = |encoder: &Arc<Encoder>, origin| {
+            Arc::new(Recoverer::new(Arc::clone(encoder), origin, self.request.options.arithmetic))
+        };
+        let mut recoverers = Vec::new();
+        // Values of narrower weights that were decoded to a wider type; their scales are as narrow.
+        let narrower: &[Dtype] = match candidate.dtype {
+            Dtype::Bfloat16 => &[],
+            Dtype::Float16 => &[Dtype::Bfloat16],
+            _ => &[Dtype::Bfloat16, Dtype::Float16],
+        };
+        for &origin in narrower {
+            let grid = TargetGrid { scale: stored.grid.scale.or(Some(origin)), ..stored.grid };
+            let narrow = StoredAs { grid, ..stored.clone() };
+            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, self.request.options).ok()?;
+            recoverers.push(recoverer(&Arc::new(narrow), origin));
+        }
+        recoverers.push(recoverer(encoder, candidate.dtype));
+        let rows = WeightRows::of_stored(source, values.clone(), Arc::clone(encoder));
+        Some(Member { weight, rows, recoverers, misfit: None })
+    }
+
+    /// Searches codes and scales of some sets.
+    fn search(&self, sets: &mut [RecoverySet]) -> Result<()> {
+        self.look_ahead(sets)?;
+        // Each round tries one candidate of each set; most weights have a single one.
+        loop {
+            let tried: Vec<Option<(usize, SharedScale)>> = sets.iter_mut().map(RecoverySet::next).collect();
+            if tried.iter().all(Option::is_none) {
+                return Ok(());
+            }
+            let failed: Vec<AtomicBool> = tried.iter().map(|tried| AtomicBool::new(tried.is_none())).collect();
+            let is_open = |set: usize| !failed[set].load(Ordering::Relaxed);
+            let mut misfits: Vec<(usize, usize, u64)> = Vec::new();
+            let all = &*sets;
+            let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
+                let (number, shared) = tried[set].expect("only such sets are searched");
+                let at = &all[set].members[member];
+                let source = at.rows.read(rows.clone(), room)?;
+                let found = at.recoverers[number].check(rows, source, &shared);
+                if found.is_err() {
+                    failed[set].store(true, Ordering::Relaxed);
+                }
+                Ok::<_, Error>(found.err().map(|element| (set, member, element)))
+            };
+            in_order(self.request.threads as u64, pieces(all, is_open), Vec::new, work, |misfit| {
+                // The pieces before the first that fails are checked in any case, others may be.
+                misfits.extend(misfit.filter(|(set, ..)| !misfits.iter().any(|(known, ..)| known == set)));
+                ControlFlow::Continue(())
+            })?;
+            for (set, tried) in sets.iter_mut().zip(tried) {
+                set.found = set.found.or(tried);
+            }
+            for (set, member, element) in misfits {
+                let set = &mut sets[set];
+                let misfit = &mut set.members[member].misfit;
+                *misfit = Some(misfit.map_or(element, |known| known.max(element)));
+                set.found = None;
+            }
+        }
+    }
+
+    /// Prepares what is tried. Finds the largest magnitude of weights that need it, unless their first values rule out
+    /// that they are codes times scales.
+    fn look_ahead(&self, sets: &mut [RecoverySet]) -> Result<()> {
+        let mut room = Vec::new();
+        let mut needs_extremes = Vec::with_capacity(sets.len());
+        for set in &*sets {
+            let mut may_fit = set.needs_extremes();
+            for member in &set.members {
+                if may_fit {
+                    let rows = 0..member.rows.encoder.row_alignment().min(member.rows.encoder.rows());
+                    may_fit = member.recoverers[0].may_fit(member.rows.read(rows, &mut room)?);
+                }
+            }
+            needs_extremes.push(may_fit);
+        }
+        let mut found = vec![Extremes::default(); sets.len()];
+        let all = &*sets;
+        let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
+            let at = &all[set].members[member].rows;
+            Ok::<_, Error>((set, Extremes::of(at.dtype(), at.read(rows, room)?, 0)))
+        };
+        let is_needed = |set: usize| needs_extremes[set];
+        in_order(self.request.threads as u64, pieces(all, is_needed), Vec::new, work, |(set, next)| {
+            found[set].merge(&next);
+            ControlFlow::Continue(())
+        })?;
+        for ((set, found), may_fit) in sets.iter_mut().zip(found).zip(needs_extremes) {
+            if !set.needs_extremes() || may_fit && found.largest.is_finite() {
+                set.prepare(found.largest as f32); // of values of 32 bits and fewer
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> RecoverySet<'a> {
+    fn new(members: Vec<Member<'a>>) -> Self {
+        Self { members, left: Vec::new(), found: None }
+    }
+
+    fn needs_extremes(&self) -> bool {
+        self.members[0].rows.encoder.needs_extremes()
+    }
+
+    /// Lists what is tried, given the largest magnitude of all members.
+    fn prepare(&mut self, largest: f32) {
+        for (number, recoverer) in self.members[0].recoverers.iter().enumerate() {
+            self.left.extend(recoverer.shared_scales(largest).into_iter().map(|shared| (number, shared)));
+        }
+        self.left.reverse();
+    }
+
+    /// What is tried next; `None` if the search is over.
+    fn next(&mut self) -> Option<(usize, SharedScale)> {
+        if self.found.is_some() { None } else { self.left.pop() }
+    }
+}
+
+/// The rows of the sets that are still open when it is their turn.
+fn pieces<'s, 'a>(
+    sets: &'s [RecoverySet<'a>],
+    is_open: impl Fn(usize) -> bool + Copy + Send,
+) -> impl Iterator<Item = MemberPiece> + Send {
+    let of_set = move |(set, searched): (usize, &'s RecoverySet<'a>)| {
+        let of_member = move |(member, searched): (usize, &'s Member<'a>)| {
+            let encoder = &searched.rows.encoder;
+            let (all, alignment) = (encoder.rows(), encoder.row_alignment());
+            let step = (PIECE / encoder.row_bytes().max(1) / alignment).max(1) * alignment;
+            let rows = (0..all).step_by(step as usize).map(move |start| start..all.min(start + step));
+            rows.map(move |rows| MemberPiece { set, member, rows })
+        };
+        searched.members.iter().enumerate().flat_map(of_member)
+    };
+    let open = sets.iter().enumerate().filter(move |(set, _)| is_open(*set));
+    open.flat_map(of_set).filter(move |piece| is_open(piece.set))
+}
+
+/// Refuses weights that were not recovered.
+fn check_is_recovered(weights: &[WeightCandidate], recovered: &[Option<Recovery>]) -> Result<()> {
+    let failed = weights.iter().zip(recovered).filter_map(|(weight, recovery)| match recovery {
+        Some(Recovery::NotFound(element)) => {
+            let columns = weight.shape.last().copied().unwrap_or(1).max(1);
+            let place =
+                element.map(|element| format!(", from element {:?} on", [element / columns, element % columns]));
+            let scheme = weight.stored.as_ref().map_or("", |stored| stored.scheme.name);
+            let (name, place) = (shorten(&weight.name), place.unwrap_or_default());
+            Some(format!("{name}: no codes and scales of {scheme} decode to its values{place}"))
+        }
+        _ => None,
+    });
+    let mut details: Vec<String> = failed.collect();
+    if details.is_empty() {
+        return Ok(());
+    }
+    let count = details.len();
+    if count > FEW {
+        details.truncate(FEW);
+        details.push(format!("and {} more", count - FEW));
+    }
+    let error = Error::new("some weights cannot be recovered, which is not allowed: no output was written");
+    Err(error.with_details(details).without("only_exact"))
+}

@@ -1,0 +1,175 @@
+//! The scales that values may have been decoded with, the most likely first, judging by their largest magnitude.
+//!
+//! A library computed the scale from the largest magnitude of the original values, which is unknown. What is known is the
+//! value of the largest code, so the scale is among the few numbers near that value divided by the largest code.
+
+use super::super::super::layout::Exponents;
+use super::super::super::rules::ScaleRule;
+use super::super::choose::Chooser;
+use super::super::rounding::{Minifloat, WeightType, from_float16, power_of_two};
+use super::super::scale::ChosenScales;
+use crate::dtype::Dtype;
+
+/// The scale of a group as it is stored (see `GroupScale::stored`), and its zero point.
+pub(super) type StoredScale = (u32, f32);
+
+/// Numbers on either side of a quotient that are tried.
+const AROUND: i32 = 3;
+
+/// How to find the scales of groups.
+pub(super) struct ScaleCandidates {
+    /// Computes scales from a largest magnitude, as the library does. Its `weight` is the type of the original values.
+    pub(super) chooser: Chooser,
+    pub(super) exponents: Exponents,
+    float16: Minifloat,
+    kind: CandidateKind,
+}
+
+/// What scales are derived from.
+enum CandidateKind {
+    /// The scale of the rule, as if the largest magnitude of the original were one of the numbers around that of the
+    /// values; then the numbers around the quotient with the largest code.
+    RuleAndQuotients,
+    /// The numbers around the quotients with these codes.
+    Quotients(Vec<f32>),
+    /// The power of two of the rule and its neighbours.
+    Exponents,
+    /// The E4M3 number nearest to the quotient with each code other than 0.
+    Blocks,
+}
+
+impl ScaleCandidates {
+    /// For scales that a rule chose. `half` is half the number of codes if these are integers.
+    pub(super) fn new(chooser: Chooser, exponents: Exponents, float16: Minifloat, half: Option<f32>) -> Self {
+        let kind = match (chooser.rule, half) {
+            _ if matches!(chooser.stored, Dtype::Float8E8M0 | Dtype::Uint8) => CandidateKind::Exponents,
+            (ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded, _) => {
+                CandidateKind::Blocks
+            }
+            (ScaleRule::Epsilon, Some(half)) => {
+                // The distance of the lowest and the highest code, or the magnitude of one of them.
+                let all = 2.0 * half;
+                let codes = if chooser.zero_bits.is_some() {
+                    vec![all - 1.0, all - 2.0, all, all - 3.0]
+                } else {
+                    vec![half, half - 1.0, half - 2.0]
+                };
+                CandidateKind::Quotients(codes.into_iter().filter(|code| *code > 0.0).collect())
+            }
+            (ScaleRule::Epsilon, None) => CandidateKind::Quotients(vec![chooser.largest]),
+            _ => CandidateKind::RuleAndQuotients,
+        };
+        Self { chooser, exponents, float16, kind }
+    }
+
+    /// The scale as the decoder reads it.
+    #[inline(always)]
+    pub(super) fn number(&self, stored: u32) -> f32 {
+        match self.chooser.stored {
+            Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => f32::from_bits(stored),
+            Dtype::Float8E4M3FN => match stored >> 3 {
+                0 => stored as f32 * power_of_two(-9),
+                exponent => (8 + stored % 8) as f32 * power_of_two(exponent as i32 - 10),
+            },
+            _ if stored == 0 && self.exponents == Exponents::Zero => 0.0,
+            _ if stored == 0 => f32::from_bits(0x0040_0000),
+            _ => f32::from_bits(stored << 23),
+        }
+    }
+
+    /// The first scale that passes the test for a group with this largest magnitude, or with zero points these bounds.
+    /// `chosen` has room for one group.
+    #[inline(always)]
+    pub(super) fn find(
+        &self,
+        top: f32,
+        bounds: [f32; 2],
+        global: f32,
+        chosen: &mut ChosenScales,
+        mut test: impl FnMut(StoredScale) -> bool,
+    ) -> Option<StoredScale> {
+        let mut first = |scale: StoredScale| test(scale).then_some(scale);
+        if top == 0.0 {
+            return first(self.by_rule(0.0, global, chosen));
+        }
+        match &self.kind {
+            CandidateKind::RuleAndQuotients => {
+                let mut rules = self.around(top).map(|top| self.by_rule(top, global, &mut *chosen));
+                rules
+                    .find_map(&mut first)
+                    .or_else(|| self.around(top / self.chooser.largest).find_map(|scale| first((scale.to_bits(), 0.0))))
+            }
+            CandidateKind::Quotients(codes) => {
+                let [low, high] = [bounds[0].min(0.0), bounds[1].max(0.0)];
+                let span = if self.chooser.zero_bits.is_some() { high - low } else { top };
+                let scales = codes.iter().flat_map(|code| self.around(span / code));
+                let mut scales = scales.filter(|scale| *scale > 0.0 && scale.is_finite());
+                scales.find_map(|scale| first((scale.to_bits(), self.zero_point(low, scale))))
+            }
+            CandidateKind::Exponents => {
+                let (rule, _) = self.by_rule(top, global, chosen);
+                // The scales of ModelOpt's MXFP4 are large enough for codes above 3. If the largest is 3, the rule finds
+                // half of the scale from it, and all codes are doubled: hardly by chance.
+                let is_three = self.chooser.rule == ScaleRule::Ceiling
+                    && self.chooser.largest == 6.0
+                    && top.to_bits() & 0x7f_ffff == 0x40_0000;
+                let moves = if is_three { [1, 0, -1] } else { [0, 1, -1] };
+                let exponents = moves.into_iter().filter_map(|by| rule.checked_add_signed(by));
+                exponents.filter(|exponent| *exponent < 255).find_map(|exponent| first((exponent, 0.0)))
+            }
+            CandidateKind::Blocks => {
+                let unit = self.chooser.of_block(0x38, 1.0, global).scale;
+                // A library chooses scales for which the largest code is 6, or 4 if the scale was rounded up.
+                [6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5].into_iter().find_map(|code: f32| {
+                    let (block, _) = self.chooser.e4m3.round(top / code / unit);
+                    if block == 0 { None } else { first((block, 0.0)) }
+                })
+            }
+        }
+    }
+
+    /// Global scales of weights with this largest magnitude.
+    pub(super) fn globals(&self, top: f32) -> Vec<f32> {
+        let mut globals: Vec<f32> = Vec::new();
+        let by_rule = self.around(top).map(|top| self.chooser.global(top.into()));
+        for global in by_rule.chain(self.around(self.chooser.global(top.into()))) {
+            if global > 0.0 && global.is_finite() && !globals.contains(&global) {
+                globals.push(global);
+            }
+        }
+        // Without a value other than 0, the first is that of the library.
+        globals.truncate(if top == 0.0 { 1 } else { usize::MAX });
+        globals
+    }
+
+    /// The zero point that the library computes for a group with this scale and lowest value; 0 if there is none.
+    #[inline(always)]
+    fn zero_point(&self, low: f32, scale: f32) -> f32 {
+        let Some(bits) = self.chooser.zero_bits else { return 0.0 };
+        let (round, half) = (|value: f32| self.chooser.weight.round(value), (1_u32 << (bits - 1)) as f32);
+        self.chooser.with_zero(scale, round(-half - round(low / scale)), [-half, half - 1.0], true).zero
+    }
+
+    /// The scale that the library chooses.
+    #[inline(always)]
+    fn by_rule(&self, top: f32, global: f32, chosen: &mut ChosenScales) -> StoredScale {
+        self.chooser.choose(&[top.to_bits()], &[[0.0, top]], global, chosen);
+        let scale = chosen.get(0);
+        (scale.stored, scale.zero)
+    }
+
+    /// The numbers of the type of the original values around a number, the nearest first.
+    #[inline(always)]
+    fn around(&self, number: f32) -> impl Iterator<Item = f32> + use<> {
+        let (origin, float16) = (self.chooser.weight, self.float16);
+        let steps = (0..=2 * AROUND).map(|at| if at % 2 == 1 { (at + 1) / 2 } else { -at / 2 });
+        steps.map(move |step| {
+            let moved = |bits: u32| bits.saturating_add_signed(step);
+            match origin {
+                WeightType::Float32 => f32::from_bits(moved(number.to_bits())),
+                WeightType::Bfloat16 => f32::from_bits(moved(origin.round(number).to_bits() >> 16) << 16),
+                WeightType::Float16 => from_float16(moved(float16.round(number).0) as u16),
+            }
+        })
+    }
+}

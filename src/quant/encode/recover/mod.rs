@@ -1,0 +1,294 @@
+//! Finds the codes and scales that the values of a weight were decoded from.
+//!
+//! A weight is recovered if each of its groups has a scale with which the decoder makes the same bits from the nearest
+//! codes, for all values of the group. There are few candidates for each group ([`candidates`]), and wrong ones fail
+//! within a few values, so a weight that was never quantized costs almost nothing.
+
+mod candidates;
+mod redecode;
+
+use super::super::layout::Combination;
+use super::super::steps::Arithmetic;
+use super::extremes::{INFINITY, first_special, largest};
+use super::lanes::{self, CodeRounding};
+use super::rounding::WeightType;
+use super::scale::ChosenScales;
+use super::store::PartWriter;
+use super::tally::EncodeTally;
+use super::{Chooser, Encoder};
+use crate::dtype::Dtype;
+use crate::kernel::{Isa, Loop};
+use candidates::{ScaleCandidates, StoredScale};
+use redecode::{Redecoding, SEGMENT, Segment};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Finds codes and scales of one weight.
+pub struct Recoverer {
+    encoder: Arc<Encoder>,
+    candidates: ScaleCandidates,
+    redecoding: Redecoding,
+}
+
+/// What all groups of a weight share: the global scale, or the only scale. Other weights share it as well if engines fuse
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SharedScale {
+    global: f32,
+    only: Option<StoredScale>,
+}
+
+impl Recoverer {
+    /// For weights whose values an encoder takes. `origin` is the type of the values that were quantized: that of the
+    /// encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is that of the decoder.
+    ///
+    /// # Panics
+    /// When the origin is not float32, bfloat16 or float16.
+    #[must_use]
+    pub fn new(encoder: Arc<Encoder>, origin: Dtype, arithmetic: Arithmetic) -> Self {
+        let Encoder { layout, shape, chooser, rounding, float16, .. } = &*encoder;
+        let origin = WeightType::new(origin).expect("weights are float32, bfloat16 or float16");
+        let half = if let CodeRounding::Int { low, .. } = rounding { Some(-low) } else { None };
+        let chooser = Chooser { weight: origin, is_exact: false, ..*chooser };
+        let (stored, has_zeros) = (shape.parts[1].dtype, chooser.zero_bits.is_some());
+        Self {
+            candidates: ScaleCandidates::new(chooser, layout.exponents, *float16, half),
+            redecoding: Redecoding::new(layout, *rounding, has_zeros, stored, encoder.weight, arithmetic),
+            encoder,
+        }
+    }
+
+    /// The encoder.
+    #[must_use]
+    pub fn encoder(&self) -> &Arc<Encoder> {
+        &self.encoder
+    }
+
+    /// What all groups may share if the largest magnitude of all weights that share a scale is `largest`. It matters only
+    /// if [`Encoder::needs_extremes`].
+    #[must_use]
+    pub fn shared_scales(&self, largest: f32) -> Vec<SharedScale> {
+        let is_global = self.encoder.layout.global != Combination::Nothing;
+        if is_global {
+            let globals = self.candidates.globals(largest).into_iter();
+            return globals.map(|global| SharedScale { global, only: None }).collect();
+        }
+        let mut scales = vec![SharedScale { global: 1.0, only: None }];
+        if self.encoder.shape.is_tensor {
+            scales.clear();
+            let mut collect = |only: StoredScale| {
+                let shared = SharedScale { global: 1.0, only: Some(only) };
+                if !scales.contains(&shared) {
+                    scales.push(shared);
+                }
+                false
+            };
+            self.candidates.find(largest, [-largest, largest], 1.0, &mut ChosenScales::new(1), &mut collect);
+        }
+        scales
+    }
+
+    /// Whether values could be those of few codes, for the first values of a weight: a glance that spares a search for
+    /// the largest magnitude of the whole weight. `source` holds whole rows.
+    #[must_use]
+    pub fn may_fit(&self, source: &[u8]) -> bool {
+        /// Enough to have more values than there are codes.
+        const LOOKED_AT: usize = 4096;
+        let Encoder { shape, width, weight, .. } = &*self.encoder;
+        let codes = 1_usize << (shape.bits - 1);
+        let size = if shape.is_tensor { LOOKED_AT } else { shape.block[1] as usize };
+        let row = &source[..source.len().min(shape.columns as usize * width)];
+        let row = if shape.is_tensor { source } else { row };
+        row[..row.len().min(LOOKED_AT * width)].chunks(size * width).all(|group| {
+            let mut magnitudes: Vec<u32> =
+                group.chunks_exact(*width).map(|value| lanes::number(*weight, value).abs().to_bits()).collect();
+            magnitudes.sort_unstable();
+            magnitudes.dedup();
+            magnitudes.len() <= codes + 1
+        })
+    }
+
+    /// Whether all groups of some rows have scales; otherwise an element for which no scale was found. `rows` and `source`
+    /// are those of [`Encoder::encode`].
+    ///
+    /// # Errors
+    /// The index of the element, in row-major order in the whole weight.
+    ///
+    /// # Panics
+    /// As [`Encoder::encode`].
+    pub fn check(&self, rows: Range<u64>, source: &[u8], shared: &SharedScale) -> Result<(), u64> {
+        self.run(Isa::chosen(), rows, source, shared, None)
+    }
+
+    /// Writes codes and scales of some rows, as [`Encoder::encode`] does.
+    ///
+    /// # Errors
+    /// When [`Recoverer::check`] fails.
+    ///
+    /// # Panics
+    /// As [`Encoder::encode`].
+    pub fn encode(
+        &self,
+        rows: Range<u64>,
+        source: &[u8],
+        shared: &SharedScale,
+        outputs: &mut [&mut [u8]],
+        tally: &mut EncodeTally,
+    ) -> Result<(), u64> {
+        let values = (rows.end - rows.start) * self.encoder.columns();
+        let writer = PartWriter::new(&self.encoder, &rows, outputs, shared.global);
+        self.run(Isa::chosen(), rows, source, shared, Some(writer))?;
+        tally.values += values;
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        isa: Isa,
+        rows: Range<u64>,
+        source: &[u8],
+        shared: &SharedScale,
+        writer: Option<PartWriter>,
+    ) -> Result<(), u64> {
+        assert_eq!(
+            source.len() as u64,
+            (rows.end - rows.start) * self.encoder.row_bytes(),
+            "the source is as long as the rows"
+        );
+        if rows.is_empty() {
+            return Ok(());
+        }
+        isa.run(RecoverRows { recoverer: self, rows, source, shared: *shared, writer, segment: Segment::new() })
+    }
+}
+
+/// The rows of one call.
+struct RecoverRows<'a, 'o> {
+    recoverer: &'a Recoverer,
+    rows: Range<u64>,
+    source: &'a [u8],
+    shared: SharedScale,
+    writer: Option<PartWriter<'a, 'o>>,
+    segment: Segment,
+}
+
+/// The values of a group, or those of them that are among the rows of the call.
+struct RecoverGroup {
+    matrix: usize,
+    /// Rows of the matrix.
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl Loop for RecoverRows<'_, '_> {
+    type Result = Result<(), u64>;
+
+    #[inline(always)]
+    fn run(mut self) -> Result<(), u64> {
+        let shape = &self.recoverer.encoder.shape;
+        let (height, width) = (shape.rows as usize, shape.columns as usize);
+        let [below, beside] = shape.block.map(|length| length as usize);
+        let mut chosen = ChosenScales::new(1);
+        let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
+        if let (Some(writer), Some(only), 0) = (&mut self.writer, self.shared.only, row) {
+            writer.store_only_scale(only);
+        }
+        while row < end {
+            let (matrix, within) = (row / height, row % height);
+            let rows = within..within + (below - within % below).min(height - within).min(end - row);
+            row += rows.len();
+            for (at, column) in (0..width).step_by(beside).enumerate() {
+                let columns = column..(column + beside).min(width);
+                self.group(&RecoverGroup { matrix, rows: rows.clone(), columns }, at, &mut chosen)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> RecoverRows<'a, '_> {
+    /// Finds the scale of a group, the one with this index in its row of groups, and stores it and the codes.
+    #[inline(always)]
+    fn group(&mut self, group: &RecoverGroup, at: usize, chosen: &mut ChosenScales) -> Result<(), u64> {
+        let found = match self.shared.only {
+            Some(only) => self.fit(group, only, false).map(|()| only)?,
+            None => self.find(group, chosen)?,
+        };
+        if let Some(writer) = &mut self.writer {
+            if self.shared.only.is_none() {
+                writer.store_scales(group.matrix, group.rows.start, at, std::iter::once(found));
+            }
+            self.fit(group, found, true)?;
+        }
+        Ok(())
+    }
+
+    /// Finds the scale of a group.
+    #[inline(always)]
+    fn find(&mut self, group: &RecoverGroup, chosen: &mut ChosenScales) -> Result<StoredScale, u64> {
+        let Recoverer { encoder, candidates, .. } = self.recoverer;
+        let mut top = 0;
+        let mut bounds = [f32::INFINITY, f32::NEG_INFINITY];
+        for row in group.rows.clone() {
+            let bytes = self.stored(group, row, group.columns.clone());
+            top = top.max(largest(encoder.weight, bytes));
+            if candidates.chooser.zero_bits.is_some() {
+                for bytes in bytes.chunks(SEGMENT * encoder.width) {
+                    let values = &mut self.segment.values[..bytes.len() / encoder.width];
+                    lanes::widen(encoder.weight, bytes, values);
+                    let [low, high] = lanes::bounds(values);
+                    bounds = [low.min(bounds[0]), high.max(bounds[1])];
+                }
+            }
+            if top >= INFINITY {
+                let at = first_special(encoder.weight, bytes).unwrap_or_default();
+                return Err(self.element(group, row, group.columns.start + at / encoder.width));
+            }
+        }
+        let (global, mut furthest) = (self.shared.global, 0);
+        let test = |scale: StoredScale| match self.fit(group, scale, false) {
+            Ok(()) => true,
+            Err(element) => {
+                furthest = furthest.max(element);
+                false
+            }
+        };
+        let found = candidates.find(f32::from_bits(top), bounds, global, chosen, test);
+        found.ok_or(furthest)
+    }
+
+    /// Whether all values of a group are codes times this scale; stores the codes if wanted.
+    #[inline(always)]
+    fn fit(&mut self, group: &RecoverGroup, (stored, zero): StoredScale, is_stored: bool) -> Result<(), u64> {
+        let Recoverer { encoder, candidates, redecoding } = self.recoverer;
+        let factor = redecoding.factor(candidates.number(stored), self.shared.global, zero);
+        for row in group.rows.clone() {
+            for column in group.columns.clone().step_by(SEGMENT) {
+                let columns = column..(column + SEGMENT).min(group.columns.end);
+                let (bytes, count) = (self.stored(group, row, columns.clone()), columns.len());
+                lanes::widen(encoder.weight, bytes, &mut self.segment.values[..count]);
+                if !redecoding.fit(&factor, &mut self.segment, count) {
+                    return Err(self.element(group, row, column + Redecoding::misfit(&self.segment)));
+                }
+                if let (Some(writer), true) = (&mut self.writer, is_stored) {
+                    writer.store_codes(group.matrix, row, columns, &self.segment.codes[..count]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored values of some columns of a row.
+    #[inline(always)]
+    fn stored(&self, group: &RecoverGroup, row: usize, columns: Range<usize>) -> &'a [u8] {
+        let Encoder { shape, width, .. } = &*self.recoverer.encoder;
+        let start = (group.matrix * shape.rows as usize + row - self.rows.start as usize) * shape.columns as usize;
+        &self.source[(start + columns.start) * width..(start + columns.end) * width]
+    }
+
+    /// The index of an element in the whole weight.
+    fn element(&self, group: &RecoverGroup, row: usize, column: usize) -> u64 {
+        let shape = &self.recoverer.encoder.shape;
+        (group.matrix as u64 * shape.rows + row as u64) * shape.columns + column as u64
+    }
+}

@@ -1,0 +1,166 @@
+//! The arithmetic of the decoder from the side of the values: which code gives a value back, bit for bit.
+
+use super::super::super::layout::{CodeValues, Combination, Layout, Precision};
+use super::super::super::rules::{SignRule, Ties};
+use super::super::super::steps::Arithmetic;
+use super::super::lanes::{self, CodeRounding};
+use super::super::rounding::{WeightType, to_odd};
+use crate::dtype::Dtype;
+
+/// Values that are tried together.
+pub(super) const SEGMENT: usize = 256;
+
+/// How codes become values: the steps of the decoder.
+pub(super) struct Redecoding {
+    is_exact: bool,
+    global: Combination,
+    /// What scales are rounded to, then products, then values.
+    scale: WeightType,
+    product: WeightType,
+    target: WeightType,
+    rounding: CodeRounding,
+    has_zeros: bool,
+    /// Added to numbers: turns -0 into 0 if the layout has no -0.
+    nothing: f32,
+}
+
+/// What the codes of a group are multiplied by, and their zero point.
+#[derive(Clone, Copy)]
+pub(super) struct Factor {
+    /// Scale and global scale combined as the library does; with exact arithmetic only near to that.
+    combined: f32,
+    /// The factors and the divisor of exact arithmetic.
+    exact: [f64; 3],
+    zero: f32,
+}
+
+/// Buffers for a segment.
+pub(super) struct Segment {
+    pub(super) values: [f32; SEGMENT],
+    pub(super) codes: [u8; SEGMENT],
+    numbers: [f32; SEGMENT],
+    multiples: [f32; SEGMENT],
+}
+
+impl Segment {
+    pub(super) fn new() -> Self {
+        Self { values: [0.0; SEGMENT], codes: [0; SEGMENT], numbers: [0.0; SEGMENT], multiples: [0.0; SEGMENT] }
+    }
+}
+
+impl Redecoding {
+    /// Steps for codes that are rounded so, and scales that are stored as `stored`.
+    pub(super) fn new(
+        layout: &Layout,
+        rounding: CodeRounding,
+        has_zeros: bool,
+        stored: Dtype,
+        target: WeightType,
+        arithmetic: Arithmetic,
+    ) -> Self {
+        let through = |precision: Precision| match precision {
+            Precision::Float32 | Precision::Weight => WeightType::Float32,
+            Precision::Bfloat16 => WeightType::Bfloat16,
+            Precision::Scale => WeightType::new(stored).unwrap_or(WeightType::Float32),
+            Precision::Target => target,
+        };
+        let rounding = match rounding {
+            // The sign of a code is that of the value, and codes are found by rounding to the nearest.
+            CodeRounding::Float { float, .. } => CodeRounding::Float { float, sign: SignRule::Kept, ties: Ties::Even },
+            integers @ CodeRounding::Int { .. } => integers,
+        };
+        let has_negative_zero = !matches!(layout.codes.values, CodeValues::FloatWithoutNegativeZero(_));
+        Self {
+            is_exact: arithmetic == Arithmetic::Exact,
+            global: layout.global,
+            scale: through(layout.scale_precision),
+            product: through(layout.product_precision),
+            target,
+            rounding,
+            has_zeros,
+            nothing: if has_negative_zero { -0.0 } else { 0.0 },
+        }
+    }
+
+    /// Combines a scale and a global scale.
+    #[inline(always)]
+    pub(super) fn factor(&self, scale: f32, global: f32, zero: f32) -> Factor {
+        let wide = f64::from(global);
+        let (times, by) = match self.global {
+            Combination::Multiplier => (wide, 1.0),
+            Combination::Divisor => (1.0, wide),
+            Combination::Nothing | Combination::Over127 => (1.0, 1.0),
+        };
+        let exact = [scale.into(), times, by];
+        if self.is_exact {
+            return Factor { combined: (exact[0] * times / by) as f32, exact, zero };
+        }
+        let [scale, global] = [scale, global].map(|number| self.scale.round(number));
+        let combined = match self.global {
+            Combination::Multiplier => self.scale.round(scale * global),
+            Combination::Divisor => self.scale.round(scale / global),
+            Combination::Nothing | Combination::Over127 => scale,
+        };
+        Factor { combined, exact, zero }
+    }
+
+    /// Finds the codes of the first `count` values of a segment. Returns whether the decoder makes the same values from
+    /// them.
+    #[inline(always)]
+    pub(super) fn fit(&self, factor: &Factor, segment: &mut Segment, count: usize) -> bool {
+        let Segment { values, codes, numbers, multiples } = segment;
+        let (values, numbers, multiples) = (&values[..count], &mut numbers[..count], &mut multiples[..count]);
+        let (over, zero) = (factor.combined, factor.zero);
+        // 1. The nearest codes: rounding moved a value by less than half of the distance to the next code.
+        if over == 0.0 {
+            for (number, value) in numbers.iter_mut().zip(values) {
+                *number = 0_f32.copysign(*value);
+            }
+        } else if self.has_zeros {
+            for (number, value) in numbers.iter_mut().zip(values) {
+                *number = *value / over + zero;
+            }
+        } else {
+            for (number, value) in numbers.iter_mut().zip(values) {
+                *number = *value / over;
+            }
+        }
+        lanes::round(&self.rounding, numbers, &mut codes[..count], multiples);
+        // 2. What the decoder makes of them.
+        for multiple in &mut *multiples {
+            *multiple += self.nothing;
+        }
+        if self.has_zeros {
+            for multiple in &mut *multiples {
+                *multiple -= zero;
+            }
+        }
+        if self.is_exact {
+            let [scale, times, by] = factor.exact;
+            let is_wide = self.target == WeightType::Float32;
+            for multiple in &mut *multiples {
+                let product = f64::from(*multiple) * scale * times / by;
+                *multiple = if is_wide { product as f32 } else { to_odd(product) };
+            }
+        } else {
+            for multiple in &mut *multiples {
+                *multiple *= over;
+            }
+            lanes::round_all(multiples, self.product);
+        }
+        lanes::round_all(multiples, self.target);
+        // 3. Whether these are the same bits.
+        let mut differing = 0;
+        for (value, multiple) in values.iter().zip(&*multiples) {
+            differing |= value.to_bits() ^ multiple.to_bits();
+        }
+        differing == 0
+    }
+
+    /// The first of the values that [`Self::fit`] did not find.
+    #[inline(never)]
+    pub(super) fn misfit(segment: &Segment) -> usize {
+        let mut pairs = segment.values.iter().zip(&segment.multiples);
+        pairs.position(|(value, multiple)| value.to_bits() != multiple.to_bits()).unwrap_or_default()
+    }
+}

@@ -1,0 +1,250 @@
+//! `tcast quantize --recover`: codes and scales of weights that were decoded. `tests/quant/recover.rs` checks the scales
+//! of every layout.
+
+use super::quantize::{assert_same, bench_with, config, tensors};
+use crate::common::{Bench, fixture, tree};
+use serde_json::Value;
+use std::fs;
+
+/// What a report says about the weights that were quantized: their names, and whether they are recovered.
+fn recovered(bench: &Bench, line: &str) -> Vec<(String, bool)> {
+    let outcome = bench.run(line);
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), ""), "{outcome:?}");
+    let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+    let quantized = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["quantized"].is_null());
+    let recovered = |tensor: &Value| match tensor["quantized"]["codes"].as_str() {
+        Some("recovered") => true,
+        Some("quantized") => false,
+        codes => panic!("{codes:?}"),
+    };
+    quantized.map(|tensor| (tensor["name"].as_str().unwrap().to_owned(), recovered(tensor))).collect()
+}
+
+#[test]
+fn a_checkpoint_that_was_dequantized_becomes_the_first_one_again() {
+    for (checkpoint, scheme, count) in [("llama-fp8", "fp8-block", 21), ("llama-nvfp4a16", "nvfp4", 21)] {
+        let bench = Bench::with_checkpoint(checkpoint, "q");
+        bench.run("dequantize q -q -o plain").expect(0, "", "");
+        let outcome = bench.run(&format!("quantize plain --scheme {scheme} --recover -o out"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        let line = "\n  14 weights: recovered, codes and scales decode to the same bits\n";
+        assert!(outcome.stderr.contains(line), "{}", outcome.stderr);
+        assert_same(&tensors(&bench.path("out")), &tensors(&fixture("checkpoints").join(checkpoint)));
+        bench.run("diff q out").expect(0, &format!("{count} tensors are equal\n"), "");
+        assert!(config(&bench, "out")["quantization_config"].is_object());
+        // A dry run says the same.
+        let outcome = bench.run(&format!("quantize plain --scheme {scheme} --recover -n"));
+        assert!(outcome.stderr.contains(line) || outcome.stdout.contains(line), "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_each_layout_decodes_to_is_recovered_with_the_same_values() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16-source", "m");
+    // Whether the bytes are the same too: the decoder of others rounds scales to bfloat16, or several powers of two have codes
+    // for the same values.
+    for (scheme, layout, is_same) in [
+        ("fp8", "compressed-tensors", true),
+        ("fp8", "modelopt", false),
+        ("fp8", "comfyui", false),
+        ("fp8-tensor", "compressed-tensors", true),
+        ("fp8-block", "huggingface", true),
+        ("fp8-block", "modelopt", false),
+        ("fp8-block-ue8m0", "huggingface", false),
+        ("int8", "compressed-tensors", true),
+        ("int8", "comfyui", true),
+        ("int8a16", "compressed-tensors", true),
+        ("int4", "compressed-tensors", true),
+        ("int4-asym", "compressed-tensors", true),
+        ("nvfp4", "compressed-tensors", true),
+        ("nvfp4", "modelopt", false),
+        ("nvfp4", "comfyui", true),
+        ("mxfp4", "compressed-tensors", true),
+        ("mxfp4", "modelopt", false),
+        ("mxfp6", "compressed-tensors", true),
+        ("mxfp8", "compressed-tensors", false),
+        ("mxfp8", "modelopt", false),
+        ("mxfp8", "mxfp8", false),
+        ("mxfp8", "comfyui", false),
+    ] {
+        let name = format!("{scheme}-{layout}");
+        let line = format!("--scheme {scheme} --layout {layout} --include *.0.self_attn.* -q");
+        bench.run(&format!("quantize m {line} -o {name}")).expect(0, "", "");
+        for to in ["bfloat16", "float32"].into_iter().take(if layout == "compressed-tensors" { 2 } else { 1 }) {
+            let (plain, back) = (format!("{name}-{to}"), format!("{name}-{to}-back"));
+            bench.run(&format!("dequantize {name} --to {to} -q -o {plain}")).expect(0, "", "");
+            let weights =
+                recovered(&bench, &format!("quantize {plain} {line} --recover --only-exact --json -o {back}"));
+            assert!(!weights.is_empty() && weights.iter().all(|(_, is_recovered)| *is_recovered), "{back}");
+            bench.run(&format!("dequantize {back} --to {to} -q -o {back}-plain")).expect(0, "", "");
+            assert_same(&tensors(&bench.path(&format!("{back}-plain"))), &tensors(&bench.path(&plain)));
+            if is_same && to == "bfloat16" {
+                assert_same(&tensors(&bench.path(&back)), &tensors(&bench.path(&name)));
+            }
+        }
+    }
+}
+
+#[test]
+fn plain_weights_are_quantized_as_without_the_option() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    for scheme in ["fp8", "nvfp4", "mxfp4", "int4", "int4-asym", "fp8-tensor"] {
+        bench.run(&format!("quantize m --scheme {scheme} -q -o usual-{scheme}")).expect(0, "", "");
+        let outcome = bench.run(&format!("quantize m --scheme {scheme} --recover -o {scheme}"));
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(" weights: not recovered, quantized as usual\n"), "{}", outcome.stderr);
+        assert!(!outcome.stderr.contains(": recovered"), "{}", outcome.stderr);
+        assert!(tree(&bench.path(scheme)) == tree(&bench.path(&format!("usual-{scheme}"))), "{scheme}");
+    }
+}
+
+/// Changes a value of a weight in a folder.
+fn train(bench: &Bench, folder: &str, weight: &str) {
+    for entry in fs::read_dir(bench.path(folder)).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        if path.extension().is_some_and(|extension| extension == "safetensors")
+            && let Ok((size, header)) = safetensors::SafeTensors::read_metadata(&bytes)
+            && let Some(info) = header.info(weight)
+        {
+            // The last value but one.
+            let at = 8 + size + info.data_offsets.1 - 4;
+            let value = half::bf16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32() * 1.07 + 1e-4;
+            bytes[at..at + 2].copy_from_slice(&half::bf16::from_f32(value).to_le_bytes());
+            fs::write(&path, &bytes).unwrap();
+            return;
+        }
+    }
+    panic!("{weight} is not in {folder}");
+}
+
+#[test]
+fn weights_that_were_trained_since_are_quantized_and_the_others_recovered() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.run("dequantize q -q -o plain").expect(0, "", "");
+    let trained = "model.layers.1.mlp.up_proj.weight";
+    train(&bench, "plain", trained);
+    let weights = recovered(&bench, "quantize plain --scheme fp8-block --recover --json -q -o out");
+    let others: Vec<&str> = weights.iter().filter(|(_, is_recovered)| !is_recovered).map(|(name, _)| &**name).collect();
+    assert_eq!((others, weights.len()), (vec![trained], 14));
+    // It has the bytes that it gets without the option, and so do the recovered ones from the first checkpoint.
+    bench.run("quantize plain --scheme fp8-block -q -o usual").expect(0, "", "");
+    let (found, usual, first) = (tensors(&bench.path("out")), tensors(&bench.path("usual")), tensors(&bench.path("q")));
+    for (name, tensor) in &found {
+        let wanted = if name.contains("1.mlp.up_proj") { &usual } else { &first };
+        assert!(*tensor == wanted[name], "{name}");
+    }
+    let outcome = bench.run("quantize plain --scheme fp8-block --recover --only-exact -o exact");
+    outcome.expect(
+        1,
+        "",
+        "tcast: error: plain: some weights cannot be recovered, which is not allowed: no output was written\n  \
+         model.layers.1.mlp.up_proj.weight: no codes and scales of fp8-block decode to its values, from element [255, 126] on\n  \
+         leave --only-exact out\n",
+    );
+    assert!(!bench.path("exact").exists());
+}
+
+#[test]
+fn weights_that_share_a_global_scale_are_recovered_together_or_not_at_all() {
+    // Of two fused weights in different shards, one was trained since.
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    bench.run("dequantize q -q -o plain").expect(0, "", "");
+    let trained = "model.layers.1.self_attn.q_proj.weight";
+    train(&bench, "plain", trained);
+    let weights = recovered(&bench, "quantize plain --scheme nvfp4 --recover --json -q -o out");
+    for (name, is_recovered) in &weights {
+        let is_in_set = ["1.self_attn.q_proj", "1.self_attn.k_proj", "1.self_attn.v_proj"].iter();
+        assert_eq!(*is_recovered, !{ is_in_set }.any(|module| name.contains(module)), "{name}");
+    }
+    bench.run("quantize plain --scheme nvfp4 -q -o usual").expect(0, "", "");
+    let (found, usual) = (tensors(&bench.path("out")), tensors(&bench.path("usual")));
+    let global = |module: &str| &found[&format!("model.layers.1.self_attn.{module}_proj.weight_global_scale")].2;
+    assert!(global("q") == global("k") && global("q") == global("v"));
+    for (name, tensor) in found.iter().filter(|(name, _)| name.contains("1.self_attn.q_proj")) {
+        assert!(*tensor == usual[name], "{name}");
+    }
+}
+
+#[test]
+fn scales_that_the_first_library_did_not_share_are_recovered_one_by_one() {
+    // Not fused by their names, so each gets a scale of its own.
+    let [old, new] = [["a", "b", "c"], ["q", "k", "v"]];
+    let name = |module: &str| format!("model.layers.0.self_attn.{module}_proj.weight");
+    let names = old.map(name);
+    let shapes: Vec<(&str, &[u64])> = names.iter().map(|name| (&**name, &[8, 16][..])).collect();
+    let bench = bench_with(&shapes, "{}");
+    bench.run("quantize m --scheme fp8-tensor -q -o q").expect(0, "", "");
+    let first = tensors(&bench.path("q"));
+    let scale = |module: &str| &first[&format!("{}_scale", name(module))].2;
+    assert!(scale("a") != scale("b") && scale("b") != scale("c"));
+    let renames = old.iter().zip(new).map(|(old, new)| format!(" --rename {}={}", name(old), name(new)));
+    bench.run(&format!("dequantize q -q -o plain{}", renames.collect::<String>())).expect(0, "", "");
+    let weights = recovered(&bench, "quantize plain --scheme fp8-tensor --recover --json -q -o out");
+    assert!(weights.len() == 3 && weights.iter().all(|(_, is_recovered)| *is_recovered), "{weights:?}");
+    let found = tensors(&bench.path("out"));
+    for (old, new) in old.into_iter().zip(new) {
+        for suffix in ["", "_scale"] {
+            assert!(found[&(name(new) + suffix)] == first[&(name(old) + suffix)], "{new}{suffix}");
+        }
+    }
+}
+
+#[test]
+fn threads_parts_and_a_second_run_recover_the_same() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    bench.run("dequantize q -q -o m").expect(0, "", "");
+    train(&bench, "m", "model.layers.0.mlp.gate_proj.weight");
+    let line = "quantize m --scheme nvfp4 --recover -q";
+    bench.run(&format!("{line} -j1 -o one")).expect(0, "", "");
+    bench.run(&format!("{line} -j4 -o four")).expect(0, "", "");
+    for part in ["2/3", "3/3", "1/3"] {
+        bench.run(&format!("{line} -o parts --part {part}")).expect(0, "", "");
+    }
+    bench.run("quantize --finish parts -q").expect(0, "", "");
+    bench.run(&format!("{line} -o one --resume")).expect(0, "", "");
+    let one = tree(&bench.path("one"));
+    assert!(one == tree(&bench.path("four")) && one == tree(&bench.path("parts")));
+    // Without the option, the output would be another.
+    let outcome = bench.run("quantize m --scheme nvfp4 -q -o one --resume");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(4), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("holds other bytes than this command writes"), "{}", outcome.stderr);
+}
+
+#[test]
+fn the_scales_of_weights_that_are_not_recovered_are_searched_if_asked() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    bench.run("dequantize q -q -o m").expect(0, "", "");
+    let trained = "model.layers.0.mlp.down_proj.weight";
+    train(&bench, "m", trained);
+    bench.run("quantize m --scheme nvfp4 --recover --search mse -q -o out").expect(0, "", "");
+    bench.run("quantize m --scheme nvfp4 --search mse -q -o searched").expect(0, "", "");
+    let (found, searched, first) =
+        (tensors(&bench.path("out")), tensors(&bench.path("searched")), tensors(&bench.path("q")));
+    for (name, tensor) in &found {
+        let wanted = if name.contains("0.mlp.down_proj") { &searched } else { &first };
+        assert!(*tensor == wanted[name], "{name}");
+    }
+}
+
+#[test]
+fn options_that_recover_nothing_are_refused() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    for (line, message) in [
+        (
+            "quantize q --scheme fp8-block --recover -o out",
+            "tcast: error: q: is quantized: --recover finds the codes and scales of plain weights\n  leave --recover out\n",
+        ),
+        (
+            "quantize m --scheme fp8 --only-exact -o out",
+            "tcast: error: m: is not quantized: --only-exact has no effect without --recover\n  leave --only-exact out\n",
+        ),
+    ] {
+        bench.run(line).expect(2, "", message);
+    }
+    let outcome = bench.run("quantize m --layout modelopt --recover -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(2), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("--scheme <SCHEME>"), "{}", outcome.stderr);
+    assert!(!bench.path("out").exists());
+}
