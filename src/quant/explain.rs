@@ -127,6 +127,24 @@ impl Decoder {
         Grid::new(self.steps.layout, &self.steps.geometry)
     }
 
+    /// The same, where zero points that are all the middle of the range count as none: symmetric GPTQ stores such ones.
+    /// `parts` are the bytes that [`Decoder::decode`] takes.
+    #[must_use]
+    pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {
+        let (steps, geometry, grid) = (&self.steps, &self.steps.geometry, self.grid());
+        let (CodeKind::Shifted(bits), Some(slot)) = (grid.codes, geometry.zero) else { return grid };
+        let middle = ((1_u32 << (bits - 1)) as f32).to_le_bytes();
+        let [below, beside] = geometry.grid.map(|count| count as usize);
+        let mut zeros = vec![[0; 4]; beside];
+        for row in 0..(self.rows() / geometry.rows) as usize * below {
+            steps.zeros.fetch(geometry, parts[slot.index], (row / below, row % below), 0..beside, &mut zeros);
+            if zeros.iter().any(|zero| *zero != middle) {
+                return grid;
+            }
+        }
+        Grid { codes: CodeKind::Centered(bits), has_zero_points: false, ..grid }
+    }
+
     /// The bits of a code.
     #[must_use]
     pub fn code_bits(&self) -> u32 {

@@ -201,3 +201,47 @@ fn the_page_says_for_each_weight_whether_its_codes_are_those_of_the_input() {
     assert_eq!(page.matches(">requantized</td>").count(), 14, "{page}");
     assert!(page.contains("<dt>Lowest SQNR</dt>"), "{page}");
 }
+
+/// A folder `m` with a file that a library wrote, without the values that it decodes to, and its config.
+fn of_library(bench: &Bench, name: &str) {
+    std::fs::create_dir(bench.path("m")).unwrap();
+    let file = std::fs::read(format!("fixtures/quantized/libraries/{name}.safetensors")).unwrap();
+    let (_, header) = ::safetensors::SafeTensors::read_metadata(&file).unwrap();
+    let mut metadata = header.metadata().clone().unwrap();
+    let config = if metadata["config"] == "null" { "{}" } else { &metadata["config"] };
+    bench.write("m/config.json", config.as_bytes());
+    metadata.retain(|name, _| name != "config" && name != "layout");
+    let tensors = ::safetensors::SafeTensors::deserialize(&file).unwrap();
+    let parts = tensors.iter().filter(|(name, _)| !name.starts_with("decoded."));
+    bench.write("m/model.safetensors", &::safetensors::serialize(parts, Some(metadata)).unwrap());
+}
+
+#[test]
+fn weights_of_other_libraries_are_moved_where_no_value_changes() {
+    for (name, line, scheme, codes) in [
+        // Symmetric GPTQ stores zero points that are all 8.
+        ("gptq.f16.32x128.w4", "--layout compressed-tensors", "int4", "exact"),
+        ("gptq.f16.32x128.w4", "--scheme int4 --group-size 32", "int4", "exact"),
+        ("gptq.f16.32x128.w4", "--scheme int8", "int8", "requantized"),
+        ("gptq.f16.32x128.w4-asym-act-v2", "--scheme int4-asym --group-size 32", "int4-asym", "requantized"),
+        ("awq.f16.32x128.w4-g64", "--layout compressed-tensors", "int4-asym", "exact"),
+        ("awq.f16.32x128.w4-g64", "--scheme int4-asym --group-size 32", "int4-asym", "exact"),
+        ("awq.f16.32x128.w4-g64", "--scheme int4 --group-size 64", "int4", "requantized"),
+        ("comfy-int8.f16.32x128.channel", "--layout compressed-tensors", "int8", "exact"),
+        ("comfy-int8.bf16.32x128.tensor", "--scheme int8", "int8", "exact"),
+        ("quanto.bf16.32x128.qfloat8_e4m3fn", "--layout compressed-tensors", "fp8", "exact"),
+        ("quanto.bf16.32x128.qfloat8_e5m2", "--scheme fp8", "fp8", "exact"),
+        ("quanto.f16.32x128.qint8", "--layout compressed-tensors", "int8", "exact"),
+        ("bnb-4bit.bf16.32x128.nf4", "--scheme nvfp4", "nvfp4", "requantized"),
+        ("bnb-int8.f16.32x128", "--scheme int8", "int8", "requantized"),
+    ] {
+        let bench = Bench::new();
+        of_library(&bench, name);
+        let report = json(&bench, &format!("quantize m {line} -o out --json -q"));
+        let [tensor] = quantized(&report)[..] else { panic!("{name} {line}: {report}") };
+        let found = &tensor["quantized"];
+        assert_eq!((&found["scheme"], &found["codes"]), (&scheme.into(), &codes.into()), "{name} {line}");
+        let differs = bench.run("diff m out").code;
+        assert_eq!(differs, Some(i32::from(codes != "exact")), "{name} {line}");
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tcast::dtype::Dtype;
 use tcast::quant::{
     Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Fidelity, Group, Layout, Parameters,
-    Part, RowMap, TargetGrid, Transcoder, find,
+    Part, Role, RowMap, TargetGrid, Transcoder, find,
 };
 
 use Dtype::{Bfloat16, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
@@ -452,5 +452,67 @@ fn what_is_moved_back_has_the_same_bytes() {
         let weight = from.quantize(&shape, &values);
         let back = weight.moved(to).and_then(|moved| moved.moved(from)).unwrap();
         assert!(weight.parts == back.parts, "{from:?} to {to:?}");
+    }
+}
+
+#[test]
+fn a_scale_that_one_library_reads_as_zero_keeps_its_value() {
+    let mut random = Random { state: 31, is_ordinary: true };
+    let shape = [128, 128];
+    let values = draw(&mut random, shape[0], shape[1], 1e-4);
+    // ComfyUI reads the byte 0 as 0, the others read it as 2^-127.
+    let mut comfy = COMFY_MX8.quantize(&shape, &values);
+    comfy.parts[1][0] = 0;
+    for to in [CT_MX8, MO_MX8, HF_MX] {
+        let moved = comfy.moved(to).unwrap();
+        assert!(comfy.values() == moved.values() && moved.values()[..32].iter().all(|value| *value == 0.0), "{to:?}");
+    }
+    for (codes, fits) in [([0x38, 0xb8, 0x40, 0x08], true), ([0x7e, 0x38, 0x01, 0x09], false)] {
+        let mut weight = CT_MX8.quantize(&shape, &values);
+        weight.parts[1][0] = 0;
+        weight.parts[0][..32].fill(0);
+        weight.parts[0][..4].copy_from_slice(&codes);
+        let moved = weight.moved(COMFY_MX8);
+        // The byte 1 serves if the halves of all numbers are numbers.
+        assert_eq!(moved.is_some(), fits);
+        if let Some(moved) = moved {
+            assert!(weight.values() == moved.values());
+        }
+    }
+}
+
+#[test]
+fn codes_of_fnuz_types_become_others_with_the_same_values() {
+    let shape = [2, 256];
+    let parts = [
+        Part { role: Role::Codes, name: "w.weight._data", dtype: Dtype::Float8E4M3FNUZ, shape: &shape },
+        Part { role: Role::Scale, name: "w.weight._scale", dtype: Float32, shape: &[2, 1] },
+    ];
+    let parameters = Parameters { group: Some(Group::Channel), ..Parameters::default() };
+    let decoder = Arc::new(Decoder::of_rows(find("quanto").unwrap(), &parameters, &parts).unwrap());
+    let scales: Vec<u8> = [0.013_f32, 3.7e-5].into_iter().flat_map(f32::to_le_bytes).collect();
+    // The largest two numbers have no float8e4m3fn code where the smallest one has.
+    for (absent, fits) in [(&[0x7f_u8, 0xff][..], true), (&[], false)] {
+        let code = |at: usize| if absent.contains(&(at as u8)) { 0 } else { at as u8 };
+        let codes: Vec<u8> = (0..512).map(code).collect();
+        let source: [&[u8]; 2] = [&codes, &scales];
+        let encoder = CT_CHANNEL.encoder(&shape);
+        let mut transcoder =
+            Transcoder::new(Arc::clone(&decoder), RowMap::ALL, Arc::clone(&encoder), &source).unwrap().unwrap();
+        assert_eq!(transcoder.settle(None, &source), fits.then_some(Fidelity::Exact));
+        if !fits {
+            continue;
+        }
+        let mut moved: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+        let mut outputs: Vec<&mut [u8]> = moved.iter_mut().map(Vec::as_mut_slice).collect();
+        transcoder.transcode(0..shape[0], &source, &mut outputs, &mut EncodeTally::default());
+        let moved = Weight { stored: CT_CHANNEL, encoder, parts: moved };
+        let mut before = vec![0; 8 * codes.len()];
+        decoder.decode(0..shape[0], &source, &mut before).unwrap();
+        let after = moved.values();
+        for (before, after) in before.as_chunks::<8>().0.iter().zip(after) {
+            let before = f64::from_le_bytes(*before);
+            assert!(before == after || before.is_nan() && after.is_nan(), "{before} {after}");
+        }
     }
 }

@@ -91,7 +91,12 @@ impl Planner<'_> {
             "gptoss-mxfp4" => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
-        let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), Some(&decoder.grid()))?;
+        // Only without a scheme does the grid decide, for which zero points are read.
+        let grid = match self.request.scheme {
+            Some(_) => decoder.grid(),
+            None => decoder.plain_grid(&self.part_bytes(weight)?),
+        };
+        let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), Some(&grid))?;
         let is_named = rule.is_some() || asked.is_err();
         if let Some(rule) = rule {
             rules[rule].0 = true;
@@ -237,6 +242,12 @@ impl Planner<'_> {
         parts.into_iter().map(|(_, at)| self.source.places[at]).collect()
     }
 
+    /// The bytes of the parts that the values of a weight depend on.
+    fn part_bytes(&self, weight: usize) -> Result<Vec<&[u8]>> {
+        let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[weight]);
+        parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect()
+    }
+
     /// What moves each weight of a set that shares a scale. If one of them cannot be moved, none is.
     fn transcoders(&self, weights: &[WeightCandidate], set: &[usize]) -> Result<Vec<Option<Transcoder>>> {
         let none = || set.iter().map(|_| None).collect();
@@ -246,9 +257,7 @@ impl Planner<'_> {
             else {
                 return Ok(none());
             };
-            let parts = LogicalCheckpoint::value_parts(&self.source.found.weights[coded.weight]);
-            let parts: Vec<&[u8]> =
-                parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect::<Result<_>>()?;
+            let parts = self.part_bytes(coded.weight)?;
             let (decoder, encoder) = (Arc::clone(&coded.decoder), Arc::clone(exact));
             let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts)? else { return Ok(none()) };
             found.push((transcoder, parts));

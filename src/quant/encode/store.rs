@@ -183,7 +183,7 @@ impl Encoder {
     /// stored scale and this global scale.
     pub(in crate::quant) fn stored_scale(&self, scale: f64, zero: f32, global: Option<f32>) -> Option<(u32, f32)> {
         let is_zero_allowed = match self.chooser.zero_bits {
-            Some(bits) => (-(1 << (bits - 1))..1 << (bits - 1)).contains(&(zero as i32)),
+            Some(bits) => zero.fract() == 0.0 && (-(1 << (bits - 1))..1 << (bits - 1)).contains(&(zero as i32)),
             None => zero == 0.0,
         };
         if !is_zero_allowed || !(0.0..f64::INFINITY).contains(&scale) {

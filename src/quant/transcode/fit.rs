@@ -178,9 +178,10 @@ impl Transcoder {
         (range[0]..=range[1]).find_map(|exponent| self.stored(at(exponent), 0.0).filter(serves))
     }
 
-    /// The largest number and the smallest digit of some codes; `None` if all are 0.
+    /// The largest number and the smallest digit of some codes; `None` if all are 0 or NaN.
     fn extent(&self, seen: &[bool; 256]) -> Option<CodeExtent> {
-        let numbers = self.source.numbers.iter().zip(seen).filter(|(number, seen)| **seen && **number != 0.0);
+        let numbers = self.source.numbers.iter().zip(seen);
+        let numbers = numbers.filter(|(number, seen)| **seen && **number != 0.0 && !number.is_nan());
         let extents = numbers.map(|(number, _)| {
             let bits = number.abs().to_bits();
             CodeExtent {
