@@ -1,7 +1,7 @@
 //! What it costs a weight to be quantized.
 
 use crate::plan::{Recovery, WeightRows};
-use crate::quant::{EncodeTally, Fidelity};
+use crate::quant::{EncodeTally, Fidelity, ScaleMatch};
 use serde::{Deserialize, Serialize};
 
 /// Where the codes of a weight come from.
@@ -16,6 +16,8 @@ pub enum CodesOrigin {
     Requantized,
     /// They and the scales are found in the values of the input, and decode to the same bits.
     Recovered,
+    /// The same, but some scales are one of many float32 scales that decode to the same bits.
+    Equivalent,
     /// None are found, and the values of the input are quantized.
     Quantized,
 }
@@ -29,6 +31,7 @@ impl CodesOrigin {
             Self::Rescaled => "rescaled",
             Self::Requantized => "requantized",
             Self::Recovered => "recovered",
+            Self::Equivalent => "equivalent",
             Self::Quantized => "quantized",
         }
     }
@@ -36,7 +39,8 @@ impl CodesOrigin {
     /// `None` if the weight was not quantized before, and no codes were searched for its values.
     pub(crate) fn of(rows: &WeightRows) -> Option<Self> {
         match rows.recovery {
-            Some(Recovery::Found(..)) => return Some(Self::Recovered),
+            Some(Recovery::Found(_, _, ScaleMatch::Derived)) => return Some(Self::Recovered),
+            Some(Recovery::Found(_, _, ScaleMatch::Equivalent)) => return Some(Self::Equivalent),
             Some(Recovery::NotFound(_)) => return Some(Self::Quantized),
             None => rows.source_layout()?,
         };

@@ -4,7 +4,9 @@ use super::few::Few;
 use super::source::stored_dtype;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{Decoder, EncodeTally, Encoder, Extremes, Recoverer, RowMap, Scheme, SharedScale, Transcoder};
+use crate::quant::{
+    Decoder, EncodeTally, Encoder, Extremes, Recoverer, RowMap, ScaleMatch, Scheme, SharedScale, Transcoder,
+};
 use crate::read::{SourceTensor, read_values};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -34,7 +36,7 @@ pub struct TargetWeight {
 #[derive(Clone)]
 pub enum Recovery {
     /// They are found, and decode to the same values.
-    Found(Arc<Recoverer>, SharedScale),
+    Found(Arc<Recoverer>, SharedScale, ScaleMatch),
     /// There are none for this element, counted in row-major order; `None` if another weight that shares a scale has
     /// such an element, or its first values are too many different ones.
     NotFound(Option<u64>),
@@ -125,7 +127,7 @@ impl Quantization<'_> {
             return Ok(());
         }
         let source = self.rows.read(rows.clone(), room)?;
-        if let Some(Recovery::Found(recoverer, shared)) = &self.rows.recovery {
+        if let Some(Recovery::Found(recoverer, shared, _)) = &self.rows.recovery {
             let found = recoverer.encode(rows, source, shared, outputs, tally);
             return found.map_err(|_| self.rows.sources[0].error(Error::new("changed while it was read")));
         }

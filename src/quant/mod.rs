@@ -49,7 +49,7 @@ mod zeros;
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 pub use decode::Decoder;
 pub use encode::{
-    EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, SharedScale, Unfit,
+    EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit,
 };
 pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
 pub use explain::{CodeKind, Explanation, Grid};

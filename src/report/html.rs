@@ -202,7 +202,7 @@ counted here, but under “inexact”, as are all of these.</dd>
 it.</dd>
 <dt>Codes</dt><dd>Of a weight that was quantized before: “exact” are the codes and scales of the input, “rescaled” the
 same with a global scale that was rounded, and “requantized” those of decoded values. With --recover, “recovered” are
-codes and scales that decode to the values of the input, and “quantized” those of other weights. “Changed” counts the
+codes and scales that decode to the values of the input, “equivalent” the same with float32 scales near the first ones, and “quantized” those of other weights. “Changed” counts the
 values that differ.</dd>
 <dt>Cosine</dt><dd>Of the angle between all x and all y; 1 is the same direction.</dd>
 </dl>

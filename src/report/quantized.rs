@@ -63,6 +63,7 @@ impl Report<'_> {
             CodesOrigin::Rescaled,
             CodesOrigin::Requantized,
             CodesOrigin::Recovered,
+            CodesOrigin::Equivalent,
             CodesOrigin::Quantized,
         ] {
             let weights = self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?)));
@@ -75,6 +76,9 @@ impl Report<'_> {
                 CodesOrigin::Rescaled => "codes and block scales are those of the input, the global scale is rounded",
                 CodesOrigin::Requantized => "decoded and quantized again",
                 CodesOrigin::Recovered => "recovered, codes and scales decode to the same bits",
+                CodesOrigin::Equivalent => {
+                    "equivalent, codes are recovered, and float32 scales near the first decode to the same bits"
+                }
                 CodesOrigin::Quantized => "not recovered, quantized as usual",
             };
             let _ = write!(text, "\n  {}: {what}", counted(weights.len() as u64, "weight"));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tcast::dtype::Dtype;
 use tcast::quant::{
     Arithmetic, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Group, Layout, Parameters, Part, Recoverer,
-    Role, SCHEMES, Scheme, SchemeLayout, TargetGrid, find,
+    Role, SCHEMES, ScaleMatch, Scheme, SchemeLayout, TargetGrid, find,
 };
 
 /// The stored bytes of the parts of a weight, in the order of the encoder.
@@ -263,6 +263,35 @@ fn every_scheme_and_layout_is_recovered_from_what_it_decodes_to() {
                 _ if name == "mxfp8" => assert!(found.is_some(), "{place}"),
                 _ => assert!(found == Some(parts), "{place}: {}", found.is_some()),
             }
+        }
+    }
+}
+
+#[test]
+fn scales_of_float32_weights_are_found_up_to_the_range_that_decodes_to_the_same_values() {
+    let stored = Scheme::find("fp8-block").unwrap().in_layout(Some("huggingface")).unwrap();
+    let shape = vec![256, 384];
+    let values = weights(Dtype::Float32, 256 * 384);
+    let (layout, grid, options) = (stored.layout(), stored.grid, EncodeOptions::default());
+    let encoder = Encoder::new(layout, &grid, &shape, Dtype::Float32, options).unwrap();
+    let mut first: Parts = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+    let mut outputs: Vec<&mut [u8]> = first.iter_mut().map(|part| &mut part[..]).collect();
+    let mut tally = EncodeTally::default();
+    encoder.encode(0..256, &values, &Extremes::default(), &mut outputs, &mut tally);
+    for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
+        let mut plain =
+            Decoded { layout, grid, shape: shape.clone(), target: Dtype::Bfloat16, arithmetic, values: Vec::new() };
+        plain.values = decode(&encoder, &plain, &first);
+        let encoder = Arc::new(Encoder::new(layout, &grid, &shape, Dtype::Bfloat16, options).unwrap());
+        let recoverer = Recoverer::new(encoder, Dtype::Bfloat16, arithmetic);
+        let shared = recoverer.shared_scales(0.0)[0];
+        assert_eq!(recoverer.check(0..256, &plain.values, &shared), Ok(ScaleMatch::Equivalent));
+        // `recover` compares the decoded values.
+        let found = recover(&plain, Dtype::Bfloat16, None, 0.0).unwrap();
+        assert!(found[0] == first[0], "the codes are the same");
+        for (scale, wanted) in found[1].as_chunks().0.iter().zip(first[1].as_chunks().0) {
+            let [scale, wanted] = [scale, wanted].map(|bytes| f32::from_le_bytes(*bytes));
+            assert!((scale / wanted - 1.0).abs() < 1.0 / 256.0, "{scale} {wanted}");
         }
     }
 }

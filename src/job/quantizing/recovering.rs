@@ -7,7 +7,7 @@ use super::{Planner, StoredAs, Values, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::{Recovery, WeightRows};
-use crate::quant::{Encoder, Extremes, Recoverer, SharedScale, TargetGrid};
+use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::select::policy::{fused_sets, module_of};
 use crate::text::shorten;
 use crate::threads::in_order;
@@ -27,6 +27,8 @@ struct RecoverySet<'a> {
     /// What is still to be tried: the number of the recoverer, and the scale that all members share. The last comes first.
     left: Vec<(usize, SharedScale)>,
     found: Option<(usize, SharedScale)>,
+    /// What the scales are that were found.
+    matched: ScaleMatch,
 }
 
 /// A weight of a set.
@@ -78,14 +80,16 @@ impl Planner<'_> {
             self.search(&mut family)?;
             family.extend(done);
             let are_found = family.iter().all(|set| set.found.is_some());
-            for RecoverySet { members, found, .. } in family {
+            for RecoverySet { members, found, matched, .. } in family {
                 let found = found.filter(|_| are_found);
                 for member in members {
                     if let (Some((number, _)), Ok(stored)) = (found, &mut weights[member.weight].stored) {
                         stored.encoder = Some(Arc::clone(member.recoverers[number].encoder()));
                     }
                     all[member.weight] = Some(match found {
-                        Some((number, scale)) => Recovery::Found(Arc::clone(&member.recoverers[number]), scale),
+                        Some((number, scale)) => {
+                            Recovery::Found(Arc::clone(&member.recoverers[number]), scale, matched)
+                        }
                         None => Recovery::NotFound(member.misfit),
                     });
                 }
@@ -147,13 +151,22 @@ impl Planner<'_> {
                 if found.is_err() {
                     failed[set].store(true, Ordering::Relaxed);
                 }
-                Ok::<_, Error>(found.err().map(|element| (set, member, element)))
+                Ok::<_, Error>((set, member, found))
             };
-            in_order(self.request.threads as u64, pieces(all, is_open), Vec::new, work, |misfit| {
-                // The pieces before the first that fails are checked in any case, others may be.
-                misfits.extend(misfit.filter(|(set, ..)| !misfits.iter().any(|(known, ..)| known == set)));
+            let mut matched = vec![ScaleMatch::Derived; sets.len()];
+            in_order(self.request.threads as u64, pieces(all, is_open), Vec::new, work, |(set, member, found)| {
+                match found {
+                    Ok(ScaleMatch::Derived) => {}
+                    Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
+                    // The pieces before the first that fails are checked in any case, others may be.
+                    Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
+                    Err(element) => misfits.push((set, member, element)),
+                }
                 ControlFlow::Continue(())
             })?;
+            for (set, matched) in sets.iter_mut().zip(matched).filter(|(set, _)| set.found.is_none()) {
+                set.matched = matched;
+            }
             for (set, tried) in sets.iter_mut().zip(tried) {
                 set.found = set.found.or(tried);
             }
@@ -203,7 +216,7 @@ impl Planner<'_> {
 
 impl<'a> RecoverySet<'a> {
     fn new(members: Vec<Member<'a>>) -> Self {
-        Self { members, left: Vec::new(), found: None }
+        Self { members, left: Vec::new(), found: None, matched: ScaleMatch::Derived }
     }
 
     fn needs_extremes(&self) -> bool {

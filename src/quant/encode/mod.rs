@@ -25,7 +25,7 @@ mod tally;
 mod wide;
 
 pub use extremes::Extremes;
-pub use recover::{Recoverer, SharedScale};
+pub use recover::{Recoverer, ScaleMatch, SharedScale};
 pub(super) use rounding::nearest_bfloat16;
 pub use shape::{EncodedPart, Unfit};
 pub(super) use store::PartWriter;

@@ -38,6 +38,15 @@ pub struct SharedScale {
     only: Option<StoredScale>,
 }
 
+/// What is known of the scales that were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleMatch {
+    /// They follow from the values and the rule of the library.
+    Derived,
+    /// Some are one of many float32 scales that decode to the same values.
+    Equivalent,
+}
+
 impl Recoverer {
     /// For weights whose values an encoder takes. `origin` is the type of the values that were quantized: that of the
     /// encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is that of the decoder.
@@ -108,15 +117,15 @@ impl Recoverer {
         })
     }
 
-    /// Whether all groups of some rows have scales; otherwise an element for which no scale was found. `rows` and `source`
-    /// are those of [`Encoder::encode`].
+    /// Whether all groups of some rows have scales, and what kind of scales; otherwise an element for which no scale was
+    /// found. `rows` and `source` are those of [`Encoder::encode`].
     ///
     /// # Errors
     /// The index of the element, in row-major order in the whole weight.
     ///
     /// # Panics
     /// As [`Encoder::encode`].
-    pub fn check(&self, rows: Range<u64>, source: &[u8], shared: &SharedScale) -> Result<(), u64> {
+    pub fn check(&self, rows: Range<u64>, source: &[u8], shared: &SharedScale) -> Result<ScaleMatch, u64> {
         self.run(Isa::chosen(), rows, source, shared, None)
     }
 
@@ -149,16 +158,17 @@ impl Recoverer {
         source: &[u8],
         shared: &SharedScale,
         writer: Option<PartWriter>,
-    ) -> Result<(), u64> {
+    ) -> Result<ScaleMatch, u64> {
         assert_eq!(
             source.len() as u64,
             (rows.end - rows.start) * self.encoder.row_bytes(),
             "the source is as long as the rows"
         );
         if rows.is_empty() {
-            return Ok(());
+            return Ok(ScaleMatch::Derived);
         }
-        isa.run(RecoverRows { recoverer: self, rows, source, shared: *shared, writer, segment: Segment::new() })
+        let (segment, matched) = (Segment::new(), ScaleMatch::Derived);
+        isa.run(RecoverRows { recoverer: self, rows, source, shared: *shared, writer, segment, matched })
     }
 }
 
@@ -170,6 +180,8 @@ struct RecoverRows<'a, 'o> {
     shared: SharedScale,
     writer: Option<PartWriter<'a, 'o>>,
     segment: Segment,
+    /// The scales that were found.
+    matched: ScaleMatch,
 }
 
 /// The values of a group, or those of them that are among the rows of the call.
@@ -181,10 +193,10 @@ struct RecoverGroup {
 }
 
 impl Loop for RecoverRows<'_, '_> {
-    type Result = Result<(), u64>;
+    type Result = Result<ScaleMatch, u64>;
 
     #[inline(always)]
-    fn run(mut self) -> Result<(), u64> {
+    fn run(mut self) -> Result<ScaleMatch, u64> {
         let shape = &self.recoverer.encoder.shape;
         let (height, width) = (shape.rows as usize, shape.columns as usize);
         let [below, beside] = shape.block.map(|length| length as usize);
@@ -202,7 +214,7 @@ impl Loop for RecoverRows<'_, '_> {
                 self.group(&RecoverGroup { matrix, rows: rows.clone(), columns }, at, &mut chosen)?;
             }
         }
-        Ok(())
+        Ok(self.matched)
     }
 }
 
@@ -254,7 +266,33 @@ impl<'a> RecoverRows<'a, '_> {
             }
         };
         let found = candidates.find(f32::from_bits(top), bounds, global, chosen, test);
-        found.ok_or(furthest)
+        found.or_else(|| self.equivalent(group, f32::from_bits(top))).ok_or(furthest)
+    }
+
+    /// A float32 scale of which only the range is known: all scales in it decode to the same values.
+    #[inline(never)]
+    fn equivalent(&mut self, group: &RecoverGroup, top: f32) -> Option<StoredScale> {
+        let Recoverer { encoder, candidates, redecoding } = self.recoverer;
+        let is_known = candidates.chooser.stored != Dtype::Float32 || candidates.chooser.zero_bits.is_some();
+        if is_known || !redecoding.has_wide_scales() {
+            return None;
+        }
+        let near = redecoding.factor(top / candidates.chooser.largest, 1.0, 0.0);
+        let mut range = [0.0, f64::INFINITY];
+        for row in group.rows.clone() {
+            for column in group.columns.clone().step_by(SEGMENT) {
+                let columns = column..(column + SEGMENT).min(group.columns.end);
+                let (bytes, count) = (self.stored(group, row, columns.clone()), columns.len());
+                lanes::widen(encoder.weight, bytes, &mut self.segment.values[..count]);
+                if !redecoding.narrow(&near, &mut self.segment, count, &mut range) {
+                    return None;
+                }
+            }
+        }
+        let scale = (f64::midpoint(range[0], range[1]) as f32).to_bits();
+        self.fit(group, (scale, 0.0), false).ok()?;
+        self.matched = ScaleMatch::Equivalent;
+        Some((scale, 0.0))
     }
 
     /// Whether all values of a group are codes times this scale; stores the codes if wanted.

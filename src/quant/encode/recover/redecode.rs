@@ -108,10 +108,16 @@ impl Redecoding {
     /// them.
     #[inline(always)]
     pub(super) fn fit(&self, factor: &Factor, segment: &mut Segment, count: usize) -> bool {
+        self.find_codes(factor, segment, count);
+        self.decode(factor, segment, count)
+    }
+
+    /// Finds the nearest codes: the decoder moved a value by less than half of the distance to the next code.
+    #[inline(always)]
+    fn find_codes(&self, factor: &Factor, segment: &mut Segment, count: usize) {
         let Segment { values, codes, numbers, multiples } = segment;
         let (values, numbers, multiples) = (&values[..count], &mut numbers[..count], &mut multiples[..count]);
         let (over, zero) = (factor.combined, factor.zero);
-        // 1. The nearest codes: rounding moved a value by less than half of the distance to the next code.
         if over == 0.0 {
             for (number, value) in numbers.iter_mut().zip(values) {
                 *number = 0_f32.copysign(*value);
@@ -126,7 +132,6 @@ impl Redecoding {
             }
         }
         lanes::round(&self.rounding, numbers, &mut codes[..count], multiples);
-        // 2. What the decoder makes of them.
         for multiple in &mut *multiples {
             *multiple += self.nothing;
         }
@@ -135,6 +140,12 @@ impl Redecoding {
                 *multiple -= zero;
             }
         }
+    }
+
+    /// Decodes the codes that were found, and compares the results with the values.
+    #[inline(always)]
+    fn decode(&self, factor: &Factor, segment: &mut Segment, count: usize) -> bool {
+        let (values, multiples) = (&segment.values[..count], &mut segment.multiples[..count]);
         if self.is_exact {
             let [scale, times, by] = factor.exact;
             let is_wide = self.target == WeightType::Float32;
@@ -144,17 +155,47 @@ impl Redecoding {
             }
         } else {
             for multiple in &mut *multiples {
-                *multiple *= over;
+                *multiple *= factor.combined;
             }
             lanes::round_all(multiples, self.product);
         }
         lanes::round_all(multiples, self.target);
-        // 3. Whether these are the same bits.
         let mut differing = 0;
         for (value, multiple) in values.iter().zip(&*multiples) {
             differing |= value.to_bits() ^ multiple.to_bits();
         }
         differing == 0
+    }
+
+    /// Narrows the range of scales with which the codes of the first `count` values of a segment decode to these values;
+    /// `factor` is near to such a scale. Returns whether the range is not empty. The bounds are not exact.
+    pub(super) fn narrow(&self, factor: &Factor, segment: &mut Segment, count: usize, range: &mut [f64; 2]) -> bool {
+        // How far it is to the next value, in units of the last bit of a float32.
+        let step = match self.target {
+            WeightType::Bfloat16 => 1 << 16,
+            WeightType::Float32 => 1,
+            WeightType::Float16 => return false,
+        };
+        self.find_codes(factor, segment, count);
+        for (value, multiple) in segment.values[..count].iter().zip(&segment.multiples) {
+            let (magnitude, code) = (value.abs(), f64::from(multiple.abs()));
+            if magnitude == 0.0 {
+                continue;
+            }
+            let next = |bits: u32| f64::midpoint(magnitude.into(), f32::from_bits(bits).into()) / code;
+            let bits = magnitude.to_bits();
+            *range = [range[0].max(next(bits.saturating_sub(step))), range[1].min(next(bits + step))];
+            // Also if the code is 0.
+            if range[0] > range[1] || !range[0].is_finite() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether the library multiplies codes by scales as they are stored.
+    pub(super) fn has_wide_scales(&self) -> bool {
+        self.is_exact || (self.scale, self.product) == (WeightType::Float32, WeightType::Float32)
     }
 
     /// The first of the values that [`Self::fit`] did not find.
