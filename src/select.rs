@@ -158,6 +158,11 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Selection {
+    /// Whether names decide about some tensors.
+    pub(crate) fn has_patterns(&self) -> bool {
+        !(self.include.is_empty() && self.exclude.is_empty() && self.rules.is_empty())
+    }
+
     /// The type that a tensor gets.
     ///
     /// # Errors

@@ -52,7 +52,10 @@ pub(super) fn run(task: &Task) -> Result<()> {
     let open = |error, input: &Path| may_be_output(error, task, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
     let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, &console, open)?);
-    let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
+    let names: Vec<&str> = match task.selection.has_patterns() {
+        true => sources.iter().flat_map(Checkpoint::names).collect(),
+        false => Vec::new(),
+    };
     let matched = check_matched(&task.selection, &names, task.allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;

@@ -11,6 +11,7 @@ mod form;
 mod input;
 mod json;
 mod layout;
+mod names;
 mod npy;
 mod npz;
 pub(crate) mod onnx;

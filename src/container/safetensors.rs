@@ -8,6 +8,7 @@ mod canonical;
 mod notes;
 
 use super::json::{MapOnly, StringPairs};
+use super::names::NameHashes;
 use super::{
     Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
     element_count, too_long,
@@ -21,9 +22,8 @@ use notes::{Notes, Store, StoredForm, store, substitute, take_notes, with_notes}
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
 
 /// The longest header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
@@ -73,9 +73,12 @@ impl Format for Safetensors {
         let data_start = 8 + header_length(bytes)?;
         let json = &bytes[8..data_start];
         let header = canonical::read(json).map_or_else(|| read_general(json), Ok)?;
-        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, known: _ } = header;
+        let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, names, known: _ } = header;
         wrong.map_or(Ok(()), Err)?;
-        check_names(&tensors)?;
+        if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {
+            return Err(Error::new(format!("malformed header: '{}' appears twice", shorten(name))));
+        }
+        drop(names);
         check_coverage(&tensors, &offsets, (bytes.len() - data_start) as u64)?;
         let notes = take_notes(&mut metadata)?;
         for (tensor, (start, end)) in tensors.iter_mut().zip(offsets) {
@@ -90,34 +93,35 @@ impl Format for Safetensors {
 
     fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
-        let mut stored = Vec::with_capacity(tensors.len());
-        let mut names = HashSet::with_capacity(tensors.len());
+        let mut extents = Vec::with_capacity(tensors.len());
+        let mut names = NameHashes::with_capacity(tensors.len());
         for tensor in tensors {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             if tensor.name == METADATA {
                 return refuse("safetensors keeps this name for its metadata");
             }
-            if !names.insert(&tensor.name) {
-                return refuse("two tensors have this name");
-            }
-            let (entry, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
+            names.add(&tensor.name);
+            let (stored, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             notes.tensors.extend(note.map(|note| (tensor.name.to_string(), note)));
-            stored.push(entry);
+            extents.push((stored.bytes, stored.alignment));
         }
-        let offsets = place(&stored)?;
-        let header = write_header(tensors, &stored, &offsets, with_notes(metadata, &notes)?.as_deref());
+        if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {
+            return Err(Error::new("two tensors have this name").in_tensor(name));
+        }
+        drop(names);
+        let mut places = place(tensors, &extents)?;
+        drop(extents);
+        let header = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref())?;
         if header.len() as u64 > MAX_HEADER {
             return Err(Error::new("the header would be longer than the format allows"));
         }
         let start = header.len() as u64;
-        let len = offsets.iter().map(|range| range.end).max().unwrap_or(0).checked_add(start);
+        let len = places.iter().map(|place| place.range.end).max().unwrap_or(0).checked_add(start);
         let len = len.ok_or_else(too_long)?;
-        let places = tensors.iter().zip(offsets).map(|(tensor, at)| Placement {
-            form: Form::Numbers(Storage::packed(tensor.dtype)),
-            range: start + at.start..start + at.end,
-            crc: None,
-        });
-        Ok(FileLayout { places: places.collect(), literals: vec![(0, header)], len })
+        for Placement { range, .. } in &mut places {
+            *range = start + range.start..start + range.end;
+        }
+        Ok(FileLayout { places, literals: vec![(0, header)], len })
     }
 }
 
@@ -169,14 +173,23 @@ struct SafetensorsHeader {
     offsets: Vec<(u64, u64)>,
     /// What is wrong with the first tensor that contradicts itself.
     wrong: Option<Error>,
+    /// The names of the tensors.
+    names: NameHashes,
     /// The type of the last tensor, which most tensors have.
     known: Option<StoredDtype>,
 }
 
 impl SafetensorsHeader {
+    /// With room for so many tensors: memory that is not needed is never touched.
+    fn with_capacity(count: usize) -> Self {
+        let (tensors, offsets) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        Self { tensors, offsets, names: NameHashes::with_capacity(count), ..Self::default() }
+    }
+
     /// Adds a tensor.
     fn add(&mut self, name: String, entry: HeaderEntry) {
         self.offsets.push(entry.data_offsets);
+        self.names.add(&name);
         match entry.tensor(name, &mut self.known) {
             Ok(tensor) => self.tensors.push(tensor),
             Err(error) => self.wrong = self.wrong.take().or(Some(error)),
@@ -269,21 +282,16 @@ impl HeaderEntry<'_> {
     }
 }
 
-/// Checks that no name is duplicated.
-fn check_names(tensors: &[Tensor]) -> Result<()> {
-    let mut names = HashSet::with_capacity(tensors.len());
-    match tensors.iter().find(|tensor| !names.insert(&*tensor.name)) {
-        Some(tensor) => Err(Error::new(format!("malformed header: '{}' appears twice", shorten(&tensor.name)))),
-        None => Ok(()),
-    }
-}
-
 /// Checks that the tensors are contiguous and fill `held` bytes of data.
 fn check_coverage(tensors: &[Tensor], offsets: &[(u64, u64)], held: u64) -> Result<()> {
-    let mut order: Vec<usize> = (0..offsets.len()).collect();
-    order.sort_by_key(|&at| offsets[at]);
+    let mut order: Vec<usize> = Vec::new();
+    if !offsets.is_sorted() {
+        order.extend(0..offsets.len());
+        order.sort_by_key(|&at| offsets[at]);
+    }
     let mut end = 0;
-    for at in order {
+    for at in 0..offsets.len() {
+        let at = order.get(at).copied().unwrap_or(at);
         let (start, next) = offsets[at];
         if start != end {
             let what = if start > end { "a gap lies before its data" } else { "its data overlaps another tensor's" };
@@ -303,49 +311,58 @@ fn check_coverage(tensors: &[Tensor], offsets: &[(u64, u64)], held: u64) -> Resu
     Ok(())
 }
 
-/// The range of each tensor's bytes after the header: in the order of the header, unless that would misalign one; then
-/// wider types come first, as in the reference writer.
-fn place(stored: &[StoredForm]) -> Result<Vec<Range<u64>>> {
-    let mut order: Vec<usize> = (0..stored.len()).collect();
-    let mut offsets = vec![0..0; stored.len()];
-    for attempt in 0..2 {
-        let mut end = 0_u64;
-        let mut aligned = true;
-        for &index in &order {
-            let start = end;
-            end = start.checked_add(stored[index].bytes).ok_or_else(too_long)?;
-            aligned &= start.is_multiple_of(stored[index].alignment);
-            offsets[index] = start..end;
-        }
-        if aligned || attempt == 1 {
-            break;
-        }
-        order.sort_by_key(|&index| std::cmp::Reverse(stored[index].alignment));
+/// Where each tensor's bytes go after the header, given their lengths and alignments: in the order of the header, unless
+/// that would misalign one; then wider types come first, as in the reference writer.
+fn place(tensors: &[&NewTensor], extents: &[(u64, u64)]) -> Result<Vec<Placement>> {
+    let (mut end, mut aligned) = (0_u64, true);
+    let mut places = Vec::with_capacity(extents.len());
+    let mut next = |(bytes, alignment): (u64, u64)| {
+        let start = end;
+        end = start.checked_add(bytes).ok_or_else(too_long)?;
+        aligned &= start.is_multiple_of(alignment);
+        Ok(start..end)
+    };
+    for (tensor, extent) in tensors.iter().zip(extents) {
+        let form = Form::Numbers(Storage::packed(tensor.dtype));
+        places.push(Placement { form, range: next(*extent)?, crc: None });
     }
-    Ok(offsets)
+    if aligned {
+        return Ok(places);
+    }
+    let mut order: Vec<usize> = (0..extents.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(extents[at].1));
+    let mut end = 0;
+    for at in order {
+        places[at].range = end..end + extents[at].0; // their sum was checked
+        end = places[at].range.end;
+    }
+    Ok(places)
 }
 
 /// The length and the JSON, padded with spaces to a multiple of 8.
 fn write_header(
     tensors: &[&NewTensor],
-    stored: &[StoredForm],
-    offsets: &[Range<u64>],
+    places: &[Placement],
     metadata: Option<&[(String, String)]>,
-) -> Vec<u8> {
-    let mut header = vec![0; 8];
+) -> Result<Vec<u8>> {
+    /// About as many bytes as an entry takes besides the name.
+    const ENTRY: usize = 80;
+    let mut header = Vec::with_capacity(tensors.iter().map(|tensor| tensor.name.len() + ENTRY).sum());
+    header.extend([0; 8]);
     header.push(b'{');
     if let Some(pairs) = metadata {
         let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
         header.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
     }
-    for ((tensor, StoredForm { dtype, shape, .. }), at) in tensors.iter().zip(stored).zip(offsets) {
+    for (tensor, Placement { range, .. }) in tensors.iter().zip(places) {
+        let (StoredForm { dtype, shape, .. }, _) = store(tensor)?; // again, because keeping them takes longer
         push_json(&mut header, &*tensor.name);
         header.extend(br#":{"dtype":"#);
-        push_json(&mut header, dtype);
+        push_json(&mut header, &*dtype);
         header.extend(br#","shape":"#);
-        push_json(&mut header, shape);
+        push_json(&mut header, &*shape);
         header.extend(br#","data_offsets":"#);
-        push_json(&mut header, &[at.start, at.end]);
+        push_json(&mut header, &[range.start, range.end]);
         header.extend(b"},");
     }
     header.pop_if(|last| *last == b',');
@@ -353,7 +370,7 @@ fn write_header(
     header.resize(header.len().next_multiple_of(8), b' ');
     let length = header.len() as u64 - 8;
     header[..8].copy_from_slice(&length.to_le_bytes());
-    header
+    Ok(header)
 }
 
 fn json<T: Serialize + ?Sized>(value: &T) -> String {

@@ -102,7 +102,9 @@ pub fn run(
         settle_checksums(step, &found.sums, output)?;
     }
     plan.check_unchanged()?;
-    let outcomes = plan.steps.iter().zip(found).map(|(step, StepFindings { counts, firsts, tally, encoded, .. })| {
+    // The findings come first, so that the outcomes take their place in memory.
+    let outcomes = found.into_iter().zip(&plan.steps).map(|(found, step)| {
+        let StepFindings { counts, firsts, tally, encoded, .. } = found;
         let accuracy = comparer(step, with_accuracy).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
         let quantized = match &step.how {
             Operation::Encode(weight) => {

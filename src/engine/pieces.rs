@@ -90,7 +90,6 @@ impl<'a> Pieces<'a> {
         let literals = (0..plan.literals.len()).map(Item::Literal);
         let others = (0..plan.copies.len()).map(Item::Copy).chain((0..plan.steps.len()).map(Item::Step));
         let mut order: Vec<Item> = literals.chain(others).collect();
-        order.retain(|item| item.count(plan) > 0);
         order.sort_by_key(|item| item.offset(plan));
         Self { plan, order, next: 0, element: 0 }
     }
@@ -104,6 +103,10 @@ impl Iterator for Pieces<'_> {
         let mut room = PIECE;
         while let Some(&item) = self.order.get(self.next) {
             let count = item.count(self.plan);
+            if count == 0 {
+                self.next += 1;
+                continue;
+            }
             let left = count - self.element;
             let (bits, alignment, decoder) = match item {
                 Item::Literal(_) | Item::Copy(_) => (8, 1024, None),

@@ -119,28 +119,29 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
         || inputs.iter().enumerate().flat_map(|(at, input)| (0..input.contents.tensors.len()).map(move |t| (at, t)));
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
-    let mut all: Vec<(TensorIndex, Logical)> = Vec::with_capacity(stored().count());
     let needed = model.map(|study| study.parts_of_others(&folded(request, study))).unwrap_or_default();
-    for place in stored() {
-        match request.weights.and_then(|weights| weights.tensors.get(&place)) {
-            None => all.push((place, Logical::Plain(tensor(place), None))),
-            Some(Fate::Kept(reason)) => all.push((place, Logical::Plain(tensor(place), Some(*reason)))),
-            Some(Fate::Decoded(weight)) => all.push((place, Logical::Weight(weight))),
-            Some(Fate::Quantized(weights)) => {
-                all.extend(weights.iter().map(|weight| (place, Logical::ToQuantize(place, weight))));
-            }
-            Some(Fate::LeftOut) if needed.contains(&place.1) => {
-                all.push((place, Logical::Plain(tensor(place), Some(KeptReason::Scale))));
-            }
-            Some(Fate::LeftOut) => {}
-        }
-    }
-    let names = new_names(inputs, &all, request.container, &request.selection.renames)?;
-    let mut chosen = Vec::with_capacity(names.len());
+    let all = || {
+        stored().flat_map(|place| {
+            let plain = |reason| (Some(Logical::Plain(tensor(place), reason)), &[][..]);
+            let (one, several) = match request.weights.and_then(|weights| weights.tensors.get(&place)) {
+                None => plain(None),
+                Some(Fate::Kept(reason)) => plain(Some(*reason)),
+                Some(Fate::Decoded(weight)) => (Some(Logical::Weight(weight)), &[][..]),
+                Some(Fate::Quantized(weights)) => (None, &weights[..]),
+                Some(Fate::LeftOut) if needed.contains(&place.1) => plain(Some(KeptReason::Scale)),
+                Some(Fate::LeftOut) => (None, &[][..]),
+            };
+            let several = several.iter().map(move |weight| Logical::ToQuantize(place, weight));
+            one.into_iter().chain(several).map(move |logical| (place, logical))
+        })
+    };
+    let mut renamed = renamed(inputs, all(), &request.selection.renames)?;
+    let mut chosen = Vec::with_capacity(stored().count());
     let mut shared = SharedScales::new(request.weights, inputs);
     let mut storable = Vec::new();
-    for (&(place, logical), name) in all.iter().zip(names) {
+    for (at, (place, logical)) in all().enumerate() {
         let input = place.0;
+        let name = renamed.remove(&at).unwrap_or_else(|| new_name(inputs, input, logical, request.container));
         chosen.push(match logical {
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
@@ -352,43 +353,55 @@ pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Re
     Ok(())
 }
 
-/// The tensors' names in the output.
-fn new_names<'a>(
-    inputs: &'a [Input],
-    all: &[(TensorIndex, Logical<'a, '_>)],
-    container: &dyn Container,
-    renames: &[Rename],
-) -> Result<Vec<Cow<'a, str>>> {
-    let old_name = |&((input, _), logical): &(TensorIndex, Logical<'a, '_>)| match logical {
+/// The name of a tensor in its input.
+fn old_name<'a>(inputs: &'a [Input], input: usize, logical: Logical<'a, '_>) -> Cow<'a, str> {
+    match logical {
         Logical::Plain(tensor, _) => Cow::Borrowed(inputs[input].name_of(tensor)),
         Logical::Weight(weight) => Cow::Owned(weight.name.clone()),
         Logical::ToQuantize(_, weight) => Cow::Owned(weight.name.clone()),
-    };
-    let new_name = |one: &(TensorIndex, Logical<'a, '_>)| match one {
+    }
+}
+
+/// The name of a tensor in the output, unless it is renamed.
+fn new_name<'a>(
+    inputs: &'a [Input],
+    input: usize,
+    logical: Logical<'a, '_>,
+    container: &dyn Container,
+) -> Cow<'a, str> {
+    match logical {
         // The nameless tensor of a format with names stays nameless if it is the only one.
-        ((input, _), Logical::Plain(tensor, _))
-            if inputs[*input].container.format_info().has_names && container.format_info().holds_one =>
+        Logical::Plain(tensor, _)
+            if inputs[input].container.format_info().has_names && container.format_info().holds_one =>
         {
             Cow::Borrowed(&*tensor.name)
         }
-        _ => old_name(one),
-    };
-    let mut names: Vec<Cow<str>> = all.iter().map(new_name).collect();
+        _ => old_name(inputs, input, logical),
+    }
+}
+
+/// The new names of the tensors that are renamed, by their places among all.
+fn renamed<'a, 'r>(
+    inputs: &'a [Input],
+    all: impl Iterator<Item = (TensorIndex, Logical<'a, 'r>)>,
+    renames: &[Rename],
+) -> Result<HashMap<usize, Cow<'a, str>>> {
+    let mut names = HashMap::new();
     if renames.is_empty() {
         return Ok(names); // a container refuses two of a name
     }
-    let places: HashMap<Cow<str>, usize> = all.iter().map(old_name).zip(0..).collect();
-    let mut done = HashSet::new();
+    let old: Vec<Cow<str>> = all.map(|(place, logical)| old_name(inputs, place.0, logical)).collect();
+    let places: HashMap<&str, usize> = old.iter().map(|name| &**name).zip(0..).collect();
     for Rename { old, new } in renames {
         let place = places.get(old.as_str());
         let &place = place.ok_or_else(|| Error::new(format!("there is no tensor '{}' to rename", shorten(old))))?;
-        if !done.insert(place) {
+        if names.insert(place, Cow::Owned(new.clone())).is_some() {
             return Err(Error::new("is renamed twice").in_tensor(old));
         }
-        names[place] = Cow::Owned(new.clone());
     }
     let mut seen = HashSet::new();
-    match names.iter().find(|name| !seen.insert(&***name)) {
+    let new = old.iter().enumerate().map(|(at, old)| names.get(&at).unwrap_or(old));
+    match new.map(|name| &**name).find(|name| !seen.insert(*name)) {
         Some(clash) => Err(Error::new("two tensors would have this name").in_tensor(clash)),
         None => Ok(names),
     }

@@ -39,6 +39,7 @@ use few::Few;
 use groups::groups;
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// What to do with the tensors of some files that belong together.
 #[non_exhaustive]
@@ -134,7 +135,7 @@ impl<'r, 'a> Draft<'r, 'a> {
     /// As [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut chosen } = self;
-        let mut conversions = Conversions { operator: request.operator, known: Vec::new() };
+        let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };
         if let Some(study) = &model {
             return Ok(vec![rewrite::build(request, &inputs[0], study, chosen, &mut conversions)?]);
         }
@@ -188,9 +189,7 @@ impl<'r, 'a> Draft<'r, 'a> {
                             Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()))
                                 .in_tensor(&results[0].name)
                         };
-                        let conversion = conversions.get(from, to, target.is_ok()).ok_or_else(refused)?;
-                        let is_watched = target.is_ok() && !request.fail_on.is_empty();
-                        Operation::Convert(if is_watched { conversion.watch(request.fail_on) } else { conversion })
+                        Operation::Convert(conversions.get(from, to, target.is_ok()).ok_or_else(refused)?)
                     }
                 };
                 let (is_converted, kept) = (target.is_ok(), target.err());
@@ -211,17 +210,20 @@ impl<'r, 'a> Draft<'r, 'a> {
 }
 
 /// The conversions of a plan: one of each kind, shared by all tensors.
-struct Conversions {
+struct Conversions<'r> {
     operator: Operator,
-    known: Vec<(bool, Conversion)>,
+    /// What the caller refuses.
+    watched: &'r [Condition],
+    known: Vec<(bool, Arc<Conversion>)>,
 }
 
-impl Conversions {
+impl Conversions<'_> {
     /// `None` if there is none.
-    fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Option<Conversion> {
-        let is_it = |known: &&(bool, Conversion)| known.0 == is_converted && known.1.from == from && known.1.to == to;
+    fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Option<Arc<Conversion>> {
+        let is_it =
+            |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;
         if let Some((_, known)) = self.known.iter().find(is_it) {
-            return Some(known.clone());
+            return Some(Arc::clone(known));
         }
         let conversion = match self.operator {
             Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, attributes.rules()),
@@ -231,7 +233,9 @@ impl Conversions {
             }
             _ => Conversion::copy(from, to),
         }?;
-        self.known.push((is_converted, conversion.clone()));
+        let is_watched = is_converted && !self.watched.is_empty();
+        let conversion = Arc::new(if is_watched { conversion.watch(self.watched) } else { conversion });
+        self.known.push((is_converted, Arc::clone(&conversion)));
         Some(conversion)
     }
 }

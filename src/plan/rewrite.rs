@@ -89,8 +89,6 @@ pub(super) fn build<'a>(
         let conversion = conversions.get(from, to, target.is_ok());
         let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
         let conversion = conversion.ok_or_else(refused)?;
-        let is_watched = target.is_ok() && !request.fail_on.is_empty();
-        let conversion = if is_watched { conversion.watch(request.fail_on) } else { conversion };
         let name = match target {
             Ok(to) => Cow::Owned(study.stored_name(&name, to)),
             Err(_) => name,

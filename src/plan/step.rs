@@ -56,7 +56,7 @@ pub struct Step<'a> {
 /// How results are made from sources.
 pub(crate) enum Operation<'a> {
     /// Element by element.
-    Convert(Conversion),
+    Convert(Arc<Conversion>),
     /// A quantized weight is decoded, row by row; the sources are its parts, in the order of the decoder.
     Decode(Arc<Decoder>),
     /// A weight is quantized, row by row; the results are its parts, in the order of the encoder.

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// another form, or wrong, and the general parser tells which.
 pub(super) fn read(json: &[u8]) -> Option<SafetensorsHeader> {
     let mut cursor = Cursor { rest: std::str::from_utf8(json).ok()? };
-    let mut header = SafetensorsHeader::default();
+    let mut header = SafetensorsHeader::with_capacity(json.len() / ENTRY);
     let mut has_metadata = false;
     cursor.take(b"{")?;
     loop {
@@ -35,6 +35,9 @@ pub(super) fn read(json: &[u8]) -> Option<SafetensorsHeader> {
     let is_padding = |byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
     cursor.rest.bytes().all(is_padding).then_some(header)
 }
+
+/// About as many bytes as a usual entry has; there is room for so many tensors at first.
+const ENTRY: usize = 90;
 
 /// What is left of a header.
 struct Cursor<'a> {
@@ -88,16 +91,21 @@ impl<'a> Cursor<'a> {
 
     fn numbers(&mut self) -> Option<Vec<u64>> {
         self.take(b"[")?;
-        let mut numbers = Vec::new();
+        /// More dimensions than usual headers have.
+        const MOST: usize = 8;
+        let (mut numbers, mut count) = ([0; MOST], 0);
         if self.take(b"]").is_some() {
-            return Some(numbers);
+            return Some(Vec::new());
         }
-        numbers.push(self.number()?);
-        while self.comma().is_some() {
-            numbers.push(self.number()?);
+        loop {
+            *numbers.get_mut(count)? = self.number()?;
+            count += 1;
+            if self.comma().is_none() {
+                break;
+            }
         }
         self.take(b"]")?;
-        Some(numbers)
+        Some(numbers[..count].to_vec()) // without room for more
     }
 
     fn entry(&mut self) -> Option<HeaderEntry<'a>> {
@@ -128,7 +136,7 @@ mod tests {
 
     /// Everything that a header holds, as text.
     fn held(header: &SafetensorsHeader) -> String {
-        let SafetensorsHeader { metadata, tensors, offsets, wrong, known: _ } = header;
+        let SafetensorsHeader { metadata, tensors, offsets, wrong, names: _, known: _ } = header;
         format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")
     }
 

@@ -1,0 +1,107 @@
+//! The check that no name in a header is duplicated, cheap for a hundred thousand of them.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+
+/// The hashes of names. Names are added while they are in the cache for another reason; only if two hashes are equal, all names
+/// are compared.
+#[derive(Clone)]
+pub(super) struct NameHashes {
+    seen: HashSet<u64, BuildHasherDefault<Hash>>,
+    /// The random state that every hash starts from, so that a hostile file cannot choose names that collide.
+    start: u64,
+    has_collision: bool,
+}
+
+impl NameHashes {
+    /// For about so many names.
+    pub(super) fn with_capacity(count: usize) -> Self {
+        let seen = HashSet::with_capacity_and_hasher(count, BuildHasherDefault::default());
+        Self { seen, start: RandomState::new().hash_one(0), has_collision: false }
+    }
+
+    /// Adds a name.
+    pub(super) fn add(&mut self, name: &str) {
+        self.has_collision |= !self.seen.insert(hash(self.start, name.as_bytes()));
+    }
+
+    /// The first name that is there for a second time, of those that were added.
+    pub(super) fn repeated<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+        let mut seen = HashSet::new();
+        if self.has_collision { names.find(|name| !seen.insert(*name)) } else { None }
+    }
+}
+
+impl Default for NameHashes {
+    fn default() -> Self {
+        Self::with_capacity(0)
+    }
+}
+
+/// Eight bytes per multiplication.
+fn hash(start: u64, bytes: &[u8]) -> u64 {
+    /// Odd, with ones and zeros in no pattern.
+    const FACTOR: u128 = 0x2d35_8dcc_aa6c_78a5;
+    let add = |state: u64, word: u64| {
+        let product = u128::from(state ^ word) * FACTOR;
+        (product >> 64) as u64 ^ product as u64 ^ state.rotate_left(29)
+    };
+    let (words, rest) = bytes.as_chunks();
+    let state = words.iter().fold(start, |state, word| add(state, u64::from_le_bytes(*word)));
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    add(state, u64::from_le_bytes(last) ^ (bytes.len() as u64) << 56)
+}
+
+/// What is hashed is a hash already.
+#[derive(Clone, Copy, Default)]
+struct Hash(u64);
+
+impl Hasher for Hash {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("hashes are numbers");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_repeated_only_if_all_its_bytes_are() {
+        let mut all: Vec<String> = (0..1000).map(|at| "n".repeat(at % 40) + &at.to_string()).collect();
+        let repeated = |all: &[String]| {
+            let mut names = NameHashes::default();
+            all.iter().for_each(|name| names.add(name));
+            names.repeated(all.iter().map(String::as_str)).map(str::to_owned)
+        };
+        assert_eq!(repeated(&all), None);
+        let again = all[500].clone();
+        all.push(again.clone());
+        all.push("n".to_owned());
+        assert_eq!(repeated(&all), Some(again));
+    }
+
+    #[test]
+    fn a_collision_of_hashes_is_no_repetition() {
+        let mut names = NameHashes::default();
+        names.add("a");
+        names.has_collision = true;
+        assert_eq!(names.repeated(["a", "b"].into_iter()), None);
+    }
+
+    #[test]
+    fn names_that_differ_in_a_digit_spread_over_the_table() {
+        let slots: HashSet<u64> =
+            (0..100_000).map(|at| hash(1, format!("layers.{at}.weight").as_bytes()) & 0x1_ffff).collect();
+        assert!(slots.len() > 65_000, "{}", slots.len()); // of 131,072, as many as random hashes take
+    }
+}
