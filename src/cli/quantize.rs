@@ -1,6 +1,6 @@
 //! The arguments of `tcast quantize`.
 
-use super::{FileArgs, RoundingArg, ShardArgs};
+use super::{FileArgs, ModelArgs, RoundingArg, ShardArgs};
 use crate::job::{Defect, SchemeRule};
 use crate::quant::{SCHEMES, Scheme};
 use crate::select::{Pattern, Rename};
@@ -21,7 +21,10 @@ use std::path::PathBuf;
 tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
 heads, norms, biases, routers, multi-token prediction and vision towers are copied, and so are weights whose shape does \
 not fit. The bytes are those that the library of the layout writes. No calibration and no GPU is needed; memory stays \
-flat, whatever the size of the model.",
+flat, whatever the size of the model.
+
+In an ONNX model, tcast quantizes the weights of MatMul, Gemm and Conv nodes to fp8, int8, int4 or int4-asym, and inserts \
+DequantizeLinear nodes that give them their type back; the nodes say what the weights are, and not their names.",
     override_usage = "tcast quantize [OPTIONS] --scheme <SCHEME> <MODEL>
        tcast quantize --finish <OUT>",
     after_help = "Example: tcast quantize llama --scheme fp8
@@ -33,9 +36,9 @@ pub struct QuantizeArgs {
     #[arg(
         required_unless_present = "finish",
         value_name = "MODEL",
-        help = "A .safetensors file, or a folder of shards",
+        help = "A .safetensors file, a folder of shards, or an ONNX model",
         long_help = "A .safetensors file, or a folder of shards with or without an index, of float32, bfloat16 or \
-                     float16 weights; config.json beside them says what the model is."
+                     float16 weights; config.json beside them says what the model is. Or an ONNX model (.onnx)."
     )]
     pub model: Option<PathBuf>,
 
@@ -139,6 +142,10 @@ pub struct QuantizeArgs {
     /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
     #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
     pub hash: bool,
+
+    /// How ONNX models are changed.
+    #[command(flatten)]
+    pub model_options: ModelArgs,
 
     /// How a checkpoint is written.
     #[command(flatten)]

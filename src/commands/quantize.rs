@@ -9,6 +9,7 @@ use crate::cli::{QuantizeArgs, SearchArg};
 use crate::error::{Error, Result};
 use crate::job::{self, FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
+use crate::plan::ModelOptions;
 use crate::quant::{EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
@@ -52,7 +53,12 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         recovers: args.recover,
         threads: threads(args.file.threads),
     };
-    let quantizing = Quantizing::new(&model, &request)?;
+    let quantizing = if model.is_model() {
+        let min_elements = args.model_options.min_elements.unwrap_or(ModelOptions::MIN_ELEMENTS);
+        Quantizing::of_model(&model, &request, min_elements)?
+    } else {
+        Quantizing::new(&model, &request)?
+    };
     warn_about_scales(args, &quantizing.recoding.left_out);
     let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout.as_deref())).transpose()?;
     let layout = layout.map_or(args.layout.as_deref(), |layout| Some(layout.name));
@@ -71,12 +77,16 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
         "fail_on": defects,
         "min_sqnr": args.min_sqnr,
+        "min_elements": args.model_options.min_elements,
+        "external_data": args.model_options.external_data,
+        "raise_opset": args.model_options.raise_opset,
         "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
     });
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
         label: args.scheme.map_or(layout, |scheme| Some(scheme.name)),
         max_shard_size: args.shards.max_shard_size.map(|size| size.0),
+        model: args.model_options.options(),
         partition: args.shards.part,
         resume: args.shards.resume,
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
@@ -92,7 +102,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         allow_unmatched: args.allow_unmatched,
         report: args.report.as_deref(),
         config: quantizing.config.block.as_ref(),
-        notes: notes(args, &quantizing),
+        notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
     };
     write_recoded(&task, source, quantizing.recoding, start)
 }
@@ -148,6 +158,15 @@ fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
         let error = Error::usage("is quantized: --recover finds the codes and scales of plain weights");
         return Err(in_file(error).remedy("leave --recover out"));
     }
+    let no_effect = [
+        (args.search != SearchArg::Amax, "search"),
+        (args.input_global_scale.is_some(), "input_global_scale"),
+        (args.only_exact, "only_exact"),
+        (args.recover, "recover"),
+    ];
+    if let Some((_, option)) = no_effect.into_iter().find(|(is_given, _)| *is_given && model.is_model()) {
+        return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
+    }
     if !model.found.weights.is_empty() {
         return Ok(());
     }
@@ -172,12 +191,7 @@ fn warn_about_scales(args: &QuantizeArgs, left_out: &[String]) {
 
 /// What engines may not load, and which weights could be quantized with other options.
 fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
-    /// The most shapes that are described.
-    const FEW: usize = 3;
-    let mut notes: Vec<String> = quantizing.misfits.iter().take(FEW).map(|misfit| of_misfit(args, misfit)).collect();
-    if let Some(more) = quantizing.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
-        notes.push(format!("weights of {more} other shapes are not quantized either; --dry-run lists them"));
-    }
+    let mut notes = notes_on_misfits(args, quantizing);
     if let Some(first) = quantizing.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
@@ -192,6 +206,17 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
     }
     if let Some(size) = args.group_size.filter(|size| ![32, 64, 128].contains(size)) {
         notes.push(format!("vLLM has fast kernels for groups of 32, 64 and 128 values, not of {size}"));
+    }
+    notes
+}
+
+/// Which weights could be quantized with other options.
+fn notes_on_misfits(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
+    /// The most shapes that are described.
+    const FEW: usize = 3;
+    let mut notes: Vec<String> = quantizing.misfits.iter().take(FEW).map(|misfit| of_misfit(args, misfit)).collect();
+    if let Some(more) = quantizing.misfits.len().checked_sub(FEW).filter(|more| *more > 0) {
+        notes.push(format!("weights of {more} other shapes are not quantized either; --dry-run lists them"));
     }
     notes
 }
@@ -239,7 +264,8 @@ fn has_partial_blocks(scheme: &Scheme, layout: &str) -> bool {
 
 /// Refuses patterns that match nothing.
 fn check_patterns(args: &QuantizeArgs, selection: &Selection, model: &LogicalCheckpoint) -> Result<()> {
-    let (names, source) = (Quantizing::names(model)?, model.source);
+    let source = model.source;
+    let names = if model.is_model() { source.names().map(str::to_owned).collect() } else { Quantizing::names(model)? };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     check_matched(selection, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;

@@ -45,7 +45,11 @@ pub(super) fn find(plan: &Plan, threads: u64, progress: &dyn Progress) -> Result
         let columns = weight.encoder.shape().last().copied().unwrap_or(1);
         let first = rows.start * columns;
         let bytes = weight.read(rows.clone(), room)?;
-        let found = Extremes::of(weight.dtype(), bytes, first);
+        let found = if weight.encoder.has_column_scales() {
+            Extremes::of_columns(weight.dtype(), bytes, first, columns)
+        } else {
+            Extremes::of(weight.dtype(), bytes, first)
+        };
         progress.advance(weight.bytes(&rows) / 2);
         match found.first_special {
             Some(element) => Err(weight.special(element)),

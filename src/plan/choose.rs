@@ -225,7 +225,12 @@ fn choose_to_quantize<'a>(
     shared: &mut SharedScales<'a, '_>,
 ) -> Result<Chosen<'a>> {
     sources.iter().try_for_each(check_mapped)?;
-    if request.container.format_info().extension != "safetensors" {
+    let is_model = request.container.format_info().is_changed_only;
+    if !is_model && weight.encoder.layout().name == "onnx" {
+        let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");
+        return Err(sources[0].error(error.remedy("name an output that ends in .onnx")));
+    }
+    if !is_model && request.container.format_info().extension != "safetensors" {
         let error = Error::new("engines read quantized weights from .safetensors files only");
         return Err(sources[0].error(error.remedy("name a .safetensors file or a folder")));
     }

@@ -38,7 +38,7 @@ impl ModelOptions<'_> {
 /// When the operator is not a cast, or tensors would get new names.
 pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
-    if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize) {
+    if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
         return Err(error.remedy("name an output that ends in .safetensors"));
     }
@@ -67,7 +67,7 @@ pub(super) fn kept(
     let is_named = request.selection.rule(name).is_some();
     let reason = match role {
         Some(TensorRole::Parameter) if is_named => None,
-        Some(role) => Some(reason(role)),
+        Some(role) => Some(kept_by_role(role)),
         None => None,
     };
     if !from.is_floating() {
@@ -83,7 +83,8 @@ pub(super) fn kept(
     Ok(reason.or((!is_named && tensor.count < request.model.min_elements).then_some(KeptReason::Small)))
 }
 
-fn reason(role: TensorRole) -> KeptReason {
+/// Why a tensor with a role is kept.
+pub(crate) fn kept_by_role(role: TensorRole) -> KeptReason {
     match role {
         TensorRole::GraphInput => KeptReason::GraphInput,
         TensorRole::Scale => KeptReason::Scale,

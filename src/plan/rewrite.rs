@@ -3,11 +3,14 @@
 use super::choose::{Chosen, From};
 use super::few::Few;
 use super::{Conversions, NewStored, Operation, Plan, Request, Step};
-use crate::container::onnx::model::{Change, Dequantization, ModelLayout, Obstacle, Study, TensorChange};
+use crate::container::onnx::model::{
+    Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
+};
 use crate::container::{Elements, Input};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::cast::VERSIONS;
+use crate::quant::{EncodedPart, LinearAxis};
 use crate::read::{MappedBytes, SourceTensor};
 use crate::text::size;
 use std::borrow::Cow;
@@ -26,21 +29,10 @@ pub(super) fn build<'a>(
     chosen: Vec<Chosen<'a>>,
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
-    let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
-    for chosen in &chosen {
-        tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
-            (_, Err(_)) => TensorChange::Stays,
-            (From::Parts(_), Ok(to)) => {
-                let is_it = |found: &Dequantization| found.codes == chosen.place.1;
-                let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
-                TensorChange::Decoded(number, to)
-            }
-            (_, Ok(to)) => TensorChange::Cast(to),
-        };
-    }
+    let (tensors, quantized) = changes(input, study, &chosen);
     let mut notes = Vec::new();
     let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
-    let mut change = Change { tensors, opset, ir_version, data_file: None };
+    let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
     let mut layout = study.lay_out(input, &change)?;
     let is_long = layout.layout.len > MAX_MODEL;
     if is_long || request.model.external_data {
@@ -65,7 +57,8 @@ pub(super) fn build<'a>(
     let ModelLayout { layout, places, copies, data_start } = layout;
     let mut steps = Vec::with_capacity(chosen.len());
     for Chosen { place, sources, from, target, name, .. } in chosen {
-        let place = places[place.1].map(|place| layout.places[place].clone());
+        let at = place.1;
+        let place = places[at].map(|place| layout.places[place].clone());
         let from = match from {
             From::Elements(from) => from,
             From::Parts(decoder) => {
@@ -83,7 +76,20 @@ pub(super) fn build<'a>(
                 steps.push(Step { stays: false, sources, results, how, is_converted: true, kept: None });
                 continue;
             }
-            From::Values(_) => unreachable!("no model is quantized"),
+            From::Values(weight) => {
+                let first = places[at].expect("what is quantized gets new places");
+                let stored = study.stored_name(&sources[0].tensor.name, weight.rows.encoder.parts()[0].dtype);
+                let new = |(number, part): (usize, &EncodedPart)| NewStored {
+                    name: Cow::Owned(format!("{stored}{}", part.suffix)),
+                    fortran_order: false,
+                    range: layout.places[first + number].range.clone(),
+                    crc: None,
+                };
+                let results = Few::Several(weight.rows.encoder.parts().iter().enumerate().map(new).collect());
+                let how = Operation::Encode(weight);
+                steps.push(Step { stays: false, sources, results, how, is_converted: true, kept: None });
+                continue;
+            }
         };
         let to = place.as_ref().map_or(from, |place| place.form);
         let conversion = conversions.get(from, to, target.is_ok());
@@ -115,6 +121,31 @@ pub(super) fn build<'a>(
     })
 }
 
+/// What becomes of each tensor, and those that are quantized.
+fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
+    let mut quantized = Vec::new();
+    let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
+    for chosen in chosen {
+        tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
+            (_, Err(_)) => TensorChange::Stays,
+            (From::Parts(_), Ok(to)) => {
+                let is_it = |found: &Dequantization| found.codes == chosen.place.1;
+                let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
+                TensorChange::Decoded(number, to)
+            }
+            (From::Values(weight), Ok(_)) => {
+                let encoder = &weight.rows.encoder;
+                let parts = encoder.parts().iter().map(|part| (part.dtype, &part.shape[..])).collect();
+                let LinearAxis { axis, block_size } = encoder.axis().expect("the encoder is one for models");
+                quantized.push(QuantizedTensor { parts, axis, block_size });
+                TensorChange::Quantized(quantized.len() - 1)
+            }
+            (From::Elements(_), Ok(to)) => TensorChange::Cast(to),
+        };
+    }
+    (tensors, quantized)
+}
+
 /// The opset and the IR version that the model needs and does not have.
 fn versions(
     request: &Request,
@@ -142,7 +173,33 @@ fn versions(
             Some(obstacle) => return Err(refused(dtype, wanted, obstacle)),
         }
     }
-    for (_, to) in converted() {
+    for chosen in chosen {
+        let (From::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
+        let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
+        let wanted = match codes {
+            codes if is_blocked || codes.bits() < 8 => 21,
+            codes if codes.is_float8() => 19,
+            _ if source_dtype(chosen) != Dtype::Float32 => 19, // scales of other types
+            _ => 13,
+        };
+        if let Some(Obstacle::OldIr { version }) = study.old_ir() {
+            return Err(refused(codes, 0, Obstacle::OldIr { version }));
+        }
+        if opset.is_some_and(|known| known >= wanted) {
+            continue;
+        }
+        match study.obstacle(&input.files[0], wanted) {
+            None => {}
+            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
+                notes.retain(|note: &String| !note.starts_with("the model now imports"));
+                notes.push(format!("the model now imports opset {wanted} instead of {imported}, for {codes}"));
+                opset = Some(wanted);
+            }
+            Some(obstacle) => return Err(refused(codes, wanted, obstacle)),
+        }
+    }
+    let types = converted().map(|(_, to)| to).chain(chosen.iter().filter_map(|chosen| chosen.target.ok()));
+    for to in types {
         match study.ir_version_for(to) {
             Ok(wanted) => ir_version = ir_version.max(wanted),
             Err(obstacle) => return Err(refused(to, 0, obstacle)),

@@ -175,6 +175,8 @@ impl<'a> Step<'a> {
         match &self.how {
             Operation::Convert(_) => &self.source().shape,
             Operation::Decode(decoder) => decoder.shape(),
+            // Of a model it is that of the tensor, and the encoder takes a matrix.
+            Operation::Encode(weight) if weight.rows.encoder.axis().is_some() => &self.source().shape,
             Operation::Encode(weight) => weight.rows.encoder.shape(),
         }
     }

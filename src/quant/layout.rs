@@ -69,6 +69,16 @@ pub enum Group {
 }
 
 impl Group {
+    /// Its rows and columns, in a matrix of so many.
+    pub(super) fn lengths(self, [rows, columns]: [u64; 2]) -> [u64; 2] {
+        match self {
+            Self::Tensor => [rows, columns],
+            Self::Channel => [1, columns],
+            Self::Block(block) => block,
+            Self::Neighbours(count) => [1, count],
+        }
+    }
+
     /// Which kind it is.
     #[must_use]
     pub fn kind(self) -> GroupKind {

@@ -18,7 +18,7 @@ fn around(shape: &[u64], axis: usize) -> [u64; 3] {
 
 impl LinearAxis {
     /// Matrices, rows and columns of a tensor with scales along an axis, and the group of a scale.
-    fn view(self, shape: &[u64]) -> ([u64; 3], Group) {
+    pub(super) fn view(self, shape: &[u64]) -> ([u64; 3], Group) {
         let [before, along, behind] = around(shape, self.axis);
         match (self.axis + 1 == shape.len(), self.block_size) {
             // A scale for each column: all rows of it.
@@ -27,6 +27,16 @@ impl LinearAxis {
             (false, 0) => ([before, along, behind], Group::Channel),
             (false, size) => ([before, along, behind], Group::Block([size, 1])),
         }
+    }
+
+    /// The shape of the scales of a tensor.
+    pub(super) fn scales(self, shape: &[u64]) -> Vec<u64> {
+        if self.block_size == 0 {
+            return vec![shape[self.axis]];
+        }
+        let mut blocks = shape.to_vec();
+        blocks[self.axis] = blocks[self.axis].div_ceil(self.block_size);
+        blocks
     }
 }
 
@@ -50,15 +60,7 @@ impl Geometry {
             }
             Some(axis) => {
                 let (view, group) = axis.view(shape);
-                let expected = match axis.block_size {
-                    0 => vec![shape[axis.axis]],
-                    size => {
-                        let mut blocks = shape.to_vec();
-                        blocks[axis.axis] = blocks[axis.axis].div_ceil(size);
-                        blocks
-                    }
-                };
-                (view, group, expected)
+                (view, group, axis.scales(shape))
             }
         };
         let is_right = scale.1.shape == expected || axis.is_none() && scale.0.count == 1;
@@ -73,11 +75,7 @@ impl Geometry {
                 return Err(parts.mismatch(part, scale.1.shape, "its scale"));
             }
         }
-        let block = match group {
-            Group::Tensor | Group::Channel => [1, columns.max(1)],
-            Group::Neighbours(size) => [1, size],
-            Group::Block(block) => block,
-        };
+        let block = group.lengths([rows, columns]).map(|length| length.max(1));
         let grid = [rows.div_ceil(block[0]), columns.div_ceil(block[1])];
         let has_own_scales = axis.is_some_and(|axis| axis.block_size > 0);
         let bits = codes.1.dtype.bits();

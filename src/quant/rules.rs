@@ -46,6 +46,9 @@ pub enum ScaleRule {
     Ceiling,
     /// Like `Ceiling`, but the byte 0 means a scale of 0 (`ComfyUI`, MXFP8).
     CeilingOrZero,
+    /// Of ONNX: amax / largest code for 8 bits, and 1 where that is subnormal; the value of the largest magnitude / -8 for
+    /// 4 bits without zero points; (highest - lowest) / 15 with them, a scale of 0 staying 0.
+    Linear,
 }
 
 /// Which float codes have the sign bit set.

@@ -88,6 +88,12 @@ impl Scheme {
         SCHEMES.iter().find(is_named)
     }
 
+    /// The scheme in ONNX models.
+    #[must_use]
+    pub fn in_model(&self) -> Option<&'static SchemeLayout> {
+        IN_MODELS.iter().find(|(scheme, _)| *scheme == self.name).map(|(_, stored)| stored)
+    }
+
     /// The scheme in the layout of this name, or in the default layout if the name is `None`. Returns `None` if the
     /// layout cannot store the scheme.
     #[must_use]
@@ -114,6 +120,14 @@ const HUGGINGFACE: &str = "huggingface";
 const MODELOPT: &str = "modelopt";
 const COMFYUI: &str = "comfyui";
 const BLOCK: Group = Group::Block([128, 128]);
+
+/// How ONNX models store schemes, by their names. A channel is an output of a layer, and neighbours are its inputs.
+static IN_MODELS: &[(&str, SchemeLayout)] = &[
+    ("fp8", stored("onnx", "onnx", float(Float8E4M3FN, Group::Channel, None))),
+    ("int8", stored("onnx", "onnx", integer(8, true, Group::Channel, None))),
+    ("int4", stored("onnx", "onnx", integer(4, true, Group::Neighbours(128), None))),
+    ("int4-asym", stored("onnx", "onnx", integer(4, false, Group::Neighbours(128), None))),
+];
 
 /// All schemes.
 pub static SCHEMES: &[Scheme] = &[

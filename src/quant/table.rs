@@ -22,7 +22,7 @@ use crate::dtype::Dtype::{
 /// The layout with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Layout> {
-    LAYOUTS.iter().find(|layout| layout.name == name)
+    LAYOUTS.iter().chain([&ONNX]).find(|layout| layout.name == name)
 }
 
 const FLOATS: &[Dtype] = &[Float32, Bfloat16, Float16];
@@ -152,6 +152,7 @@ pub static ONNX: Layout = Layout {
     },
     zeros: Zeros::Stream,
     product_precision: Precision::Scale,
+    encoding: Some(encoding(ScaleRule::Linear, ScaleShape::Matrix)),
     ..BASE
 };
 

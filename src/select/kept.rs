@@ -118,6 +118,8 @@ pub(crate) enum KeptReason {
     Sparse,
     /// A value of an enclosing graph has its name.
     Shadowing,
+    /// It is not a weight of `MatMul`, Gemm or Conv, or other nodes use it too.
+    NoWeight,
     /// The layout stores nothing but experts.
     NoExpert,
     /// Other weights of the model are quantized already, and it is not.
@@ -175,6 +177,7 @@ impl KeptReason {
             Self::Attribute => "attributes of nodes",
             Self::Sparse => "sparse",
             Self::Shadowing => "with the name of an outer value",
+            Self::NoWeight => "not weights of MatMul, Gemm and Conv alone",
             Self::NoExpert => "not experts",
             Self::Unquantized => "not quantized in the input",
         }

@@ -21,6 +21,7 @@ mod help;
 mod inspect;
 mod onnx_casts;
 mod onnx_models;
+mod onnx_quantize;
 mod onnx_quantized;
 mod opset;
 mod outputs;

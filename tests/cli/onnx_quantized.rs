@@ -1,19 +1,9 @@
 //! Quantized weights of ONNX models: how `dequantize` puts values in the place of `DequantizeLinear` nodes, and how they are
 //! shown.
 
-use crate::common::onnx::{field, fields, model, node, node_with, number};
+use crate::common::onnx::{field, fields, initializer, model, node, node_with, number};
 use crate::common::{Bench, fixture};
 use std::fs;
-
-/// `TensorProto` with `raw_data`; the lengths are below 128.
-fn tensor(name: &str, data_type: u8, dims: &[u8], raw: &[u8]) -> Vec<u8> {
-    let dims: Vec<u8> = dims.iter().flat_map(|length| number(1, *length)).collect();
-    [dims, number(2, data_type), field(8, name.as_bytes()), field(9, raw)].concat()
-}
-
-fn initializer(name: &str, data_type: u8, dims: &[u8], raw: &[u8]) -> Vec<u8> {
-    field(5, &tensor(name, data_type, dims, raw))
-}
 
 fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()

@@ -65,3 +65,14 @@ pub fn fields(message: &[u8], number: u64) -> Vec<Vec<u8>> {
     }
     found
 }
+
+/// `TensorProto` with `raw_data`; the lengths are below 128.
+fn tensor(name: &str, data_type: u8, dims: &[u8], raw: &[u8]) -> Vec<u8> {
+    let dims: Vec<u8> = dims.iter().flat_map(|length| number(1, *length)).collect();
+    [dims, number(2, data_type), field(8, name.as_bytes()), field(9, raw)].concat()
+}
+
+/// The same as an initializer of a graph.
+pub fn initializer(name: &str, data_type: u8, dims: &[u8], raw: &[u8]) -> Vec<u8> {
+    field(5, &tensor(name, data_type, dims, raw))
+}

@@ -48,8 +48,17 @@ pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error
 /// An error that says why all weights are kept.
 pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
     let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
+    no_weight_of(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits)
+}
+
+/// The same for an ONNX model.
+pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>) -> Error {
+    no_weight_of(reasons, &[])
+}
+
+fn no_weight_of(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -> Error {
     let mut counts: Vec<(KeptReason, u64)> = Vec::new();
-    for reason in reasons.chain(plan.others.iter().map(|(_, reason)| *reason)) {
+    for reason in reasons {
         match counts.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
             None => counts.push((reason, 1)),

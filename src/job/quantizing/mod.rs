@@ -5,6 +5,7 @@ mod describing;
 mod fit;
 mod gpt_oss;
 mod misfit;
+mod model;
 mod naming;
 mod recovering;
 mod rule;

@@ -36,6 +36,8 @@ pub(super) struct Chooser {
     pub(super) has_three_bits: bool,
     /// The width of integer codes with zero points; `None` for all other codes.
     pub(super) zero_bits: Option<u32>,
+    /// The width of codes.
+    pub(super) bits: u32,
     /// The dtype of NVFP4 block scales.
     pub(super) e4m3: Minifloat,
 }
@@ -52,10 +54,12 @@ impl Chooser {
             ScaleRule::Epsilon => (divides, self.weight),
             ScaleRule::Bounded if self.is_tensor => (divides, self.weight),
             ScaleRule::Inverse => (multiplies, self.weight),
+            ScaleRule::Linear if self.bits == 4 => (multiplies, WeightType::Float32),
             ScaleRule::Reciprocal if self.stored == Dtype::Bfloat16 => (divides, WeightType::Float32),
             ScaleRule::Reciprocal => (multiplies, WeightType::Float32),
             ScaleRule::Bounded
             | ScaleRule::Plain
+            | ScaleRule::Linear
             | ScaleRule::GlobalDivisor
             | ScaleRule::GlobalMultiplier
             | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
@@ -96,6 +100,17 @@ impl Chooser {
     #[inline(always)]
     pub(super) fn choose(&self, amax: &[u32], bounds: &[[f32; 2]], global: f32, out: &mut ChosenScales) {
         let this = *self;
+        if this.rule == ScaleRule::Linear {
+            for (at, amax) in amax.iter().enumerate() {
+                let scale = match (this.bits == 4, this.zero_bits) {
+                    (true, Some(_)) => this.linear_shifted(bounds[at]),
+                    (true, None) => this.linear_signed(bounds[at]),
+                    (false, _) => this.linear(f32::from_bits(*amax)),
+                };
+                out.set(at, &scale);
+            }
+            return;
+        }
         if this.is_exact {
             for (at, amax) in amax.iter().enumerate() {
                 let bounds = bounds.get(at).map_or([0.0; 2], |bounds| bounds.map(f64::from));
@@ -129,7 +144,7 @@ impl Chooser {
             ScaleRule::Reciprocal => each!(amax => this.reciprocal(amax)),
             ScaleRule::Bounded => each!(amax => this.bounded(amax)),
             ScaleRule::Inverse => each!(amax => this.inverse(amax)),
-            ScaleRule::Plain => each!(amax => this.plain(amax)),
+            ScaleRule::Plain | ScaleRule::Linear => each!(amax => this.plain(amax)),
             ScaleRule::GlobalDivisor => each!(amax => this.global_divisor(amax, global)),
             ScaleRule::GlobalMultiplier => each!(amax => this.global_multiplier(amax, global)),
             ScaleRule::GlobalPadded => each!(amax => this.global_padded(amax, global)),

@@ -35,7 +35,10 @@ impl Chooser {
             (ScaleRule::Bounded, _) if is_some && amax < self.least_magnitude().into() => {
                 GroupScale { is_underflow: true, ..self.exact(self.least_magnitude().into(), bounds, global) }
             }
-            (ScaleRule::Reciprocal | ScaleRule::Bounded | ScaleRule::Inverse | ScaleRule::Plain, _) => number_or(1.0),
+            (
+                ScaleRule::Reciprocal | ScaleRule::Bounded | ScaleRule::Inverse | ScaleRule::Plain | ScaleRule::Linear,
+                _,
+            ) => number_or(1.0),
             (ScaleRule::GlobalDivisor, _) => {
                 self.divided(self.e4m3.round(to_odd(amax * f64::from(global) / 6.0)), is_some, global)
             }

@@ -6,12 +6,14 @@ use crate::dtype::Dtype;
 /// The largest magnitude of a tensor and its first element that is not finite, for a scale of the whole tensor.
 ///
 /// The extremes of pieces of a tensor, or of tensors that share a scale, can be [merged](Extremes::merge) in any order.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extremes {
     /// The largest magnitude: infinite if an element is infinite, NaN if one is NaN.
     pub largest: f64,
     /// The first infinite or NaN element, by its index in row-major order.
     pub first_special: Option<u64>,
+    /// The largest magnitude of each column as the bits of a float32, if each has a scale.
+    pub columns: Vec<u32>,
 }
 
 impl Extremes {
@@ -31,20 +33,22 @@ impl Extremes {
         let width = u64::from(source.bits() / 8);
         let first_special =
             (!is_finite).then(|| first_special(weight, bytes).map(|at| start + at as u64 / width)).flatten();
-        Self { largest: f32::from_bits(largest).into(), first_special }
+        Self { largest: f32::from_bits(largest).into(), first_special, columns: Vec::new() }
     }
 
     fn of_wide(values: &[[u8; 8]], start: u64) -> Self {
         let values = || values.iter().map(|bytes| f64::from_le_bytes(*bytes));
         let first_special = values().position(|value| !is_finite(value)).map(|at| start + at as u64);
         let largest = values().map(f64::abs).fold(0.0, f64::max);
-        Self { largest: if first_special.is_some() { f64::NAN } else { largest }, first_special }
+        Self { largest: if first_special.is_some() { f64::NAN } else { largest }, first_special, columns: Vec::new() }
     }
 
     /// Combines these extremes with those of another piece or tensor.
     pub fn merge(&mut self, other: &Self) {
         // Magnitudes are ordered like their bits, with NaN last.
         self.largest = f64::from_bits(self.largest.to_bits().max(other.largest.to_bits()));
+        self.columns.resize(other.columns.len().max(self.columns.len()), 0);
+        self.columns.iter_mut().zip(&other.columns).for_each(|(own, other)| *own = (*own).max(*other));
         self.first_special = self.first_special.into_iter().chain(other.first_special).min();
     }
 }

@@ -62,6 +62,8 @@ pub(super) struct Division {
     pub(super) rounding: WeightType,
     /// Whether zero points are added.
     pub(super) has_zeros: bool,
+    /// Whether quotients are rounded to integers before that, halves away from zero.
+    pub(super) rounds_away: bool,
 }
 
 /// The scales of the groups of some values, one lane per field of `GroupScale`.
@@ -81,6 +83,7 @@ const SMALL: usize = 64;
 #[inline(always)]
 fn expand(groups: &[f32], size: usize, lane: &mut [f32]) {
     match size {
+        1 => lane.copy_from_slice(&groups[..lane.len()]),
         16 => expand_by::<16>(groups, lane),
         32 => expand_by::<32>(groups, lane),
         _ => {
@@ -132,6 +135,11 @@ pub(super) fn divide(values: &[f32], divisors: &Divisors, division: Division, la
         }
     }
     round_all(out, division.rounding);
+    if division.rounds_away {
+        for number in out.iter_mut() {
+            *number = number.round();
+        }
+    }
     if division.has_zeros {
         expand(zeros, size, lane);
         for (number, zero) in out.iter_mut().zip(&*lane) {

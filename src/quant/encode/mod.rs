@@ -1,6 +1,8 @@
 //! The encoder for all layouts: turns values into codes and scales, byte for byte as the library that owns the layout
 //! writes them.
 //!
+//! Longer than 400 lines because of a test that compares two ways to encode all schemes.
+//!
 //! A group's largest magnitude chooses its scale ([`ScaleRule`](super::ScaleRule)), values are divided by it, and the
 //! quotients are rounded to codes. Layouts differ only in how they choose scales and in how they round.
 //!
@@ -13,6 +15,7 @@ mod exact;
 mod extremes;
 mod fused;
 mod lanes;
+mod linear;
 mod recover;
 mod room;
 mod rounding;
@@ -32,6 +35,7 @@ pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
 
 use super::layout::{Group, Layout, Packing};
+use super::parts::LinearAxis;
 use super::rules::{ScaleRule, SignRule};
 use super::scheme::{CodeType, TargetGrid};
 use super::steps::Arithmetic;
@@ -102,6 +106,8 @@ pub struct Encoder {
     float16: Minifloat,
     /// Whether values are float64.
     is_wide: bool,
+    /// Of a tensor of an ONNX model.
+    axis: Option<LinearAxis>,
 }
 
 impl Encoder {
@@ -122,8 +128,19 @@ impl Encoder {
         let is_wide = source == Dtype::Float64 && is_exact;
         let weight =
             if is_wide { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
+        let shape = EncodeShape::new(layout, grid, shape, source)?;
+        Self::with_shape(layout, grid, shape, (source, weight, is_wide), options)
+    }
+
+    fn with_shape(
+        layout: &'static Layout,
+        grid: &TargetGrid,
+        mut shape: EncodeShape,
+        (source, weight, is_wide): (Dtype, WeightType, bool),
+        options: EncodeOptions,
+    ) -> Result<Self, Unfit> {
+        let is_exact = options.arithmetic == Arithmetic::Exact;
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
-        let mut shape = EncodeShape::new(layout, grid, shape, source)?;
         if let Some(scale) = options.input_global_scale {
             shape.add_input_scale(layout, scale)?;
         }
@@ -142,11 +159,15 @@ impl Encoder {
                 };
                 (CodeRounding::Float { float, sign, ties: encoding.ties }, float.largest, None)
             }
+            CodeType::Int { bits: 4, symmetric: false } if encoding.scale == ScaleRule::Linear => {
+                (CodeRounding::Int { low: 0.0, high: 15.0, offset: 0 }, 15.0, Some(4))
+            }
             CodeType::Int { bits, symmetric } => {
                 let half = (1_u32 << (bits - 1)) as f32;
-                let is_stored = grid.codes.bits() == 8 && shape.parts[0].dtype == Dtype::Int8;
+                let is_stored = matches!(shape.parts[0].dtype, Dtype::Int8 | Dtype::Int4);
                 let offset = if is_stored { 0 } else { half as u8 };
-                let largest = if encoding.scale == ScaleRule::Plain { half - 1.0 } else { half - 0.5 };
+                let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
+                let largest = if is_full { half - 1.0 } else { half - 0.5 };
                 (CodeRounding::Int { low: -half, high: half - 1.0, offset }, largest, (!symmetric).then_some(bits))
             }
         };
@@ -160,6 +181,7 @@ impl Encoder {
             is_tensor: grid.group == Group::Tensor,
             has_three_bits: grid.codes == CodeType::Float(Dtype::Float6E2M3),
             zero_bits,
+            bits: grid.codes.bits(),
             e4m3: minifloat(Dtype::Float8E4M3FN).ok_or(Unfit::Grid)?,
         };
         let (quotient, rounded) = chooser.quotient();
@@ -180,6 +202,7 @@ impl Encoder {
                 quotient,
                 rounding: if quotient == Quotient::Exact { WeightType::Float32 } else { rounded },
                 has_zeros: zero_bits.is_some(),
+                rounds_away: encoding.scale == ScaleRule::Linear && grid.codes.bits() == 4,
             },
             rounding,
             packing: layout.codes.packing,
@@ -187,6 +210,7 @@ impl Encoder {
             search,
             float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
             is_wide,
+            axis: None,
         })
     }
 
@@ -241,7 +265,7 @@ impl Encoder {
             self.chooser.rule,
             ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded
         );
-        is_global || self.shape.is_tensor
+        is_global || self.shape.is_tensor || self.shape.has_column_scales
     }
 
     /// A range of rows to encode must start at a multiple of this, and end at a multiple or after the last row.
@@ -309,7 +333,8 @@ impl Encoder {
                 isa.run(WideRows { encoder: self, rows, source, amax, global, writer, tally });
             } else {
                 let amax = extremes.largest as f32;
-                isa.run(EncodeRows { encoder: self, rows, source, amax, global, writer, tally });
+                let columns = &extremes.columns[..];
+                isa.run(EncodeRows { encoder: self, rows, source, amax, columns, global, writer, tally });
             }
         }
     }

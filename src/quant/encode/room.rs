@@ -58,7 +58,7 @@ impl EncodeRoom {
         // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow.
         let mut largest = 0.0_f32;
         for scale in &self.chosen.scale[..count] {
-            largest = largest.max(*scale);
+            largest = largest.max(scale.abs());
         }
         self.has_no_scales = largest == 0.0;
         self.set_unit(largest);

@@ -1,10 +1,12 @@
 //! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
 //! into the first-level cache.
 
+use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::lanes::{self, Divisors, ErrorSums, LANES, PartialSums};
+use super::linear::extend_columns;
 use super::room::{EncodeRoom, SEGMENT};
 use super::search::SearchGroup;
 use super::store::PartWriter;
@@ -18,6 +20,8 @@ pub(super) struct EncodeRows<'a, 'o> {
     pub(super) rows: Range<u64>,
     pub(super) source: &'a [u8],
     pub(super) amax: f32,
+    /// The largest magnitude of each column, as bits, where each has a scale.
+    pub(super) columns: &'a [u32],
     pub(super) global: f32,
     pub(super) writer: PartWriter<'a, 'o>,
     pub(super) tally: &'a mut EncodeTally,
@@ -72,7 +76,10 @@ impl Loop for EncodeRows<'_, '_> {
                 let count = tile.groups.len();
                 if !shape.is_tensor {
                     self.choose(&tile, &mut room, global);
-                    self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
+                    if !shape.has_column_scales || row == 0 {
+                        self.tally.underflowed_groups += room.chosen.underflowed(count);
+                        self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
+                    }
                     room.spread(count, beside);
                 }
                 for row in tile.rows.clone() {
@@ -103,10 +110,19 @@ impl EncodeRows<'_, '_> {
         let (amax, bounds) = (&mut room.amax[..count], &mut room.bounds[..count]);
         amax.fill(0);
         bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
+        if shape.has_column_scales {
+            amax.copy_from_slice(&self.columns[tile.groups.clone()]);
+            chooser.choose(amax, bounds, global, &mut room.chosen);
+            return;
+        }
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
+            if size == 1 {
+                extend_columns(*weight, bytes, &mut room.values[..count], amax, bounds);
+                continue;
+            }
             lanes::largest_of_groups(*weight, bytes, size, room.magnitudes.each_mut().map(|lane| &mut lane[..]), amax);
-            if chooser.zero_bits.is_some() {
+            if chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4 {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
                     for bytes in bytes.chunks(SEGMENT * width) {
@@ -140,7 +156,6 @@ impl EncodeRows<'_, '_> {
                 room.chosen.set(at, &best);
             }
         }
-        self.tally.underflowed_groups += room.chosen.underflowed(count);
     }
 
     #[inline(never)]

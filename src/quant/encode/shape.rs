@@ -96,6 +96,10 @@ pub(super) struct EncodeShape {
     pub(super) grid: [u64; 2],
     /// Whether all groups share one scale.
     pub(super) is_tensor: bool,
+    /// Whether each column has a scale.
+    pub(super) has_column_scales: bool,
+    /// Whether codes and zero points are a stream through all rows.
+    pub(super) is_stream: bool,
     /// The padded rows and columns of a swizzled scale.
     pub(super) swizzled: Option<[u64; 2]>,
     /// Rows of words of packed zero points.
@@ -120,12 +124,7 @@ impl EncodeShape {
         }
         let bits = grid.codes.bits();
         // 1. Groups.
-        let block = match grid.group {
-            Group::Tensor => [rows, columns],
-            Group::Channel => [1, columns],
-            Group::Block(block) => block,
-            Group::Neighbours(count) => [1, count],
-        };
+        let block = grid.group.lengths([rows, columns]);
         check_groups(layout, grid, block, [rows, columns])?;
         // 2. Codes.
         let [stored_rows, stored_columns] = [rows, columns].map(|length| round_up(length, padding));
@@ -163,6 +162,8 @@ impl EncodeShape {
             block,
             grid: counts,
             is_tensor: grid.group == Group::Tensor,
+            has_column_scales: false,
+            is_stream: false,
             swizzled,
             zero_words: None,
             parts: Vec::new(),
@@ -234,6 +235,9 @@ impl EncodeShape {
 
     /// The number of rows that ranges of rows must start at a multiple of.
     pub(super) fn row_alignment(&self) -> u64 {
+        if self.is_stream {
+            return self.stream_alignment();
+        }
         let mut alignment = if self.is_tensor { 1 } else { self.block[0] };
         if self.swizzled.is_some() {
             alignment = 128;
@@ -261,6 +265,15 @@ impl EncodeShape {
             let width = u64::from(part.dtype.bits() / 8);
             match (part.role, self.swizzled) {
                 _ if rows.is_empty() => 0..0,
+                (Role::Codes | Role::ZeroPoint, _) if self.is_stream => {
+                    let (height, count, line) = match part.role {
+                        Role::Codes => (1, self.rows, self.columns),
+                        _ => (self.block[0], self.grid[0], self.grid[1]),
+                    };
+                    let [start, end] = [rows.start, rows.end].map(|row| below(row, height, count) * line);
+                    let bits = u64::from(self.bits);
+                    start * bits / 8..if is_last { all } else { end * bits / 8 }
+                }
                 (Role::Codes, _) => lines(1, self.rows, self.stride),
                 (Role::Scale, Some([_, columns])) => lines(128, self.rows.div_ceil(128), 128 * columns),
                 (Role::ZeroPoint, _) if self.zero_words.is_some() => {
@@ -271,7 +284,7 @@ impl EncodeShape {
                     };
                     start(rows.start)..if is_last { all } else { start(rows.end) }
                 }
-                (Role::Scale | Role::ZeroPoint, _) if !self.is_tensor => {
+                (Role::Scale | Role::ZeroPoint, _) if !self.is_tensor && !self.has_column_scales => {
                     lines(self.block[0], self.grid[0], self.grid[1] * width)
                 }
                 _ if is_first => 0..all,

@@ -4,6 +4,7 @@ use super::super::layout::{Combination, Exponents, Packing, Role};
 use super::super::scales::swizzled_line;
 use super::Encoder;
 use super::lanes::{self, CodeRounding};
+use super::linear::store_nibbles;
 use crate::dtype::Dtype;
 use std::ops::Range;
 
@@ -26,7 +27,9 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         let starts = encoder.shape.part_ranges(rows).iter().map(|range| range.start as usize).collect();
         // Codes without padding are overwritten.
         let shape = &encoder.shape;
-        let is_padded = shape.parts[0].byte_len() * 8 != shape.all_rows() * shape.columns * u64::from(shape.bits);
+        let is_cut = shape.is_stream && !(shape.columns * u64::from(shape.bits)).is_multiple_of(8);
+        let is_padded =
+            is_cut || shape.parts[0].byte_len() * 8 != shape.all_rows() * shape.columns * u64::from(shape.bits);
         outputs.iter_mut().skip(usize::from(!is_padded)).for_each(|out| out.fill(0));
         for (part, out) in encoder.shape.parts.iter().zip(&mut *outputs) {
             match (&part.fixed, part.role) {
@@ -68,7 +71,8 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         }
         let width = shape.parts[1].dtype.bits() as usize / 8;
         // Only plain zero points lie as scales do.
-        let zero = (line + first).wrapping_sub(zero_start);
+        let before = if shape.is_stream { 2 * zero_start } else { zero_start };
+        let zero = (line + first).wrapping_sub(before);
         self.store(groups.clone(), [(line + first) * width - start, zero]);
         if let Some(words) = shape.zero_words {
             let bit = row * shape.bits as usize;
@@ -102,12 +106,18 @@ impl<'a, 'o> PartWriter<'a, 'o> {
                 out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
             Dtype::Float16 => {
-                let stored = stored.map(|bits| float16.round(f32::from_bits(bits)).0 as u16);
+                let round =
+                    |number: f32| float16.round(number.abs()).0 as u16 | u16::from(number.is_sign_negative()) << 15;
+                let stored = stored.map(|bits| round(f32::from_bits(bits)));
                 out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
             _ => out.iter_mut().zip(stored).for_each(|(out, code)| *out = code as u8),
         }
-        if chooser.zero_bits.is_some() && shape.zero_words.is_none() {
+        if shape.is_stream {
+            if let Some(out) = self.outputs.get_mut(2) {
+                store_nibbles(groups.map(|(_, zero)| zero as u8), zero, out);
+            }
+        } else if chooser.zero_bits.is_some() && shape.zero_words.is_none() {
             let out = &mut self.outputs[2][zero..];
             out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);
         }
@@ -118,6 +128,18 @@ impl<'a, 'o> PartWriter<'a, 'o> {
     pub(in crate::quant) fn store_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>, codes: &[u8]) {
         let Encoder { shape, packing, .. } = self.encoder;
         let (bits, stride) = (shape.bits as usize, shape.stride as usize);
+        if shape.is_stream {
+            let first = row * shape.columns as usize + columns.start - self.starts[0] * 8 / bits;
+            if bits == 8 {
+                self.outputs[0][first..first + codes.len()].copy_from_slice(codes);
+            } else if first.is_multiple_of(2) && codes.len().is_multiple_of(2) {
+                let pairs = codes.as_chunks().0.iter();
+                pairs.zip(&mut self.outputs[0][first / 2..]).for_each(|([low, high], out)| *out = low & 15 | high << 4);
+            } else {
+                store_nibbles(codes.iter().copied(), first, self.outputs[0]);
+            }
+            return;
+        }
         let line = (matrix * shape.rows as usize + row) * stride - self.starts[0];
         let start = line + columns.start * bits / 8;
         let end = if columns.end == shape.columns as usize { line + stride } else { line + columns.end * bits / 8 };

@@ -10,12 +10,11 @@ use super::super::{
     DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
+use super::decoding::{QuantizedTensor, copy_of, external, new_parts};
 use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
-use super::frames::Enclosed;
-use super::nodes::{Dequantization, NodeInput};
 use super::opsets;
 use super::parts::{Holder, is_default_domain};
-use super::placed::{ModelLayout, Placed, dtype_of};
+use super::placed::{ModelLayout, Placed, SMALL, dtype_of};
 use super::study::{Place, Study, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -24,14 +23,13 @@ use crate::kernel::Storage;
 use crate::text::shorten;
 use std::ops::Range;
 
-/// Smaller tensors stay in the model, as with `onnx.save`.
-const SMALL: u64 = 1024;
-
 /// What becomes of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Change<'a> {
     /// What becomes of each tensor.
     pub tensors: Vec<TensorChange>,
+    /// The tensors that are quantized.
+    pub quantized: Vec<QuantizedTensor<'a>>,
     /// The operator set of the default domain that the model must import, if it needs another one.
     pub opset: Option<u64>,
     pub ir_version: Option<u64>,
@@ -49,6 +47,8 @@ pub(crate) enum TensorChange {
     /// Its values in this type come in the place of codes, and of the nodes that decode them: the index in
     /// [`Study::dequantizations`].
     Decoded(usize, Dtype),
+    /// It is stored as codes, and nodes decode them: the index in [`Change::quantized`].
+    Quantized(usize),
     /// No node uses it any more.
     Goes,
 }
@@ -92,6 +92,12 @@ impl Study {
         Some(Obstacle::Opset { imported, broken })
     }
 
+    /// Whether all initializers have to be inputs, so that there can be no new ones.
+    pub(crate) fn old_ir(&self) -> Option<Obstacle> {
+        let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
+        (version <= 3).then_some(Obstacle::OldIr { version })
+    }
+
     /// The IR version for a type, if the model has an older one.
     ///
     /// # Errors
@@ -124,6 +130,7 @@ impl Study {
                 }
                 TensorChange::Stays => None,
                 TensorChange::Cast(to) | TensorChange::Decoded(_, to) => Some(to),
+                TensorChange::Quantized(number) => Some(change.quantized[number].parts[0].0),
             };
             let target = Storage::packed(to.unwrap_or(dtype_of(tensor)));
             let len = target.bytes(tensor.count).ok_or_else(too_long)?;
@@ -142,18 +149,43 @@ impl Study {
             }
             placed.index.push(Some(placed.forms.len()));
             placed.forms.push((Form::Numbers(target), 0..len));
-            let data = if moves { Stored::Beside(placed.beside(tensor, target, len)) } else { Stored::Within };
+            let data = match (moves, fate) {
+                (false, _) => Stored::Within,
+                // Codes of the same elements differ with the axis of the scales.
+                (true, TensorChange::Quantized(_)) => Stored::Beside(placed.beside_new(len)),
+                (true, _) => Stored::Beside(placed.beside(tensor, target, len)),
+            };
             let name = match fate {
                 TensorChange::Cast(to) => Some(self.stored_name(&tensor.name, to)),
+                TensorChange::Quantized(_) => Some(self.stored_name(&tensor.name, target.dtype)),
                 TensorChange::Decoded(number, _) => Some(self.dequantizations[number].name.clone()),
                 TensorChange::Stays | TensorChange::Goes => None,
             };
-            self.rewrite(&mut edits, file, place, (at, len), to, name.as_deref(), (data, change.data_file))?;
+            self.rewrite(
+                &mut edits,
+                file,
+                place,
+                (placed.forms.len() - 1, len),
+                to,
+                name.as_deref(),
+                (data, change.data_file),
+            )?;
             match (fate, &name) {
                 (TensorChange::Cast(to), Some(name)) => {
                     self.insert_cast(&mut edits, file, place, name, dtype_of(tensor))?;
                     if let Some(input) = place.input {
                         self.rewrite_input(&mut edits, file, input, (name, to))?;
+                    }
+                }
+                (TensorChange::Quantized(number), Some(name)) => {
+                    let quantized = &change.quantized[number];
+                    let new = new_parts(&mut placed, quantized, name, change.data_file);
+                    self.insert_decoding(&mut edits, (at, place), name, quantized, new);
+                    if place.holder == Holder::Constant {
+                        self.rename_output(&mut edits, file, place, name)?;
+                    }
+                    for (number, user) in (2..).zip(self.uses.of_tensors[at].iter().skip(1)) {
+                        self.rename_input(&mut edits, file, *user, &copy_of(name, number))?;
                     }
                 }
                 (TensorChange::Decoded(number, _), Some(name)) => {
@@ -210,16 +242,7 @@ impl Study {
         }
         let mut end = Vec::new();
         let new = if let (Stored::Beside(offset), Some(data_file)) = (data, data_file) {
-            for (key, value) in
-                [("location", data_file.to_owned()), ("offset", offset.to_string()), ("length", len.to_string())]
-            {
-                let mut pair = Vec::new();
-                write_bytes(&mut pair, 1, key.as_bytes());
-                write_bytes(&mut pair, 2, value.as_bytes());
-                write_bytes(&mut end, EXTERNAL_DATA, &pair);
-            }
-            write_number(&mut end, DATA_LOCATION, 1);
-            vec![New::Bytes(end)]
+            vec![New::Bytes(external(data_file, offset, len))]
         } else {
             write_head(&mut end, RAW_DATA, len);
             vec![New::Bytes(end), New::Elements(tensor, len)]
@@ -258,78 +281,6 @@ impl Study {
         let end = self.frames[constant].frame.body.end;
         edits.replace(end..end, self.frames[constant].parent, cast);
         Ok(())
-    }
-
-    /// The message of the Constant node that holds a tensor.
-    fn constant(&self, place: &Place) -> usize {
-        // The tensor is in an attribute, which is in the node.
-        let parent = |message: usize| self.frames[message].parent.expect("a node is in a graph");
-        parent(parent(place.message))
-    }
-
-    /// Gives a Constant node a new name for its output.
-    fn rename_output(&self, edits: &mut Edits, file: &[u8], place: &Place, name: &str) -> Result<()> {
-        let constant = self.constant(place);
-        let body = self.frames[constant].frame.body.clone();
-        let mut fields = MessageFields::new(file, body.clone());
-        loop {
-            let start = fields.position();
-            match fields.next().transpose()? {
-                Some((2, Value::Bytes(_))) => {
-                    let output = vec![New::Bytes(bytes_field(2, name.as_bytes()))];
-                    edits.replace(start..fields.position(), Some(constant), output);
-                    return Ok(());
-                }
-                Some(_) => {}
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Removes an initializer, or the Constant node that holds a tensor.
-    fn remove(&self, edits: &mut Edits, place: &Place) {
-        self.remove_message(edits, if place.holder == Holder::Constant { self.constant(place) } else { place.message });
-    }
-
-    fn remove_message(&self, edits: &mut Edits, message: usize) {
-        let Enclosed { frame, parent } = &self.frames[message];
-        edits.replace(frame.start..frame.body.end, *parent, Vec::new());
-    }
-
-    /// Removes the nodes that decode a tensor. Who uses their outputs uses the tensor instead.
-    fn fold(&self, edits: &mut Edits, file: &[u8], folded: &Dequantization) -> Result<()> {
-        for decoding in folded.nodes.iter().map(|at| &self.uses.decoding[*at]) {
-            if let Some(node) = decoding.node {
-                self.remove_message(edits, self.uses.nodes[node].frame);
-            }
-            if file[decoding.output.clone()] == *folded.name.as_bytes() {
-                continue;
-            }
-            for &user in &decoding.users {
-                self.rename_input(edits, file, user, &folded.name)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes an input of a node another value.
-    fn rename_input(&self, edits: &mut Edits, file: &[u8], (node, slot): NodeInput, name: &str) -> Result<()> {
-        let frame = self.uses.nodes[node].frame;
-        let mut fields = MessageFields::new(file, self.frames[frame].frame.body.clone());
-        let mut inputs = 0;
-        loop {
-            let start = fields.position();
-            match fields.next().transpose()? {
-                Some((1, Value::Bytes(_))) if inputs == slot => {
-                    let input = vec![New::Bytes(bytes_field(1, name.as_bytes()))];
-                    edits.replace(start..fields.position(), Some(frame), input);
-                    return Ok(());
-                }
-                Some((1, Value::Bytes(_))) => inputs += 1,
-                Some(_) => {}
-                None => return Ok(()),
-            }
-        }
     }
 
     /// Gives an input of the graph the new name and type.

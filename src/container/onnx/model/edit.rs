@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone, Debug)]
 pub(super) enum New {
     Bytes(Vec<u8>),
-    /// The elements of a tensor: its index, and their length.
+    /// The elements at a place: its index, and their length.
     Elements(usize, u64),
 }
 
@@ -69,6 +69,11 @@ pub(super) struct Edits<'a> {
 impl<'a> Edits<'a> {
     pub(super) fn new(file: &'a [u8], frames: &'a [Enclosed]) -> Self {
         Self { file, frames, all: Vec::new() }
+    }
+
+    /// Some bytes of the file.
+    pub(super) fn bytes(&self, range: Range<usize>) -> &'a [u8] {
+        &self.file[range]
     }
 
     /// Replaces a range within a message; `None` is the file itself.

@@ -13,10 +13,12 @@
 //! old file, which are copied byte for byte, literal bytes, and elements that the engine converts. With external data,
 //! the elements of large initializers go into a second file, which starts where the model ends in the plan.
 //!
-//! To store weights as codes and scales, replace an initializer by several and insert another node than a Cast in
-//! `change`: places, roles, names and edits stay the same.
+//! For quantized weights, [`nodes`] finds who uses which tensors, and [`uses`] which of them `DequantizeLinear` nodes decode
+//! and which are weights of a multiplication. [`decoding`] inserts such nodes, with initializers for the scales, or folds
+//! them into values.
 
 mod change;
+mod decoding;
 mod edit;
 mod frames;
 mod list;
@@ -29,7 +31,8 @@ mod uses;
 mod walk;
 
 pub(crate) use change::{Change, Obstacle, TensorChange};
-pub(crate) use nodes::Dequantization;
+pub(crate) use decoding::QuantizedTensor;
+pub(crate) use nodes::{Dequantization, WeightUse};
 pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 

@@ -24,21 +24,19 @@ pub(super) enum NodeKind {
     /// `DequantizeLinear`, by its index in [`Uses::decoding`].
     Decodes(usize),
     /// An operator whose second input can be a weight.
-    Multiplies(Multiplication),
+    Multiplies(WeightUse),
     Other,
 }
 
-/// An operator whose second input is a weight.
+/// How an operator uses its second input, a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Multiplication {
-    /// The weight is [.., inputs, outputs].
-    MatMul,
-    /// The weight is [inputs, outputs].
-    Gemm,
-    /// The weight is [outputs, inputs].
-    GemmTransposed,
-    /// The weight is [outputs, inputs, ..].
-    Conv,
+pub(crate) enum WeightUse {
+    /// As [inputs, outputs]: `MatMul` and Gemm.
+    OutputsLast,
+    /// As [outputs, inputs]: Gemm with `transB`.
+    OutputsFirst,
+    /// As [outputs, inputs, ..]: Conv.
+    Kernel,
 }
 
 /// A value that nodes use.
@@ -156,11 +154,11 @@ impl Visitor for UseFinder<'_> {
                     _ => NodeKind::Other,
                 }
             }
-            (b"MatMul", true) => NodeKind::Multiplies(Multiplication::MatMul),
-            (b"Conv", true) => NodeKind::Multiplies(Multiplication::Conv),
+            (b"MatMul", true) => NodeKind::Multiplies(WeightUse::OutputsLast),
+            (b"Conv", true) => NodeKind::Multiplies(WeightUse::Kernel),
             (b"Gemm", true) => match integers(self.file, &node.body, [("transB", 0)]) {
-                [0] => NodeKind::Multiplies(Multiplication::Gemm),
-                _ => NodeKind::Multiplies(Multiplication::GemmTransposed),
+                [0] => NodeKind::Multiplies(WeightUse::OutputsLast),
+                _ => NodeKind::Multiplies(WeightUse::OutputsFirst),
             },
             _ => NodeKind::Other,
         };

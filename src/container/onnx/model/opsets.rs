@@ -49,6 +49,7 @@ pub(super) fn breaks(operator: &[u8], from: u64, to: u64) -> Option<u64> {
 pub(super) fn ir_version(dtype: Dtype) -> u64 {
     match dtype {
         dtype if dtype.is_float8() => 9,
+        Dtype::Int4 | Dtype::Uint4 => 10,
         Dtype::Float4E2M1 => 11,
         Dtype::Float8E8M0 => 12,
         Dtype::Float6E2M3 | Dtype::Float6E3M2 => 14,

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 /// ONNX Runtime maps external data in pages.
 const ALIGNMENT: u64 = 4096;
+/// Smaller tensors stay in the model, as with `onnx.save`.
+pub(super) const SMALL: u64 = 1024;
 /// Where everything goes in the changed model.
 #[derive(Debug)]
 pub(crate) struct ModelLayout {
@@ -59,6 +61,16 @@ impl Placed {
         offset
     }
 
+    /// A place in the file beside the model for the last tensor, which is new.
+    pub(super) fn beside_new(&mut self, len: u64) -> u64 {
+        let offset = self.end.next_multiple_of(ALIGNMENT);
+        self.end = offset + len;
+        let last = self.forms.len() - 1;
+        self.forms[last].1 = offset..offset + len;
+        self.is_beside.push(last);
+        offset
+    }
+
     /// Lays out the parts of the model, and after it the file beside it.
     pub(super) fn lay_out(self, pieces: Vec<FilePart>) -> Result<ModelLayout> {
         let Self { index, forms, is_beside, end, .. } = self;
@@ -79,8 +91,7 @@ impl Placed {
                     Some((start, last)) if *start + last.len() as u64 == offset => last.extend(bytes),
                     _ => literals.push((offset, bytes)),
                 },
-                FilePart::New(New::Elements(tensor, _)) => {
-                    let place = index[tensor].expect("it has a new place");
+                FilePart::New(New::Elements(place, _)) => {
                     places[place].range = offset..next;
                 }
             }

@@ -152,8 +152,12 @@ impl<'a> Scout<'a> {
         }
     }
 
-    /// Remembers the number of a name like `w_float16_3`.
+    /// Remembers the number of a name like `w_float16_3`, or `w_int8_3_scale`.
     fn take(&mut self, name: &[u8]) {
+        let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+        let number = &name[..name.len() - digits];
+        let ends = [number.strip_suffix(b"_copy_"), name.strip_suffix(b"_scale"), name.strip_suffix(b"_zero_point")];
+        let name = ends.into_iter().flatten().next().unwrap_or(name);
         let mut parts = name.rsplitn(3, |&byte| byte == b'_');
         let last = parts.next().unwrap_or_default();
         let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);

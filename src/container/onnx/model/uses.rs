@@ -2,7 +2,7 @@
 
 use super::super::super::Input;
 use super::frames::Frames;
-use super::nodes::{Dequantization, NamedValue, NodeInput, NodeKind, UseFinder};
+use super::nodes::{Dequantization, NamedValue, NodeInput, NodeKind, UseFinder, WeightUse};
 use super::parts::{Holder, path};
 use super::placed::dtype_of;
 use super::study::{Place, Study, TensorRole};
@@ -110,6 +110,21 @@ impl Study {
     /// How many nodes compute with codes, by operator.
     pub(crate) fn quantized_operators(&self) -> impl Iterator<Item = (&str, u64)> {
         self.uses.quantized.iter().map(|(operator, count)| (&**operator, *count))
+    }
+
+    /// How nodes use a tensor as their weight; `None` if others use it too, or differently.
+    pub(crate) fn weight_use(&self, tensor: usize) -> Option<WeightUse> {
+        if !self.is_constant(tensor) || self.is_output(tensor) {
+            return None;
+        }
+        let mut found = None;
+        for &(at, slot) in &self.uses.of_tensors[tensor] {
+            let NodeKind::Multiplies(usage) = self.uses.nodes[at].kind else { return None };
+            if slot != 1 || found.replace(usage).is_some_and(|known| known != usage) {
+                return None;
+            }
+        }
+        found
     }
 
     /// Whether a tensor is a constant that can be replaced.

@@ -1,0 +1,204 @@
+//! The nodes that decode codes: they are inserted with scales in front of the users of a weight, or folded into values.
+
+use super::super::super::Form;
+use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
+use super::super::{DATA_LOCATION, DATA_TYPE, DIMS, EXTERNAL_DATA, NAME, RAW_DATA};
+use super::edit::{Edits, New, bytes_field};
+use super::frames::Enclosed;
+use super::nodes::{Dequantization, NodeInput};
+use super::parts::{Holder, graph};
+use super::placed::{Placed, SMALL};
+use super::study::{Place, Study};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::kernel::Storage;
+
+/// How a tensor is stored as codes.
+#[derive(Debug)]
+pub(crate) struct QuantizedTensor<'a> {
+    /// The type and the shape of the codes, of the scales, and of the zero points if there are any.
+    pub parts: Vec<(Dtype, &'a [u64])>,
+    pub axis: usize,
+    /// 0 if there are no blocks.
+    pub block_size: u64,
+}
+
+impl Study {
+    /// Inserts the scales of a tensor, and a node for each of its users that decodes it.
+    pub(super) fn insert_decoding(
+        &self,
+        edits: &mut Edits,
+        (at, place): (usize, &Place),
+        name: &str,
+        quantized: &QuantizedTensor,
+        parts: Vec<New>,
+    ) {
+        let value = place.name.clone();
+        let inputs: Vec<String> =
+            ["", "_scale", "_zero_point"][..quantized.parts.len()].iter().map(|end| format!("{name}{end}")).collect();
+        let mut attributes = vec![("axis", quantized.axis as u64)];
+        attributes.extend((quantized.block_size > 0).then_some(("block_size", quantized.block_size)));
+        let mut nodes = Vec::new();
+        for number in 1..=self.uses.of_tensors[at].len().max(1) {
+            let mut node = Vec::new();
+            for input in &inputs {
+                write_bytes(&mut node, 1, input.as_bytes());
+            }
+            let copy = copy_of(name, number);
+            let (output, label) =
+                if number == 1 { (edits.bytes(value.clone()), name) } else { (copy.as_bytes(), &*copy) };
+            write_bytes(&mut node, 2, output);
+            write_bytes(&mut node, 3, label.as_bytes());
+            write_bytes(&mut node, 4, b"DequantizeLinear");
+            for (name, number) in &attributes {
+                let mut attribute = bytes_field(1, name.as_bytes());
+                write_number(&mut attribute, 3, *number);
+                write_number(&mut attribute, 20, 2);
+                write_bytes(&mut node, 5, &attribute);
+            }
+            write_bytes(&mut nodes, 1, &node);
+        }
+        let holder = if place.holder == Holder::Constant { self.constant(place) } else { place.message };
+        let Enclosed { frame, parent } = &self.frames[holder];
+        let end = frame.body.end;
+        if place.holder == Holder::Initializer {
+            let first = self.first_nodes[place.graph];
+            edits.replace(first.position..first.position, Some(first.parent), vec![New::Bytes(nodes)]);
+            edits.replace(end..end, *parent, parts);
+        } else {
+            let nodes = std::iter::once(New::Bytes(nodes));
+            edits.replace(end..end, *parent, nodes.chain(parts).collect());
+        }
+    }
+
+    /// The message of the Constant node that holds a tensor.
+    pub(super) fn constant(&self, place: &Place) -> usize {
+        // The tensor is in an attribute, which is in the node.
+        let parent = |message: usize| self.frames[message].parent.expect("a node is in a graph");
+        parent(parent(place.message))
+    }
+
+    /// Gives a Constant node a new name for its output.
+    pub(super) fn rename_output(&self, edits: &mut Edits, file: &[u8], place: &Place, name: &str) -> Result<()> {
+        let constant = self.constant(place);
+        let body = self.frames[constant].frame.body.clone();
+        let mut fields = MessageFields::new(file, body.clone());
+        loop {
+            let start = fields.position();
+            match fields.next().transpose()? {
+                Some((2, Value::Bytes(_))) => {
+                    let output = vec![New::Bytes(bytes_field(2, name.as_bytes()))];
+                    edits.replace(start..fields.position(), Some(constant), output);
+                    return Ok(());
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Removes an initializer, or the Constant node that holds a tensor.
+    pub(super) fn remove(&self, edits: &mut Edits, place: &Place) {
+        self.remove_message(edits, if place.holder == Holder::Constant { self.constant(place) } else { place.message });
+    }
+
+    fn remove_message(&self, edits: &mut Edits, message: usize) {
+        let Enclosed { frame, parent } = &self.frames[message];
+        edits.replace(frame.start..frame.body.end, *parent, Vec::new());
+    }
+
+    /// Removes the nodes that decode a tensor. Who uses their outputs uses the tensor instead.
+    pub(super) fn fold(&self, edits: &mut Edits, file: &[u8], folded: &Dequantization) -> Result<()> {
+        for decoding in folded.nodes.iter().map(|at| &self.uses.decoding[*at]) {
+            if let Some(node) = decoding.node {
+                self.remove_message(edits, self.uses.nodes[node].frame);
+            }
+            if file[decoding.output.clone()] == *folded.name.as_bytes() {
+                continue;
+            }
+            for &user in &decoding.users {
+                self.rename_input(edits, file, user, &folded.name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an input of a node another value.
+    pub(super) fn rename_input(
+        &self,
+        edits: &mut Edits,
+        file: &[u8],
+        (node, slot): NodeInput,
+        name: &str,
+    ) -> Result<()> {
+        let frame = self.uses.nodes[node].frame;
+        let mut fields = MessageFields::new(file, self.frames[frame].frame.body.clone());
+        let mut inputs = 0;
+        loop {
+            let start = fields.position();
+            match fields.next().transpose()? {
+                Some((1, Value::Bytes(_))) if inputs == slot => {
+                    let input = vec![New::Bytes(bytes_field(1, name.as_bytes()))];
+                    edits.replace(start..fields.position(), Some(frame), input);
+                    return Ok(());
+                }
+                Some((1, Value::Bytes(_))) => inputs += 1,
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The name of the value that another node decodes from the codes with a name; `number` counts from 1.
+pub(super) fn copy_of(name: &str, number: usize) -> String {
+    format!("{name}_copy_{number}")
+}
+
+/// Places for the scales and zero points of a tensor, and their initializers.
+pub(super) fn new_parts(
+    placed: &mut Placed,
+    quantized: &QuantizedTensor,
+    name: &str,
+    data_file: Option<&str>,
+) -> Vec<New> {
+    let mut new = Vec::new();
+    for ((dtype, shape), end) in quantized.parts.iter().zip(["", "_scale", "_zero_point"]).skip(1) {
+        let storage = Storage::packed(*dtype);
+        let len = storage.bytes(shape.iter().product()).unwrap_or(u64::MAX);
+        let at = placed.forms.len();
+        placed.forms.push((Form::Numbers(storage), 0..len));
+        let mut head = Vec::new();
+        shape.iter().for_each(|length| write_number(&mut head, DIMS, *length));
+        write_number(&mut head, DATA_TYPE, dtype.onnx_number().unwrap_or_default().into());
+        write_bytes(&mut head, NAME, format!("{name}{end}").as_bytes());
+        let mut start = Vec::new();
+        if let Some(data_file) = data_file.filter(|_| len >= SMALL) {
+            let offset = placed.beside_new(len);
+            head.extend(external(data_file, offset, len));
+            write_bytes(&mut start, graph::INITIALIZER, &head);
+            new.push(New::Bytes(start));
+        } else {
+            write_head(&mut head, RAW_DATA, len);
+            write_head(&mut start, graph::INITIALIZER, head.len() as u64 + len);
+            start.extend(head);
+            new.extend([New::Bytes(start), New::Elements(at, len)]);
+        }
+    }
+    new
+}
+
+/// The fields of a tensor whose elements are in another file.
+pub(super) fn external(data_file: &str, offset: u64, len: u64) -> Vec<u8> {
+    let mut fields = Vec::new();
+    for (key, value) in
+        [("location", data_file.to_owned()), ("offset", offset.to_string()), ("length", len.to_string())]
+    {
+        let mut pair = Vec::new();
+        write_bytes(&mut pair, 1, key.as_bytes());
+        write_bytes(&mut pair, 2, value.as_bytes());
+        write_bytes(&mut fields, EXTERNAL_DATA, &pair);
+    }
+    write_number(&mut fields, DATA_LOCATION, 1);
+    fields
+}

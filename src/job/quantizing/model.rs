@@ -1,0 +1,145 @@
+//! Decides which weights of an ONNX model are quantized, and how: its graph says what they are, and no name.
+
+use super::super::decoding::Recoding;
+use super::{Misfit, QuantizeRequest, Quantizing, misfit};
+use crate::container::onnx::model::{Study, WeightUse};
+use crate::container::{Elements, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::plan::{TargetWeight, WeightValues, Weights, kept_by_role};
+use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit};
+use crate::read::LogicalCheckpoint;
+use crate::select::KeptReason;
+use crate::text::shorten;
+use std::sync::Arc;
+
+/// The scheme as ONNX models store it.
+///
+/// # Errors
+/// When they cannot.
+fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
+    scheme.in_model().ok_or_else(|| {
+        let known: Vec<&str> = SCHEMES.iter().filter(|scheme| scheme.in_model().is_some()).map(|it| it.name).collect();
+        let error = Error::usage(format!("ONNX models have no scheme {}", scheme.name));
+        error.remedy(format!("choose one of {}", known.join(", ")))
+    })
+}
+
+impl Quantizing {
+    /// Decides for an ONNX model; tensors of fewer elements than `min_elements` are kept.
+    ///
+    /// # Errors
+    /// When no weight would be quantized, ONNX has no such scheme, or a rule names a tensor that cannot be quantized.
+    pub(crate) fn of_model(logical: &LogicalCheckpoint, request: &QuantizeRequest, min_elements: u64) -> Result<Self> {
+        let source = logical.source;
+        let in_file = |error: Error| error.in_file(&source.path);
+        if let Some(layout) = request.layout.filter(|layout| !layout.eq_ignore_ascii_case("onnx")) {
+            let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
+            return Err(in_file(error.without("layout")));
+        }
+        let schemes = request.rules.iter().filter_map(|rule| rule.scheme).chain(request.scheme);
+        schemes.map(stored).collect::<Result<Vec<_>>>().map_err(in_file)?;
+        let [input] = &source.shards[..] else { return Err(in_file(Error::new("is not one ONNX model"))) };
+        let mut study = Study::of(input)?;
+        study.find_uses(input)?;
+        let (mut weights, mut others, mut misfits) = (Weights::default(), Vec::new(), Vec::new());
+        let mut count = 0;
+        for (at, tensor) in input.contents.tensors.iter().enumerate() {
+            let in_place = |error: Error| in_file(error.in_tensor(&tensor.name));
+            let rule = request.rules.iter().find(|rule| rule.pattern.matches(&tensor.name));
+            let scheme = match rule {
+                Some(rule) => rule.scheme.ok_or(KeptReason::LeftOut),
+                None if request.selection.selects(&tensor.name) => request.scheme.ok_or(KeptReason::Unquantized),
+                None => Err(KeptReason::LeftOut),
+            };
+            let is_named = rule.is_some() && scheme.is_ok();
+            let usage = check(&study, at, tensor);
+            let decided = scheme.and_then(|scheme| match usage {
+                Ok(_) if !is_named && tensor.count < min_elements => Err(KeptReason::Small),
+                usage => usage.map(|usage| (scheme, usage)),
+            });
+            let (scheme, usage) = match decided {
+                Ok(decided) => decided,
+                Err(reason) if is_named => {
+                    let error =
+                        Error::new(format!("a rule quantizes it, and it is among those kept: {}", reason.describe()));
+                    return Err(in_place(error.remedy("leave it out of the rule")));
+                }
+                Err(reason) => {
+                    others.push(((0, at), reason));
+                    continue;
+                }
+            };
+            match encoder(scheme, usage, tensor, request) {
+                Ok(encoder) => {
+                    let encoder = Arc::new(encoder);
+                    let (name, values) = (tensor.name.clone(), WeightValues::Rows(0));
+                    let mut target = TargetWeight { name, values, encoder, scheme, shared: None, recovery: None };
+                    if target.encoder.needs_extremes() {
+                        target.shared = Some(weights.share(vec![((0, at), target.clone())]));
+                    }
+                    weights.quantize((0, at), vec![target]);
+                    count += 1;
+                }
+                Err(why) if is_named => {
+                    let error = Error::new(format!("a rule quantizes it to {}, and {why}", scheme.name));
+                    return Err(in_place(error.remedy("leave it out of the rule")));
+                }
+                Err(why) => {
+                    Misfit::count(&mut misfits, &why, scheme, &tensor.name, &tensor.shape);
+                    others.push(((0, at), KeptReason::Shape));
+                }
+            }
+        }
+        if count == 0 {
+            return Err(in_file(misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason))));
+        }
+        for (place, reason) in others {
+            weights.keep(place, reason);
+        }
+        let recoding = Recoding { weights, side_files: Vec::new(), left_out: Vec::new(), divided: Vec::new() };
+        let config = EngineConfig { block: None, hf_quant_config: None };
+        Ok(Self { recoding, config, misfits, embeddings: Vec::new() })
+    }
+}
+
+/// How nodes use a tensor that can be quantized, or why it cannot be.
+fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
+    let dtype = if let Elements::Typed(form) = tensor.elements { Some(form.dtype()) } else { None };
+    match dtype {
+        Some(Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) => {}
+        Some(dtype) if dtype.is_floating() => return Err(KeptReason::OtherFloat),
+        _ => return Err(KeptReason::NotFloating),
+    }
+    if let Some(role) = study.role(at) {
+        return Err(kept_by_role(role));
+    }
+    study.weight_use(at).ok_or(KeptReason::NoWeight)
+}
+
+/// The encoder for a weight.
+fn encoder(
+    scheme: &'static Scheme,
+    usage: WeightUse,
+    tensor: &Tensor,
+    request: &QuantizeRequest,
+) -> Result<Encoder, Unfit> {
+    let grid = scheme.in_model().ok_or(Unfit::Grid)?.grid;
+    let shape = &tensor.shape[..];
+    if shape.len() != 2 && !(usage == WeightUse::Kernel && shape.len() > 2) {
+        return Err(Unfit::Dimensions(shape.to_vec()));
+    }
+    let axis = match (grid.group, usage) {
+        (Group::Neighbours(_), WeightUse::Kernel) => return Err(Unfit::Dimensions(shape.to_vec())),
+        (Group::Neighbours(size), usage) => {
+            let block_size = request.group_size.unwrap_or(size);
+            LinearAxis { axis: usize::from(usage == WeightUse::OutputsFirst), block_size }
+        }
+        (_, WeightUse::OutputsLast) => LinearAxis { axis: 1, block_size: 0 },
+        (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
+    };
+    let Elements::Typed(form) = tensor.elements else { return Err(Unfit::Grid) };
+    let options = EncodeOptions { arithmetic: request.options.arithmetic, ..EncodeOptions::default() };
+    let layout = scheme.in_model().ok_or(Unfit::Grid)?.layout();
+    Encoder::linear(layout, &grid, (shape, axis), form.dtype(), options)
+}

@@ -1,0 +1,207 @@
+//! What ONNX's `DequantizeLinear` decodes, as ONNX Runtime's tools write it: integers of 8 bits per channel as
+//! `quantize_static`, integers of 4 bits in blocks as `MatMulNBitsQuantizer`. No tool of ONNX Runtime has scales of float8
+//! for channels: they are amax / 448, and codes are those of `QuantizeLinear`.
+
+use super::super::layout::{Layout, Role};
+use super::super::parts::LinearAxis;
+use super::super::scheme::{CodeType, TargetGrid};
+use super::choose::Chooser;
+use super::extremes::Extremes;
+use super::lanes;
+use super::rounding::WeightType;
+use super::scale::GroupScale;
+use super::shape::{EncodeShape, EncodedPart, Unfit};
+use super::{EncodeOptions, Encoder};
+use crate::dtype::Dtype;
+
+impl Encoder {
+    /// An encoder for a tensor of an ONNX model with scales along an axis.
+    ///
+    /// # Errors
+    /// As [`Encoder::new`].
+    pub fn linear(
+        layout: &'static Layout,
+        grid: &TargetGrid,
+        (shape, axis): (&[u64], LinearAxis),
+        source: Dtype,
+        options: EncodeOptions,
+    ) -> Result<Self, Unfit> {
+        let weight = WeightType::new(source).ok_or(Unfit::Source(source))?;
+        let encode_shape = EncodeShape::linear(layout, grid, (shape, axis), source)?;
+        let encoder = Self::with_shape(layout, grid, encode_shape, (source, weight, false), options)?;
+        Ok(Self { axis: Some(axis), ..encoder })
+    }
+
+    /// The axis of the scales in a tensor of an ONNX model.
+    #[must_use]
+    pub fn axis(&self) -> Option<LinearAxis> {
+        self.axis
+    }
+
+    /// Whether the scale of each column depends on all of its values: then the extremes are those of
+    /// [`Extremes::of_columns`].
+    #[must_use]
+    pub fn has_column_scales(&self) -> bool {
+        self.shape.has_column_scales
+    }
+}
+
+impl Extremes {
+    /// The same for each column, of whole rows of so many values.
+    ///
+    /// # Panics
+    /// As [`Extremes::of`].
+    #[must_use]
+    pub fn of_columns(source: Dtype, bytes: &[u8], start: u64, columns: u64) -> Self {
+        let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");
+        let columns = crate::kernel::Isa::chosen().run(ScanColumns { weight, bytes, columns: columns as usize });
+        Self { columns, ..Self::of(source, bytes, start) }
+    }
+}
+
+struct ScanColumns<'a> {
+    weight: WeightType,
+    bytes: &'a [u8],
+    columns: usize,
+}
+
+impl crate::kernel::Loop for ScanColumns<'_> {
+    type Result = Vec<u32>;
+
+    #[inline(always)]
+    fn run(self) -> Vec<u32> {
+        let Self { weight, bytes, columns } = self;
+        let width = if weight == WeightType::Float32 { 4 } else { 2 };
+        let (mut largest, mut values) = (vec![0; columns], vec![0.0; columns]);
+        for row in bytes.chunks_exact(columns * width) {
+            lanes::widen(weight, row, &mut values);
+            for (largest, value) in largest.iter_mut().zip(&values) {
+                let magnitude = value.to_bits() & 0x7fff_ffff;
+                *largest = if magnitude > *largest { magnitude } else { *largest };
+            }
+        }
+        largest
+    }
+}
+
+impl EncodeShape {
+    /// For a tensor of the shape `shape`, with scales along an axis.
+    pub(super) fn linear(
+        layout: &'static Layout,
+        grid: &TargetGrid,
+        (shape, axis): (&[u64], LinearAxis),
+        source: Dtype,
+    ) -> Result<Self, Unfit> {
+        let count = shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));
+        match count.filter(|count| *count < 1 << 56) {
+            Some(0) => return Err(Unfit::Empty),
+            Some(_) if axis.axis < shape.len() && shape.len() >= 2 => {}
+            _ => return Err(Unfit::Dimensions(shape.to_vec())),
+        }
+        let ([matrices, rows, columns], group) = axis.view(shape);
+        let block = group.lengths([rows, columns]);
+        let codes = match grid.codes {
+            CodeType::Float(dtype) => dtype,
+            CodeType::Int { bits: 8, symmetric: true } => Dtype::Int8,
+            CodeType::Int { bits: 4, symmetric: true } => Dtype::Int4,
+            CodeType::Int { bits: 4, symmetric: false } => Dtype::Uint4,
+            CodeType::Int { .. } => return Err(Unfit::Grid),
+        };
+        if matrices != 1 || !layout.codes.dtypes.contains(&codes) || !layout.scale_dtypes.contains(&source) {
+            return Err(Unfit::Grid);
+        }
+        let part = |role, suffix, dtype, shape| EncodedPart { role, suffix, dtype, shape, fixed: None };
+        let scales = axis.scales(shape);
+        let mut parts =
+            vec![part(Role::Codes, "", codes, shape.to_vec()), part(Role::Scale, "_scale", source, scales.clone())];
+        if codes == Dtype::Uint4 {
+            parts.push(part(Role::ZeroPoint, "_zero_point", codes, scales));
+        }
+        Ok(Self {
+            shape: vec![rows, columns],
+            matrices,
+            rows,
+            columns,
+            bits: codes.bits(),
+            stride: columns * u64::from(codes.bits()) / 8,
+            block,
+            grid: [rows.div_ceil(block[0]), columns.div_ceil(block[1])],
+            is_tensor: false,
+            has_column_scales: block[1] == 1 && axis.block_size == 0 && rows > 1,
+            is_stream: true,
+            swizzled: None,
+            zero_words: None,
+            parts,
+        })
+    }
+
+    /// The rows at which a stream of codes, and one of zero points, are on whole bytes.
+    pub(super) fn stream_alignment(&self) -> u64 {
+        let is_odd = |length: u64| !(length * u64::from(self.bits)).is_multiple_of(8);
+        let height = if self.has_column_scales { 1 } else { self.block[0] };
+        let is_cut = is_odd(self.columns * height) || self.parts.len() > 2 && is_odd(self.grid[1]);
+        if is_cut { height * 2 } else { height }
+    }
+}
+
+/// The codes of some columns of a row in a stream of 4 bits, whose bytes are 0 before; `start` is the place of the first.
+#[inline(always)]
+pub(super) fn store_nibbles(codes: impl Iterator<Item = u8>, start: usize, out: &mut [u8]) {
+    for (at, code) in (start..).zip(codes) {
+        out[at / 2] |= (code & 15) << (4 * (at % 2));
+    }
+}
+
+impl Chooser {
+    /// A scale for the magnitudes of a group, which is 1 where it would be subnormal: with it, all codes are 0.
+    #[inline(always)]
+    pub(super) fn linear(&self, amax: f32) -> GroupScale {
+        let wide = f64::from(amax) / f64::from(self.largest);
+        let scale = self.store_once(wide);
+        let is_small = if self.stored == Dtype::Float16 { scale == 0.0 } else { wide < f64::from(f32::MIN_POSITIVE) };
+        GroupScale::number(if is_small { 1.0 } else { scale }, is_small & (amax > 0.0))
+    }
+
+    /// A scale for integers of 4 bits, the lowest of which stands for the value of the largest magnitude.
+    #[inline(always)]
+    pub(super) fn linear_signed(&self, [low, high]: [f32; 2]) -> GroupScale {
+        let value = if high.abs() > low.abs() { high } else { low };
+        let scale = self.store(value / -8.0);
+        GroupScale { factor: reciprocal(scale), ..GroupScale::number(scale, (scale == 0.0) & (value != 0.0)) }
+    }
+
+    /// A scale and a zero point for integers of 4 bits.
+    #[inline(always)]
+    pub(super) fn linear_shifted(&self, [low, high]: [f32; 2]) -> GroupScale {
+        let (low, high) = (low.min(0.0), high.max(0.0));
+        let scale = (high - low) / 15.0;
+        let zero = if scale == 0.0 { low } else { 0.0 - low / scale };
+        let stored = self.store(scale);
+        let zero = zero.clamp(0.0, 15.0).round();
+        GroupScale { factor: reciprocal(stored), zero, ..GroupScale::number(stored, (stored == 0.0) & (high > low)) }
+    }
+}
+
+/// What values are multiplied by; 0 for a scale of 0, with which all codes are 0.
+#[inline(always)]
+fn reciprocal(scale: f32) -> f32 {
+    if scale == 0.0 { 0.0 } else { 1.0 / scale }
+}
+
+/// Extends the extremes of columns by a row: the magnitudes as bits, and the lowest and highest values.
+#[inline(always)]
+pub(super) fn extend_columns(
+    weight: WeightType,
+    bytes: &[u8],
+    values: &mut [f32],
+    amax: &mut [u32],
+    bounds: &mut [[f32; 2]],
+) {
+    lanes::widen(weight, bytes, values);
+    for ((value, amax), [low, high]) in values.iter().zip(amax).zip(bounds) {
+        let magnitude = value.to_bits() & 0x7fff_ffff;
+        *amax = if magnitude > *amax { magnitude } else { *amax };
+        *low = if *value < *low { *value } else { *low };
+        *high = if *value > *high { *value } else { *high };
+    }
+}
