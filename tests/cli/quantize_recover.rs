@@ -191,6 +191,40 @@ fn scales_that_the_first_library_did_not_share_are_recovered_one_by_one() {
 }
 
 #[test]
+fn experts_in_banks_are_recovered() {
+    // Transposed, in the layout that keeps banks.
+    let names = ["gate_up_proj", "down_proj"].map(|own| format!("model.layers.0.mlp.experts.{own}"));
+    let transposed: &[(&str, &[u64])] = &[(&names[0], &[3, 64, 160]), (&names[1], &[3, 96, 64])];
+    let bench = bench_with(transposed, r#"{"model_type": "gpt_oss", "hidden_size": 64}"#);
+    let line = "--scheme mxfp4 --layout gpt-oss -q";
+    bench.run(&format!("quantize m {line} -o q")).expect(0, "", "");
+    bench.run("dequantize q -q -o plain").expect(0, "", "");
+    bench.run(&format!("quantize plain {line} --recover --only-exact -o again")).expect(0, "", "");
+    assert_same(&tensors(&bench.path("again")), &tensors(&bench.path("q")));
+
+    // As rows of a bank, of which each expert becomes a weight.
+    let bank: &[(&str, &[u64])] = &[(&names[0], &[2, 96, 64]), (&names[1], &[2, 64, 48])];
+    let config = r#"{"model_type": "qwen3_5_moe", "hidden_size": 64, "moe_intermediate_size": 48}"#;
+    let bench = bench_with(bank, config);
+    bench.run("quantize m --scheme nvfp4 -q -o q").expect(0, "", "");
+    bench.run("dequantize q -q -o experts").expect(0, "", "");
+    let experts = tensors(&bench.path("experts"));
+    let rows = |modules: &[&str]| -> Vec<u8> {
+        let all = (0..2).flat_map(|expert| modules.iter().map(move |module| format!("{expert}.{module}_proj.weight")));
+        all.flat_map(|name| experts[&format!("model.layers.0.mlp.experts.{name}")].2.clone()).collect()
+    };
+    let [gate_up, down] = [rows(&["gate", "up"]), rows(&["down"])];
+    let (middle, end) = (gate_up.len(), gate_up.len() + down.len());
+    let header = format!(
+        r#"{{"{}":{{"dtype":"BF16","shape":[2,96,64],"data_offsets":[0,{middle}]}},"{}":{{"dtype":"BF16","shape":[2,64,48],"data_offsets":[{middle},{end}]}}}}"#,
+        names[0], names[1]
+    );
+    bench.write("m/model.safetensors", &crate::common::safetensors(&header, &[gate_up, down].concat()));
+    bench.run("quantize m --scheme nvfp4 --recover --only-exact -q -o again").expect(0, "", "");
+    assert_same(&tensors(&bench.path("again")), &tensors(&bench.path("q")));
+}
+
+#[test]
 fn threads_parts_and_a_second_run_recover_the_same() {
     let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
     bench.run("dequantize q -q -o m").expect(0, "", "");
