@@ -11,6 +11,7 @@ use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, Target
 use crate::select::policy::{fused_sets, module_of};
 use crate::text::shorten;
 use crate::threads::in_order;
+use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,32 +68,43 @@ impl Planner<'_> {
         let mut is_in_family = vec![false; weights.len()];
         families.iter().flatten().for_each(|at| is_in_family[*at] = true);
         families.extend((0..weights.len()).filter(|at| !is_in_family[*at]).map(|at| vec![at]));
-        let members = |family: &Vec<usize>| -> Option<Vec<Member>> {
-            family.iter().map(|at| self.member(*at, &weights[*at])).collect()
+        let mut known = HashMap::new();
+        let mut members = |family: &Vec<usize>| -> Option<Vec<Member>> {
+            family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()
         };
-        let mut sets: Vec<RecoverySet> = families.iter().filter_map(members).map(RecoverySet::new).collect();
+        let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
         self.search(&mut sets)?;
-        for set in sets {
-            // Libraries that do not share the scale store several.
-            let (done, left): (Vec<RecoverySet>, Vec<Member>) =
-                if set.found.is_none() && set.members.len() > 1 { (vec![], set.members) } else { (vec![set], vec![]) };
-            let mut family: Vec<RecoverySet> = left.into_iter().map(|member| RecoverySet::new(vec![member])).collect();
-            self.search(&mut family)?;
-            family.extend(done);
-            let are_found = family.iter().all(|set| set.found.is_some());
-            for RecoverySet { members, found, matched, .. } in family {
-                let found = found.filter(|_| are_found);
-                for member in members {
-                    if let (Some((number, _)), Ok(stored)) = (found, &mut weights[member.weight].stored) {
-                        stored.encoder = Some(Arc::clone(member.recoverers[number].encoder()));
-                    }
-                    all[member.weight] = Some(match found {
-                        Some((number, scale)) => {
-                            Recovery::Found(Arc::clone(&member.recoverers[number]), scale, matched)
-                        }
-                        None => Recovery::NotFound(member.misfit),
-                    });
+        // Libraries that do not share the scale store several.
+        let (alone, mut done): (Vec<RecoverySet>, Vec<RecoverySet>) =
+            sets.into_iter().partition(|set| set.found.is_none() && set.members.len() > 1);
+        let sizes: Vec<usize> = alone.iter().map(|set| set.members.len()).collect();
+        let each = alone.into_iter().flat_map(|set| set.members);
+        let mut alone: Vec<RecoverySet> = each.map(|member| RecoverySet::new(vec![member])).collect();
+        self.search(&mut alone)?;
+        let mut rest = &mut alone[..];
+        for size in sizes {
+            let (family, others) = rest.split_at_mut(size);
+            // All of a family, or none.
+            if family.iter().any(|set| set.found.is_none()) {
+                for set in family {
+                    set.found = None;
                 }
+            }
+            rest = others;
+        }
+        done.append(&mut alone);
+        for RecoverySet { members, found, matched, .. } in done {
+            for Member { weight, recoverers, misfit, .. } in members {
+                all[weight] = Some(match found {
+                    Some((number, scale)) => {
+                        let recoverer = Arc::clone(&recoverers[number]);
+                        if let Ok(stored) = &mut weights[weight].stored {
+                            stored.encoder = Some(Arc::clone(recoverer.encoder()));
+                        }
+                        Recovery::Found(recoverer, scale, matched)
+                    }
+                    None => Recovery::NotFound(misfit),
+                });
             }
         }
         if self.request.only_exact {
@@ -101,33 +113,47 @@ impl Planner<'_> {
         Ok(all)
     }
 
-    /// A weight to search, if it is quantized from plain values.
-    fn member(&self, weight: usize, candidate: &WeightCandidate) -> Option<Member<'_>> {
+    /// A weight to search, if it is quantized from plain values. Weights with the same encoder share recoverers.
+    fn member(
+        &self,
+        weight: usize,
+        candidate: &WeightCandidate,
+        known: &mut HashMap<*const Encoder, Vec<Arc<Recoverer>>>,
+    ) -> Option<Member<'_>> {
         let (Ok(stored), Values::Stored(values)) = (&candidate.stored, &candidate.values) else { return None };
         let place = self.source.places.binary_search(&candidate.place).ok()?;
         let source = self.source.stored(place);
         // The plan refuses others.
         source.mapped().filter(|mapped| mapped.checksum.is_none())?;
         let encoder = stored.encoder.as_ref()?;
-        let recoverer = |encoder: &Arc<Encoder>, origin| {
-            Arc::new(Recoverer::new(Arc::clone(encoder), origin, self.request.options.arithmetic))
-        };
-        let mut recoverers = Vec::new();
+        let recoverers =
+            known.entry(Arc::as_ptr(encoder)).or_insert_with(|| self.recoverers(candidate, stored, encoder));
+        let rows = WeightRows::of_stored(source, values.clone(), Arc::clone(encoder));
+        Some(Member { weight, rows, recoverers: recoverers.clone(), misfit: None })
+    }
+
+    /// One recoverer for each type that the values of a weight may have had before they were quantized.
+    fn recoverers(
+        &self,
+        candidate: &WeightCandidate,
+        stored: &StoredAs,
+        encoder: &Arc<Encoder>,
+    ) -> Vec<Arc<Recoverer>> {
+        let options = self.request.options;
+        let recoverer = |encoder, origin| Arc::new(Recoverer::new(encoder, origin, options.arithmetic));
         // Values of narrower weights that were decoded to a wider type; their scales are as narrow.
         let narrower: &[Dtype] = match candidate.dtype {
             Dtype::Bfloat16 => &[],
             Dtype::Float16 => &[Dtype::Bfloat16],
             _ => &[Dtype::Bfloat16, Dtype::Float16],
         };
-        for &origin in narrower {
+        let of_narrower = |&origin: &Dtype| {
             let grid = TargetGrid { scale: stored.grid.scale.or(Some(origin)), ..stored.grid };
             let narrow = StoredAs { grid, ..stored.clone() };
-            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, self.request.options).ok()?;
-            recoverers.push(recoverer(&Arc::new(narrow), origin));
-        }
-        recoverers.push(recoverer(encoder, candidate.dtype));
-        let rows = WeightRows::of_stored(source, values.clone(), Arc::clone(encoder));
-        Some(Member { weight, rows, recoverers, misfit: None })
+            let narrow = self.encoder(&narrow, &candidate.shape, candidate.dtype, options).ok()?;
+            Some(recoverer(Arc::new(narrow), origin))
+        };
+        narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()
     }
 
     /// Searches codes and scales of some sets.
