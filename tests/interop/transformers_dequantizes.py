@@ -156,17 +156,24 @@ def nvfp4_is_what_compressed_tensors_decodes(path):
     compressed(path, "nvfp4-pack-quantized", weights, parts)
 
 
-@folder
-def gpt_oss_is_what_transformers_decodes(path):
-    from transformers import AutoModelForCausalLM, GptOssConfig, GptOssForCausalLM, Mxfp4Config
+def tiny_gpt_oss(path):
+    """A gpt-oss of random bfloat16 weights; its tensors."""
+    from transformers import GptOssConfig, GptOssForCausalLM
 
     torch.manual_seed(2)
     config = GptOssConfig(
         vocab_size=512, hidden_size=HIDDEN, intermediate_size=WIDE, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, head_dim=64, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=128,
         dtype="bfloat16")
-    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(path / "source")
-    tensors = safetensors.torch.load_file(path / "source" / "model.safetensors")
+    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    return safetensors.torch.load_file(path / "model.safetensors")
+
+
+@folder
+def gpt_oss_is_what_transformers_decodes(path):
+    from transformers import AutoModelForCausalLM, Mxfp4Config
+
+    tensors = tiny_gpt_oss(path / "source")
     quantized = {}
     for name, weight in tensors.items():
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):

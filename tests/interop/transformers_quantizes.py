@@ -7,7 +7,7 @@ import torch
 
 from common import tcast
 from files import folder
-from transformers_dequantizes import tiny
+from transformers_dequantizes import tiny, tiny_gpt_oss
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -48,7 +48,28 @@ def loads(path, scheme, layout, has_activations):
         assert torch.equal(found, logits(path / "plain"))
 
 
+@folder
+def gpt_oss_loads(path):
+    from transformers import AutoModelForCausalLM, Mxfp4Config
+
+    tiny_gpt_oss(path / "source")
+    tcast(path / "source", "--scheme", "mxfp4", "--layout", "gpt-oss", "-o", path / "q", "-q", command="quantize")
+    tcast(path / "q", "-o", path / "plain", "-q", command="dequantize")
+    loaded = AutoModelForCausalLM.from_pretrained(path / "q", quantization_config=Mxfp4Config(dequantize=True), dtype="auto")
+    plain = AutoModelForCausalLM.from_pretrained(path / "plain", dtype="auto")
+    experts = [name for name in plain.state_dict() if name.endswith(("experts.gate_up_proj", "experts.down_proj"))]
+    assert len(experts) == 4
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(weight, loaded.state_dict()[name]), name
+    source = AutoModelForCausalLM.from_pretrained(path / "source", dtype="auto").state_dict()
+    for name in experts:
+        before, after = source[name].double(), plain.state_dict()[name].double()
+        decibels = 10 * torch.log10((before**2).sum() / ((after - before) ** 2).sum())
+        assert decibels > 15, f"{name}: {decibels:.1f} dB"
+
+
 def tests():
+    yield "mxfp4 in gpt-oss loads", gpt_oss_loads
     for scheme, layout, has_activations in CASES:
         test = lambda case=(scheme, layout, has_activations): loads(*case)
         yield f"{scheme} in {layout} loads", test

@@ -40,6 +40,8 @@ pub(super) struct Tables {
 /// The new code for each old one; `None` if there is none.
 struct Table {
     codes: [Option<u8>; 256],
+    /// The same with 0 for `None`.
+    new: [u8; 256],
     /// Whether all codes stay the same.
     is_identity: bool,
 }
@@ -59,7 +61,11 @@ impl Tables {
                 *code = encoder.code_of((f64::from(*number) * factor) as f32, source.is_integer);
             }
             let mut new = codes.iter().zip(0..=u8::MAX).take(source.numbers.len());
-            Table { is_identity: new.all(|(new, old)| *new == Some(old)), codes }
+            Table {
+                is_identity: new.all(|(new, old)| *new == Some(old)),
+                new: codes.map(Option::unwrap_or_default),
+                codes,
+            }
         };
         let shifts = if source.is_integer { 0..=0 } else { -FARTHEST..=FARTHEST };
         let moved: Vec<_> = shifts.map(|shift| table(2_f64.powi(shift))).collect();
@@ -96,6 +102,13 @@ impl Transcoder {
     pub(super) fn found(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<FoundScale>> {
         let (columns, width) = (self.source.columns(), self.encoder.block_width());
         let lines = self.source.lines(rows, parts);
+        // Groups that stay the same need no look at their codes.
+        if let ([line], true) = (&lines[..], self.tables.is_total && width == self.source.width()) {
+            let stored: Option<_> = line.groups.iter().map(|group| self.stored(group.scale, group.zero)).collect();
+            if stored.is_some() {
+                return stored;
+            }
+        }
         (0..columns)
             .step_by(width)
             .map(|start| self.group(&lines, start..(start + width).min(columns), parts))
@@ -229,7 +242,7 @@ impl Transcoder {
                         let table = self.tables.between(old, new).unwrap_or(&self.tables.nothing);
                         if !table.is_identity {
                             for code in &mut codes[at - start..next - start] {
-                                *code = table.codes[usize::from(*code)].unwrap_or_default();
+                                *code = table.new[usize::from(*code)];
                             }
                         }
                         at = next;

@@ -7,8 +7,11 @@ use super::super::encode::{EncodeTally, nearest_bfloat16};
 use super::fit::FoundScale;
 use std::ops::Range;
 
-/// Magnitudes of the codes of E2M1, times 2.
-const DOUBLED: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
+/// The magnitude of a code of E2M1 without its sign, times 2: 0, 1, 2, 3, 4, 6, 8 or 12.
+#[inline(always)]
+fn doubled(code: u8) -> u8 {
+    code + u8::from(code > 4) + u8::from(code > 5) + 3 * u8::from(code > 6)
+}
 
 /// What the rounding of a global scale does to values.
 pub(super) struct Rescaling {
@@ -27,8 +30,8 @@ impl Rescaling {
         for (mask, block) in visible.iter_mut().zip(0_u8..) {
             // E4M3 is an excerpt of float32 with another bias.
             let block = f64::from(f32::from_bits(u32::from(block) << 20)) * 2_f64.powi(120);
-            for (at, doubled) in DOUBLED.into_iter().enumerate() {
-                let number = f64::from(doubled) / 2.0 * block;
+            for at in 0..8 {
+                let number = f64::from(doubled(at)) / 2.0 * block;
                 let is_visible =
                     nearest_bfloat16(number * before).to_bits() != nearest_bfloat16(number * after).to_bits();
                 *mask |= u8::from(is_visible) << at;
@@ -49,23 +52,24 @@ impl Rescaling {
         let (mut squares, mut largest) = (0.0, (0.0, 0));
         for (at, codes) in codes.chunks(width).enumerate() {
             let group = found[columns.start / width + at];
-            let mut counts = [0_u32; 8];
+            let (mut sum, mut top, mut nonzero) = (0_u32, 0, 0_u32);
             for code in codes {
-                counts[usize::from(code & 7)] += 1;
+                let magnitude = code & 7;
+                let doubled = doubled(magnitude);
+                sum += u32::from(doubled * doubled);
+                top = if magnitude > top { magnitude } else { top };
+                nonzero += u32::from(magnitude > 0);
             }
-            let is_visible = |at: usize| self.visible[group.code()] >> at & 1 != 0;
-            let (mut sum, mut top) = (0, 0);
-            for (at, count) in counts.into_iter().enumerate().skip(1).filter(|(_, count)| *count > 0) {
-                let doubled = u32::from(DOUBLED[at]);
-                (sum, top) = (sum + count * doubled * doubled, at);
-                tally.changed += u64::from(count);
-                tally.changed_bfloat16 += if is_visible(at) { u64::from(count) } else { 0 };
+            tally.changed += u64::from(nonzero);
+            let visible = self.visible[group.code()];
+            if visible != 0 {
+                tally.changed_bfloat16 += codes.iter().filter(|code| visible >> (*code & 7) & 1 != 0).count() as u64;
             }
             let scale = group.scale / 2.0 * self.before;
             squares += f64::from(sum) * scale * scale;
-            let magnitude = f64::from(DOUBLED[top]) * scale;
+            let magnitude = f64::from(doubled(top)) * scale;
             if magnitude > largest.0 {
-                let first = codes.iter().position(|code| usize::from(code & 7) == top).unwrap_or_default();
+                let first = codes.iter().position(|code| code & 7 == top).unwrap_or_default();
                 largest = (magnitude, columns.start + at * width + first);
             }
         }

@@ -147,7 +147,9 @@ impl SourceGrid {
         let is_divisor = steps.layout.global == Combination::Divisor;
         let group = |(scale, zero): ([u8; 4], [u8; 4])| {
             let scale = f64::from(f32::from_le_bytes(scale)) * factor;
-            let combined = if is_divisor {
+            let combined = if self.keeps_blocks {
+                scale
+            } else if is_divisor {
                 Some(scale / global).filter(|found| found.mul_add(global, -scale) == 0.0).unwrap_or(f64::NAN)
             } else {
                 scale * global // of 4 or 8 and 24 bits, so the product is exact
