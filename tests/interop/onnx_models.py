@@ -5,8 +5,10 @@ Without the package onnxruntime, which `--models` installs together with package
 `fixtures/` are checked only. `ONNX_MODELS` names a folder with more models.
 """
 
+import functools
 import importlib.util
 import json
+import logging
 import os
 import sysconfig
 import tempfile
@@ -248,6 +250,123 @@ def breaks(before, after):
     return any(one.required for name, one in after.attributes.items() if name not in before.attributes)
 
 
+def quantizable(dtype, seed):
+    """A random model whose weights every scheme of the program takes, of sizes that no block divides."""
+    random = np.random.default_rng(seed)
+    inputs, hidden, outputs = (int(length) for length in random.integers(1, 200, 3))
+
+    def weight(name, *shape):
+        values = random.standard_normal(shape) * 10.0 ** random.uniform(-3, 1)
+        if random.random() < 0.3:
+            values = random.integers(-16, 17, shape) / 8  # halves of steps, and zeros
+        return numpy_helper.from_array(values.astype(dtype), name)
+
+    weights = [weight("w", inputs, hidden), weight("v", outputs, hidden), weight("u", outputs, inputs), weight("k", 6, 4, 3, 3)]
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    value = functools.partial(onnx.helper.make_tensor_value_info, elem_type=element)
+    node = onnx.helper.make_node
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Gemm", ["h", "v"], ["m"], transB=1),
+        node("Gemm", ["m", "u"], ["y"]),
+        node("MatMul", ["x", "w"], ["z"]),
+        node("Conv", ["i", "k"], ["c"]),
+    ]
+    given = [value("x", shape=["b", inputs]), value("i", shape=["b", 4, 8, 8])]
+    results = [value("y", shape=["b", inputs]), value("z", shape=["b", hidden]), value("c", shape=["b", 6, 6, 6])]
+    graph = onnx.helper.make_graph(nodes, "g", given, results, weights)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+
+
+def initializers(model):
+    return {tensor.name: tensor for tensor in model.graph.initializer}
+
+
+def open_decoding(path):
+    """A session that decodes weights once, in float arithmetic."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def quantizes(scheme, dtype, seed):
+    """Quantized models are valid, their codes are those of ONNX Runtime's tools, and decoded they compute the same."""
+
+    def test():
+        source, out, plain = (folder() / name for name in ("in.onnx", "out.onnx", "plain.onnx"))
+        model, block = quantizable(dtype, seed), [16, 32, 64, 128][seed % 4]
+        onnx.save(model, str(source))
+        flags = ["--group-size", block] if scheme.startswith("int4") else []
+        flags += ["--external-data"] if seed % 3 == 0 else []
+        tcast(source, "--scheme", scheme, "-o", out, "--min-elements", "0", *flags, command="quantize")
+        tcast(out, "-o", plain, command="dequantize")
+        for path in (out, plain):
+            onnx.checker.check_model(str(path), full_check=True)
+        decoded = onnx.load(str(plain))
+        signature = [(node.op_type, list(node.input)) for node in decoded.graph.node]
+        assert signature == [(node.op_type, list(node.input)) for node in model.graph.node], signature
+        if not HAS_RUNTIME:
+            return
+        ours = initializers(onnx.load(str(out)))
+        if scheme == "int8":
+            same_as_quantize_static(model, ours)
+        elif scheme != "fp8":
+            same_as_nbits(model, ours, block, scheme == "int4")
+        given = inputs(open_decoding(plain), 3, 1, 3)
+        same(open_decoding(out).run(None, given), open_decoding(plain).run(None, given))
+
+    return test
+
+
+def same_as_quantize_static(model, ours):
+    from onnxruntime.quantization import quant_utils
+
+    for name, axis in (("w", 1), ("v", 0), ("u", 1), ("k", 0)):
+        weight = numpy_helper.to_array(initializers(model)[name])
+        channels = (weight.take(index, axis).ravel() for index in range(weight.shape[axis]))
+        int8 = onnx.TensorProto.INT8
+        scales = np.array([quant_utils.compute_data_quant_params(channel, int8, True)[1] for channel in channels])
+        scales = scales.astype(weight.dtype)
+        theirs = quant_utils.quantize_onnx_initializer(
+            initializers(model)[name], int8, np.zeros(len(scales), np.int8), scales, axis
+        )
+        assert numpy_helper.to_array(ours[f"{name}_int8_scale"]).tobytes() == scales.tobytes(), f"scales of {name}"
+        assert ours[f"{name}_int8"].raw_data == theirs.raw_data, f"codes of {name}"
+
+
+def same_as_nbits(model, ours, block, is_symmetric):
+    try:
+        from onnxruntime.quantization import matmul_nbits_quantizer as tool
+    except ModuleNotFoundError as error:
+        raise Skip("the tool of ONNX Runtime lacks a package") from error
+    logging.disable(logging.INFO)  # it reports every node
+    config = tool.DefaultWeightOnlyQuantConfig(
+        block_size=block, is_symmetric=is_symmetric, quant_format=tool.QuantFormat.QDQ
+    )
+    quantizer = tool.MatMulNBitsQuantizer(model, algo_config=config)
+    quantizer.process()
+    theirs = initializers(quantizer.model.model)
+    name = "w_int4" if is_symmetric else "w_uint4"
+    pairs = {name: "w_DQ_Q4", f"{name}_scale": "w_DQ_scales"}
+    pairs |= {} if is_symmetric else {f"{name}_zero_point": "w_DQ_zero_points"}
+    for one, other in pairs.items():
+        assert ours[one].raw_data == theirs[other].raw_data, one
+
+
+def decodes_models_of_onnx_runtime():
+    """The values that come in the place of codes are those that ONNX Runtime computes."""
+    for name in ("ort_static", "ort_nbits"):
+        out = folder() / "out.onnx"
+        tcast(MODELS / f"{name}.onnx", "-o", out, command="dequantize")
+        onnx.checker.check_model(str(out), full_check=True)
+        if HAS_RUNTIME:
+            given = inputs(open_decoding(out), 96, 1, 8)
+            same(open_decoding(MODELS / f"{name}.onnx").run(None, given), open_decoding(out).run(None, given))
+
+
 def knows_what_every_opset_breaks():
     """The table of operators that `--raise-opset` relies on is that of onnx's schemas."""
     schemas = {}
@@ -287,6 +406,10 @@ def tests():
         for dtype in ("float16", "bfloat16", "float8e4m3fn"):
             yield f"{path.name} {dtype}", real_model(path, dtype, "--min-elements", "64", "--raise-opset")
         yield f"{path.name} external", real_model(path, "float16", "--min-elements", "64", "--external-data")
+    for seed, scheme in enumerate(("int8", "fp8", "int4", "int4-asym") * 6):
+        dtype = "float16" if seed % 8 > 3 else "float32"
+        yield f"quantize {scheme} {dtype} {seed}", quantizes(scheme, dtype, seed)
+    yield "dequantize", decodes_models_of_onnx_runtime
     yield "unknown fields", keeps_unknown_bytes
     yield "values", takes_out_every_value
     yield "opsets", knows_what_every_opset_breaks
