@@ -117,7 +117,7 @@ const EXAMPLES: &str = "Examples:
       merges the shards into one file
   tcast dequantize llama-fp8 --exclude '*.mlp.*' -o llama-mixed
       leaves these weights quantized; config.json lists the modules that are not
-  tcast dequantize model.onnx -o plain.onnx
+  tcast dequantize quantized.onnx -o plain.onnx
       computes the DequantizeLinear nodes of weights
   tcast dequantize llama-fp8 --dry-run
       shows each weight, its layout's codes and what it becomes

@@ -225,6 +225,8 @@ const EXAMPLES: &str = "Examples:
       more bits for some weights
   tcast quantize tiny-fp8 --layout modelopt
       the same codes and scales in the layout of another engine
+  tcast quantize model.onnx --scheme int8 -o small.onnx
+      an ONNX model, for ONNX Runtime and other engines of such models
   tcast quantize llama --scheme fp8 --dry-run
       shows each weight, what it becomes, and what is copied
 

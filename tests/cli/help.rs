@@ -98,6 +98,7 @@ fn every_example_of_the_help_works() {
         }
         fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();
         fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("model.onnx")).unwrap();
+        fs::copy(fixture("onnx_models/ort_nbits.onnx"), bench.path("quantized.onnx")).unwrap();
         bench.add_checkpoint("llama-tiny-bf16", "llama");
         bench.add_checkpoint("llama-fp8", "llama-fp8");
         bench.add_checkpoint("llama-fp8", "tiny-fp8");

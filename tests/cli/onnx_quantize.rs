@@ -188,7 +188,7 @@ fn tensors_that_are_no_weights_alone_are_kept_with_the_reason() {
     for scheme in ["int8", "int4"] {
         let outcome = bench.run(&format!("quantize inf.onnx --scheme {scheme} -o no.onnx --min-elements 0"));
         let message = "tcast: error: inf.onnx: tensor 'w': element [0, 1] is infinite or NaN, which codes and scales cannot represent\n";
-        assert!(outcome.code == Some(1) && outcome.stderr.starts_with(message), "{}", outcome.stderr);
+        assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{}", outcome.stderr);
     }
     assert!(!bench.files().contains(&"no.onnx".to_owned()));
 }
