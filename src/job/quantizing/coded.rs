@@ -82,7 +82,14 @@ impl Planner<'_> {
         rules: &mut [(bool, Option<Error>)],
     ) -> Result<Vec<WeightCandidate>> {
         if self.layout == gpt_oss::NAME {
-            return Err(Error::new("is quantized: the layout gpt-oss is written from plain models of gpt-oss only"));
+            let why = match self.source.found.weights[weight].layout.name {
+                "gptoss-mxfp4" => "is stored in the layout gpt-oss already",
+                _ => {
+                    "is quantized, and tcast writes the layout gpt-oss from plain models only: it does not put experts that \
+                      are stored one by one together"
+                }
+            };
+            return Err(Error::new(why));
         }
         let found = &self.source.found.weights[weight];
         let decoder = Arc::new(self.source.decoder_of_rows(found)?);
