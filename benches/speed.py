@@ -8,7 +8,7 @@ bytes to an output that is set aside first, and compute nothing. Each job runs w
 every program once, and every other round in the opposite order, so that a slow moment of the machine affects all of them. The
 script prints medians of the time, and ratios to the first program of a job; in parentheses the ratio of the times of all
 processors, which other work on the machine hardly changes. It reads the inputs once before the first round, so the page cache
-is warm, except in the job "cold and flushed", and removes the outputs after each run. With --sync, tcast flushes to the disk;
+is warm, except in the job "cold and flushed", and removes each output just before the next run. With --sync, tcast flushes to the disk;
 the limit never does.
 
 --gib is the size of the float32 input; inputs of other types have as many elements. Quantized weights have a GiB of codes, or
@@ -187,16 +187,20 @@ class Bench:
         return path
 
     def compare(self, job, contenders, before=lambda: None):
-        """Runs all in turn, each after `before`, and compares the others with the first contender."""
+        """Runs all in turn, each after `before`, and compares the others with the first contender.
+
+        An output is removed just before the next run, which gets its memory. A virtual machine returns memory that is free for
+        two seconds to its host, and a run that has to get 2 GiB back takes up to three times as long.
+        """
         results = {name: [] for name in contenders}
         for attempt in range(self.args.rounds + 1):
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
                 before()
+                self.remove_output()
                 result = run(contenders[name])
-                if os.path.exists(self.output):
-                    os.remove(self.output)
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
+        self.remove_output()
         seconds, processors = ({name: statistics.median(run[at] for run in runs) for name, runs in results.items()} for at in (0, 1))
         peaks = {name: max(run[2] for run in runs) for name, runs in results.items()}
         first, *others = contenders
@@ -206,6 +210,10 @@ class Bench:
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
         return seconds
+
+    def remove_output(self):
+        if os.path.exists(self.output):
+            os.remove(self.output)
 
     def cast(self, source, dtype):
         return [TCAST, "cast", source, "--to", dtype, "-o", self.output, "-q", "--all"] + self.sync

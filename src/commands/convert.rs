@@ -52,10 +52,9 @@ pub(super) fn run(task: &Task) -> Result<()> {
     let open = |error, input: &Path| may_be_output(error, task, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
     let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, &console, open)?);
-    let names: Vec<&str> = match task.selection.has_patterns() {
-        true => sources.iter().flat_map(Checkpoint::names).collect(),
-        false => Vec::new(),
-    };
+    // Without patterns nobody asks for the names, of which there may be a million.
+    let has_patterns = task.selection.has_patterns();
+    let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::names).collect();
     let matched = check_matched(&task.selection, &names, task.allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;

@@ -80,7 +80,9 @@ mod tests {
         let mut all: Vec<String> = (0..1000).map(|at| "n".repeat(at % 40) + &at.to_string()).collect();
         let repeated = |all: &[String]| {
             let mut names = NameHashes::default();
-            all.iter().for_each(|name| names.add(name));
+            for name in all {
+                names.add(name);
+            }
             names.repeated(all.iter().map(String::as_str)).map(str::to_owned)
         };
         assert_eq!(repeated(&all), None);

@@ -92,7 +92,7 @@ pub fn run(
         _ => worker.assemble(&piece),
     };
     let mut found: Vec<StepFindings> = plan.steps.iter().map(|_| StepFindings::default()).collect();
-    in_order(threads, Pieces::new(plan), worker, work, |piece| {
+    in_order(threads, Pieces::new(plan, !with_accuracy), worker, work, |piece| {
         for (at, next) in piece {
             found[at].append(next);
         }

@@ -83,16 +83,54 @@ pub(super) struct Pieces<'a> {
     order: Vec<Item>,
     next: usize,
     element: u64,
+    /// Whether pieces may begin at any whole byte; otherwise they begin at blocks of a tensor.
+    is_free: bool,
 }
 
 impl<'a> Pieces<'a> {
-    pub(super) fn new(plan: &'a Plan<'a>) -> Self {
+    pub(super) fn new(plan: &'a Plan<'a>, is_free: bool) -> Self {
         let literals = (0..plan.literals.len()).map(Item::Literal);
         let others = (0..plan.copies.len()).map(Item::Copy).chain((0..plan.steps.len()).map(Item::Step));
         let mut order: Vec<Item> = literals.chain(others).collect();
         order.sort_by_key(|item| item.offset(plan));
-        Self { plan, order, next: 0, element: 0 }
+        Self { plan, order, next: 0, element: 0, is_free }
     }
+}
+
+impl Pieces<'_> {
+    /// So many of an item's next elements, or a few less if they become narrower, so that they end with a page of the output: no
+    /// page is then written in two calls, and the next elements are aligned.
+    fn cut_at_page(&self, item: Item, count: u64) -> u64 {
+        let (end, bits, unit) = match item {
+            Item::Literal(_) | Item::Copy(_) => return count,
+            Item::Step(at) => match &self.plan.steps[at].how {
+                Operation::Convert(conversion) => {
+                    let [from, to] = [conversion.from, conversion.to].map(|form| u64::from(form.dtype().bits()));
+                    if to >= from {
+                        return count; // results of a MiB would get large pages again
+                    }
+                    let end = item.offset(self.plan) + bytes(conversion.to, self.element + count);
+                    (end, to, if from.min(to) < 8 { 8 } else { 1 }) // so many elements fill bytes
+                }
+                Operation::Decode(_) | Operation::Encode(_) => return count,
+            },
+        };
+        match elements_beyond_page(end, bits, unit) {
+            Some(beyond) if self.is_free && beyond < count => count - beyond,
+            _ => count,
+        }
+    }
+}
+
+/// How many elements of so many bits lie behind the last whole page before this offset; `None` if that is no multiple of
+/// `unit`.
+fn elements_beyond_page(end: u64, bits: u64, unit: u64) -> Option<u64> {
+    const PAGE: u64 = 1 << 12;
+    /// If pieces were whole large pages, Linux would use these. Virtual machines often have to get them from their host first.
+    const LARGE_PAGE: u64 = 1 << 16;
+    let beyond = if (end / PAGE * PAGE).is_multiple_of(LARGE_PAGE) { end % PAGE + PAGE } else { end % PAGE };
+    let elements = beyond * 8 / bits;
+    (elements.is_multiple_of(unit) && elements * bits == beyond * 8).then_some(elements)
 }
 
 impl Iterator for Pieces<'_> {
@@ -125,7 +163,8 @@ impl Iterator for Pieces<'_> {
             }
             let count = match decoder {
                 Some(decoder) => decoder.cut(self.element, self.element + fitting) - self.element,
-                None => left.min(fitting.max(alignment)),
+                None if left <= fitting => left,
+                None => self.cut_at_page(item, fitting.max(alignment).min(left)),
             };
             if decoder.is_some() && count > fitting && !parts.is_empty() {
                 break;
@@ -142,5 +181,21 @@ impl Iterator for Pieces<'_> {
             }
         }
         (!parts.is_empty()).then_some(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_with_pages_but_not_with_large_ones() {
+        assert_eq!(elements_beyond_page((3 << 12) + 104, 8, 1), Some(104));
+        assert_eq!(elements_beyond_page((3 << 12) + 104, 32, 1), Some(26));
+        assert_eq!(elements_beyond_page((3 << 12) + 104, 32, 8), None);
+        assert_eq!(elements_beyond_page((3 << 12) + 8, 4, 8), Some(16));
+        assert_eq!(elements_beyond_page(3 << 12, 16, 1), Some(0));
+        assert_eq!(elements_beyond_page(16 << 12, 16, 1), Some(2048)); // one page less
+        assert_eq!(elements_beyond_page((3 << 12) + 1, 16, 1), None);
     }
 }

@@ -16,6 +16,8 @@ const BELOW: u32 = 9;
 #[derive(Clone, Copy)]
 pub(super) struct Narrowing {
     is_float16: bool,
+    /// Whether the target has the exponents of the source, so that a code is the upper half of it.
+    is_upper_half: bool,
     steps: u16,
     /// E - `steps`.
     first: u16,
@@ -42,7 +44,9 @@ impl Narrowing {
         }
         let steps = mantissa_bits as u16 + 2;
         let source_bias = if is_float16 { 15 } else { 127 };
-        let exponent = u16::try_from(source_bias + 1 - bias).ok().filter(|exponent| *exponent >= steps)?;
+        let is_upper_half = is_float16 && (mantissa_bits, bias) == (2, source_bias);
+        let exponent = u16::try_from(source_bias + 1 - bias).ok();
+        let exponent = if is_upper_half { steps } else { exponent.filter(|exponent| *exponent >= steps)? };
         // From float32; the limit is a normal number of the source.
         let limit = if is_float16 {
             (rounding.limit.saturating_sub(112 << 23) >> 13).min(0x7bff)
@@ -52,9 +56,10 @@ impl Narrowing {
         let sign = 1 << (target.bits() - 1);
         Some(Self {
             is_float16,
+            is_upper_half,
             steps,
             first: exponent - steps,
-            min_normal: exponent << 7,
+            min_normal: if is_upper_half { u16::MAX } else { exponent << 7 },
             limit: limit as i16,
             sign,
             sign_shift: 15 - sign.trailing_zeros(),
@@ -73,6 +78,7 @@ impl Narrowing {
         // Of float16's ten mantissa bits, three are rounded to odd: what is left decides every tie as before.
         let float16 = |magnitude: u16| magnitude >> 3 | u16::from(magnitude & 7 != 0);
         match (self.is_float16, has_shifts) {
+            _ if self.is_upper_half => self.run(bytes, codes, bfloat16, |_, number, _| number << (BELOW - 8)),
             (false, true) => self.run(bytes, codes, bfloat16, Self::shifted),
             (false, false) => self.run(bytes, codes, bfloat16, Self::doubled),
             (true, true) => self.run(bytes, codes, float16, Self::shifted),
@@ -194,6 +200,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(pairs, 2 * (7 + 5));
+        assert_eq!(pairs, 2 * (7 + 6));
     }
 }

@@ -91,9 +91,7 @@ impl<'a> Cursor<'a> {
 
     fn numbers(&mut self) -> Option<Vec<u64>> {
         self.take(b"[")?;
-        /// More dimensions than usual headers have.
-        const MOST: usize = 8;
-        let (mut numbers, mut count) = ([0; MOST], 0);
+        let (mut numbers, mut count) = ([0; 8], 0); // more dimensions than usual headers have
         if self.take(b"]").is_some() {
             return Some(Vec::new());
         }
