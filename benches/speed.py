@@ -26,6 +26,8 @@ CASTS = [
 DECODES = ["block FP8 -> bfloat16", "NVFP4 -> bfloat16", "W4A16 -> bfloat16", "GPTQ -> bfloat16", "gpt-oss -> bfloat16"]
 # Schemes of `tcast quantize`.
 ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4"]
+# Quantized weights whose codes move to another layout.
+MOVES = ["block FP8 -> compressed-tensors", "NVFP4 -> modelopt"]
 OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "start-up"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
@@ -242,11 +244,20 @@ class Bench:
             subprocess.run(["cc", "-O3", "-march=native", source_of_it, "-o", program, "-lpthread"], check=True)
         return [program, source, self.output, str(size), str(threads)]
 
-    def decode(self, job):
-        """The limit against tcast, with one thread and with two."""
+    def quantized(self, job):
+        """The quantized weights of a job."""
         folder = os.path.join(self.folder, job.split(" ")[0].lower())
         make_quantized(folder, job, min(self.args.gib, 1) << 30)
-        source = os.path.join(folder, "model.safetensors")
+        return os.path.join(folder, "model.safetensors")
+
+    def move(self, job):
+        """The limit against tcast, with one thread and with two."""
+        source, layout = self.quantized(job), job.split(" -> ")[1]
+        self.against_limit(job, source, [TCAST, "quantize", source, "--layout", layout, "-o", self.output, "-q"] + self.sync)
+
+    def decode(self, job):
+        """The limit against tcast, with one thread and with two."""
+        source = self.quantized(job)
         self.against_limit(job, source, [TCAST, "dequantize", source, "--to", "bfloat16", "-o", self.output, "-q"] + self.sync)
 
     def encode(self, job):
@@ -271,6 +282,8 @@ class Bench:
     def run(self, job):
         if job in DECODES:
             self.decode(job)
+        elif job in MOVES:
+            self.move(job)
         elif job in ENCODES:
             self.encode(job)
         elif "->" in job:
@@ -318,7 +331,7 @@ class Bench:
 
 
 def main():
-    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + ENCODES + OTHERS
+    jobs = [f"{source} -> {target}" for source, target in CASTS] + DECODES + ENCODES + MOVES + OTHERS
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
