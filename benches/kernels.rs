@@ -1,5 +1,5 @@
-//! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set; and of the
-//! figures of a tensor, with the best.
+//! Throughput of the kernels in cache: bytes of source per second, one core, for each instruction set; of the encoder and
+//! the decoder of quantized weights, in bytes of bfloat16; and of the figures of a tensor, with the best.
 //!
 //! `cargo bench --bench kernels`
 
@@ -13,6 +13,10 @@ use tcast::{
     kernel::{Isa, Kernel, OutOfRange, RoundMode, Rules, Storage},
     measure::distribution,
     progress::Silent,
+    quant::{
+        Arithmetic, CodeType, Decoder, EncodeOptions, EncodeTally, Encoder, Extremes, Parameters, Part, SCHEMES,
+        ScaleChoice,
+    },
 };
 
 /// Elements a run: source and result stay in the second-level cache.
@@ -48,6 +52,58 @@ fn kernels(criterion: &mut Criterion) {
         for isa in Isa::available() {
             group.bench_function(format!("{isa:?}"), |bencher| {
                 bencher.iter(|| kernel.run_on(isa, black_box(&input), black_box(&mut output), COUNT));
+            });
+        }
+    }
+}
+
+/// Each scheme in its first layout, from bfloat16 and back; nvfp4 and int4 also with a search for scales.
+fn quantized(criterion: &mut Criterion) {
+    const SHAPE: [u64; 2] = [128, COUNT as u64 / 128];
+    let input = weights(Storage::packed(Dtype::Bfloat16), COUNT);
+    let extremes = Extremes::of(Dtype::Bfloat16, &input, 0);
+    for scheme in SCHEMES {
+        let stored = &scheme.layouts[0];
+        let (layout, grid) = (stored.layout(), &stored.grid);
+        let mut parts = Vec::new();
+        for scale in [ScaleChoice::Amax, ScaleChoice::Mse] {
+            if scale == ScaleChoice::Mse && !["nvfp4", "int4"].contains(&scheme.name) {
+                continue;
+            }
+            let options = EncodeOptions { scale, ..EncodeOptions::default() };
+            let encoder = Encoder::new(layout, grid, &SHAPE, Dtype::Bfloat16, options).expect("a usual shape");
+            let mut bytes: Vec<Vec<u8>> =
+                encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+            let mut group = criterion.benchmark_group(format!("quantize {} {scale:?}", scheme.name));
+            group.throughput(Throughput::Bytes(input.len() as u64));
+            for isa in Isa::available() {
+                let mut outputs: Vec<&mut [u8]> = bytes.iter_mut().map(|bytes| &mut bytes[..]).collect();
+                group.bench_function(format!("{isa:?}"), |bencher| {
+                    bencher.iter(|| {
+                        let mut tally = EncodeTally::default();
+                        encoder.encode_on(isa, 0..SHAPE[0], black_box(&input), &extremes, &mut outputs, &mut tally);
+                        tally
+                    });
+                });
+            }
+            parts = encoder.parts().iter().cloned().zip(bytes).collect();
+        }
+        let bits = if let CodeType::Int { bits, .. } = grid.codes { Some(bits) } else { None };
+        let parameters =
+            Parameters { shape: Some(SHAPE.to_vec()), group: Some(grid.group), bits, ..Parameters::default() };
+        let list: Vec<Part> = parts
+            .iter()
+            .map(|(part, _)| Part { role: part.role, name: part.suffix, dtype: part.dtype, shape: &part.shape })
+            .collect();
+        let bytes: Vec<&[u8]> = parts.iter().map(|(_, bytes)| &bytes[..]).collect();
+        let decoder =
+            Decoder::new(layout, &parameters, &list, Dtype::Bfloat16, Arithmetic::Library).expect("what was encoded");
+        let mut values = vec![0; input.len()];
+        let mut group = criterion.benchmark_group(format!("dequantize {}", scheme.name));
+        group.throughput(Throughput::Bytes(input.len() as u64));
+        for isa in Isa::available() {
+            group.bench_function(format!("{isa:?}"), |bencher| {
+                bencher.iter(|| decoder.decode_on(isa, 0..SHAPE[0], black_box(&bytes), &mut values));
             });
         }
     }
@@ -104,6 +160,6 @@ fn weights(source: Storage, count: usize) -> Vec<u8> {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(1)).warm_up_time(std::time::Duration::from_millis(300));
-    targets = kernels, figures
+    targets = kernels, quantized, figures
 }
 criterion_main!(benches);

@@ -70,5 +70,5 @@ pub use storage::{Storage, SubByteLayout};
 #[doc(hidden)] // for tests
 pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
 
-pub(crate) use isa::Loop;
+pub(crate) use isa::{Loop, prefetch};
 pub(crate) use print::shortest;

@@ -1,8 +1,9 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
-use super::super::rules::ScaleRule;
+use super::super::rules::{ScaleRule, SignRule};
+use super::lanes::CodeRounding;
 use super::rounding::{Minifloat, WeightType, ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd};
-use super::scale::{ChosenScales, GroupScale, ScaleLanes, WIDTH};
+use super::scale::GroupScale;
 use crate::dtype::Dtype;
 
 /// How a value becomes the number that is rounded to a code. `factor` and `wide` are those of [`GroupScale`].
@@ -47,7 +48,7 @@ const MOST: f32 = 2688.0;
 
 impl Chooser {
     /// How values become numbers to round, and to which type the library rounds these numbers first.
-    pub(super) fn quotient(&self) -> (Quotient, WeightType) {
+    pub(super) fn quotient(&self, rounding: &CodeRounding) -> (Quotient, WeightType) {
         let divides = if self.is_exact { Quotient::Exact } else { Quotient::Divide };
         let multiplies = if self.is_exact { Quotient::Exact } else { Quotient::Multiply };
         match self.rule {
@@ -63,8 +64,12 @@ impl Chooser {
             | ScaleRule::GlobalDivisor
             | ScaleRule::GlobalMultiplier
             | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
-            // Multiplying by a power of two is exact.
-            ScaleRule::HalfStep => (Quotient::Multiply, self.weight),
+            // Multiplying by a power of two is exact, unless the product is much too small for a code but 0. Whether it is
+            // 0 matters for its sign only.
+            ScaleRule::HalfStep => match rounding {
+                CodeRounding::Float { sign: SignRule::Kept, .. } => (Quotient::Multiply, WeightType::Float32),
+                _ => (Quotient::Multiply, self.weight),
+            },
             ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero => {
                 (Quotient::Multiply, WeightType::Float32)
             }
@@ -95,65 +100,35 @@ impl Chooser {
         }
     }
 
-    /// The scales of groups, of which `amax` are the largest magnitudes, or of groups with zero points the lowest and
-    /// highest values.
+    /// The scale of one group, by its largest magnitude and its lowest and highest value.
     #[inline(always)]
-    pub(super) fn choose(&self, amax: &[u32], bounds: &[[f32; 2]], global: f32, out: &mut ChosenScales) {
-        let this = *self;
-        if this.rule == ScaleRule::Linear {
-            for (at, amax) in amax.iter().enumerate() {
-                let scale = match (this.bits == 4, this.zero_bits) {
-                    (true, Some(_)) => this.linear_shifted(bounds[at]),
-                    (true, None) => this.linear_signed(bounds[at]),
-                    (false, _) => this.linear(f32::from_bits(*amax)),
-                };
-                out.set(at, &scale);
-            }
-            return;
+    pub(super) fn one(&self, amax: f32, bounds: [f32; 2], global: f32) -> GroupScale {
+        match self.zero_bits {
+            Some(_) if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_shifted(bounds),
+            None if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_signed(bounds),
+            _ if self.rule == ScaleRule::Linear => self.linear(amax),
+            _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), global),
+            Some(bits) => self.asymmetric(bounds, bits),
+            None => self.scale_of(amax, global),
         }
-        if this.is_exact {
-            for (at, amax) in amax.iter().enumerate() {
-                let bounds = bounds.get(at).map_or([0.0; 2], |bounds| bounds.map(f64::from));
-                out.set(at, &this.exact(f32::from_bits(*amax).into(), bounds, global));
-            }
-            return;
-        }
-        if let Some(bits) = this.zero_bits {
-            for (at, bounds) in bounds.iter().enumerate() {
-                out.set(at, &this.asymmetric(*bounds, bits));
-            }
-            return;
-        }
-        // One loop per rule, as a macro: a closure might not be compiled for the chosen instruction set. Each fills
-        // arrays, of which the compiler knows that they do not overlap.
-        macro_rules! each {
-            ($amax:ident => $scale:expr) => {
-                for (chunk, bits) in amax.chunks(WIDTH).enumerate() {
-                    let (mut all, mut lanes) = ([0; WIDTH], ScaleLanes::default());
-                    all[..bits.len()].copy_from_slice(bits);
-                    for at in 0..WIDTH {
-                        let $amax = f32::from_bits(all[at]);
-                        lanes.set(at, &$scale);
-                    }
-                    out.take(chunk, &lanes);
-                }
-            };
-        }
-        match this.rule {
-            ScaleRule::Epsilon => each!(amax => this.epsilon(amax)),
-            ScaleRule::Reciprocal => each!(amax => this.reciprocal(amax)),
-            ScaleRule::Bounded => each!(amax => this.bounded(amax)),
-            ScaleRule::Inverse => each!(amax => this.inverse(amax)),
-            ScaleRule::Plain | ScaleRule::Linear => each!(amax => this.plain(amax)),
-            ScaleRule::GlobalDivisor => each!(amax => this.global_divisor(amax, global)),
-            ScaleRule::GlobalMultiplier => each!(amax => this.global_multiplier(amax, global)),
-            ScaleRule::GlobalPadded => each!(amax => this.global_padded(amax, global)),
-            ScaleRule::HalfStep => each!(amax => this.half_step(amax)),
-            ScaleRule::Floor => each!(amax => this.floor(amax)),
-            ScaleRule::Ceiling => each!(amax => GroupScale::raised(this.exponent_above(amax), amax > 0.0)),
-            ScaleRule::CeilingOrZero => {
-                each!(amax => GroupScale::raised_or_zero(this.exponent_above(amax), amax > 0.0))
-            }
+    }
+
+    /// The scale of a group without zero points.
+    #[inline(always)]
+    pub(super) fn scale_of(&self, amax: f32, global: f32) -> GroupScale {
+        match self.rule {
+            ScaleRule::Epsilon => self.epsilon(amax),
+            ScaleRule::Reciprocal => self.reciprocal(amax),
+            ScaleRule::Bounded => self.bounded(amax),
+            ScaleRule::Inverse => self.inverse(amax),
+            ScaleRule::Plain | ScaleRule::Linear => self.plain(amax),
+            ScaleRule::GlobalDivisor => self.global_divisor(amax, global),
+            ScaleRule::GlobalMultiplier => self.global_multiplier(amax, global),
+            ScaleRule::GlobalPadded => self.global_padded(amax, global),
+            ScaleRule::HalfStep => self.half_step(amax),
+            ScaleRule::Floor => self.floor(amax),
+            ScaleRule::Ceiling => GroupScale::raised(self.exponent_above(amax), amax > 0.0),
+            ScaleRule::CeilingOrZero => GroupScale::raised_or_zero(self.exponent_above(amax), amax > 0.0),
         }
     }
 
@@ -336,6 +311,9 @@ impl Chooser {
         let amax = self.weight.round(amax * part);
         let bounds = bounds.map(|bound| self.weight.round(bound * part));
         match self.zero_bits {
+            Some(_) if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_shifted(bounds),
+            None if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_signed(bounds),
+            _ if self.rule == ScaleRule::Linear => self.linear(amax),
             _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), 1.0),
             Some(bits) => self.asymmetric(bounds, bits),
             None => self.epsilon(amax),

@@ -6,6 +6,7 @@ use super::super::rules::{SignRule, Ties};
 use super::choose::Quotient;
 use super::extremes::largest;
 use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, to_odd};
+use crate::kernel::Loop;
 
 /// Widens stored values to float32.
 #[inline(always)]
@@ -36,7 +37,23 @@ pub(super) fn number(weight: WeightType, bytes: &[u8]) -> f32 {
     value[0]
 }
 
-/// The lowest and the highest value of a group, none of which is NaN.
+/// The lowest and the highest of some stored values, none of which is NaN. `values` is scratch space as long as they are.
+pub(super) struct Bounds<'a> {
+    pub(super) weight: WeightType,
+    pub(super) bytes: &'a [u8],
+    pub(super) values: &'a mut [f32],
+}
+
+impl Loop for Bounds<'_> {
+    type Result = [f32; 2];
+
+    #[inline(always)]
+    fn run(self) -> [f32; 2] {
+        widen(self.weight, self.bytes, self.values);
+        bounds(self.values)
+    }
+}
+
 #[inline(always)]
 pub(super) fn bounds(lane: &[f32]) -> [f32; 2] {
     // Compares integers that are ordered like the numbers, -0 below 0: unlike float comparisons, this vectorizes.
@@ -66,6 +83,14 @@ pub(super) struct Division {
     pub(super) rounds_away: bool,
 }
 
+impl Division {
+    /// Whether the product of a value and the reciprocal of its scale, rounded to the type of the weight, equals the
+    /// quotient. It does for numbers of ordinary size if both are numbers of that type.
+    pub(super) fn by_reciprocals(self) -> bool {
+        self.quotient == Quotient::Divide && self.rounding != WeightType::Float32
+    }
+}
+
 /// The scales of the groups of some values, one lane per field of `GroupScale`.
 #[derive(Clone, Copy)]
 pub(super) struct Divisors<'a> {
@@ -75,9 +100,6 @@ pub(super) struct Divisors<'a> {
     /// Values per group.
     pub(super) size: usize,
 }
-
-/// Groups of at least this many values get a loop each.
-const SMALL: usize = 64;
 
 /// Copies the number of each group to all of its values.
 #[inline(always)]
@@ -166,67 +188,79 @@ pub(super) fn round_all(numbers: &mut [f32], dtype: WeightType) {
     }
 }
 
-/// Raises each `amax`, the bits of a float32, to the largest magnitude of its group of `size` values. The two lanes are
-/// scratch space for a segment.
-#[inline(always)]
-pub(super) fn largest_of_groups(
-    weight: WeightType,
-    bytes: &[u8],
-    size: usize,
-    lanes: [&mut [u32]; 2],
-    amax: &mut [u32],
-) {
-    let width = if weight == WeightType::Float32 { 4 } else { 2 };
-    let is_whole = bytes.len() == amax.len() * size * width;
-    if size < SMALL && size.is_power_of_two() && size > 1 && is_whole && amax.len() * size <= lanes[0].len() {
-        let words = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
-        // Two narrow values at a time.
-        let pairs = words.clone().map(|pair| larger(pair & 0x7fff, pair >> 16 & 0x7fff));
-        match weight {
-            WeightType::Float32 => {
-                largest_of_neighbours(words.map(|bits| bits & 0x7fff_ffff), size, lanes, amax, |bits| bits);
+/// Raises each `amax`, the bits of a float32, to the largest magnitude of its group of `size` values. Gives the largest of
+/// them.
+pub(super) struct LargestOfGroups<'a> {
+    pub(super) weight: WeightType,
+    pub(super) bytes: &'a [u8],
+    pub(super) size: usize,
+    pub(super) amax: &'a mut [u32],
+}
+
+impl Loop for LargestOfGroups<'_> {
+    type Result = u32;
+
+    #[inline(always)]
+    fn run(self) -> u32 {
+        let Self { weight, bytes, size, amax } = self;
+        let width = if weight == WeightType::Float32 { 4 } else { 2 };
+        let is_whole = bytes.len() == amax.len() * size * width;
+        match (size, weight) {
+            (16, WeightType::Bfloat16) if is_whole => {
+                narrow_groups::<16>(bytes, &mut *amax, |bits| u32::from(bits) << 16)
             }
-            WeightType::Bfloat16 => largest_of_neighbours(pairs, size / 2, lanes, amax, |bits| bits << 16),
-            WeightType::Float16 => {
-                largest_of_neighbours(pairs, size / 2, lanes, amax, |bits| from_float16(bits as u16).to_bits());
+            (32, WeightType::Bfloat16) if is_whole => {
+                narrow_groups::<32>(bytes, &mut *amax, |bits| u32::from(bits) << 16)
+            }
+            (16, WeightType::Float16) if is_whole => {
+                narrow_groups::<16>(bytes, &mut *amax, |bits| from_float16(bits).to_bits())
+            }
+            (32, WeightType::Float16) if is_whole => {
+                narrow_groups::<32>(bytes, &mut *amax, |bits| from_float16(bits).to_bits())
+            }
+            (16, WeightType::Float32) if is_whole => wide_groups::<16>(bytes, &mut *amax),
+            (32, WeightType::Float32) if is_whole => wide_groups::<32>(bytes, &mut *amax),
+            _ => {
+                for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
+                    *amax = larger(largest(weight, bytes), *amax);
+                }
             }
         }
-        return;
+        let mut most = 0;
+        for amax in amax {
+            most = larger(most, *amax);
+        }
+        most
     }
-    for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
-        *amax = largest(weight, bytes).max(*amax);
+}
+
+#[inline(always)]
+fn narrow_groups<const N: usize>(bytes: &[u8], amax: &mut [u32], widen: impl Fn(u16) -> u32) {
+    for (group, amax) in bytes.as_chunks().0.as_chunks::<N>().0.iter().zip(amax) {
+        let mut most = 0_i16;
+        for bytes in group {
+            let magnitude = (u16::from_le_bytes(*bytes) & 0x7fff) as i16;
+            most = if magnitude > most { magnitude } else { most };
+        }
+        *amax = larger(widen(most as u16), *amax);
+    }
+}
+
+#[inline(always)]
+fn wide_groups<const N: usize>(bytes: &[u8], amax: &mut [u32]) {
+    for (group, amax) in bytes.as_chunks().0.as_chunks::<N>().0.iter().zip(amax) {
+        let mut most = 0;
+        for bytes in group {
+            most = larger(u32::from_le_bytes(*bytes) & 0x7fff_ffff, most);
+        }
+        *amax = larger(most, *amax);
     }
 }
 
 /// Magnitudes as bits, which are below 2^31: a signed comparison is the only one of all instruction sets.
 #[inline(always)]
-fn larger(first: u32, second: u32) -> u32 {
+pub(super) fn larger(first: u32, second: u32) -> u32 {
     if first as i32 > second as i32 { first } else { second }
-}
-
-/// Keeps the larger of each two neighbours until one number per group is left.
-#[inline(always)]
-fn largest_of_neighbours(
-    magnitudes: impl Iterator<Item = u32>,
-    size: usize,
-    [mut from, mut to]: [&mut [u32]; 2],
-    amax: &mut [u32],
-    widen: impl Fn(u32) -> u32,
-) {
-    for (lane, magnitude) in from.iter_mut().zip(magnitudes) {
-        *lane = magnitude;
-    }
-    let mut left = amax.len() * size;
-    while left > amax.len() {
-        for (lane, [first, second]) in to.iter_mut().zip(from[..left].as_chunks().0) {
-            *lane = larger(*first, *second);
-        }
-        left /= 2;
-        (from, to) = (to, from);
-    }
-    for (amax, largest) in amax.iter_mut().zip(from) {
-        *amax = larger(widen(*largest), *amax);
-    }
 }
 
 /// How numbers become codes.
@@ -301,7 +335,7 @@ fn floats(
 pub(super) const LANES: usize = 16;
 
 /// Sums of squares below this may lack squares that are 0 in float32.
-const VANISHING: f64 = 1e-30;
+pub(super) const VANISHING: f64 = 1e-30;
 
 /// Sums over the errors of a segment, in units of a power of two near its largest scale: the squares of tiny errors would
 /// underflow. A value is always added to the same partial sum, so that the result is the same for every instruction set.
@@ -310,21 +344,12 @@ pub(super) struct PartialSums {
     pub(super) signal: [f32; LANES],
     pub(super) noise: [f32; LANES],
     /// The bits of the largest magnitudes, which are ordered like the magnitudes.
-    pub(super) largest: [i32; LANES],
+    pub(super) largest: [u32; LANES],
     /// How many values are beyond the codes by more than half a step.
     pub(super) clipped: [u32; LANES],
 }
 
 impl PartialSums {
-    /// Adds a value and its error.
-    #[inline(always)]
-    pub(super) fn add(&mut self, at: usize, value: f32, error: f32) {
-        self.signal[at] += value * value;
-        self.noise[at] += error * error;
-        let magnitude = (error.to_bits() & 0x7fff_ffff) as i32;
-        self.largest[at] = if magnitude > self.largest[at] { magnitude } else { self.largest[at] };
-    }
-
     /// Compares values with the multiples of scales that stand for them, and replaces `multiples` by the errors. Values
     /// are multiplied by `over` here; the caller has already multiplied the scales.
     #[inline(always)]
@@ -342,28 +367,51 @@ impl PartialSums {
         let mut sums = Self::default();
         for (values, errors) in values.chunks(LANES).zip(multiples.chunks(LANES)) {
             for (at, (value, error)) in values.iter().zip(errors).enumerate() {
-                sums.add(at, *value * over, *error);
+                let value = *value * over;
+                sums.signal[at] += value * value;
+                sums.noise[at] += *error * *error;
+                sums.largest[at] = larger(sums.largest[at], error.abs().to_bits());
             }
         }
         sums
     }
 
-    /// The sums over a segment with these errors; `values` gives its values, multiplied by the same power of two.
+    /// The sums of all lanes.
     #[inline(always)]
-    pub(super) fn total<V: Iterator<Item = f32>>(&self, errors: &[f32], values: impl Fn() -> V) -> ErrorSums {
-        let sum = |lanes: [f32; LANES]| lanes.into_iter().map(f64::from).sum::<f64>();
-        let square = |number: f32| f64::from(number) * f64::from(number);
-        // Squares of numbers far below the largest scale vanish in float32.
-        let (mut signal, mut noise) = (sum(self.signal), sum(self.noise));
-        let largest = self.largest.into_iter().fold(0, i32::max);
-        if signal < VANISHING {
-            signal = values().map(square).sum();
+    pub(super) fn total(&self) -> ErrorSums {
+        let (signal, noise) = (sum(self.signal.map(f64::from)), sum(self.noise.map(f64::from)));
+        let (mut largest, mut clipped) = (0, 0);
+        for at in 0..LANES {
+            largest = larger(largest, self.largest[at]);
+            clipped += self.clipped[at];
         }
-        if noise < VANISHING && largest > 0 {
-            noise = errors.iter().copied().map(square).sum();
-        }
-        ErrorSums { signal, noise, largest: f32::from_bits(largest as u32), clipped: self.clipped.into_iter().sum() }
+        ErrorSums { signal, noise, largest: f32::from_bits(largest), clipped }
     }
+}
+
+impl ErrorSums {
+    /// Whether the squares were neither too small nor too large for float32.
+    pub(super) fn is_complete(&self) -> bool {
+        self.signal >= VANISHING && self.noise >= VANISHING && self.largest.is_finite()
+    }
+}
+
+/// A sum in a fixed order: each number of the first half and its counterpart in the second, and so on.
+#[inline(always)]
+fn sum(mut lanes: [f64; LANES]) -> f64 {
+    let mut half = LANES;
+    while half > 1 {
+        half /= 2;
+        for at in 0..half {
+            lanes[at] += lanes[at + half];
+        }
+    }
+    lanes[0]
+}
+
+/// The sum of squares in float64.
+pub(super) fn sum_of_squares(numbers: impl Iterator<Item = f32>) -> f64 {
+    numbers.map(|number| f64::from(number) * f64::from(number)).sum()
 }
 
 /// The sums of all lanes.
@@ -376,8 +424,24 @@ pub(super) struct ErrorSums {
 }
 
 /// Packs codes, which come one per byte, into `bits` bits each; the unused bits of the last byte are 0.
+pub(super) struct Pack<'a> {
+    pub(super) codes: &'a [u8],
+    pub(super) bits: u32,
+    pub(super) high_first: bool,
+    pub(super) out: &'a mut [u8],
+}
+
+impl Loop for Pack<'_> {
+    type Result = ();
+
+    #[inline(always)]
+    fn run(self) {
+        pack(self.codes, self.bits, self.high_first, self.out);
+    }
+}
+
 #[inline(always)]
-pub(super) fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
+fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
     match bits {
         8 => out[..codes.len()].copy_from_slice(codes),
         4 => {

@@ -14,6 +14,7 @@ mod choose;
 mod exact;
 mod extremes;
 mod fused;
+mod groups;
 mod lanes;
 mod linear;
 mod recover;
@@ -21,6 +22,7 @@ mod room;
 mod rounding;
 mod rows;
 mod scale;
+mod screen;
 mod search;
 mod shape;
 mod store;
@@ -102,6 +104,8 @@ pub struct Encoder {
     packing: Packing,
     /// Whether segments are encoded in one loop: see [`fused`].
     is_fused: bool,
+    /// Whether many values may be beyond the codes.
+    is_clipped: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
     /// Whether values are float64.
@@ -184,7 +188,7 @@ impl Encoder {
             bits: grid.codes.bits(),
             e4m3: minifloat(Dtype::Float8E4M3FN).ok_or(Unfit::Grid)?,
         };
-        let (quotient, rounded) = chooser.quotient();
+        let (quotient, rounded) = chooser.quotient(&rounding);
         let search = match options.scale {
             ScaleChoice::Amax => None,
             ScaleChoice::Mse if !shape.is_tensor && shape.block[0] > 1 => return Err(Unfit::Search),
@@ -207,6 +211,7 @@ impl Encoder {
             rounding,
             packing: layout.codes.packing,
             is_fused,
+            is_clipped: encoding.scale == ScaleRule::Floor || options.scale == ScaleChoice::Mse,
             search,
             float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
             is_wide,
@@ -327,14 +332,14 @@ impl Encoder {
         assert!(lengths.eq(outputs.iter().map(|out| out.len() as u64)), "outputs are as long as the rows need");
         if !rows.is_empty() {
             let global = self.chooser.global(extremes.largest);
-            let writer = PartWriter::new(self, &rows, outputs, global);
+            let writer = PartWriter::new(self, &rows, outputs, global).on(isa);
             if self.is_wide {
                 let (source, amax) = (source.as_chunks().0, extremes.largest);
                 isa.run(WideRows { encoder: self, rows, source, amax, global, writer, tally });
             } else {
                 let amax = extremes.largest as f32;
                 let columns = &extremes.columns[..];
-                isa.run(EncodeRows { encoder: self, rows, source, amax, columns, global, writer, tally });
+                EncodeRows { encoder: self, isa, rows, source, amax, columns, global, writer, tally }.run();
             }
         }
     }

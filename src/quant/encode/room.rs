@@ -2,7 +2,8 @@
 
 use super::lanes::LANES;
 use super::rounding::power_of_two;
-use super::scale::ChosenScales;
+use super::scale::{ChosenScales, WIDTH};
+use crate::kernel::Loop;
 
 /// Values that are encoded together.
 pub(super) const SEGMENT: usize = 1024;
@@ -16,15 +17,19 @@ pub(super) struct EncodeRoom {
     /// Multiples of the scales, then errors.
     pub(super) multiples: Vec<f32>,
     pub(super) codes: Vec<u8>,
-    pub(super) magnitudes: [Vec<u32>; 2],
+    /// Up to a multiple of [`WIDTH`].
     pub(super) amax: Vec<u32>,
     pub(super) bounds: Vec<[f32; 2]>,
     pub(super) chosen: ChosenScales,
     /// Scales in units of a power of two.
     pub(super) scales: Vec<f32>,
+    /// Factors or their reciprocals.
+    factors: Vec<f32>,
     pub(super) unit: f32,
     /// Whether all scales are 0.
     pub(super) has_no_scales: bool,
+    /// Whether all scales are of a size for which [`super::fused`] is exact.
+    pub(super) is_ordinary: bool,
     /// Factors, zero points and such scales of every [`LANES`] values.
     pub(super) spread: [Vec<f32>; 3],
     /// Stored values, and zeros up to a multiple of [`LANES`].
@@ -32,59 +37,89 @@ pub(super) struct EncodeRoom {
 }
 
 impl EncodeRoom {
-    /// For segments of so many values in so many groups; a stored value takes `width` bytes.
-    pub(super) fn new(columns: usize, groups: usize, width: usize) -> Self {
+    /// For segments of so many values in so many groups of `beside`; a stored value takes `width` bytes.
+    pub(super) fn new(columns: usize, [groups, beside]: [usize; 2], width: usize) -> Self {
         Self {
             values: vec![0.0; columns],
             numbers: vec![0.0; columns],
             lane: vec![0.0; columns],
             multiples: vec![0.0; SEGMENT],
             codes: vec![0; SEGMENT],
-            magnitudes: [vec![0; columns], vec![0; columns]],
-            amax: vec![0; groups],
+            amax: vec![0; groups.next_multiple_of(WIDTH)],
             bounds: vec![[0.0; 2]; groups],
             chosen: ChosenScales::new(groups),
             scales: vec![0.0; groups],
+            factors: vec![0.0; groups],
             unit: 1.0,
             has_no_scales: false,
-            spread: [const { Vec::new() }; 3],
+            is_ordinary: false,
+            spread: std::array::from_fn(|_| vec![0.0; groups * beside.min(SEGMENT).div_ceil(LANES)]),
             padded: vec![0; SEGMENT * width],
         }
     }
 
-    /// Prepares what the loops over values read, for groups of `size` values.
+    /// Takes 1 as the unit, or the power of two near this magnitude if it is very small or large.
+    pub(super) fn set_unit(&mut self, magnitude: f32) {
+        let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
+        self.unit = if exponent.abs() <= 40 { 1.0 } else { power_of_two(exponent.clamp(-126, 126)) };
+    }
+}
+
+/// Prepares what the loops over values read, for `count` groups of `size` values.
+pub(super) struct SpreadScales<'a> {
+    pub(super) room: &'a mut EncodeRoom,
+    pub(super) count: usize,
+    pub(super) size: usize,
+    /// See [`super::lanes::Division::by_reciprocals`].
+    pub(super) by_reciprocals: bool,
+}
+
+impl Loop for SpreadScales<'_> {
+    type Result = ();
+
     #[inline(always)]
-    pub(super) fn spread(&mut self, count: usize, size: usize) {
+    fn run(self) {
+        let Self { room, count, size, by_reciprocals } = self;
         // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow.
-        let mut largest = 0.0_f32;
-        for scale in &self.chosen.scale[..count] {
-            largest = largest.max(scale.abs());
+        // The bits of magnitudes are ordered like them.
+        let (mut largest, mut least) = (0, i32::MAX);
+        for scale in &room.chosen.scale[..count] {
+            let bits = scale.abs().to_bits() as i32;
+            largest = if bits > largest { bits } else { largest };
+            least = if bits < least { bits } else { least };
         }
-        self.has_no_scales = largest == 0.0;
-        self.set_unit(largest);
-        let over = 1.0 / self.unit;
-        let Self { chosen, scales, spread, .. } = self;
+        room.has_no_scales = largest == 0;
+        room.set_unit(f32::from_bits(largest as u32));
+        room.is_ordinary = room.unit == 1.0 && least >= power_of_two(-100).to_bits() as i32;
+        let over = 1.0 / room.unit;
+        let EncodeRoom { chosen, scales, factors, spread, .. } = room;
         for (scale, chosen) in scales.iter_mut().zip(&chosen.scale[..count]) {
             *scale = *chosen * over;
         }
         // A group may be longer than a segment.
         let times = size.min(SEGMENT).div_ceil(LANES);
-        for (all, group) in spread.iter_mut().zip([&chosen.factor[..count], &chosen.zero[..count], &scales[..count]]) {
-            all.clear();
-            if times == 1 {
-                all.extend_from_slice(group);
-            } else {
-                for number in group {
-                    all.extend(std::iter::repeat_n(*number, times));
+        if by_reciprocals {
+            for (factor, chosen) in factors.iter_mut().zip(&chosen.factor[..count]) {
+                *factor = 1.0 / *chosen;
+            }
+        } else {
+            factors[..count].copy_from_slice(&chosen.factor[..count]);
+        }
+        let groups = [&factors[..count], &chosen.zero[..count], &scales[..count]];
+        for (all, groups) in spread.iter_mut().zip(groups) {
+            match times {
+                1 => all[..count].copy_from_slice(groups),
+                2 => {
+                    for (all, group) in all.as_chunks_mut::<2>().0.iter_mut().zip(groups) {
+                        *all = [*group; 2];
+                    }
+                }
+                _ => {
+                    for (all, group) in all.chunks_mut(times).zip(groups) {
+                        all.fill(*group);
+                    }
                 }
             }
         }
-    }
-
-    /// Takes the power of two near this magnitude as the unit.
-    #[inline(always)]
-    pub(super) fn set_unit(&mut self, magnitude: f32) {
-        let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
-        self.unit = power_of_two(exponent);
     }
 }

@@ -30,6 +30,11 @@ impl WeightType {
         }
     }
 
+    /// Bytes of a number.
+    pub(super) fn bytes(self) -> usize {
+        if self == Self::Float32 { 4 } else { 2 }
+    }
+
     /// The distance from 1 to the next number: `finfo(T).eps`.
     pub(super) fn epsilon(self) -> f32 {
         power_of_two(match self {
@@ -100,6 +105,8 @@ pub(in crate::quant) fn nearest_bfloat16(value: f64) -> f32 {
 pub(super) struct Minifloat {
     /// How many mantissa bits fewer it has than float32.
     shift: u32,
+    /// Added to an exponent field: see [`Minifloat::round`].
+    raise: u32,
     /// The smallest normal number, as the bits of a float32.
     min_normal: u32,
     /// The largest number.
@@ -119,9 +126,11 @@ impl Minifloat {
             f32::from_bits(exponent << 23 | (code & ((1 << mantissa_bits) - 1)) << (23 - mantissa_bits))
         };
         let largest = number(max);
+        let (shift, min_normal) = (23 - mantissa_bits, ((1 - format.bias + 127) as u32) << 23);
         Self {
-            shift: 23 - mantissa_bits,
-            min_normal: ((1 - format.bias + 127) as u32) << 23,
+            shift,
+            raise: (shift << 23) | (min_normal >> shift).wrapping_neg() & 0xffff,
+            min_normal,
             largest,
             sign: format.sign() as u8,
             limit: largest + (largest - number(max - 1)) / 2.0,
@@ -133,12 +142,13 @@ impl Minifloat {
     pub(super) fn round(self, magnitude: f32) -> (u32, f32) {
         // `min` would take further steps for NaN, which becomes the largest number here too.
         let magnitude = if magnitude < self.largest { magnitude } else { self.largest };
-        // The power of two whose last bit is worth as much as the last bit of the result: the same for all subnormals.
+        // A power of two whose last bit is worth as much as the last bit of the result: the same for all subnormals. Some
+        // of these bits are added, an even number, to make the low bits of the sum below the code of the result.
         let exponent = self.exponent(magnitude);
-        let raised = f32::from_bits(exponent + (self.shift << 23));
+        let raised = f32::from_bits(exponent + self.raise);
         let sum = magnitude + raised;
         // The low bits of the sum are the mantissa with its hidden bit, and that bit counts as an exponent of 1.
-        let code = sum.to_bits().wrapping_sub(raised.to_bits()) + ((exponent - self.min_normal) >> self.shift);
+        let code = sum.to_bits().wrapping_add(exponent >> self.shift) & 0xffff;
         (code, sum - raised)
     }
 

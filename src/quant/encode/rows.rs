@@ -5,18 +5,26 @@ use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
-use super::lanes::{self, Divisors, ErrorSums, LANES, PartialSums};
+use super::groups::Choose;
+use super::lanes::{self, Bounds, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
 use super::linear::extend_columns;
-use super::room::{EncodeRoom, SEGMENT};
-use super::search::SearchGroup;
+use super::room::{EncodeRoom, SEGMENT, SpreadScales};
+use super::rounding::WeightType;
+use super::search::{Search, SearchGroup};
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use crate::kernel::Loop;
+use crate::kernel::{Isa, Loop, prefetch};
 use std::ops::Range;
+
+/// Bytes that are prefetched at a time, and how far ahead if nothing says how far: fewer lines gain less, and more than the
+/// processor can wait for at a time gain nothing.
+const BURST: usize = 1 << 10;
+const AHEAD: usize = 4 << 10;
 
 /// The rows of one call.
 pub(super) struct EncodeRows<'a, 'o> {
     pub(super) encoder: &'a Encoder,
+    pub(super) isa: Isa,
     pub(super) rows: Range<u64>,
     pub(super) source: &'a [u8],
     pub(super) amax: f32,
@@ -38,11 +46,8 @@ struct Tile {
     groups: Range<usize>,
 }
 
-impl Loop for EncodeRows<'_, '_> {
-    type Result = ();
-
-    #[inline(always)]
-    fn run(mut self) {
+impl<'a> EncodeRows<'a, '_> {
+    pub(super) fn run(mut self) {
         let encoder = self.encoder;
         let shape = &encoder.shape;
         let (height, width) = (shape.rows as usize, shape.columns as usize);
@@ -50,17 +55,24 @@ impl Loop for EncodeRows<'_, '_> {
         // Groups per tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
         let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
         let columns = SEGMENT.min(width);
-        let mut room = EncodeRoom::new(columns, groups, encoder.width);
-        let global = self.global;
+        let mut room = EncodeRoom::new(columns, [groups, beside], encoder.width);
+        let (global, by_reciprocals) = (self.global, encoder.division.by_reciprocals());
         if shape.is_tensor {
-            let amax = [self.amax.to_bits()];
-            encoder.chooser.choose(&amax, &[], global, &mut room.chosen);
+            room.amax[0] = self.amax.to_bits();
+            self.isa.run(Choose {
+                chooser: &encoder.chooser,
+                amax: &room.amax,
+                count: 1,
+                bounds: &[],
+                global,
+                out: &mut room.chosen,
+            });
             if self.rows.start == 0 {
                 let only = room.chosen.get(0);
                 self.writer.store_only_scale((only.stored, only.zero));
                 self.tally.underflowed_groups += room.chosen.underflowed(1);
             }
-            room.spread(1, beside);
+            self.isa.run(SpreadScales { room: &mut room, count: 1, size: beside, by_reciprocals });
         }
         let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
         while row < end {
@@ -80,7 +92,7 @@ impl Loop for EncodeRows<'_, '_> {
                         self.tally.underflowed_groups += room.chosen.underflowed(count);
                         self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
                     }
-                    room.spread(count, beside);
+                    self.isa.run(SpreadScales { room: &mut room, count, size: beside, by_reciprocals });
                 }
                 for row in tile.rows.clone() {
                     self.encode(&tile, row, &mut room);
@@ -89,12 +101,9 @@ impl Loop for EncodeRows<'_, '_> {
             row += rows;
         }
     }
-}
 
-impl EncodeRows<'_, '_> {
     /// The stored values of some columns of a row of a matrix.
-    #[inline(always)]
-    fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &[u8] {
+    fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
         let shape = &self.encoder.shape;
         let width = self.encoder.width;
         let row = matrix * shape.rows as usize + row - self.rows.start as usize;
@@ -102,42 +111,59 @@ impl EncodeRows<'_, '_> {
         &self.source[(start + columns.start) * width..(start + columns.end) * width]
     }
 
+    /// Asks for some of the bytes that are so far ahead of a segment.
+    fn prefetch(&self, segment: &[u8], ahead: usize, some: Range<usize>) {
+        let place = segment.as_ptr().addr() - self.source.as_ptr().addr() + ahead;
+        let [start, end] = [some.start, some.end.min(segment.len())].map(|at| (place + at).min(self.source.len()));
+        prefetch(self.source.get(start..end).unwrap_or_default());
+    }
+
     /// Chooses the scales of a tile.
-    #[inline(always)]
     fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
         let Encoder { chooser, shape, weight, width, .. } = self.encoder;
         let (count, size) = (tile.groups.len(), shape.block[1] as usize);
         let (amax, bounds) = (&mut room.amax[..count], &mut room.bounds[..count]);
         amax.fill(0);
-        bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
         if shape.has_column_scales {
             amax.copy_from_slice(&self.columns[tile.groups.clone()]);
-            chooser.choose(amax, bounds, global, &mut room.chosen);
+            self.isa.run(Choose { chooser, amax: &room.amax, count, bounds, global, out: &mut room.chosen });
             return;
         }
+        let has_bounds = chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4;
+        if has_bounds || size == 1 {
+            bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
+        }
+        let mut most = 0;
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
             if size == 1 {
                 extend_columns(*weight, bytes, &mut room.values[..count], amax, bounds);
+                most = amax.iter().copied().fold(most, u32::max);
                 continue;
             }
-            lanes::largest_of_groups(*weight, bytes, size, room.magnitudes.each_mut().map(|lane| &mut lane[..]), amax);
-            if chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4 {
+            most = self.isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
+            if has_bounds {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
                     for bytes in bytes.chunks(SEGMENT * width) {
                         let values = &mut room.values[..bytes.len() / width];
-                        lanes::widen(*weight, bytes, values);
-                        let [low, high] = lanes::bounds(values);
+                        let [low, high] = self.isa.run(Bounds { weight: *weight, bytes, values });
                         *bounds = [low.min(bounds[0]), high.max(bounds[1])];
                     }
                 }
             }
         }
-        if amax.iter().any(|amax| *amax >= INFINITY) {
+        if most >= INFINITY {
             self.count_special(tile);
         }
-        chooser.choose(amax, bounds, global, &mut room.chosen);
+        self.isa.run(Choose {
+            chooser,
+            amax: &room.amax,
+            count,
+            bounds: &room.bounds[..count],
+            global,
+            out: &mut room.chosen,
+        });
         if let Some(search) = &self.encoder.search {
             let Encoder { division, rounding, .. } = self.encoder;
             let bytes = self.stored(tile.matrix, tile.rows.start, tile.columns.clone());
@@ -145,14 +171,14 @@ impl EncodeRows<'_, '_> {
                 let group = SearchGroup {
                     weight: *weight,
                     bytes,
-                    amax: f32::from_bits(amax[at]),
-                    bounds: bounds[at],
+                    amax: f32::from_bits(room.amax[at]),
+                    bounds: room.bounds[at],
                     chooser,
                     division: *division,
                     rounding,
                     global,
                 };
-                let best = search.best(&group, room.chosen.get(at));
+                let best = self.isa.run(Search { search, group, chosen: room.chosen.get(at) });
                 room.chosen.set(at, &best);
             }
         }
@@ -174,34 +200,49 @@ impl EncodeRows<'_, '_> {
     }
 
     /// Encodes one row of a tile.
-    #[inline(always)]
     fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
         let Encoder { shape, weight, width, .. } = self.encoder;
         let size = shape.block[1] as usize;
         let step = if size > SEGMENT { SEGMENT } else { tile.columns.len() };
+        // Where the values are that will be read after those between: of the next row, of the next tile, or a bit further.
+        let ahead = match shape.block {
+            _ if shape.is_tensor => AHEAD,
+            [1, length] if length > SEGMENT as u64 => self.encoder.row_bytes() as usize,
+            [1, _] => AHEAD,
+            _ => tile.columns.len() * width,
+        };
         let (mut signal, mut noise) = (0.0, 0.0);
         for column in tile.columns.clone().step_by(step) {
             let columns = column..(column + step).min(tile.columns.end);
             let count = columns.len();
             let source = self.stored(tile.matrix, row, columns.clone());
-            // 1. Codes and errors.
+            self.prefetch(source, ahead, 0..BURST);
+            // 1. Codes, and sums of errors.
             if room.has_no_scales {
                 // Codes of 0: the errors are the values, whose squares must not overflow.
                 room.set_unit(f32::from_bits(largest(*weight, source)));
             }
-            let sums = if self.encoder.is_fused { self.encode_fused(source, room) } else { None };
-            let sums = match sums {
-                Some(sums) => sums,
-                None => self.encode_in_steps(source, room, size),
-            };
-            let (bytes, over) = (source.chunks_exact(*width), 1.0 / room.unit);
-            let values = || bytes.clone().map(|bytes| lanes::number(*weight, bytes) * over);
-            let sums = sums.total(&room.multiples[..count], values);
+            let is_fused = self.encoder.is_fused && room.is_ordinary;
+            let fused = if is_fused { self.encode_fused(source, room) } else { None };
+            let fused = fused.filter(ErrorSums::is_complete);
+            let mut sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
             self.tally.clipped += u64::from(sums.clipped);
+            self.prefetch(source, ahead, BURST..2 * BURST);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
-            // 2. Errors.
+            // 2. What few segments need.
             let unit = f64::from(room.unit);
-            self.take(&sums, unit, &room.multiples[..count], tile.matrix, row, column);
+            if !sums.is_complete() {
+                complete(&mut sums, *weight, source, room);
+            }
+            let first = (tile.matrix as u64 * shape.rows + row as u64) * shape.columns + column as u64;
+            let largest = f64::from(sums.largest) * unit;
+            if self.tally.needs_place(largest, first) {
+                if fused.is_some() {
+                    self.encode_in_steps(source, room, size);
+                }
+                let at = room.multiples[..count].iter().position(|error| error.abs() == sums.largest);
+                self.tally.take_error(largest, at.map(|at| first + at as u64));
+            }
             signal += sums.signal * unit * unit;
             noise += sums.noise * unit * unit;
         }
@@ -211,8 +252,7 @@ impl EncodeRows<'_, '_> {
     }
 
     /// Encodes a segment in one loop: see `fused`.
-    #[inline(always)]
-    fn encode_fused(&self, source: &[u8], room: &mut EncodeRoom) -> Option<PartialSums> {
+    fn encode_fused(&self, source: &[u8], room: &mut EncodeRoom) -> Option<ErrorSums> {
         let Encoder { weight, width, division, rounding, .. } = self.encoder;
         let whole = source.len().next_multiple_of(LANES * width);
         let bytes = if whole == source.len() {
@@ -224,15 +264,45 @@ impl EncodeRows<'_, '_> {
             &room.padded[..whole]
         };
         let [factors, zeros, scales] = room.spread.each_ref().map(|lane| &lane[..]);
-        let over = 1.0 / room.unit;
-        let segment = FusedSegment { weight: *weight, bytes, division: *division, factors, zeros, scales, over };
-        segment.encode(rounding, &mut room.codes, &mut room.multiples)
+        let is_clipped = self.encoder.is_clipped;
+        let segment = FusedSegment { weight: *weight, bytes, division: *division, factors, zeros, scales, is_clipped };
+        segment.encode(self.isa, rounding, &mut room.codes).map(|sums| sums.total())
     }
 
     /// The same step by step, for groups of any size, and for exact quotients.
+    fn encode_in_steps(&self, source: &[u8], room: &mut EncodeRoom, size: usize) -> ErrorSums {
+        self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size }).total()
+    }
+}
+
+/// Computes sums again that vanish in float32, from the errors in `room`.
+#[inline(never)]
+fn complete(sums: &mut ErrorSums, weight: WeightType, source: &[u8], room: &EncodeRoom) {
+    let (width, over) = (weight.bytes(), 1.0 / room.unit);
+    if sums.signal < VANISHING {
+        let values = source.chunks_exact(width).map(|bytes| lanes::number(weight, bytes) * over);
+        sums.signal = lanes::sum_of_squares(values);
+    }
+    if sums.noise < VANISHING {
+        sums.noise = lanes::sum_of_squares(room.multiples[..source.len() / width].iter().copied());
+    }
+}
+
+/// Codes and errors of a segment, step by step.
+struct SegmentInSteps<'a> {
+    encoder: &'a Encoder,
+    source: &'a [u8],
+    room: &'a mut EncodeRoom,
+    /// Values of a group.
+    size: usize,
+}
+
+impl Loop for SegmentInSteps<'_> {
+    type Result = PartialSums;
+
     #[inline(always)]
-    fn encode_in_steps(&self, source: &[u8], room: &mut EncodeRoom, size: usize) -> PartialSums {
-        let Encoder { weight, width, division, rounding, .. } = self.encoder;
+    fn run(self) -> PartialSums {
+        let Self { encoder: Encoder { weight, width, division, rounding, .. }, source, room, size } = self;
         let count = source.len() / width;
         let groups = count.div_ceil(size);
         let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
@@ -256,18 +326,5 @@ impl EncodeRows<'_, '_> {
         let mut sums = PartialSums::of(values, 1.0 / room.unit, (&room.scales[..groups], size), lane, multiples);
         sums.clipped[0] += clipped;
         sums
-    }
-
-    /// Records the largest error of a segment.
-    #[inline(always)]
-    fn take(&mut self, sums: &ErrorSums, unit: f64, errors: &[f32], matrix: usize, row: usize, column: usize) {
-        let largest = f64::from(sums.largest) * unit;
-        if sums.largest == 0.0 || largest < self.tally.max_error || !largest.is_finite() {
-            return;
-        }
-        let shape = &self.encoder.shape;
-        let first = (matrix as u64 * shape.rows + row as u64) * shape.columns + column as u64;
-        let at = errors.iter().position(|error| error.abs() == sums.largest);
-        self.tally.take_error(largest, at.map(|at| first + at as u64));
     }
 }

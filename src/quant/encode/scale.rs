@@ -20,13 +20,12 @@ pub(super) struct GroupScale {
 /// Groups whose scales are chosen at a time.
 pub(super) const WIDTH: usize = 16;
 
-/// Scales of [`WIDTH`] groups.
+/// Scales of [`WIDTH`] groups, but for exact arithmetic.
 #[derive(Default)]
 pub(super) struct ScaleLanes {
     scale: [f32; WIDTH],
     stored: [u32; WIDTH],
     factor: [f32; WIDTH],
-    wide: [f64; WIDTH],
     is_underflow: [u32; WIDTH],
 }
 
@@ -36,7 +35,6 @@ impl ScaleLanes {
         self.scale[at] = scale.scale;
         self.stored[at] = scale.stored;
         self.factor[at] = scale.factor;
-        self.wide[at] = scale.wide;
         self.is_underflow[at] = scale.is_underflow.into();
     }
 }
@@ -101,14 +99,14 @@ impl ChosenScales {
         u64::from(self.is_underflow[..groups].iter().sum::<u32>())
     }
 
-    /// Takes the scales of the groups from `WIDTH * chunk` on; their zero points are 0.
+    /// Takes the scales of the groups from `WIDTH * chunk` on; their zero points are 0, and exact
+    /// arithmetic does not use them.
     #[inline(always)]
     pub(super) fn take(&mut self, chunk: usize, lanes: &ScaleLanes) {
         let groups = WIDTH * chunk..WIDTH * (chunk + 1);
         self.scale[groups.clone()].copy_from_slice(&lanes.scale);
         self.stored[groups.clone()].copy_from_slice(&lanes.stored);
         self.factor[groups.clone()].copy_from_slice(&lanes.factor);
-        self.wide[groups.clone()].copy_from_slice(&lanes.wide);
         self.is_underflow[groups].copy_from_slice(&lanes.is_underflow);
     }
 }

@@ -5,6 +5,8 @@ use super::choose::Chooser;
 use super::lanes::{self, CodeRounding, Division, Divisors};
 use super::rounding::{WeightType, power_of_two};
 use super::scale::GroupScale;
+use super::screen::Screened;
+use crate::kernel::Loop;
 
 /// Values that are encoded together.
 const PIECE: usize = 16;
@@ -32,6 +34,22 @@ pub(super) struct SearchGroup<'a> {
     pub(super) division: Division,
     pub(super) rounding: &'a CodeRounding,
     pub(super) global: f32,
+}
+
+/// The search for the scale of one group.
+pub(super) struct Search<'a> {
+    pub(super) search: &'a ScaleSearch,
+    pub(super) group: SearchGroup<'a>,
+    pub(super) chosen: GroupScale,
+}
+
+impl Loop for Search<'_> {
+    type Result = GroupScale;
+
+    #[inline(always)]
+    fn run(self) -> GroupScale {
+        self.search.best(&self.group, self.chosen)
+    }
 }
 
 impl ScaleSearch {
@@ -72,15 +90,18 @@ impl ScaleSearch {
             ScaleRule::Epsilon => 20,
             _ => 3,
         };
+        let candidate = |step: usize| match chooser.rule {
+            _ if is_block => block(count - step),
+            ScaleRule::Epsilon => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
+            _ => chooser.moved(&chosen, 1 - step as i32),
+        };
+        // Clipping the largest value alone costs this, and smaller scales cost more yet.
+        let cut = |scale: &GroupScale| f64::from(amax) - 6.0 * f64::from(scale.scale);
+        let screened = Screened::new(group, count, candidate, |scale| is_block && cut(scale) > 0.0);
         let (mut best, mut least) = (chosen, f64::INFINITY);
-        for step in 0..count {
-            let scale = match chooser.rule {
-                _ if is_block => block(count - step),
-                ScaleRule::Epsilon => chooser.shrunk(amax, group.bounds, (100 - step) as f32 / 100.0),
-                _ => chooser.moved(&chosen, 1 - step as i32),
-            };
-            // Clipping the largest value alone costs more than the best scale, and smaller scales cost more yet.
-            let cut = f64::from(amax) - 6.0 * f64::from(scale.scale);
+        for step in (0..count).filter(|step| screened.is_likely(*step)) {
+            let scale = candidate(step);
+            let cut = cut(&scale);
             if is_block && cut > 0.0 && cut * cut * (1.0 - 1e-9) > least {
                 break;
             }

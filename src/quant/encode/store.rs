@@ -3,14 +3,16 @@
 use super::super::layout::{Combination, Exponents, Packing, Role};
 use super::super::scales::swizzled_line;
 use super::Encoder;
-use super::lanes::{self, CodeRounding};
+use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
 use crate::dtype::Dtype;
+use crate::kernel::Isa;
 use std::ops::Range;
 
 /// The buffers for some rows of a weight.
 pub(in crate::quant) struct PartWriter<'a, 'o> {
     encoder: &'a Encoder,
+    isa: Isa,
     outputs: &'a mut [&'o mut [u8]],
     /// Where in its part each buffer begins.
     starts: Vec<usize>,
@@ -39,7 +41,12 @@ impl<'a, 'o> PartWriter<'a, 'o> {
                 _ => {}
             }
         }
-        Self { encoder, outputs, starts }
+        Self { encoder, isa: Isa::chosen(), outputs, starts }
+    }
+
+    /// The same on another instruction set.
+    pub(super) fn on(self, isa: Isa) -> Self {
+        Self { isa, ..self }
     }
 
     /// Stores the scale of the whole weight. The rows must be the first ones.
@@ -49,7 +56,6 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores the scales and zero points of groups of a matrix: those from the group `first` on in the row of groups
     /// that begins at `row`.
-    #[inline(always)]
     pub(in crate::quant) fn store_scales(
         &mut self,
         matrix: usize,
@@ -92,7 +98,6 @@ impl<'a, 'o> PartWriter<'a, 'o> {
     }
 
     /// Stores scales and plain zero points from these places of their buffers on.
-    #[inline(always)]
     fn store(&mut self, groups: impl Iterator<Item = (u32, f32)> + Clone, [scale, zero]: [usize; 2]) {
         let Encoder { shape, float16, chooser, .. } = self.encoder;
         let out = &mut self.outputs[1][scale..];
@@ -124,7 +129,6 @@ impl<'a, 'o> PartWriter<'a, 'o> {
     }
 
     /// Stores the codes of some columns of a row of a matrix, one per byte of `codes`.
-    #[inline(always)]
     pub(in crate::quant) fn store_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>, codes: &[u8]) {
         let Encoder { shape, packing, .. } = self.encoder;
         let (bits, stride) = (shape.bits as usize, shape.stride as usize);
@@ -143,7 +147,12 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         let line = (matrix * shape.rows as usize + row) * stride - self.starts[0];
         let start = line + columns.start * bits / 8;
         let end = if columns.end == shape.columns as usize { line + stride } else { line + columns.end * bits / 8 };
-        lanes::pack(codes, shape.bits, *packing == Packing::RowsHighFirst, &mut self.outputs[0][start..end]);
+        let out = &mut self.outputs[0][start..end];
+        if shape.bits == 8 {
+            out[..codes.len()].copy_from_slice(codes);
+        } else {
+            self.isa.run(Pack { codes, bits: shape.bits, high_first: *packing == Packing::RowsHighFirst, out });
+        }
     }
 }
 

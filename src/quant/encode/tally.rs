@@ -60,6 +60,13 @@ impl EncodeTally {
         self.noise.add(noise);
     }
 
+    /// Whether the largest error of some values is the largest so far, and which it is matters; `first` is the index of
+    /// the first of them.
+    pub(super) fn needs_place(&self, error: f64, first: u64) -> bool {
+        let is_first = || self.max_error_at.is_none_or(|at| first < at);
+        error.is_finite() && error > 0.0 && (error > self.max_error || error == self.max_error && is_first())
+    }
+
     /// Records an error if it is the largest so far.
     pub(in crate::quant) fn take_error(&mut self, error: f64, at: Option<u64>) {
         let is_first =

@@ -7,7 +7,6 @@ use super::super::super::layout::Exponents;
 use super::super::super::rules::ScaleRule;
 use super::super::choose::Chooser;
 use super::super::rounding::{Minifloat, WeightType, from_float16, power_of_two};
-use super::super::scale::ChosenScales;
 use crate::dtype::Dtype;
 
 /// The scale of a group as it is stored (see `GroupScale::stored`), and its zero point.
@@ -78,23 +77,21 @@ impl ScaleCandidates {
     }
 
     /// The first scale that passes the test for a group with this largest magnitude, or with zero points these bounds.
-    /// `chosen` has room for one group.
     #[inline(always)]
     pub(super) fn find(
         &self,
         top: f32,
         bounds: [f32; 2],
         global: f32,
-        chosen: &mut ChosenScales,
         mut test: impl FnMut(StoredScale) -> bool,
     ) -> Option<StoredScale> {
         let mut first = |scale: StoredScale| test(scale).then_some(scale);
         if top == 0.0 {
-            return first(self.by_rule(0.0, global, chosen));
+            return first(self.by_rule(0.0, global));
         }
         match &self.kind {
             CandidateKind::RuleAndQuotients => {
-                let mut rules = self.around(top).map(|top| self.by_rule(top, global, &mut *chosen));
+                let mut rules = self.around(top).map(|top| self.by_rule(top, global));
                 rules
                     .find_map(&mut first)
                     .or_else(|| self.around(top / self.chooser.largest).find_map(|scale| first((scale.to_bits(), 0.0))))
@@ -107,7 +104,7 @@ impl ScaleCandidates {
                 scales.find_map(|scale| first((scale.to_bits(), self.zero_point(low, scale))))
             }
             CandidateKind::Exponents => {
-                let (rule, _) = self.by_rule(top, global, chosen);
+                let (rule, _) = self.by_rule(top, global);
                 // The scales of ModelOpt's MXFP4 are large enough for codes above 3. If the largest is 3, the rule finds
                 // half of the scale from it, and all codes are doubled: hardly by chance.
                 let is_three = self.chooser.rule == ScaleRule::Ceiling
@@ -152,9 +149,8 @@ impl ScaleCandidates {
 
     /// The scale that the library chooses.
     #[inline(always)]
-    fn by_rule(&self, top: f32, global: f32, chosen: &mut ChosenScales) -> StoredScale {
-        self.chooser.choose(&[top.to_bits()], &[[0.0, top]], global, chosen);
-        let scale = chosen.get(0);
+    fn by_rule(&self, top: f32, global: f32) -> StoredScale {
+        let scale = self.chooser.one(top, [0.0, top], global);
         (scale.stored, scale.zero)
     }
 

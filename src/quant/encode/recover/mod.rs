@@ -12,7 +12,6 @@ use super::super::steps::Arithmetic;
 use super::extremes::{INFINITY, first_special, largest};
 use super::lanes::{self, CodeRounding};
 use super::rounding::WeightType;
-use super::scale::ChosenScales;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use super::{Chooser, Encoder};
@@ -92,7 +91,7 @@ impl Recoverer {
                 }
                 false
             };
-            self.candidates.find(largest, [-largest, largest], 1.0, &mut ChosenScales::new(1), &mut collect);
+            self.candidates.find(largest, [-largest, largest], 1.0, &mut collect);
         }
         scales
     }
@@ -200,7 +199,6 @@ impl Loop for RecoverRows<'_, '_> {
         let shape = &self.recoverer.encoder.shape;
         let (height, width) = (shape.rows as usize, shape.columns as usize);
         let [below, beside] = shape.block.map(|length| length as usize);
-        let mut chosen = ChosenScales::new(1);
         let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
         if let (Some(writer), Some(only), 0) = (&mut self.writer, self.shared.only, row) {
             writer.store_only_scale(only);
@@ -211,7 +209,7 @@ impl Loop for RecoverRows<'_, '_> {
             row += rows.len();
             for (at, column) in (0..width).step_by(beside).enumerate() {
                 let columns = column..(column + beside).min(width);
-                self.group(&RecoverGroup { matrix, rows: rows.clone(), columns }, at, &mut chosen)?;
+                self.group(&RecoverGroup { matrix, rows: rows.clone(), columns }, at)?;
             }
         }
         Ok(self.matched)
@@ -221,10 +219,10 @@ impl Loop for RecoverRows<'_, '_> {
 impl<'a> RecoverRows<'a, '_> {
     /// Finds the scale of a group, the one with this index in its row of groups, and stores it and the codes.
     #[inline(always)]
-    fn group(&mut self, group: &RecoverGroup, at: usize, chosen: &mut ChosenScales) -> Result<(), u64> {
+    fn group(&mut self, group: &RecoverGroup, at: usize) -> Result<(), u64> {
         let found = match self.shared.only {
             Some(only) => self.fit(group, only, false).map(|()| only)?,
-            None => self.find(group, chosen)?,
+            None => self.find(group)?,
         };
         if let Some(writer) = &mut self.writer {
             if self.shared.only.is_none() {
@@ -237,7 +235,7 @@ impl<'a> RecoverRows<'a, '_> {
 
     /// Finds the scale of a group.
     #[inline(always)]
-    fn find(&mut self, group: &RecoverGroup, chosen: &mut ChosenScales) -> Result<StoredScale, u64> {
+    fn find(&mut self, group: &RecoverGroup) -> Result<StoredScale, u64> {
         let Recoverer { encoder, candidates, .. } = self.recoverer;
         let mut top = 0;
         let mut bounds = [f32::INFINITY, f32::NEG_INFINITY];
@@ -265,7 +263,7 @@ impl<'a> RecoverRows<'a, '_> {
                 false
             }
         };
-        let found = candidates.find(f32::from_bits(top), bounds, global, chosen, test);
+        let found = candidates.find(f32::from_bits(top), bounds, global, test);
         found.or_else(|| self.equivalent(group, f32::from_bits(top))).ok_or(furthest)
     }
 

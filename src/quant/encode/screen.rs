@@ -1,0 +1,146 @@
+//! Which of many scales may have the least squared error in a group.
+//!
+//! The errors are computed in float32, for [`BATCH`] scales side by side. They are near enough to the exact ones that the
+//! best scale is among those whose error is hardly above the least. Only these need exact errors.
+
+use super::lanes;
+use super::lanes::{CodeRounding, RAISED};
+use super::rounding::{Minifloat, WeightType, power_of_two, to_bfloat16, to_float16};
+use super::scale::GroupScale;
+use super::search::SearchGroup;
+
+/// Scales that are tried at a time.
+const BATCH: usize = 16;
+/// Values that are widened at a time.
+const PIECE: usize = 16;
+/// No group has more scales.
+const MOST: usize = 128;
+/// Groups of more values are not screened: float32 sums of so many squares are not precise.
+const LONGEST: usize = 1024;
+
+/// The result for some scales.
+pub(super) struct Screened {
+    errors: [f32; MOST],
+    /// The largest error that the best scale can have here.
+    limit: f32,
+}
+
+/// Scales, and the reciprocals by which values are multiplied.
+#[derive(Clone, Copy)]
+struct Batch {
+    scales: [f32; BATCH],
+    inverses: [f32; BATCH],
+    zeros: [f32; BATCH],
+}
+
+impl Screened {
+    /// Screens the scales that `candidate` gives for the numbers below `count`. `is_last` says of a scale that the error
+    /// of its clipped values grows with each further scale.
+    #[inline(always)]
+    pub(super) fn new(
+        group: &SearchGroup,
+        count: usize,
+        candidate: impl Fn(usize) -> GroupScale,
+        is_last: impl Fn(&GroupScale) -> bool,
+    ) -> Self {
+        let width = group.weight.bytes();
+        let values = group.bytes.len() / width;
+        let is_ordinary = group.amax > power_of_two(-40) && group.amax < power_of_two(40);
+        let mut this = Self { errors: [0.0; MOST], limit: f32::INFINITY };
+        if count < BATCH || count > MOST || !is_ordinary || values > LONGEST || group.chooser.is_exact {
+            return this;
+        }
+        this.errors = [f32::INFINITY; MOST];
+        // How far the norm of the errors may be off: each value or product, of at most twice the largest magnitude, is
+        // rounded by 2^-24 of it.
+        let slack = (values as f32).sqrt() * group.amax * power_of_two(-20);
+        let (mut least, mut first) = (f32::INFINITY, 0);
+        while first < count {
+            let mut batch = Batch { scales: [1.0; BATCH], inverses: [0.0; BATCH], zeros: [0.0; BATCH] };
+            let here = BATCH.min(count - first);
+            for at in 0..here {
+                let scale = candidate(first + at);
+                batch.scales[at] = scale.scale;
+                batch.inverses[at] = 1.0 / scale.factor;
+                batch.zeros[at] = scale.zero;
+            }
+            let errors = batch.errors(group);
+            for at in 0..here {
+                if batch.scales[at] > 0.0 {
+                    this.errors[first + at] = errors[at];
+                    least = least.min(errors[at]);
+                }
+            }
+            first += BATCH;
+            let next = candidate(first.min(count - 1));
+            let clipped = group.amax - 6.0 * next.scale;
+            if is_last(&next) && clipped > least.sqrt() * 1.001 + slack {
+                break;
+            }
+        }
+        let norm = least.sqrt() * 1.0001 + 2.0 * slack;
+        this.limit = norm * norm * 1.0001;
+        this
+    }
+
+    /// Whether the scale of this number may be the best.
+    #[inline(always)]
+    pub(super) fn is_likely(&self, step: usize) -> bool {
+        self.errors[step] <= self.limit
+    }
+}
+
+impl Batch {
+    /// The squared error of a group with each scale.
+    #[inline(always)]
+    fn errors(&self, group: &SearchGroup) -> [f32; BATCH] {
+        match (*group.rounding, group.division.rounding) {
+            (CodeRounding::Float { float, .. }, _) => {
+                self.sums(group, move |value, inverse, _| float_of(float, value * inverse))
+            }
+            (CodeRounding::Int { low, high, .. }, WeightType::Float32) => {
+                self.sums(group, move |value, inverse, zero| integer_of(value * inverse + zero, [low, high]) - zero)
+            }
+            (CodeRounding::Int { low, high, .. }, WeightType::Bfloat16) => {
+                self.sums(group, move |value, inverse, zero| {
+                    integer_of(to_bfloat16(to_bfloat16(value * inverse) + zero), [low, high]) - zero
+                })
+            }
+            (CodeRounding::Int { low, high, .. }, WeightType::Float16) => {
+                self.sums(group, move |value, inverse, zero| {
+                    integer_of(to_float16(to_float16(value * inverse) + zero), [low, high]) - zero
+                })
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn sums(&self, group: &SearchGroup, multiple: impl Fn(f32, f32, f32) -> f32) -> [f32; BATCH] {
+        let Self { scales, inverses, zeros } = *self;
+        let width = group.weight.bytes();
+        let mut sums = [0.0; BATCH];
+        for bytes in group.bytes.chunks(PIECE * width) {
+            let mut values = [0.0; PIECE];
+            lanes::widen(group.weight, bytes, &mut values[..bytes.len() / width]);
+            for value in values {
+                for at in 0..BATCH {
+                    let error = value - multiple(value, inverses[at], zeros[at]) * scales[at];
+                    sums[at] += error * error;
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// The number of the nearest code.
+#[inline(always)]
+fn float_of(float: Minifloat, number: f32) -> f32 {
+    float.round(number.abs()).1.copysign(number)
+}
+
+#[inline(always)]
+fn integer_of(number: f32, [low, high]: [f32; 2]) -> f32 {
+    let above = if number > low { number } else { low };
+    (if above < high { above } else { high }) + RAISED - RAISED
+}
