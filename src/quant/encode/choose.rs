@@ -1,7 +1,6 @@
 //! Computes the scale of a group from its largest magnitude, by the rules of the libraries.
 
-use super::super::rules::{ScaleRule, SignRule};
-use super::lanes::CodeRounding;
+use super::super::rules::ScaleRule;
 use super::rounding::{Minifloat, WeightType, ceil_log2, power_of_two, to_bfloat16, to_float16, to_odd};
 use super::scale::GroupScale;
 use crate::dtype::Dtype;
@@ -48,7 +47,7 @@ const MOST: f32 = 2688.0;
 
 impl Chooser {
     /// How values become numbers to round, and to which type the library rounds these numbers first.
-    pub(super) fn quotient(&self, rounding: &CodeRounding) -> (Quotient, WeightType) {
+    pub(super) fn quotient(&self, keeps_sign: bool) -> (Quotient, WeightType) {
         let divides = if self.is_exact { Quotient::Exact } else { Quotient::Divide };
         let multiplies = if self.is_exact { Quotient::Exact } else { Quotient::Multiply };
         match self.rule {
@@ -66,10 +65,8 @@ impl Chooser {
             | ScaleRule::GlobalPadded => (divides, WeightType::Float32),
             // Multiplying by a power of two is exact, unless the product is much too small for a code but 0. Whether it is
             // 0 matters for its sign only.
-            ScaleRule::HalfStep => match rounding {
-                CodeRounding::Float { sign: SignRule::Kept, .. } => (Quotient::Multiply, WeightType::Float32),
-                _ => (Quotient::Multiply, self.weight),
-            },
+            ScaleRule::HalfStep if keeps_sign => (Quotient::Multiply, WeightType::Float32),
+            ScaleRule::HalfStep => (Quotient::Multiply, self.weight),
             ScaleRule::Floor | ScaleRule::Ceiling | ScaleRule::CeilingOrZero => {
                 (Quotient::Multiply, WeightType::Float32)
             }

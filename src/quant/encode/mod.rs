@@ -188,7 +188,8 @@ impl Encoder {
             bits: grid.codes.bits(),
             e4m3: minifloat(Dtype::Float8E4M3FN).ok_or(Unfit::Grid)?,
         };
-        let (quotient, rounded) = chooser.quotient(&rounding);
+        let (quotient, rounded) =
+            chooser.quotient(matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. }));
         let search = match options.scale {
             ScaleChoice::Amax => None,
             ScaleChoice::Mse if !shape.is_tensor && shape.block[0] > 1 => return Err(Unfit::Search),

@@ -10,7 +10,8 @@ use super::lanes::{self, Bounds, Divisors, ErrorSums, LANES, LargestOfGroups, Pa
 use super::linear::extend_columns;
 use super::room::{EncodeRoom, SEGMENT, SpreadScales};
 use super::rounding::WeightType;
-use super::search::{Search, SearchGroup};
+use super::screen::SearchGroup;
+use super::search::Search;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use crate::kernel::{Isa, Loop, prefetch};

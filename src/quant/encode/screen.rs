@@ -3,11 +3,10 @@
 //! The errors are computed in float32, for [`BATCH`] scales side by side. They are near enough to the exact ones that the
 //! best scale is among those whose error is hardly above the least. Only these need exact errors.
 
-use super::lanes;
-use super::lanes::{CodeRounding, RAISED};
+use super::choose::Chooser;
+use super::lanes::{self, CodeRounding, Division, RAISED};
 use super::rounding::{Minifloat, WeightType, power_of_two, to_bfloat16, to_float16};
 use super::scale::GroupScale;
-use super::search::SearchGroup;
 
 /// Scales that are tried at a time.
 const BATCH: usize = 16;
@@ -17,6 +16,22 @@ const PIECE: usize = 16;
 const MOST: usize = 128;
 /// Groups of more values are not screened: float32 sums of so many squares are not precise.
 const LONGEST: usize = 1024;
+
+/// One group, and how its values become codes.
+#[derive(Clone, Copy)]
+pub(super) struct SearchGroup<'a> {
+    pub(super) weight: WeightType,
+    /// The stored values.
+    pub(super) bytes: &'a [u8],
+    /// The largest magnitude.
+    pub(super) amax: f32,
+    /// The lowest and the highest value, if the codes have zero points.
+    pub(super) bounds: [f32; 2],
+    pub(super) chooser: &'a Chooser,
+    pub(super) division: Division,
+    pub(super) rounding: &'a CodeRounding,
+    pub(super) global: f32,
+}
 
 /// The result for some scales.
 pub(super) struct Screened {

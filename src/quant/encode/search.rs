@@ -2,10 +2,10 @@
 
 use super::super::rules::ScaleRule;
 use super::choose::Chooser;
-use super::lanes::{self, CodeRounding, Division, Divisors};
+use super::lanes::{self, Divisors};
 use super::rounding::{WeightType, power_of_two};
 use super::scale::GroupScale;
-use super::screen::Screened;
+use super::screen::{Screened, SearchGroup};
 use crate::kernel::Loop;
 
 /// Values that are encoded together.
@@ -18,22 +18,6 @@ const LANES: usize = 8;
 pub(super) struct ScaleSearch {
     /// The numbers of the codes of E4M3 without sign: the block scales of NVFP4 before the global scale applies.
     blocks: [f32; 127],
-}
-
-/// One group, and how its values become codes.
-#[derive(Clone, Copy)]
-pub(super) struct SearchGroup<'a> {
-    pub(super) weight: WeightType,
-    /// The stored values.
-    pub(super) bytes: &'a [u8],
-    /// The largest magnitude.
-    pub(super) amax: f32,
-    /// The lowest and the highest value, if the codes have zero points.
-    pub(super) bounds: [f32; 2],
-    pub(super) chooser: &'a Chooser,
-    pub(super) division: Division,
-    pub(super) rounding: &'a CodeRounding,
-    pub(super) global: f32,
 }
 
 /// The search for the scale of one group.

@@ -9,7 +9,7 @@ use super::extremes::is_finite;
 use super::lanes;
 use super::rounding::{WeightType, to_odd};
 use super::scale::GroupScale;
-use super::search::SearchGroup;
+use super::screen::SearchGroup;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use crate::kernel::Loop;
