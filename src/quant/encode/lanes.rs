@@ -207,16 +207,16 @@ impl Loop for LargestOfGroups<'_> {
         let is_whole = bytes.len() == amax.len() * size * width;
         match (size, weight) {
             (16, WeightType::Bfloat16) if is_whole => {
-                narrow_groups::<16>(bytes, &mut *amax, |bits| u32::from(bits) << 16)
+                narrow_groups::<16>(bytes, &mut *amax, |bits| u32::from(bits) << 16);
             }
             (32, WeightType::Bfloat16) if is_whole => {
-                narrow_groups::<32>(bytes, &mut *amax, |bits| u32::from(bits) << 16)
+                narrow_groups::<32>(bytes, &mut *amax, |bits| u32::from(bits) << 16);
             }
             (16, WeightType::Float16) if is_whole => {
-                narrow_groups::<16>(bytes, &mut *amax, |bits| from_float16(bits).to_bits())
+                narrow_groups::<16>(bytes, &mut *amax, |bits| from_float16(bits).to_bits());
             }
             (32, WeightType::Float16) if is_whole => {
-                narrow_groups::<32>(bytes, &mut *amax, |bits| from_float16(bits).to_bits())
+                narrow_groups::<32>(bytes, &mut *amax, |bits| from_float16(bits).to_bits());
             }
             (16, WeightType::Float32) if is_whole => wide_groups::<16>(bytes, &mut *amax),
             (32, WeightType::Float32) if is_whole => wide_groups::<32>(bytes, &mut *amax),

@@ -11,7 +11,7 @@ use super::linear::extend_columns;
 use super::room::{EncodeRoom, SEGMENT, SpreadScales};
 use super::rounding::WeightType;
 use super::screen::SearchGroup;
-use super::search::Search;
+use super::search::FindScale;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
 use crate::kernel::{Isa, Loop, prefetch};
@@ -179,7 +179,7 @@ impl<'a> EncodeRows<'a, '_> {
                     rounding,
                     global,
                 };
-                let best = self.isa.run(Search { search, group, chosen: room.chosen.get(at) });
+                let best = self.isa.run(FindScale { search, group, chosen: room.chosen.get(at) });
                 room.chosen.set(at, &best);
             }
         }

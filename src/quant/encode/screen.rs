@@ -62,7 +62,7 @@ impl Screened {
         let values = group.bytes.len() / width;
         let is_ordinary = group.amax > power_of_two(-40) && group.amax < power_of_two(40);
         let mut this = Self { errors: [0.0; MOST], limit: f32::INFINITY };
-        if count < BATCH || count > MOST || !is_ordinary || values > LONGEST || group.chooser.is_exact {
+        if !(BATCH..=MOST).contains(&count) || !is_ordinary || values > LONGEST || group.chooser.is_exact {
             return this;
         }
         this.errors = [f32::INFINITY; MOST];
@@ -80,10 +80,10 @@ impl Screened {
                 batch.zeros[at] = scale.zero;
             }
             let errors = batch.errors(group);
-            for at in 0..here {
+            for (at, &error) in errors.iter().take(here).enumerate() {
                 if batch.scales[at] > 0.0 {
-                    this.errors[first + at] = errors[at];
-                    least = least.min(errors[at]);
+                    this.errors[first + at] = error;
+                    least = least.min(error);
                 }
             }
             first += BATCH;

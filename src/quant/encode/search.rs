@@ -21,13 +21,13 @@ pub(super) struct ScaleSearch {
 }
 
 /// The search for the scale of one group.
-pub(super) struct Search<'a> {
+pub(super) struct FindScale<'a> {
     pub(super) search: &'a ScaleSearch,
     pub(super) group: SearchGroup<'a>,
     pub(super) chosen: GroupScale,
 }
 
-impl Loop for Search<'_> {
+impl Loop for FindScale<'_> {
     type Result = GroupScale;
 
     #[inline(always)]
