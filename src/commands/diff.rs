@@ -80,51 +80,38 @@ fn tell_problems(model: &LogicalCheckpoint) {
     warn(&format!("{path}: {}{more}: such tensors are compared as they are stored", problem.error));
 }
 
-/// The tensors of a side to compare, and whether the other side may lack them: scales of activations are not values of
-/// the model.
-fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<(ModelTensor<'a>, bool)> {
+/// A tensor of one side.
+#[derive(Clone, Copy)]
+struct SideTensor<'a> {
+    tensor: ModelTensor<'a>,
+    /// Whether the other side may lack it: scales of activations are not values of the model.
+    is_optional: bool,
+    /// The names of what Cast nodes of an ONNX model make of it.
+    cast_names: &'a [String],
+}
+
+/// The tensors of a side to compare.
+fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
     let tensor = |(at, membership)| {
         let stored = || {
             let (input, tensor) = model.file_tensor(at);
             ModelTensor::Stored(input, tensor)
         };
-        match membership {
-            Membership::Plain => Some((stored(), false)),
-            Membership::Codes(number) => Some((ModelTensor::Weight(model, &model.found.weights[number]), false)),
-            Membership::ActivationScale { .. } => Some((stored(), true)),
-            Membership::Part | Membership::Marker => None,
-        }
+        let tensor = match membership {
+            Membership::Plain | Membership::ActivationScale { .. } => stored(),
+            Membership::Codes(number) => ModelTensor::Weight(model, &model.found.weights[number]),
+            Membership::Part | Membership::Marker => return None,
+        };
+        let is_optional = matches!(membership, Membership::ActivationScale { .. });
+        let cast_names = model.found.cast_names.get(&at).filter(|_| membership == Membership::Plain);
+        Some(SideTensor { tensor, is_optional, cast_names: cast_names.map_or(&[], Vec::as_slice) })
     };
     model.memberships().into_iter().enumerate().filter_map(tensor).collect()
 }
 
 /// The chosen tensors, in the order of A; then those that only B has.
 fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
-    let [in_a, in_b] = models.each_ref().map(tensors_of);
-    let only = |tensors: &[(ModelTensor<'a>, bool)]| {
-        let mut needed = tensors.iter().filter(|(_, is_optional)| !is_optional).map(|(tensor, _)| *tensor);
-        needed.next().filter(|_| needed.next().is_none())
-    };
-    let lines = if let (Some(a), Some(b)) = (only(&in_a), only(&in_b)) {
-        vec![DiffRow { name: a.name(), sides: [Some(a), Some(b)] }]
-    } else {
-        let mut others: HashMap<&str, VecDeque<usize>> = HashMap::new();
-        for (at, (tensor, _)) in in_b.iter().enumerate() {
-            others.entry(tensor.name()).or_default().push_back(at);
-        }
-        let mut only_in_b: Vec<_> = in_b.into_iter().map(Some).collect();
-        let mut lines = Vec::new();
-        for (tensor, is_optional) in in_a {
-            let name = tensor.name();
-            let other = others.get_mut(name).and_then(VecDeque::pop_front).and_then(|at| only_in_b[at].take());
-            if other.is_some() || !is_optional {
-                lines.push(DiffRow { name, sides: [Some(tensor), other.map(|(other, _)| other)] });
-            }
-        }
-        let rest = only_in_b.into_iter().flatten().filter(|(_, is_optional)| !is_optional);
-        lines.extend(rest.map(|(tensor, _)| DiffRow { name: tensor.name(), sides: [None, Some(tensor)] }));
-        lines
-    };
+    let lines = pairs(models.each_ref().map(tensors_of));
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     let names: Vec<&str> = lines.iter().map(|line| line.name).collect();
     check_matched(&selection, &names, args.allow_unmatched, args.quiet)?;
@@ -134,6 +121,38 @@ fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Resul
         return Err(error.remedy("tcast inspect lists the names"));
     }
     Ok(chosen)
+}
+
+/// The tensors of both sides, by their names. `tcast cast` stores the `w` of a model as `w_float16`, and a Cast node makes
+/// `w` of it, so tensors that are left are paired by such names.
+fn pairs<'a>([in_a, in_b]: [Vec<SideTensor<'a>>; 2]) -> Vec<DiffRow<'a>> {
+    let only = |tensors: &[SideTensor<'a>]| {
+        let mut needed = tensors.iter().filter(|one| !one.is_optional).map(|one| one.tensor);
+        needed.next().filter(|_| needed.next().is_none())
+    };
+    if let (Some(a), Some(b)) = (only(&in_a), only(&in_b)) {
+        return vec![DiffRow { name: a.name(), sides: [Some(a), Some(b)] }];
+    }
+    let mut left: Vec<_> = in_b.into_iter().map(Some).collect();
+    let mut others: Vec<Option<ModelTensor>> = vec![None; in_a.len()];
+    for with_casts in [false, true] {
+        let names = |one: &SideTensor<'a>| {
+            let cast_names: &'a [String] = if with_casts { one.cast_names } else { &[] };
+            std::iter::once(one.tensor.name()).chain(cast_names.iter().map(String::as_str))
+        };
+        let mut by_name: HashMap<&str, VecDeque<usize>> = HashMap::new();
+        for (at, one) in left.iter().enumerate().filter_map(|(at, one)| Some((at, one.as_ref()?))) {
+            names(one).for_each(|name| by_name.entry(name).or_default().push_back(at));
+        }
+        for (one, other) in in_a.iter().zip(&mut others).filter(|(_, other)| other.is_none()) {
+            let mut found = names(one).filter_map(|name| left[by_name.get_mut(name)?.pop_front()?].take());
+            *other = found.next().map(|found| found.tensor);
+        }
+    }
+    let rows = in_a.iter().zip(others).filter(|(one, other)| other.is_some() || !one.is_optional);
+    let rows = rows.map(|(one, other)| DiffRow { name: one.tensor.name(), sides: [Some(one.tensor), other] });
+    let rest = left.into_iter().flatten().filter(|one| !one.is_optional);
+    rows.chain(rest.map(|one| DiffRow { name: one.tensor.name(), sides: [None, Some(one.tensor)] })).collect()
 }
 
 /// The result.

@@ -21,20 +21,27 @@ impl<'a> LogicalCheckpoint<'a> {
         let mut study = Study::of(input)?;
         study.find_uses(input)?;
         // An unreadable tensor is in no list, so the numbers of the others would be wrong.
+        let mut casts = study.cast_values(input);
         if !input.contents.unreadable.is_empty() {
             study.dequantizations.clear();
+            casts.clear();
         }
         let mut times: HashMap<&str, u64> = HashMap::new();
         let names = input.contents.tensors.iter().map(|tensor| &*tensor.name);
-        for name in names.chain(study.dequantizations.iter().map(|folded| &*folded.name)) {
+        let names = names.chain(study.dequantizations.iter().map(|folded| &*folded.name));
+        for name in names.chain(casts.iter().map(|(.., name)| &**name)) {
             *times.entry(name).or_default() += 1;
+        }
+        let unique = |graph, name: &str| match times[name] {
+            1 => name.to_owned(),
+            _ => study.name_in_graph(graph, name),
+        };
+        for (tensor, graph, name) in &casts {
+            found.cast_names.entry(*tensor).or_default().push(unique(*graph, name));
         }
         let (mut parts, mut left) = (HashSet::new(), MOST);
         for folded in &study.dequantizations {
-            let name = match times[&*folded.name] {
-                1 => folded.name.clone(),
-                _ => study.name_in_graph(folded),
-            };
+            let name = unique(study.graph_of(folded), &folded.name);
             let weight = self.folded_weight(folded, name, &mut left);
             let checked = weight.and_then(|weight| weight.grid(&self.tensors).map(|_| weight));
             match checked {

@@ -306,3 +306,48 @@ fn in_ir_version_3_the_input_of_an_initializer_gets_its_new_name_and_type() {
     let wanted = [cast_node("w_float16", "w", 1), add, narrow, input("x", 1), input("w_float16", 10)].concat();
     assert_eq!(bench.read("out.onnx"), of_ir_3(&wanted));
 }
+
+#[test]
+fn a_weight_behind_a_cast_node_is_compared_under_its_old_name() {
+    let bench = Bench::new();
+    let values = floats(&[1.0, 0.1]);
+    let constant = |name: &str| {
+        let attribute = [field(1, b"value"), field(5, &tensor("t", 1, &values)), vec![0xa0, 1, 4]].concat();
+        field(1, &[field(2, name.as_bytes()), field(4, b"Constant"), field(5, &attribute)].concat())
+    };
+    let branch = |name: &str| field(5, &[field(1, name.as_bytes()), field(6, &constant("k"))].concat());
+    let branches = [branch("then_branch"), branch("else_branch")].concat();
+    let choice = field(1, &[field(1, b"b"), field(2, b"y"), field(3, b"if"), field(4, b"If"), branches].concat());
+    let weight = field(5, &tensor("w", 1, &values));
+    let graph = [weight.clone(), constant("c"), node("Mul", &["w", "c"], "z"), choice].concat();
+    bench.write("in.onnx", &model(&graph));
+    bench.run("cast in.onnx --to float16 -o half.onnx -q --min-elements 0").expect(0, "", "");
+    let row = |name: &str| {
+        format!(
+            "  {name:16}  values differ  1 of 2, first at [1]: 0.1, 0.099975586; largest absolute error 2.442e-5 at [1], \
+             relative 0.000244156, SQNR 92.29 dB (float32, float16)\n"
+        )
+    };
+    let names = ["w", "c", "if.then_branch/k", "if.else_branch/k"];
+    let summary = "4 tensors: 0 equal, 4 differ (largest absolute error 2.442e-5 in 'w'), 0 only in A, 0 only in B\n";
+    bench.run("diff in.onnx half.onnx").expect(1, &(names.map(row).concat() + summary), "");
+    // Each cast adds a node, and the first name is at the end of them.
+    bench.run("cast half.onnx --to float8e5m2 -o again.onnx -q --min-elements 0 --raise-opset").expect(0, "", "");
+    for [a, b] in [["in", "again"], ["again", "half"], ["half", "in"]] {
+        let report = bench.run(&format!("diff {a}.onnx {b}.onnx --json"));
+        let report: Value = serde_json::from_str(&report.stdout).unwrap();
+        assert_eq!(report["counts"]["values_differ"], 4, "{a}, {b}: {report:#}");
+    }
+    let report: Value = serde_json::from_str(&bench.run("diff in.onnx half.onnx --json").stdout).unwrap();
+    let names = report["tensors"].as_array().unwrap().iter().map(|tensor| (&tensor["name"], &tensor["in_b"]));
+    assert!(names.into_iter().any(|(name, in_b)| name == "w" && in_b == "w_float16"), "{report:#}");
+    // A tensor that other nodes use as well has its own name only.
+    let other = [weight, cast_node("w", "v", 10), constant("c"), node("Mul", &["w", "v"], "y")].concat();
+    bench.write("used.onnx", &model(&other));
+    bench.write("plain.onnx", &model(&[field(5, &tensor("v", 1, &values)), constant("c")].concat()));
+    bench.run("diff used.onnx plain.onnx").expect(
+        1,
+        "  w  only in A  float32 [2]\n  v  only in B  float32 [2]\n3 tensors: 1 equal, 0 differ, 1 only in A, 1 only in B\n",
+        "",
+    );
+}

@@ -3,6 +3,7 @@
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{Layout, Parameters, Part, Role};
+use std::collections::HashMap;
 use std::path::Path;
 
 /// A tensor of a checkpoint, as described in the header of its file.
@@ -98,6 +99,8 @@ pub struct Recognized {
     pub plain: Vec<usize>,
     /// In an ONNX model, the operators that compute with codes themselves, and how many nodes have each.
     pub left: Vec<(String, u64)>,
+    /// In an ONNX model, the names of the values that Cast nodes make of a tensor, if no other node uses it.
+    pub cast_names: HashMap<usize, Vec<String>>,
     /// All contradictions.
     pub problems: Vec<Problem>,
 }

@@ -25,6 +25,7 @@ pub(super) enum NodeKind {
     Decodes(usize),
     /// An operator whose second input can be a weight.
     Multiplies(WeightUse),
+    Casts,
     Other,
 }
 
@@ -63,6 +64,14 @@ pub(super) struct DecodingNode {
     pub attributes: [i64; 3],
 }
 
+/// The output of a Cast node whose input is a tensor, or the output of another such node.
+pub(super) struct CastValue {
+    pub tensor: usize,
+    pub graph: usize,
+    /// Its name.
+    pub name: Range<usize>,
+}
+
 /// Who uses which tensors.
 #[derive(Default)]
 pub(super) struct Uses {
@@ -70,6 +79,8 @@ pub(super) struct Uses {
     /// By tensors.
     pub of_tensors: Vec<Vec<NodeInput>>,
     pub decoding: Vec<DecodingNode>,
+    /// In the order of the nodes.
+    pub casts: Vec<CastValue>,
     /// Outputs of graphs.
     pub outputs: HashSet<NamedValue>,
     /// How many nodes compute with codes, by operator.
@@ -95,6 +106,8 @@ pub(crate) struct Dequantization {
 pub(super) struct UseFinder<'a> {
     file: &'a [u8],
     values: HashMap<(usize, &'a [u8]), NamedValue>,
+    /// The tensors behind the outputs of Cast nodes.
+    casts: HashMap<(usize, &'a [u8]), usize>,
     frames: Frames,
     uses: Uses,
 }
@@ -118,7 +131,7 @@ impl<'a> UseFinder<'a> {
             let (output, attributes) = (output.clone(), [1, 0, 0]);
             uses.decoding.push(DecodingNode { graph: *graph, output, node: None, users: Vec::new(), attributes });
         }
-        Self { file, values, frames, uses }
+        Self { file, values, casts: HashMap::new(), frames, uses }
     }
 
     /// What a walk has found.
@@ -131,6 +144,21 @@ impl<'a> UseFinder<'a> {
         let name = &self.file[name.clone()];
         ancestors(&context.graphs, graph).find_map(|graph| self.values.get(&(graph, name)).copied())
     }
+
+    /// Remembers the output of a Cast node if a tensor is behind its input.
+    fn cast(&mut self, context: &Context, graph: usize, node: &Node) {
+        let ([input, ..], [output, ..]) = (&*node.inputs, &*node.outputs) else { return };
+        let name = &self.file[input.clone()];
+        let tensor = match self.value(context, graph, input) {
+            Some(NamedValue::Tensor(tensor)) => Some(tensor),
+            Some(NamedValue::Decoded(_)) => None,
+            None => ancestors(&context.graphs, graph).find_map(|graph| self.casts.get(&(graph, name)).copied()),
+        };
+        if let Some(tensor) = tensor {
+            self.casts.insert((graph, &self.file[output.clone()]), tensor);
+            self.uses.casts.push(CastValue { tensor, graph, name: output.clone() });
+        }
+    }
 }
 
 impl Visitor for UseFinder<'_> {
@@ -141,6 +169,10 @@ impl Visitor for UseFinder<'_> {
         let (op, domain) = (&self.file[node.op_type.clone()], &self.file[node.domain.clone()]);
         if computes_with_codes(op, domain) {
             *self.uses.quantized.entry(context.label(&node.op_type)).or_default() += 1;
+        }
+        let is_cast = op == b"Cast" && is_default_domain(domain);
+        if is_cast {
+            self.cast(context, graph, node);
         }
         let values: Vec<_> = node.inputs.iter().map(|name| self.value(context, graph, name)).collect();
         if values.iter().all(Option::is_none) {
@@ -160,6 +192,7 @@ impl Visitor for UseFinder<'_> {
                 [0] => NodeKind::Multiplies(WeightUse::OutputsLast),
                 _ => NodeKind::Multiplies(WeightUse::OutputsFirst),
             },
+            _ if is_cast => NodeKind::Casts,
             _ => NodeKind::Other,
         };
         let at = self.uses.nodes.len();

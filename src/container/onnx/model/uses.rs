@@ -2,7 +2,7 @@
 
 use super::super::super::Input;
 use super::frames::Frames;
-use super::nodes::{Dequantization, NamedValue, NodeInput, NodeKind, UseFinder, WeightUse};
+use super::nodes::{CastValue, Dequantization, NamedValue, NodeInput, NodeKind, UseFinder, WeightUse};
 use super::parts::{Holder, path};
 use super::placed::dtype_of;
 use super::study::{Place, Study, TensorRole};
@@ -91,11 +91,28 @@ impl Study {
         Some(found)
     }
 
-    /// The name of a decoded value with the path to its graph.
-    pub(crate) fn name_in_graph(&self, decoded: &Dequantization) -> String {
-        match path(&self.header.graphs, self.places[decoded.codes].graph) {
-            Some(path) if !path.is_empty() => format!("{path}/{}", decoded.name),
-            _ => decoded.name.clone(),
+    /// The values that Cast nodes make of tensors that no other node uses: the tensor, the graph and the name.
+    pub(crate) fn cast_values(&self, input: &Input) -> Vec<(usize, usize, String)> {
+        let is_only_cast = |tensor: usize| match self.uses.of_tensors[tensor][..] {
+            [(node, _)] => self.uses.nodes[node].kind == NodeKind::Casts && !self.is_output(tensor),
+            _ => false,
+        };
+        let file: &[u8] = &input.files[0];
+        let casts = self.uses.casts.iter().filter(|cast| is_only_cast(cast.tensor));
+        let name = |cast: &CastValue| String::from_utf8(file[cast.name.clone()].to_vec()).ok();
+        casts.filter_map(|cast| Some((cast.tensor, cast.graph, name(cast)?))).collect()
+    }
+
+    /// The graph of the tensor of codes.
+    pub(crate) fn graph_of(&self, decoded: &Dequantization) -> usize {
+        self.places[decoded.codes].graph
+    }
+
+    /// The name of a value with the path to its graph.
+    pub(crate) fn name_in_graph(&self, graph: usize, name: &str) -> String {
+        match path(&self.header.graphs, graph) {
+            Some(path) if !path.is_empty() => format!("{path}/{name}"),
+            _ => name.to_owned(),
         }
     }
 
