@@ -55,6 +55,7 @@ fn folder() -> Bench {
     let bench = Bench::with("model.safetensors", "model.safetensors");
     fs::copy(fixture("weights_f32.npy"), bench.path("x.npy")).unwrap();
     fs::copy(fixture("onnx_models/basic_pitch_nmp.onnx"), bench.path("basic_pitch.onnx")).unwrap();
+    fs::copy(fixture("onnx_models/knn_surrogate.onnx"), bench.path("model.onnx")).unwrap();
     fs::copy(fixture("onnx_models/ort_nbits.onnx"), bench.path("quantized.onnx")).unwrap();
     fs::copy(fixture("untyped_e4m3fn.npy"), bench.path("codes.npy")).unwrap();
     fs::copy(fixture("corpus/npz/deflated.npz"), bench.path("arrays.npz")).unwrap();

@@ -56,7 +56,7 @@ impl Geometry {
         let ([matrices, rows, columns], group, expected) = match axis {
             None => ([1, 1, count], Group::Tensor, Vec::new()),
             Some(axis) if axis.axis >= shape.len() => {
-                return Err(parts.error(format!("its axis is {}, and its shape {shape:?}", axis.axis)));
+                return Err(parts.error(format!("its shape {shape:?} lacks the axis of the scales")));
             }
             Some(axis) => {
                 let (view, group) = axis.view(shape);
@@ -65,7 +65,7 @@ impl Geometry {
         };
         let is_right = scale.1.shape == expected || axis.is_none() && scale.0.count == 1;
         if !is_right {
-            return Err(parts.mismatch(&scale.1, &expected, &format!("codes of the shape {shape:?}")));
+            return Err(parts.mismatch(&scale.1, &expected, &format!("the shape {shape:?} of its codes")));
         }
         if let Some((slot, part)) = &zero {
             let is_bias = codes.1.dtype == Dtype::Int32;

@@ -20,12 +20,7 @@ impl<'a> LogicalCheckpoint<'a> {
         let mut found = Recognized::default();
         let mut study = Study::of(input)?;
         study.find_uses(input)?;
-        // An unreadable tensor is in no list, so the numbers of the others would be wrong.
-        let mut casts = study.cast_values(input);
-        if !input.contents.unreadable.is_empty() {
-            study.dequantizations.clear();
-            casts.clear();
-        }
+        let casts = study.cast_values(input);
         let mut times: HashMap<&str, u64> = HashMap::new();
         let names = input.contents.tensors.iter().map(|tensor| &*tensor.name);
         let names = names.chain(study.dequantizations.iter().map(|folded| &*folded.name));

@@ -4,6 +4,7 @@
 use crate::common::onnx::{field, fields, initializer, model, node, node_with, number};
 use crate::common::{Bench, fixture};
 use std::fs;
+use std::path::Path;
 
 fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
@@ -275,13 +276,13 @@ fn malformed_dequantize_nodes_are_refused() {
     refused(
         &[codes.clone(), scale(&[2], 2)],
         &[("axis", 1)],
-        "'s' has the shape [2], but codes of the shape [2, 3] needs [3]",
+        "'s' has the shape [2], but the shape [2, 3] of its codes needs [3]",
     );
-    refused(&[codes.clone(), scale(&[3], 3)], &[("axis", 2)], "its axis is 2, and its shape [2, 3]");
+    refused(&[codes.clone(), scale(&[3], 3)], &[("axis", 2)], "its shape [2, 3] lacks the axis of the scales");
     refused(
         &[codes.clone(), scale(&[2, 2], 4)],
         &[("axis", 1), ("block_size", 1)],
-        "'s' has the shape [2, 2], but codes of the shape [2, 3] needs [2, 3]",
+        "'s' has the shape [2, 2], but the shape [2, 3] of its codes needs [2, 3]",
     );
     let zero = initializer("z", UINT8, &[3], &[0; 3]);
     refused(
@@ -307,4 +308,38 @@ fn a_quantized_model_is_compared_with_its_values() {
     // A cast leaves codes alone.
     bench.run("cast b.onnx --to f16 -o c.onnx --min-elements 0 -q").expect(0, "", "");
     assert_eq!(bench.read("c.onnx"), bench.read("b.onnx"));
+}
+
+#[test]
+fn no_command_panics_on_a_malformed_model_or_leaves_a_part_of_an_output() {
+    let folder = fixture("bad/onnx_models");
+    let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let models: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx")).collect();
+    assert!(models.len() > 25, "{}", models.len());
+    let bench = Bench::new();
+    let run = |line: &str, path: &Path, allowed: &[i32]| {
+        let mut args: Vec<&str> = line.split(' ').collect();
+        args.insert(1, path.to_str().unwrap());
+        let outcome = bench.run_args(&args);
+        let code = outcome.code.filter(|code| allowed.contains(code));
+        assert!(code.is_some(), "{line}: {}: {outcome:?}", path.display());
+        if line.starts_with("diff") {
+            return; // it shows what it can read
+        }
+        if code == Some(1) {
+            let errors = outcome.stderr.lines().filter(|line| line.starts_with("tcast: error: ")).count();
+            assert_eq!(errors, 1, "{line}: {}: {outcome:?}", path.display());
+            assert!(bench.files().is_empty(), "{line}: {}: {outcome:?}", path.display());
+        } else if bench.path("out.onnx").exists() {
+            fs::remove_file(bench.path("out.onnx")).unwrap();
+        }
+    };
+    for path in models {
+        run("dequantize -o out.onnx", &path, &[1]);
+        run("dequantize -o out.npz", &path, &[1]);
+        run("quantize --scheme int8 -o out.onnx --min-elements 0", &path, &[1]);
+        run("cast --to f16 -o out.onnx --min-elements 0", &path, &[0, 1]);
+        run("inspect --stats", &path, &[0, 1]);
+        run(&format!("diff {}", fixture("onnx_models/ort_nbits.onnx").display()), &path, &[1, 2]);
+    }
 }

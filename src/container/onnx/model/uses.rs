@@ -11,7 +11,8 @@ use crate::error::Result;
 use std::collections::HashSet;
 
 impl Study {
-    /// Finds out who uses which tensors.
+    /// Finds out who uses which tensors. An unreadable tensor has a place and is in no list, so that the places cannot be
+    /// matched to the list: then no tensor is decoded.
     ///
     /// # Errors
     /// When it is not a model.
@@ -27,7 +28,10 @@ impl Study {
         uses.of_tensors.resize(self.places.len(), Vec::new());
         (self.frames, self.uses) = (frames.all, uses);
         found?;
-        self.dequantizations = (0..self.places.len()).filter_map(|codes| self.dequantization(input, codes)).collect();
+        if input.contents.unreadable.is_empty() {
+            let all = 0..self.places.len();
+            self.dequantizations = all.filter_map(|codes| self.dequantization(input, codes)).collect();
+        }
         Ok(())
     }
 
@@ -97,6 +101,9 @@ impl Study {
             [(node, _)] => self.uses.nodes[node].kind == NodeKind::Casts && !self.is_output(tensor),
             _ => false,
         };
+        if !input.contents.unreadable.is_empty() {
+            return Vec::new();
+        }
         let file: &[u8] = &input.files[0];
         let casts = self.uses.casts.iter().filter(|cast| is_only_cast(cast.tensor));
         let name = |cast: &CastValue| String::from_utf8(file[cast.name.clone()].to_vec()).ok();
