@@ -291,8 +291,11 @@ impl Planner<'_> {
                     stored: stored.clone(),
                     is_named,
                 };
+                if let Some(shape) = whole {
+                    found.weights.push(one(name, WeightValues::Columns, &shape));
+                    continue;
+                }
                 match (bank, &stored) {
-                    _ if let Some(shape) = whole => found.weights.push(one(name, WeightValues::Columns, &shape)),
                     (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank(name)))),
                     (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
                         let error = Error::new("is a bank of experts, which the layout cannot store");
