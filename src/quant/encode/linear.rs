@@ -7,12 +7,13 @@ use super::super::parts::LinearAxis;
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::extremes::Extremes;
-use super::lanes;
+use super::lanes::{self, larger};
 use super::rounding::WeightType;
 use super::scale::GroupScale;
 use super::shape::{EncodeShape, EncodedPart, Unfit};
 use super::{EncodeOptions, Encoder};
 use crate::dtype::Dtype;
+use crate::kernel::{Isa, Loop};
 
 impl Encoder {
     /// An encoder for a tensor of an ONNX model with scales along an axis.
@@ -54,7 +55,7 @@ impl Extremes {
     #[must_use]
     pub fn of_columns(source: Dtype, bytes: &[u8], start: u64, columns: u64) -> Self {
         let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");
-        let columns = crate::kernel::Isa::chosen().run(ScanColumns { weight, bytes, columns: columns as usize });
+        let columns = Isa::chosen().run(ScanColumns { weight, bytes, columns: columns as usize });
         Self { columns, ..Self::of(source, bytes, start) }
     }
 }
@@ -65,7 +66,7 @@ struct ScanColumns<'a> {
     columns: usize,
 }
 
-impl crate::kernel::Loop for ScanColumns<'_> {
+impl Loop for ScanColumns<'_> {
     type Result = Vec<u32>;
 
     #[inline(always)]
@@ -76,8 +77,7 @@ impl crate::kernel::Loop for ScanColumns<'_> {
         for row in bytes.chunks_exact(columns * width) {
             lanes::widen(weight, row, &mut values);
             for (largest, value) in largest.iter_mut().zip(&values) {
-                let magnitude = value.to_bits() & 0x7fff_ffff;
-                *largest = if magnitude > *largest { magnitude } else { *largest };
+                *largest = larger(value.to_bits() & 0x7fff_ffff, *largest);
             }
         }
         largest
@@ -188,20 +188,31 @@ fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }
 
-/// Extends the extremes of columns by a row: the magnitudes as bits, and the lowest and highest values.
-#[inline(always)]
-pub(super) fn extend_columns(
-    weight: WeightType,
-    bytes: &[u8],
-    values: &mut [f32],
-    amax: &mut [u32],
-    bounds: &mut [[f32; 2]],
-) {
-    lanes::widen(weight, bytes, values);
-    for ((value, amax), [low, high]) in values.iter().zip(amax).zip(bounds) {
-        let magnitude = value.to_bits() & 0x7fff_ffff;
-        *amax = if magnitude > *amax { magnitude } else { *amax };
-        *low = if *value < *low { *value } else { *low };
-        *high = if *value > *high { *value } else { *high };
+/// Extends the extremes of columns by a row: the magnitudes as bits, and the lowest and highest values. `values` is
+/// scratch space as long as the row.
+pub(super) struct ExtendColumns<'a> {
+    pub(super) weight: WeightType,
+    pub(super) bytes: &'a [u8],
+    pub(super) values: &'a mut [f32],
+    pub(super) amax: &'a mut [u32],
+    pub(super) bounds: &'a mut [[f32; 2]],
+}
+
+impl Loop for ExtendColumns<'_> {
+    /// The largest magnitude of all columns so far.
+    type Result = u32;
+
+    #[inline(always)]
+    fn run(self) -> u32 {
+        let Self { weight, bytes, values, amax, bounds } = self;
+        lanes::widen(weight, bytes, values);
+        let mut most = 0;
+        for ((value, amax), [low, high]) in values.iter().zip(amax).zip(bounds) {
+            *amax = larger(value.to_bits() & 0x7fff_ffff, *amax);
+            most = larger(most, *amax);
+            *low = if *value < *low { *value } else { *low };
+            *high = if *value > *high { *value } else { *high };
+        }
+        most
     }
 }

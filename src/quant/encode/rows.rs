@@ -7,7 +7,7 @@ use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::groups::Choose;
 use super::lanes::{self, Bounds, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
-use super::linear::extend_columns;
+use super::linear::ExtendColumns;
 use super::room::{EncodeRoom, SEGMENT, SpreadScales};
 use super::rounding::WeightType;
 use super::screen::SearchGroup;
@@ -138,8 +138,8 @@ impl<'a> EncodeRows<'a, '_> {
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
             if size == 1 {
-                extend_columns(*weight, bytes, &mut room.values[..count], amax, bounds);
-                most = amax.iter().copied().fold(most, u32::max);
+                let values = &mut room.values[..count];
+                most = self.isa.run(ExtendColumns { weight: *weight, bytes, values, amax, bounds });
                 continue;
             }
             most = self.isa.run(LargestOfGroups { weight: *weight, bytes, size, amax: &mut *amax });
