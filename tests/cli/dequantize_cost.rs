@@ -1,7 +1,9 @@
-//! What decoding costs: memory does not grow with the size of a weight, and little with their number.
+//! What decoding costs, and converting ONNX models: memory does not grow with the size of a weight, and little with their
+//! number.
 #![cfg(target_os = "linux")] // other systems have no such limit
 
 use crate::common::Bench;
+use crate::common::onnx::{field, node, number};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -133,5 +135,33 @@ fn many_small_weights_take_little_more_memory_than_as_many_plain_tensors() {
         "diff q q -q -j1",
     ] {
         assert_eq!(within(&bench, 32, line), (Some(0), String::new()), "{line}");
+    }
+}
+
+/// A weight of 32 MiB in a data file, of which the disk holds nothing.
+#[test]
+fn an_onnx_model_that_is_larger_than_the_memory_is_converted() {
+    let bench = Bench::new();
+    let pair = |key: &[u8], value: &[u8]| field(13, &[field(1, key), field(2, value)].concat());
+    let dims = vec![1 << 3, 0x80, 0x10, 1 << 3, 0x80, 0x20]; // 2048 x 4096
+    let place = [pair(b"location", b"w.data"), number(14, 1)].concat();
+    let weight = field(5, &[dims, number(2, 1), field(8, b"w"), place].concat());
+    let graph = field(7, &[weight, node("MatMul", &["x", "w"], "y")].concat());
+    bench.write("in.onnx", &[number(1, 10), graph, field(8, &number(2, 21))].concat());
+    fs::File::create(bench.path("w.data")).unwrap().set_len(32 << 20).unwrap();
+    for (line, bytes) in [
+        ("cast in.onnx --to f16 -o half.onnx", 16 << 20),
+        ("cast in.onnx --to f16 -o half.onnx --external-data -f", 16 << 20),
+        ("quantize in.onnx --scheme int8 -o int8.onnx", 8 << 20),
+        ("quantize in.onnx --scheme int4 -o int4.onnx --external-data", 4 << 20),
+        ("dequantize int8.onnx -o plain.onnx", 32 << 20),
+        ("dequantize int4.onnx -o plain.onnx --external-data -f", 32 << 20),
+    ] {
+        let done = within(&bench, 24, &format!("{line} -q -j2 --no-sync"));
+        assert_eq!(done, (Some(0), String::new()), "{line}");
+        let name = line.split(' ').find(|word| word.ends_with(".onnx") && *word != line.split(' ').nth(1).unwrap());
+        let end = if line.contains("--external-data") { ".data" } else { "" };
+        let length = fs::metadata(bench.path(&format!("{}{end}", name.unwrap()))).unwrap().len();
+        assert!((bytes..bytes + bytes / 4).contains(&length), "{line}: {length}");
     }
 }
