@@ -149,19 +149,17 @@ fn an_onnx_model_that_is_larger_than_the_memory_is_converted() {
     let graph = field(7, &[weight, node("MatMul", &["x", "w"], "y")].concat());
     bench.write("in.onnx", &[number(1, 10), graph, field(8, &number(2, 21))].concat());
     fs::File::create(bench.path("w.data")).unwrap().set_len(32 << 20).unwrap();
-    for (line, bytes) in [
-        ("cast in.onnx --to f16 -o half.onnx", 16 << 20),
-        ("cast in.onnx --to f16 -o half.onnx --external-data -f", 16 << 20),
-        ("quantize in.onnx --scheme int8 -o int8.onnx", 8 << 20),
-        ("quantize in.onnx --scheme int4 -o int4.onnx --external-data", 4 << 20),
-        ("dequantize int8.onnx -o plain.onnx", 32 << 20),
-        ("dequantize int4.onnx -o plain.onnx --external-data -f", 32 << 20),
+    for (line, written, bytes) in [
+        ("cast in.onnx --to f16 -o half.onnx", "half.onnx", 16 << 20),
+        ("cast in.onnx --to f16 -o half.onnx --external-data -f", "half.onnx.data", 16 << 20),
+        ("quantize in.onnx --scheme int8 -o int8.onnx", "int8.onnx", 8 << 20),
+        ("quantize in.onnx --scheme int4 -o int4.onnx --external-data", "int4.onnx.data", 4 << 20),
+        ("dequantize int8.onnx -o plain.onnx", "plain.onnx", 32 << 20),
+        ("dequantize int4.onnx -o plain.onnx --external-data -f", "plain.onnx.data", 32 << 20),
     ] {
         let done = within(&bench, 24, &format!("{line} -q -j2 --no-sync"));
         assert_eq!(done, (Some(0), String::new()), "{line}");
-        let name = line.split(' ').find(|word| word.ends_with(".onnx") && *word != line.split(' ').nth(1).unwrap());
-        let end = if line.contains("--external-data") { ".data" } else { "" };
-        let length = fs::metadata(bench.path(&format!("{}{end}", name.unwrap()))).unwrap().len();
+        let length = fs::metadata(bench.path(written)).unwrap().len();
         assert!((bytes..bytes + bytes / 4).contains(&length), "{line}: {length}");
     }
 }

@@ -116,6 +116,8 @@ fn what_is_no_plain_weight_is_kept_and_named_with_the_reason() {
     assert_eq!(kept(&fates_of("training_info.onnx", "--min-elements 0"), "trained").split(' ').next(), Some("lr"));
     assert_eq!(kept(&fates_of("sparse_initializer.onnx", "--min-elements 0"), "sparse"), "w.values");
     assert_eq!(kept(&fates_of("constant_forms.onnx", "--min-elements 0"), "list").split(' ').count(), 2);
+    let function = fates_of("function_tensors.onnx", "--min-elements 0");
+    assert_eq!((&*kept(&function, "function"), &*kept(&function, "float16")), ("k local::Scale.delta", "w"));
     let shadow = fates_of("shadow_initializer.onnx", "--min-elements 0");
     assert_eq!((kept(&shadow, "shadowing").split(' ').count(), &*kept(&shadow, "float16")), (1, "w"));
     // A rule names its tensors, whatever their size, and may overrule that a bound should stay as it is.
