@@ -55,6 +55,12 @@ impl ScaleSearch {
     /// The scale with the least error; of two equally good scales, the larger. `chosen` if all values are 0.
     #[inline(always)]
     pub(super) fn best(&self, group: &SearchGroup, chosen: GroupScale) -> GroupScale {
+        self.best_of(group, chosen, true)
+    }
+
+    /// [`ScaleSearch::best`], with screening or without, which finds the same.
+    #[inline(always)]
+    fn best_of(&self, group: &SearchGroup, chosen: GroupScale, is_screened: bool) -> GroupScale {
         let SearchGroup { chooser, amax, global, .. } = *group;
         if amax == 0.0 || !amax.is_finite() {
             return chosen;
@@ -83,7 +89,7 @@ impl ScaleSearch {
         let cut = |scale: &GroupScale| f64::from(amax) - 6.0 * f64::from(scale.scale);
         let screened = Screened::new(group, count, candidate, |scale| is_block && cut(scale) > 0.0);
         let (mut best, mut least) = (chosen, f64::INFINITY);
-        for step in (0..count).filter(|step| screened.is_likely(*step)) {
+        for step in (0..count).filter(|step| !is_screened || screened.is_likely(*step)) {
             let scale = candidate(step);
             let cut = cut(&scale);
             if is_block && cut > 0.0 && cut * cut * (1.0 - 1e-9) > least {
@@ -126,4 +132,78 @@ fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
         }
     }
     sums.into_iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::quant::encode::{EncodeOptions, Encoder, ScaleChoice};
+    use crate::quant::{Arithmetic, SCHEMES};
+    use half::{bf16, f16};
+
+    /// The stored bytes of some values, and the values.
+    fn stored(source: Dtype, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+        let of = |value: &f32| match source {
+            Dtype::Bfloat16 => (bf16::from_f32(*value).to_le_bytes().to_vec(), bf16::from_f32(*value).to_f32()),
+            Dtype::Float16 => (f16::from_f32(*value).to_le_bytes().to_vec(), f16::from_f32(*value).to_f32()),
+            _ => (value.to_le_bytes().to_vec(), *value),
+        };
+        let (bytes, values): (Vec<_>, Vec<_>) = values.iter().map(of).unzip();
+        (bytes.concat(), values)
+    }
+
+    #[test]
+    fn screening_finds_the_scale_that_trying_all_of_them_finds() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = move |below: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 20) % below
+        };
+        for (scheme, layout) in SCHEMES.iter().flat_map(|scheme| scheme.layouts.iter().map(move |row| (scheme, row))) {
+            for source in [Dtype::Bfloat16, Dtype::Float16, Dtype::Float32] {
+                for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {
+                    let options = EncodeOptions { arithmetic, scale: ScaleChoice::Mse, ..EncodeOptions::default() };
+                    let encoder = Encoder::new(layout.layout(), &layout.grid, &[16, 256], source, options);
+                    let Some(search) = encoder.as_ref().ok().and_then(|encoder| encoder.search.as_ref()) else {
+                        continue;
+                    };
+                    let encoder = encoder.as_ref().unwrap();
+                    let size = encoder.shape.block[1] as usize;
+                    for round in 0..300 {
+                        // Values as those of weights, few different ones, halves of a step, and a single large one.
+                        let unit = [0.02, 1.0, 3.0e-4, 7.0][round % 4];
+                        let value = |at: usize, random: &mut dyn FnMut(u64) -> u64| match round % 5 {
+                            0 => random(25) as f32 * 0.25 - 3.0,
+                            1 => random(13) as f32 - 6.0,
+                            2 if at > 0 => (random(1 << 12) as f32 - 2048.0) * 1e-5,
+                            _ => (0..4).map(|_| random(1 << 16) as f32 / 32768.0 - 1.0).sum(),
+                        };
+                        let values: Vec<f32> = (0..size).map(|at| unit * value(at, &mut random)).collect();
+                        let (bytes, values) = stored(source, &values);
+                        let amax = values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
+                        let low = values.iter().copied().fold(f32::INFINITY, f32::min);
+                        let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                        let group = SearchGroup {
+                            weight: encoder.weight,
+                            bytes: &bytes,
+                            amax,
+                            bounds: [low, high],
+                            chooser: &encoder.chooser,
+                            division: encoder.division,
+                            rounding: &encoder.rounding,
+                            global: encoder.chooser.global(f64::from(amax) * 1.5),
+                        };
+                        let chosen = GroupScale::exponent(-3, false);
+                        let found = search.best(&group, chosen);
+                        let tried = search.best_of(&group, chosen, false);
+                        let place = format!("{} {} {source} {arithmetic:?} {values:?}", scheme.name, layout.name);
+                        assert_eq!((found.stored, found.scale), (tried.stored, tried.scale), "{place}");
+                    }
+                }
+            }
+        }
+    }
 }
