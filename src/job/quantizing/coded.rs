@@ -310,7 +310,12 @@ fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>
             (Ok(_), Values::Stored(_)) => Some(format!("{}: is not quantized in the input", shorten(&weight.name))),
             (Err(_), Values::Stored(_)) => None,
         };
-    let mut details: Vec<String> = weights.iter().zip(resolved).filter_map(changes).collect();
+    let details = weights.iter().zip(resolved).filter_map(changes).collect();
+    refuse_some("the values of some weights would change, which is not allowed: no output was written", details)
+}
+
+/// Fails with a line for each of the first weights, if there are lines.
+pub(super) fn refuse_some(message: &str, mut details: Vec<String>) -> Result<()> {
     if details.is_empty() {
         return Ok(());
     }
@@ -319,8 +324,7 @@ fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>
         details.truncate(FEW);
         details.push(format!("and {} more", count - FEW));
     }
-    let error = Error::new("the values of some weights would change, which is not allowed: no output was written");
-    Err(error.with_details(details))
+    Err(Error::new(message).with_details(details))
 }
 
 impl WeightCandidate {

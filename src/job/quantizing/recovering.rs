@@ -3,6 +3,7 @@
 //! The decision is about whole weights, and about all weights that share a scale, so it is made before anything is
 //! written. Weights that were never quantized fail within the first of their groups; others are read once more.
 
+use super::coded::refuse_some;
 use super::{Planner, StoredAs, Values, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -18,9 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of values that a thread takes at a time.
 const PIECE: u64 = 1 << 20;
-
-/// The most names in a message.
-const FEW: usize = 5;
 
 /// Weights that share what is tried next.
 struct RecoverySet<'a> {
@@ -295,15 +293,6 @@ fn check_is_recovered(weights: &[WeightCandidate], recovered: &[Option<Recovery>
         }
         _ => None,
     });
-    let mut details: Vec<String> = failed.collect();
-    if details.is_empty() {
-        return Ok(());
-    }
-    let count = details.len();
-    if count > FEW {
-        details.truncate(FEW);
-        details.push(format!("and {} more", count - FEW));
-    }
-    let error = Error::new("some weights cannot be recovered, which is not allowed: no output was written");
-    Err(error.with_details(details).without("only_exact"))
+    let error = "some weights cannot be recovered, which is not allowed: no output was written";
+    refuse_some(error, failed.collect()).map_err(|error| error.without("only_exact"))
 }
