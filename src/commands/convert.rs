@@ -86,7 +86,7 @@ fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` writes it anew, and so does a part that was done before. The report of another part is somebody
         // else's.
-        let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done(job);
+        let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done();
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
         ReportFile::new(path, replace, &outputs, &mut prepared.files)
     });

@@ -51,13 +51,15 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         with_partial_blocks: args.partial_blocks,
         only_exact: args.only_exact,
         recovers: args.recover,
+        // The weights of new shards are not known yet.
+        partition: args.shards.part.filter(|_| args.shards.max_shard_size.is_none()),
         threads: threads(args.file.threads),
     };
     let quantizing = if model.is_model() {
         let min_elements = args.model_options.min_elements.unwrap_or(ModelOptions::MIN_ELEMENTS);
         Quantizing::of_model(&model, &request, min_elements)?
     } else {
-        Quantizing::new(&model, &request)?
+        Quantizing::new(&model, &request, &console)?
     };
     warn_about_scales(args, &quantizing.recoding.left_out);
     let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout.as_deref())).transpose()?;

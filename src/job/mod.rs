@@ -140,8 +140,8 @@ impl<'a> Ready<'a> {
     }
 
     /// Whether earlier runs have written everything that this run should write.
-    fn is_done(&self, job: &Job) -> bool {
-        matches!(self, Self::Folder(folder) if folder.is_done(job))
+    fn is_done(&self) -> bool {
+        matches!(self, Self::Folder(folder) if folder.is_done())
     }
 
     /// The type of the first weight that becomes plain float8 in a .safetensors file.
@@ -167,7 +167,7 @@ impl<'a> Ready<'a> {
                 whole.publish(job, if is_only { "the output was complete" } else { SOME })
             }
             Self::Folder(folder) if job.dry_run => {
-                let files = if is_measured { folder.measure(job, observer)? } else { folder.dry_run(job) };
+                let files = if is_measured { folder.measure(job, observer)? } else { folder.dry_run() };
                 Ok(Written { files, before: 0, finished: 0, all: folder.plans.len(), was_complete: false })
             }
             Self::Folder(folder) => folder.write(job, observer),
@@ -208,8 +208,8 @@ impl<'a> Prepared<'a> {
     }
 
     /// Whether earlier runs have written everything that this run should write.
-    pub(crate) fn is_done(&self, job: &Job) -> bool {
-        self.outputs.iter().all(|(_, ready)| ready.is_done(job))
+    pub(crate) fn is_done(&self) -> bool {
+        self.outputs.iter().all(|(_, ready)| ready.is_done())
     }
 
     /// The type of the first weight that a cast makes plain float8, without scales, in a .safetensors file.

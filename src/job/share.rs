@@ -1,6 +1,7 @@
 //! Which shards a run writes, if several runs share the work.
 
-use crate::plan::Plan;
+use crate::container::Input;
+use crate::container::checkpoint::Checkpoint;
 use std::cmp::Reverse;
 
 /// `I/N`: one of N parts of the shards, counted from 1.
@@ -26,28 +27,32 @@ impl std::str::FromStr for Partition {
     }
 }
 
-/// The shards to write now.
-pub(super) fn chosen(plans: &[Plan], partition: Option<Partition>) -> Vec<usize> {
+/// The shards to write now, of shards of these sizes.
+pub(super) fn chosen(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> {
     match partition {
         // If there are more parts than shards, the last have nothing to do.
         Some(Partition { number, of }) => {
-            let [of, before] = [of, number - 1].map(|count| count.min(plans.len() as u64) as usize);
-            shares(plans, of).into_iter().nth(before).unwrap_or_default()
+            let [of, before] = [of, number - 1].map(|count| count.min(sizes.len() as u64) as usize);
+            shares(sizes, of).into_iter().nth(before).unwrap_or_default()
         }
-        None => (0..plans.len()).collect(),
+        None => (0..sizes.len()).collect(),
     }
+}
+
+/// The sizes of shards that are those of the input: known before it is decided what becomes of their tensors.
+pub(super) fn sizes_of(source: &Checkpoint) -> Vec<u64> {
+    source.shards.iter().map(Input::len).collect()
 }
 
 /// The shards of each of several runs: the largest first, each to the run with the least work, so that all end at about
 /// the same time. This depends only on sizes, so every run computes the same.
-fn shares(plans: &[Plan], runs: usize) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..plans.len()).collect();
-    let bytes = |at: usize| plans[at].source_bytes() + plans[at].len;
-    order.sort_by_key(|&at| (Reverse(bytes(at)), at));
+fn shares(sizes: &[u64], runs: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..sizes.len()).collect();
+    order.sort_by_key(|&at| (Reverse(sizes[at]), at));
     let mut shares = vec![(0, Vec::new()); runs];
     for at in order {
         let least = shares.iter_mut().min_by_key(|(sum, _)| *sum).expect("there is a run");
-        least.0 += bytes(at);
+        least.0 += sizes[at];
         least.1.push(at);
     }
     let in_order = |(_, mut share): (u64, Vec<usize>)| {

@@ -20,6 +20,13 @@ fn recovered(bench: &Bench, line: &str) -> Vec<(String, bool)> {
     quantized.map(|tensor| (tensor["name"].as_str().unwrap().to_owned(), recovered(tensor))).collect()
 }
 
+/// The weights that a report says are quantized.
+fn quantized(bench: &Bench, line: &str) -> Vec<String> {
+    let report: Value = serde_json::from_str(&bench.run(line).stdout).unwrap();
+    let weights = report["tensors"].as_array().unwrap().iter().filter(|tensor| !tensor["quantized"].is_null());
+    weights.map(|tensor| tensor["name"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
 fn a_checkpoint_that_was_dequantized_becomes_the_first_one_again() {
     for (checkpoint, scheme, count) in [("llama-fp8", "fp8-block", 21), ("llama-nvfp4a16", "nvfp4", 21)] {
@@ -281,4 +288,58 @@ fn options_that_recover_nothing_are_refused() {
     assert_eq!((outcome.code, &*outcome.stdout), (Some(2), ""), "{outcome:?}");
     assert!(outcome.stderr.contains("--scheme <SCHEME>"), "{}", outcome.stderr);
     assert!(!bench.path("out").exists());
+}
+
+#[test]
+fn a_part_searches_only_its_weights_and_those_that_share_a_scale_with_them() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    bench.run("dequantize q -q -o m --max-shard-size 33KB").expect(0, "", "");
+    train(&bench, "m", "model.layers.1.self_attn.q_proj.weight");
+    let line = "quantize m --scheme nvfp4 --recover --only-exact -q";
+    let mut refused = 0;
+    for part in 1..=12 {
+        let names = quantized(&bench, &format!("quantize m --scheme nvfp4 --json -q -n --part {part}/12"));
+        let shares = |name: &String| ["q_", "k_", "v_"].iter().any(|own| name.contains(&format!("1.self_attn.{own}")));
+        let outcome = bench.run(&format!("{line} -n --part {part}/12"));
+        let code = i32::from(names.iter().any(shares));
+        assert_eq!((outcome.code, outcome.stdout.is_empty()), (Some(code), code == 1), "{part}: {outcome:?}");
+        assert_eq!(
+            outcome.stderr.contains("q_proj.weight: no codes and scales of nvfp4 decode to"),
+            code == 1,
+            "{part}"
+        );
+        refused += code;
+    }
+    assert!((2..12).contains(&refused), "{refused}"); // the fused weights are in different shards
+}
+
+#[test]
+fn parts_agree_on_the_types_of_scales_that_depend_on_what_is_found() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme fp8 -q -o q").expect(0, "", "");
+    bench.run("dequantize q --to float32 -q -o plain --max-shard-size 200KB").expect(0, "", "");
+    let line = "quantize plain --scheme fp8 --recover --only-exact -q";
+    bench.run(&format!("{line} -o one")).expect(0, "", "");
+    for part in 1..=3 {
+        bench.run(&format!("{line} -o parts --part {part}/3")).expect(0, "", "");
+    }
+    bench.run("quantize --finish parts -q").expect(0, "", "");
+    assert!(tree(&bench.path("one")) == tree(&bench.path("parts")));
+    assert!(tensors(&bench.path("one")).iter().all(|(name, tensor)| !name.ends_with("_scale") || tensor.0 == "BF16"));
+}
+
+#[test]
+fn the_search_shows_its_progress() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    bench.run("dequantize q -q -o m").expect(0, "", "");
+    let args = ["quantize", "m", "--scheme", "nvfp4", "--recover", "-o", "out", "-j1"];
+    let output = bench.command().args(args).env("TCAST_PROGRESS_SECONDS", "0").output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b""[..]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    for what in ["looking for scales", "recovering scales", "checkpoint"] {
+        let mut lines = said.lines().filter(|line| line.starts_with(&format!("tcast: {what}: ")));
+        assert!(lines.any(|line| line.contains(": 100%, ")), "{what}: {said}");
+    }
+    let quiet = bench.command().args(args).args(["-q", "-f"]).env("TCAST_PROGRESS_SECONDS", "0").output().unwrap();
+    assert_eq!((quiet.status.code(), &*quiet.stderr), (Some(0), &b""[..]));
 }

@@ -7,7 +7,7 @@ pub(crate) use finish::{Finished, finish};
 
 use super::observer::{Notice, Observer};
 use super::place::Route;
-use super::share::chosen;
+use super::share::{chosen, sizes_of};
 use super::{IfExists, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{
@@ -33,6 +33,8 @@ pub(super) struct FolderOutput<'a> {
     source: Option<PathBuf>,
     /// Whether something exists already, which may be the result of the same job.
     is_there: bool,
+    /// The shards that this run writes.
+    chosen: Vec<usize>,
     /// A plan for each shard.
     pub(super) plans: Vec<Plan<'a>>,
 }
@@ -63,6 +65,10 @@ impl<'a> FolderOutput<'a> {
         let names = match spread {
             Spread::AsInputs => source.shards.iter().map(|shard| source.shard_name(shard)).collect(),
             Spread::One | Spread::UpTo(_) => shard_names(index_name, plans.len()),
+        };
+        let sizes = match spread {
+            Spread::AsInputs => sizes_of(source),
+            Spread::One | Spread::UpTo(_) => plans.iter().map(|plan| plan.source_bytes() + plan.len).collect(),
         };
         let has_index = plans.len() > 1 || spread == Spread::AsInputs && source.index.is_some();
         let mut side_files = match &source.folder {
@@ -106,17 +112,13 @@ impl<'a> FolderOutput<'a> {
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
         }
-        Ok(Self { path: path.to_owned(), start, manifest, source: source.folder.clone(), is_there, plans })
-    }
-
-    /// The shards that this run writes.
-    fn chosen(&self, job: &Job) -> Vec<usize> {
-        chosen(&self.plans, job.partition)
+        let (path, chosen) = (path.to_owned(), chosen(&sizes, job.partition));
+        Ok(Self { path, start, manifest, source: source.folder.clone(), is_there, chosen, plans })
     }
 
     /// Whether earlier runs have done everything that this run should do.
-    pub(super) fn is_done(&self, job: &Job) -> bool {
-        let chosen = self.chosen(job).into_iter().map(|at| &self.manifest.shards[at]);
+    pub(super) fn is_done(&self) -> bool {
+        let chosen = self.chosen.iter().map(|&at| &self.manifest.shards[at]);
         self.is_there || staging::are_done(&self.path, chosen)
     }
 }

@@ -19,9 +19,9 @@ use std::collections::BTreeMap;
 
 impl<'a> FolderOutput<'a> {
     /// What would be written by this run.
-    pub(in crate::job) fn dry_run(&self, job: &Job) -> Vec<FileReport<'a>> {
-        let report = |at: usize| FileReport::new(self.manifest.shards[at].file.clone(), &self.plans[at], None);
-        self.chosen(job).into_iter().map(report).collect()
+    pub(in crate::job) fn dry_run(&self) -> Vec<FileReport<'a>> {
+        let report = |&at: &usize| FileReport::new(self.manifest.shards[at].file.clone(), &self.plans[at], None);
+        self.chosen.iter().map(report).collect()
     }
 
     /// What would be written by this run, and what would happen to the values.
@@ -29,16 +29,16 @@ impl<'a> FolderOutput<'a> {
     /// # Errors
     /// When a shard cannot be read or converted.
     pub(in crate::job) fn measure(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
-        let (plans, chosen) = (&self.plans, self.chosen(job));
+        let Self { plans, chosen, .. } = self;
         let progress = observer.checkpoint(chosen.iter().map(|&at| plans[at].source_bytes()).sum());
-        let measure = |at: usize| {
+        let measure = |&at: &usize| {
             let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
             let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
             let nowhere = Destination::nowhere().create()?;
             let outcomes = job.convert(plan, &nowhere, &*progress)?;
             Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
         };
-        chosen.into_iter().map(measure).collect()
+        chosen.iter().map(measure).collect()
     }
 
     /// Writes the shards, or this run's part of them; earlier ones count as well. If the run does all of them, the
@@ -47,14 +47,13 @@ impl<'a> FolderOutput<'a> {
     /// # Errors
     /// When the disk has no room, or a shard cannot be read, converted or written: complete shards are then kept.
     pub(in crate::job) fn write(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
-        let chosen = self.chosen(job);
         if self.is_there {
-            return self.compare(&chosen, job, observer);
+            return self.compare(job, observer);
         }
         let shards = self.manifest.shards.clone();
         let staging = Staging::open(&self.path, self.manifest, self.start, job.sync, self.source.as_deref())?;
         let mut work = ShardWork { staging, plans: self.plans, shards, job, observer };
-        let (files, before) = match work.convert(&chosen) {
+        let (files, before) = match work.convert(&self.chosen) {
             Ok(done) => done,
             Err(error) => {
                 work.staging.fail(&error).iter().for_each(|kept| observer.notice(Notice::Kept(kept)));
@@ -75,7 +74,7 @@ impl<'a> FolderOutput<'a> {
 
     /// Repeats the work without writing, and compares: a finished conversion is not an error, and nothing else is
     /// mistaken for one.
-    fn compare(mut self, chosen: &[usize], job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
+    fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         let there = checkpoint::probe(&self.path)?;
         let other = match other_tensor(&there, &self.plans) {
             None => staging::difference(&self.path, &self.manifest)?,
@@ -85,9 +84,9 @@ impl<'a> FolderOutput<'a> {
             let what = format!("the output exists already, and is not what this command writes: {other}");
             return Err(Error::new(what).of(Kind::Exists(Wanted::Folder)).in_file(&self.path));
         }
-        let progress = observer.checkpoint(chosen.iter().map(|&at| self.plans[at].source_bytes()).sum());
+        let progress = observer.checkpoint(self.chosen.iter().map(|&at| self.plans[at].source_bytes()).sum());
         let mut files = Vec::new();
-        for &at in chosen {
+        for &at in &self.chosen {
             let (name, plan) = (&self.manifest.shards[at].file, &mut self.plans[at]);
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());

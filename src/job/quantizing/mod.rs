@@ -16,6 +16,8 @@ use misfit::{no_weight, nothing_to_quantize, whole_bank};
 pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
+use super::observer::Observer;
+use super::share::Partition;
 use crate::container::Form;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
 use crate::dtype::Dtype;
@@ -52,6 +54,8 @@ pub(crate) struct QuantizeRequest<'a> {
     pub only_exact: bool,
     /// Whether codes and scales are searched that plain weights were decoded from.
     pub recovers: bool,
+    /// The share of the input's shards to write in this run, whose weights are searched.
+    pub partition: Option<Partition>,
     pub threads: usize,
 }
 
@@ -140,7 +144,7 @@ impl Quantizing {
     /// # Errors
     /// When no weight would be quantized, the layout lacks a scheme, nothing proves the orientation of a bank of
     /// experts, modules that engines fuse would differ, or the config cannot be read or cannot describe the result.
-    pub(crate) fn new(logical: &LogicalCheckpoint, request: &QuantizeRequest) -> Result<Self> {
+    pub(crate) fn new(logical: &LogicalCheckpoint, request: &QuantizeRequest, observer: &dyn Observer) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
         let folder = source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path));
@@ -169,7 +173,7 @@ impl Quantizing {
         }
         planner.check_names(&plan).map_err(in_file)?;
         let coded = planner.resolve(&mut plan.weights).map_err(in_file)?;
-        let recovered = planner.recover(&mut plan.weights).map_err(in_file)?;
+        let recovered = planner.recover(&mut plan.weights, observer).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
         let mut side_files = Vec::new();
         if let Some(text) = &text {

@@ -1,12 +1,15 @@
 //! Plain weights that were decoded from the scheme that they are quantized to: whether their codes and scales are found.
 //!
 //! The decision is about whole weights, and about all weights that share a scale, so it is made before anything is
-//! written. Weights that were never quantized fail within the first of their groups; others are read once more.
+//! written. Weights that were never quantized fail within the first of their groups; others are read once more. A run that
+//! writes some of the shards searches only their weights, and those that share a scale with them.
 
 use super::coded::refuse_some;
 use super::{Planner, StoredAs, Values, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::job::observer::Observer;
+use crate::job::share::{chosen, sizes_of};
 use crate::plan::{Recovery, WeightRows};
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::select::policy::{fused_sets, module_of};
@@ -53,7 +56,11 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// When a file cannot be read, or a weight is not recovered and must be.
-    pub(super) fn recover(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Recovery>>> {
+    pub(super) fn recover(
+        &self,
+        weights: &mut [WeightCandidate],
+        observer: &dyn Observer,
+    ) -> Result<Vec<Option<Recovery>>> {
         let mut all: Vec<Option<Recovery>> = weights.iter().map(|_| None).collect();
         if !self.request.recovers {
             return Ok(all);
@@ -71,14 +78,17 @@ impl Planner<'_> {
             family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()
         };
         let mut sets: Vec<RecoverySet> = families.iter().filter_map(&mut members).map(RecoverySet::new).collect();
-        self.search(&mut sets)?;
+        let chosen = chosen(&sizes_of(self.source.source), self.request.partition);
+        let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
+        sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
+        self.search(&mut sets, observer)?;
         // Libraries that do not share the scale store several.
         let (alone, mut done): (Vec<RecoverySet>, Vec<RecoverySet>) =
             sets.into_iter().partition(|set| set.found.is_none() && set.members.len() > 1);
         let sizes: Vec<usize> = alone.iter().map(|set| set.members.len()).collect();
         let each = alone.into_iter().flat_map(|set| set.members);
         let mut alone: Vec<RecoverySet> = each.map(|member| RecoverySet::new(vec![member])).collect();
-        self.search(&mut alone)?;
+        self.search(&mut alone, observer)?;
         let mut rest = &mut alone[..];
         for size in sizes {
             let (family, others) = rest.split_at_mut(size);
@@ -155,8 +165,8 @@ impl Planner<'_> {
     }
 
     /// Searches codes and scales of some sets.
-    fn search(&self, sets: &mut [RecoverySet]) -> Result<()> {
-        self.look_ahead(sets)?;
+    fn search(&self, sets: &mut [RecoverySet], observer: &dyn Observer) -> Result<()> {
+        self.look_ahead(sets, observer)?;
         // Each round tries one candidate of each set; most weights have a single one.
         loop {
             let tried: Vec<Option<(usize, SharedScale)>> = sets.iter_mut().map(RecoverySet::next).collect();
@@ -167,10 +177,12 @@ impl Planner<'_> {
             let is_open = |set: usize| !failed[set].load(Ordering::Relaxed);
             let mut misfits: Vec<(usize, usize, u64)> = Vec::new();
             let all = &*sets;
+            let progress = observer.progress("recovering scales", bytes(all, is_open));
             let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
                 let (number, shared) = tried[set].expect("only such sets are searched");
                 let at = &all[set].members[member];
                 let source = at.rows.read(rows.clone(), room)?;
+                progress.advance(source.len() as u64);
                 let found = at.recoverers[number].check(rows, source, &shared);
                 if found.is_err() {
                     failed[set].store(true, Ordering::Relaxed);
@@ -178,16 +190,23 @@ impl Planner<'_> {
                 Ok::<_, Error>((set, member, found))
             };
             let mut matched = vec![ScaleMatch::Derived; sets.len()];
-            in_order(self.request.threads as u64, pieces(all, is_open), Vec::new, work, |(set, member, found)| {
-                match found {
-                    Ok(ScaleMatch::Derived) => {}
-                    Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
-                    // The pieces before the first that fails are checked in any case, others may be.
-                    Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
-                    Err(element) => misfits.push((set, member, element)),
-                }
-                ControlFlow::Continue(())
-            })?;
+            let skip = |bytes| progress.advance(bytes);
+            in_order(
+                self.request.threads as u64,
+                pieces(all, is_open, skip),
+                Vec::new,
+                work,
+                |(set, member, found)| {
+                    match found {
+                        Ok(ScaleMatch::Derived) => {}
+                        Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
+                        // The pieces before the first that fails are checked in any case, others may be.
+                        Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
+                        Err(element) => misfits.push((set, member, element)),
+                    }
+                    ControlFlow::Continue(())
+                },
+            )?;
             for (set, matched) in sets.iter_mut().zip(matched).filter(|(set, _)| set.found.is_none()) {
                 set.matched = matched;
             }
@@ -205,7 +224,7 @@ impl Planner<'_> {
 
     /// Prepares what is tried. Finds the largest magnitude of weights that need it, unless their first values rule out
     /// that they are codes times scales.
-    fn look_ahead(&self, sets: &mut [RecoverySet]) -> Result<()> {
+    fn look_ahead(&self, sets: &mut [RecoverySet], observer: &dyn Observer) -> Result<()> {
         let mut room = Vec::new();
         let mut needs_extremes = Vec::with_capacity(sets.len());
         for set in &*sets {
@@ -220,15 +239,19 @@ impl Planner<'_> {
         }
         let mut found = vec![Extremes::default(); sets.len()];
         let all = &*sets;
+        let is_needed = |set: usize| needs_extremes[set];
+        let progress = observer.progress("looking for scales", bytes(all, is_needed));
         let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
             let at = &all[set].members[member].rows;
-            Ok::<_, Error>((set, Extremes::of(at.dtype(), at.read(rows, room)?, 0)))
+            let source = at.read(rows, room)?;
+            progress.advance(source.len() as u64);
+            Ok::<_, Error>((set, Extremes::of(at.dtype(), source, 0)))
         };
-        let is_needed = |set: usize| needs_extremes[set];
-        in_order(self.request.threads as u64, pieces(all, is_needed), Vec::new, work, |(set, next)| {
+        in_order(self.request.threads as u64, pieces(all, is_needed, |_| ()), Vec::new, work, |(set, next)| {
             found[set].merge(&next);
             ControlFlow::Continue(())
         })?;
+        drop(progress);
         for ((set, found), may_fit) in sets.iter_mut().zip(found).zip(needs_extremes) {
             if !set.needs_extremes() || may_fit && found.largest.is_finite() {
                 set.prepare(found.largest as f32); // of values of 32 bits and fewer
@@ -247,6 +270,13 @@ impl<'a> RecoverySet<'a> {
         self.members[0].rows.encoder.needs_extremes()
     }
 
+    /// Whether the types or shapes of its parts depend on what is found: every run needs to know these, because they are
+    /// in the index.
+    fn determines_parts(&self) -> bool {
+        let mut pairs = self.members.iter().flat_map(|member| member.recoverers.windows(2));
+        pairs.any(|pair| pair[0].encoder().parts() != pair[1].encoder().parts())
+    }
+
     /// Lists what is tried, given the largest magnitude of all members.
     fn prepare(&mut self, largest: f32) {
         for (number, recoverer) in self.members[0].recoverers.iter().enumerate() {
@@ -261,10 +291,18 @@ impl<'a> RecoverySet<'a> {
     }
 }
 
-/// The rows of the sets that are still open when it is their turn.
+/// The bytes of the open sets.
+fn bytes(sets: &[RecoverySet], is_open: impl Fn(usize) -> bool) -> u64 {
+    let open = sets.iter().enumerate().filter(|(set, _)| is_open(*set));
+    let encoders = open.flat_map(|(_, set)| &set.members).map(|member| &member.rows.encoder);
+    encoders.map(|encoder| encoder.rows() * encoder.row_bytes()).sum()
+}
+
+/// The rows of the sets that are still open when it is their turn; `skip` receives the bytes of those that are not.
 fn pieces<'s, 'a>(
     sets: &'s [RecoverySet<'a>],
     is_open: impl Fn(usize) -> bool + Copy + Send,
+    skip: impl Fn(u64) + Send,
 ) -> impl Iterator<Item = MemberPiece> + Send {
     let of_set = move |(set, searched): (usize, &'s RecoverySet<'a>)| {
         let of_member = move |(member, searched): (usize, &'s Member<'a>)| {
@@ -277,7 +315,13 @@ fn pieces<'s, 'a>(
         searched.members.iter().enumerate().flat_map(of_member)
     };
     let open = sets.iter().enumerate().filter(move |(set, _)| is_open(*set));
-    open.flat_map(of_set).filter(move |piece| is_open(piece.set))
+    open.flat_map(of_set).filter(move |MemberPiece { set, member, rows }| {
+        let is_wanted = is_open(*set);
+        if !is_wanted {
+            skip((rows.end - rows.start) * sets[*set].members[*member].rows.encoder.row_bytes());
+        }
+        is_wanted
+    })
 }
 
 /// Refuses weights that were not recovered.
