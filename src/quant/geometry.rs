@@ -114,12 +114,7 @@ impl Geometry {
 
     /// Which elements share a scale, from the config or from unambiguous shapes.
     fn set_groups(&mut self, parts: &Parts, parameters: &Parameters, weight: &WeightShape, scale: &Part) -> Result<()> {
-        let blocks = |group: Group| match group {
-            Group::Tensor => [self.rows.max(1), self.columns.max(1)],
-            Group::Channel => [1, self.columns.max(1)],
-            Group::Neighbours(count) => [1, count],
-            Group::Block(block) => block,
-        };
+        let blocks = |group: Group| group.lengths([self.rows.max(1), self.columns.max(1)]);
         let group = match (parts.layout.groups, parameters.group) {
             (Groups::Fixed(fixed), Some(given)) if blocks(fixed) != blocks(given) => {
                 let layout = parts.layout.name;
