@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::panic::resume_unwind;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
 
 /// Results that may wait for an earlier one. A thread that is further ahead waits, so that memory stays bounded.
 const AHEAD: u64 = 1024;
 
 /// How many threads can run at once.
 pub(crate) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, Into::into)
+    thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// Calls `work` with each item on so many threads, including this one, and passes the results to `merge` in the order
@@ -40,10 +42,10 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
         }
         state
     };
-    let states = std::thread::scope(|scope| {
+    let states = thread::scope(|scope| {
         // If the system gives no more threads, the existing ones do the work.
         let others: Vec<_> =
-            (1..threads).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
+            (1..threads).map_while(|_| thread::Builder::new().spawn_scoped(scope, worker).ok()).collect();
         let mine = worker();
         let joined = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
         std::iter::once(mine).chain(joined).collect()
@@ -64,6 +66,48 @@ pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -
     };
     let Ok(_) = in_order(threads as u64, 0..count, || (), |(), at| Ok::<_, Infallible>(work(at)), push);
     done
+}
+
+/// Makes something of each item, and finishes it on another thread while the next is made. Both happen in the order of the
+/// items. What was made waits until the one before it is finished, so there are at most two at a time.
+///
+/// # Errors
+/// That of the first item that fails; all items before it are finished.
+///
+/// # Panics
+/// When `make` or `finish` panics.
+pub(crate) fn overlapped<I, T: Send, R: Send, E: Send>(
+    items: impl Iterator<Item = I>,
+    mut make: impl FnMut(I) -> Result<T, E>,
+    finish: impl FnMut(T) -> Result<R, E> + Send,
+) -> Result<Vec<R>, E> {
+    let finish = Mutex::new(finish);
+    let finish = &|half| finish.lock().unwrap_or_else(PoisonError::into_inner)(half);
+    thread::scope(|scope| {
+        let (sender, receiver) = mpsc::sync_channel(0);
+        let other = thread::Builder::new()
+            .spawn_scoped(scope, move || receiver.into_iter().map(finish).collect::<Result<Vec<_>, _>>());
+        let (mut finished, mut failure) = (Vec::new(), None);
+        for item in items {
+            match make(item) {
+                Ok(half) if other.is_ok() => {
+                    if sender.send(half).is_err() {
+                        break; // an earlier one has failed
+                    }
+                }
+                Ok(half) => finished.push(finish(half)?), // the system gives no more threads
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        drop(sender);
+        if let Ok(other) = other {
+            finished = other.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        }
+        failure.map_or(Ok(finished), Err)
+    })
 }
 
 /// Items still to be done, and results that wait for an earlier one.
@@ -127,7 +171,7 @@ struct StopOnPanic<'a, I, M, R, E>(&'a Shared<I, M, R, E>);
 
 impl<I, M, R, E> Drop for StopOnPanic<'_, I, M, R, E> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if thread::panicking() {
             self.0.lock().is_over = true;
             self.0.moved.notify_all();
         }
@@ -138,6 +182,7 @@ impl<I, M, R, E> Drop for StopOnPanic<'_, I, M, R, E> {
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
 
     #[test]
     fn results_are_merged_in_the_order_of_the_items() {
@@ -197,5 +242,40 @@ mod tests {
             |(): &mut (), item: u64| -> Result<(), ()> { if item == 5 { panic!("on purpose") } else { Ok(()) } };
         let run = || in_order(4, 0..1_000_000, || (), panic, |()| ControlFlow::Continue(()));
         assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+    }
+
+    #[test]
+    fn what_was_made_is_finished_in_order_while_the_next_is_made() {
+        let (sender, receiver) = mpsc::channel();
+        let make = |item: u32| {
+            sender.send(item).unwrap();
+            Ok::<_, ()>(item)
+        };
+        let mut latest = None;
+        let finish = move |item| {
+            while item < 99 && latest <= Some(item) {
+                latest = Some(receiver.recv_timeout(Duration::from_secs(60)).expect("the next item is not begun"));
+            }
+            Ok(item)
+        };
+        assert_eq!(overlapped(0..100, make, finish), Ok((0..100).collect()));
+    }
+
+    #[test]
+    fn the_first_item_that_fails_in_either_half_ends_the_work_and_all_before_it_are_finished() {
+        for (makes_until, finishes_until) in [(7, 99), (99, 7), (8, 7), (7, 8)] {
+            let mut finished = Vec::new();
+            let make = |item| if item == makes_until { Err(("make", item)) } else { Ok(item) };
+            let finish = |item| {
+                if item == finishes_until {
+                    return Err(("finish", item));
+                }
+                finished.push(item);
+                Ok(item)
+            };
+            let half = if makes_until <= finishes_until { "make" } else { "finish" };
+            assert_eq!(overlapped(0..99, make, finish), Err((half, 7)));
+            assert!(finished.into_iter().eq(0..7));
+        }
     }
 }

@@ -137,6 +137,7 @@ pub const PROMISES: &[Promise] = &[
                 "whatever_the_system_refuses_a_replaced_folder_is_old_or_new_or_can_be_finished",
             ),
             ("tests/faults/refused.rs", "a_side_file_that_the_disk_does_not_give_is_an_error_and_not_left_out"),
+            ("tests/faults/sync.rs", "a_flush_that_fails_is_an_error_of_its_shard_although_the_next_was_begun"),
             ("tests/faults/limits.rs", "with_too_little_memory_the_output_is_old_or_new"),
             ("tests/faults/limits.rs", "a_thousand_shards_need_no_thousand_open_files"),
         ],

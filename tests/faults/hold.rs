@@ -42,6 +42,21 @@ ssize_t pwrite64(int file, const void *bytes, size_t count, off64_t at) {
     return next(file, bytes, count, at);
 }
 
+// With FSYNC_AT, the flush of a file fails for that time, as that of a disk does that has no room or is broken.
+int fsync(int file) {
+    static int (*next)(int), calls;
+    struct stat found;
+    const char *at = getenv("FSYNC_AT");
+    if (!next) next = dlsym(RTLD_NEXT, "fsync");
+    if (fstat(file, &found) || !S_ISREG(found.st_mode)) return next(file);
+    hold("fsync");
+    if (at && __sync_add_and_fetch(&calls, 1) == atoi(at)) {
+        errno = EIO;
+        return -1;
+    }
+    return next(file);
+}
+
 int madvise(void *start, size_t length, int advice) {
     static int (*next)(void *, size_t, int);
     if (!next) next = dlsym(RTLD_NEXT, "madvise");
@@ -126,7 +141,7 @@ pub(super) struct Held {
     folder: TempDir,
 }
 
-/// Starts a run and waits until it makes a call, `pwrite64` or `madvise`, for the time `at` (from 1). `None` where the
+/// Starts a run and waits until it makes a call, `pwrite64`, `madvise` or `fsync` of a file, for the time `at` (from 1). `None` where the
 /// library cannot be built.
 #[track_caller]
 pub(super) fn hold(mut command: Command, call: &str, at: usize) -> Option<Held> {

@@ -1,7 +1,7 @@
 //! What a disk can hold after a power failure, modelled as in "All File Systems Are Not Created Equal" (Pillai et al.,
 //! OSDI 2014): what was flushed is there; of the rest some, in any order that keeps each name and each file consistent.
 
-use super::{outcome, traced};
+use super::{calls, outcome, traced};
 use crate::common::Bench;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -171,17 +171,8 @@ pub(super) fn record_changes(bench: &Bench, flags: &[&str], line: &str) -> Recor
     let root = fs::canonicalize(bench.path("")).unwrap();
     let mut reader =
         Reader { root, disk: before.clone(), unnamed: before.clone(), open: BTreeMap::new(), changes: Vec::new() };
-    let mut unfinished = BTreeMap::new();
-    for line in trace.lines() {
-        let (thread, call) = line.split_once(' ').unwrap();
-        let call = call.trim_start();
-        if let Some(begin) = call.strip_suffix(" <unfinished ...>") {
-            unfinished.insert(thread, begin);
-        } else if let Some((_, end)) = call.strip_prefix("<... ").and_then(|call| call.split_once(" resumed>")) {
-            reader.read(&format!("{}{end}", unfinished.remove(thread).unwrap()));
-        } else {
-            reader.read(call);
-        }
+    for (_, call) in calls(&trace) {
+        reader.read(&call);
     }
     let changes = reader.changes;
     let needs = |at: usize| (0..at).filter(|earlier| changes[at].needs(&changes[*earlier])).collect();

@@ -26,6 +26,7 @@ mod surroundings;
 mod sync;
 
 use common::{Bench, Outcome};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -65,6 +66,30 @@ fn traced(bench: &Bench, flags: &[&str], line: &str) -> Command {
     command.current_dir(bench.path("")).args(["-f", "-qq", "-o", "trace"]).args(flags);
     command.arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
     command
+}
+
+/// The calls in a trace, each with its thread. One that another thread's call interrupts counts when it ends, and a close when it
+/// begins: from then on a new file can have its number.
+fn calls(trace: &str) -> Vec<(&str, String)> {
+    let (mut calls, mut unfinished) = (Vec::new(), BTreeMap::new());
+    for line in trace.lines() {
+        let (thread, call) = line.split_once(' ').unwrap();
+        let call = call.trim_start();
+        if let Some(begin) = call.strip_suffix(" <unfinished ...>") {
+            if begin.starts_with("close(") {
+                calls.push((thread, format!("{begin}) = 0")));
+            } else {
+                unfinished.insert(thread, begin);
+            }
+        } else if let Some((_, end)) = call.strip_prefix("<... ").and_then(|call| call.split_once(" resumed>")) {
+            if let Some(begin) = unfinished.remove(thread) {
+                calls.push((thread, format!("{begin}{end}")));
+            }
+        } else {
+            calls.push((thread, call.to_owned()));
+        }
+    }
+    calls
 }
 
 /// The program behind a line of shell, which ends in `exec "$@"`.

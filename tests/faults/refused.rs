@@ -1,9 +1,9 @@
 //! A system that refuses: each of its calls is made to fail, one at a time.
 
-use super::{has_strace, leftovers, number, numbers, outcome, traced};
+use super::{calls, has_strace, leftovers, number, numbers, outcome, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, fixture, shard, tree};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// Calls, and what each of them may be answered. Not `close`: the standard library panics where that of a folder fails.
@@ -36,44 +36,51 @@ const REFUSALS: &[(&str, &[&str])] = &[
     ("rt_sigaction", &["EINVAL"]),
 ];
 
-/// How often the program itself makes each call in a run, and how often the loader and the run time have before.
-fn counts(bench: &Bench, line: &str) -> BTreeMap<String, [usize; 2]> {
+/// By call, the numbers of those that the program itself makes in a run, not the loader and the run time before it. strace counts
+/// each thread by itself, so a number is that of one call in each thread.
+fn own_calls(bench: &Bench, line: &str) -> BTreeMap<String, BTreeSet<usize>> {
     let output = traced(bench, &["-e", "trace=all"], line).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let trace = String::from_utf8_lossy(&bench.read("trace")).into_owned();
-    let mut counts: BTreeMap<String, [usize; 2]> = BTreeMap::new();
-    let mut phase = 0;
-    let main = trace.split(' ').next().unwrap().to_owned();
-    // Each thread is counted by itself; all but the listening to signals is done by the first.
-    for call in trace.lines().filter_map(|line| line.strip_prefix(&main)) {
-        phase = phase.max(usize::from(
-            call.contains("SIGBUS, {sa_handler") && call.contains("SA_ONSTACK|SA_SIGINFO") && phase == 0,
-        ));
-        let name = call.trim_start().split('(').next().unwrap();
+    let calls = calls(&trace);
+    let main = calls[0].0;
+    // The other thread that matters writes shards to the disk; one more listens to signals.
+    let flushes = calls.iter().filter(|(_, call)| call.starts_with("fsync("));
+    let matter: BTreeSet<&str> = flushes.map(|(thread, _)| *thread).chain([main]).collect();
+    let (mut counts, mut before, mut own) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let mut is_begun = false;
+    for (thread, call) in calls.iter().filter(|(thread, _)| matter.contains(thread)) {
+        is_begun |= call.contains("SIGBUS, {sa_handler") && call.contains("SA_ONSTACK|SA_SIGINFO");
+        let name = call.split('(').next().unwrap();
         if name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_') {
-            counts.entry(name.to_owned()).or_default()[phase] += 1;
+            let count = counts.entry((thread, name)).or_insert(0);
+            *count += 1;
+            if !is_begun {
+                before.insert(name, *count);
+            } else if before.get(name).is_none_or(|before| *count > *before) {
+                own.entry(name.to_owned()).or_insert_with(BTreeSet::new).insert(*count);
+            }
         }
     }
-    counts
+    own
 }
 
 /// Fails calls of a run, as many of each kind as are asked for, and hands over what became of it.
 fn fail_each(bench: &Bench, line: &str, prepare: impl Fn(), check: impl Fn(&str, &crate::common::Outcome)) -> usize {
     let most = number("TCAST_FAULTS", 2);
     prepare();
-    let counts = counts(bench, line);
+    let own = own_calls(bench, line);
     let mut tried = 0;
     for (call, answers) in REFUSALS {
-        let Some([before, own]) = counts.get(*call) else { continue };
-        let thinned = own.div_ceil(most).max(1);
-        for (at, answer) in (1..=*own).step_by(thinned).zip(answers.iter().cycle()) {
-            let answers = if most > *own { *answers } else { std::slice::from_ref(answer) };
+        let Some(own) = own.get(*call) else { continue };
+        let thinned = own.len().div_ceil(most).max(1);
+        for (at, answer) in own.iter().step_by(thinned).zip(answers.iter().cycle()) {
+            let answers = if most > own.len() { *answers } else { std::slice::from_ref(answer) };
             for answer in answers {
                 prepare();
-                let (trace, inject) =
-                    (format!("trace={call}"), format!("inject={call}:error={answer}:when={}", before + at));
+                let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error={answer}:when={at}"));
                 let said = outcome(traced(bench, &["-e", &trace, "-e", &inject], line).output().unwrap());
-                let what = format!("{call} {at} of {own} answered with {answer}");
+                let what = format!("{call} {at} of {own:?} answered with {answer}");
                 check(&what, &said);
                 tried += 1;
             }
@@ -158,7 +165,7 @@ fn whatever_the_system_refuses_a_folder_can_be_finished() {
     }
     let bench = Bench::new();
     fs::create_dir(bench.path("in")).unwrap();
-    for number in 0..3 {
+    for number in 0..6 {
         let content = shard(&[(&format!("w{number}"), number as f32, 20)]);
         bench.write(&format!("in/s{number}.safetensors"), &content);
     }

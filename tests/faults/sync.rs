@@ -1,9 +1,11 @@
 //! What is flushed to the disk, and when: data before a name counts, the name before the run is over.
 
-use super::{has_strace, numbers, traced};
+use super::hold::{hold, replace_calls};
+use super::{calls, has_strace, numbers, outcome, traced};
 use crate::common::promises::record;
-use crate::common::{Bench, shard};
+use crate::common::{Bench, same, shard, tree};
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// The calls that matter, in their order: flushes with the name of what is flushed, and renames as `FROM -> TO`.
 fn calls_of(bench: &Bench, line: &str) -> Vec<String> {
@@ -17,8 +19,7 @@ fn calls_of(bench: &Bench, line: &str) -> Vec<String> {
         path if path.starts_with("/proc/") => path.to_owned(),
         path => path.trim_matches('/').trim_start_matches("./").to_owned(),
     };
-    let call = |text: &str| {
-        let text = text.split_once(' ').unwrap().1.trim_start();
+    let call = |(_, text): (&str, String)| {
         let (name, arguments) = text.split_once('(').unwrap();
         assert!(arguments.contains(" = 0"), "{text}");
         if name.ends_with("sync") {
@@ -34,8 +35,9 @@ fn calls_of(bench: &Bench, line: &str) -> Vec<String> {
         format!("{} -> {}", paths.next().unwrap(), paths.next().unwrap())
     };
     // A file without a name is linked to its own where that is free, and else to a temporary one.
-    let is_call = |line: &&str| !["exited with", "---", " = -1 EEXIST"].iter().any(|other| line.contains(other));
-    trace.lines().filter(is_call).map(call).collect()
+    let is_call =
+        |(_, text): &(&str, String)| !["exited with", "---", " = -1 EEXIST"].iter().any(|other| text.contains(other));
+    calls(&trace).into_iter().filter(is_call).map(call).collect()
 }
 
 /// Temporary names, wherever they are, and numbers of open files are all called `*`.
@@ -121,4 +123,59 @@ fn of_a_folder_every_file_is_flushed_before_it_counts() {
     let unsynced = calls_of(&bench, "cast in --to f16 -o out2 -q --no-sync");
     assert!(!unsynced.iter().any(|call| call.starts_with("sync")), "{unsynced:?}");
     record("of_a_folder_every_file_is_flushed_before_it_counts", &format!("{renames} renames"));
+}
+
+/// Three shards, none of whose values are 0, and what a cast makes of them, in `whole`.
+fn three_shards() -> Bench {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    for number in 0..3 {
+        let content = shard(&[(&format!("w{number}"), 1.5 + number as f32, 2000)]);
+        bench.write(&format!("in/s{number}.safetensors"), &content);
+    }
+    bench.run("cast in --to f16 -o whole -q").expect(0, "", "");
+    bench
+}
+
+/// The flush of the first shard: that of the manifest and of the index come before it.
+const FIRST_SHARD: usize = 3;
+
+#[test]
+fn the_next_shard_is_written_while_one_is_flushed() {
+    let bench = three_shards();
+    let mut command = bench.command();
+    command.args("cast in --to f16 -o out -q -j1".split(' ')).env("NO_UNNAMED", "1");
+    let Some(held) = hold(command, "fsync", FIRST_SHARD) else { return };
+    let begin = Instant::now();
+    let files = loop {
+        let files = tree(&bench.path("out/.tcast/files"));
+        let is_written = |(name, content): &(&String, &Vec<u8>)| {
+            name.starts_with(".tcast-") && content.last().is_some_and(|last| *last != 0)
+        };
+        if files.iter().filter(is_written).count() == 2 {
+            break files;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "only these were written: {:?}", files.keys());
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(!files.keys().any(|name| name.ends_with(".safetensors")), "{:?}", files.keys());
+    held.release().expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+}
+
+#[test]
+fn a_flush_that_fails_is_an_error_of_its_shard_although_the_next_was_begun() {
+    let bench = three_shards();
+    let line = "cast in --to f16 -o out -q -j1";
+    let at = (FIRST_SHARD + 2).to_string(); // the record of the first shard comes between
+    let Some(mut command) = replace_calls(bench.command(), &[("FSYNC_AT", &at)]) else { return };
+    let said = outcome(command.args(line.split(' ')).output().unwrap());
+    said.expect(
+        1,
+        "",
+        "tcast: 1 of 3 shards are done and kept in out/.tcast: the same command with --resume continues it\n\
+         tcast: error: out/.tcast/files/s1.safetensors: cannot write: input/output error\n",
+    );
+    bench.run(&format!("{line} --resume")).expect(0, "", "");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
 }

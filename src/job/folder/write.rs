@@ -5,8 +5,9 @@ use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::map::MappedFile;
-use crate::io::output::{Destination, check_room};
+use crate::io::output::{Destination, Output, check_room};
 use crate::io::sink::{ExistingFile, Summed};
+use crate::job::cancel::Cancellable;
 use crate::job::observer::{Notice, Observer, ShardProgress};
 use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
@@ -15,7 +16,9 @@ use crate::plan::{Plan, Step, source_form};
 use crate::progress::Silent;
 use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
+use crate::threads::overlapped;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 impl<'a> FolderOutput<'a> {
     /// What would be written by this run.
@@ -164,37 +167,67 @@ impl<'a> ShardWork<'a, '_> {
         let observer = self.observer;
         let progress = observer.checkpoint(total);
         let before = chosen.len() - missing().count();
-        let mut files = Vec::new();
-        for (&at, done) in chosen.iter().zip(done) {
-            files.push(match done {
-                Some(report) => report,
-                None => self.convert_shard(at, &*progress)?,
-            });
-        }
+        let places: Vec<_> = missing().map(|at| (at, self.staging.place(&self.shards[at].file))).collect();
+        let Self { staging, plans, shards, job, .. } = self;
+        let has_failed = AtomicBool::new(false);
+        // While a shard is flushed, the next one is converted.
+        let convert = |(at, place): (usize, Destination)| {
+            let name = &shards[at].file;
+            let progress = (format!("{}/{} {}", at + 1, plans.len(), shorten(name)), &*progress);
+            convert_shard(&mut plans[at], name, place, job, progress, &has_failed)
+        };
+        let publish = |shard: ConvertedShard<'a>| {
+            let published = shard.publish(staging, job.sync);
+            published.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
+        };
+        let mut published = overlapped(places.into_iter(), convert, publish)?.into_iter();
+        let files = done.into_iter().filter_map(|done| done.or_else(|| published.next())).collect();
         Ok((files, before))
     }
+}
 
-    fn convert_shard(&mut self, at: usize, progress: &dyn ShardProgress) -> Result<FileReport<'a>> {
-        let (all, name) = (self.plans.len(), &self.shards[at].file);
-        let plan = &mut self.plans[at];
-        let output = self.staging.place(name).create()?.flushed_early(self.job.sync);
-        let what = format!("{}/{all} {}", at + 1, shorten(name));
-        let progress = progress.shard(what, plan.source_bytes());
-        let Job { threads, measures, ref fail_on, .. } = *self.job;
-        let summed = Summed::new(&output);
-        let outcomes = self.job.convert(plan, &summed, &*progress)?;
-        let sum = summed.sum();
-        plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
-        let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
-        if report.meets(fail_on) {
-            return Ok(report);
+/// A shard that is complete, but has no name yet.
+struct ConvertedShard<'a> {
+    report: FileReport<'a>,
+    /// The output and its checksum; `None` if the job refuses one of its values.
+    output: Option<(Output, u32)>,
+}
+
+/// Converts a shard, and describes it to `progress`. Ends early if `has_failed`: then another error is reported.
+fn convert_shard<'a>(
+    plan: &mut Plan<'a>,
+    name: &str,
+    place: Destination,
+    job: &Job,
+    (what, progress): (String, &dyn ShardProgress),
+    has_failed: &AtomicBool,
+) -> Result<ConvertedShard<'a>> {
+    let output = place.create()?.flushed_early(job.sync);
+    let progress = progress.shard(what, plan.source_bytes());
+    let Job { threads, measures, ref fail_on, .. } = *job;
+    let summed = Summed::new(&output);
+    let outcomes = job.convert(plan, &Cancellable { sink: &summed, cancel: has_failed }, &*progress)?;
+    let sum = summed.sum();
+    plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+    let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
+    if report.meets(fail_on) {
+        return Ok(ConvertedShard { report, output: None });
+    }
+    if measures.hash {
+        let written = output.read_again()?;
+        report.add_hashes(hash::of(plan, (&written, None), threads, &Silent)?);
+    }
+    Ok(ConvertedShard { report, output: Some((output, sum)) })
+}
+
+impl<'a> ConvertedShard<'a> {
+    /// Gives the shard its name and records it.
+    fn publish(self, staging: &mut Staging, sync: bool) -> Result<FileReport<'a>> {
+        let Self { report, output } = self;
+        if let Some((output, sum)) = output {
+            output.publish(sync, None)?;
+            staging.record(&report.file, sum, &report)?;
         }
-        if measures.hash {
-            let written = output.read_again()?;
-            report.add_hashes(hash::of(plan, (&written, None), threads, &Silent)?);
-        }
-        output.publish(self.job.sync, None)?;
-        self.staging.record(name, sum, &report)?;
         Ok(report)
     }
 }
