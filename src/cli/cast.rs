@@ -1,8 +1,8 @@
 //! The arguments of `tcast cast`.
 
 use super::{
-    FileArgs, INPUT_NOTE, ModelArgs, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed, some_inputs, with_note,
-    with_values,
+    FileArgs, INPUT_NOTE, ModelArgs, REPORT, ReportArgs, SEVERAL_NOTE, SelectionArgs, ShardArgs, indented, listed,
+    some_inputs, with_note, with_values,
 };
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Condition, Loss, OutOfRange, RoundMode};
@@ -16,6 +16,8 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(
     mut_arg("finish", |finish| finish.conflicts_with_all(["inputs", "to", "rule", "stats"])),
+    mut_arg("report", |report| report.long_help(with_note(REPORT, REPORT_NOTE))),
+    mut_arg("hash", |hash| hash), // which stays behind the former
     long_about = "Convert the values of tensor files, or of folders of shards, to another type.
 
 Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
@@ -72,15 +74,9 @@ pub struct CastArgs {
     #[arg(long, help_heading = FIGURES)]
     pub stats: bool,
 
-    /// Write the report to a file: .html or .json
-    ///
-    /// With the accuracy of --stats; .html is a page to view.
-    #[arg(long, value_name = "FILE", help_heading = FIGURES)]
-    pub report: Option<PathBuf>,
-
-    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
-    #[arg(long, conflicts_with = "dry_run", help_heading = FIGURES, hide_short_help = true)]
-    pub hash: bool,
+    /// What is reported.
+    #[command(flatten, next_help_heading = FIGURES)]
+    pub reports: ReportArgs,
 
     /// How a checkpoint is written.
     #[command(flatten)]
@@ -151,6 +147,8 @@ Exit codes:
   4 the output exists, 130 interrupted.";
 
 const FIGURES: &str = "Accuracy and reports";
+
+const REPORT_NOTE: &str = "With the accuracy of --stats; .html is a page to view.";
 
 /// The types that a cast knows, from the table.
 fn types() -> String {

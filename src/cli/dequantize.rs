@@ -1,6 +1,6 @@
 //! The arguments of `tcast dequantize`.
 
-use super::{FileArgs, ShardArgs, hanging};
+use super::{FileArgs, ReportArgs, ShardArgs, hanging};
 use crate::dtype::Dtype;
 use crate::kernel::Condition;
 use crate::quant::{Arithmetic, LAYOUTS};
@@ -85,13 +85,9 @@ pub struct DequantizeArgs {
     )]
     pub fail_on: Vec<Condition>,
 
-    /// Write the report to a file: .html or .json
-    #[arg(long, value_name = "FILE", help_heading = "Reports")]
-    pub report: Option<PathBuf>,
-
-    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
-    #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
-    pub hash: bool,
+    /// What is reported.
+    #[command(flatten, next_help_heading = "Reports")]
+    pub reports: ReportArgs,
 
     /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
     ///

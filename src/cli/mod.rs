@@ -215,6 +215,20 @@ pub struct SelectionArgs {
     pub rename: Vec<Rename>,
 }
 
+const REPORT: &str = "Write the report to a file: .html or .json";
+
+/// What is reported besides the summary; the command says under which heading.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Where the report is written.
+    #[arg(long, value_name = "FILE", help = REPORT)]
+    pub report: Option<PathBuf>,
+
+    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
+    #[arg(long, conflicts_with = "dry_run", hide_short_help = true)]
+    pub hash: bool,
+}
+
 /// What one input may be.
 fn one_input() -> String {
     format!("A {} file, or a folder of shards", known_formats())

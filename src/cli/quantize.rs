@@ -1,6 +1,6 @@
 //! The arguments of `tcast quantize`.
 
-use super::{FileArgs, ModelArgs, RoundingArg, ShardArgs};
+use super::{FileArgs, ModelArgs, ReportArgs, RoundingArg, ShardArgs};
 use crate::job::{Defect, SchemeRule};
 use crate::quant::{SCHEMES, Scheme};
 use crate::select::{Pattern, Rename};
@@ -16,6 +16,8 @@ use std::path::PathBuf;
     mut_arg("from", |from| from.hide(true)), // weights are floats
     mut_arg("force", |force| force.hide_short_help(true)),
     mut_arg("json", |json| json.hide_short_help(true)),
+    mut_arg("report", |report| report.hide_short_help(true)),
+    mut_arg("hash", |hash| hash), // which stays behind the former
     long_about = "Quantize the weights of a model: write codes and scales, and a config.json that engines load.
 
 tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
@@ -135,13 +137,9 @@ pub struct QuantizeArgs {
     #[arg(long, value_name = "DB", value_parser = decibels, help_heading = "Reports", hide_short_help = true)]
     pub min_sqnr: Option<f64>,
 
-    /// Write the report to a file: .html or .json
-    #[arg(long, value_name = "FILE", help_heading = "Reports", hide_short_help = true)]
-    pub report: Option<PathBuf>,
-
-    /// Put SHA-256 of every tensor's bytes, before and after, into the JSON report
-    #[arg(long, conflicts_with = "dry_run", help_heading = "Reports", hide_short_help = true)]
-    pub hash: bool,
+    /// What is reported.
+    #[command(flatten, next_help_heading = "Reports")]
+    pub reports: ReportArgs,
 
     /// How ONNX models are changed.
     #[command(flatten)]

@@ -18,8 +18,8 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     if let Some(folder) = &args.shards.finish {
         return finish::run("cast", folder, &args.file);
     }
-    check_hash(args.hash, &args.file, args.report.as_deref())?;
-    if args.stats && args.file.quiet && !args.file.json && args.report.is_none() {
+    check_hash(&args.reports, &args.file)?;
+    if args.stats && args.file.quiet && !args.file.json && args.reports.report.is_none() {
         return Err(Error::usage("--quiet hides the figures of --stats").remedy("add --json or --report FILE"));
     }
     let attributes = attributes(args);
@@ -34,7 +34,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         force_codes: args.force_codes,
         model: args.model.options(),
         fail_on: fail_on(args).into(),
-        measures: Measures { accuracy: args.stats || args.report.is_some(), hash: args.hash },
+        measures: Measures { accuracy: args.stats || args.reports.report.is_some(), hash: args.reports.hash },
         ..job(Operator::Cast(attributes), args.to, &args.file, options)
     };
     convert(&Task {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         allow_unmatched: args.selection.allow_unmatched,
         config: None,
         notes: Vec::new(),
-        report: args.report.as_deref(),
+        report: args.reports.report.as_deref(),
     })
 }
 

@@ -3,11 +3,11 @@
 use super::convert::{condition_names, job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
-use super::{check_hash, check_matched, finish, warn};
+use super::{check_hash, check_matched, finish, open_model, warn};
 use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, Job, Measures, Recoding};
+use crate::job::{Job, Measures, Recoding};
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
@@ -25,10 +25,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
     check(args)?;
-    let inputs = args.model.as_slice();
     let console = Console { is_quiet: args.file.quiet };
-    let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
-    let source = opened.first().expect("clap requires a model");
+    let source = &open_model(args.model.as_ref(), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     let target = args.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
     let label = target.or_else(|| model.found.weights.first().map(|weight| model.target_of(weight)));
@@ -64,19 +62,19 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         partition: args.shards.part,
         resume: args.shards.resume,
         fail_on: args.fail_on.clone().into(),
-        measures: Measures { accuracy: false, hash: args.hash },
+        measures: Measures { accuracy: false, hash: args.reports.hash },
         ..job(Operator::Dequantize, target, &args.file, options(target, &args.file, &chosen, more))
     };
     let task = Task {
         job,
-        inputs,
+        inputs: args.model.as_slice(),
         file: &args.file,
         // Everything that is not a weight is copied.
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
         config: None,
         notes: divided.into_iter().chain(padded).chain(left).collect(),
-        report: args.report.as_deref(),
+        report: args.reports.report.as_deref(),
     };
     write_recoded(&task, source, recoding, start)
 }
@@ -113,7 +111,7 @@ fn check(args: &DequantizeArgs) -> Result<()> {
         let error = Error::usage("--from has no effect: the layout says what the codes are");
         return Err(error.remedy("leave --from out"));
     }
-    check_hash(args.hash, &args.file, args.report.as_deref())?;
+    check_hash(&args.reports, &args.file)?;
     match args.to {
         None | Some(Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32) => Ok(()),
         Some(to) => {

@@ -23,13 +23,15 @@ pub use complete::{VARIABLE as COMPLETE, complete};
 #[doc(hidden)] // for tests
 pub use remedies::{alternative, exit_code, remedy};
 
+use observer::Console;
 use remedies::Trouble;
 
-use crate::cli::{Cli, Command, FileArgs, OVERVIEW};
+use crate::cli::{Cli, Command, FileArgs, OVERVIEW, ReportArgs};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::io::output::is_standard_output;
 use crate::io::temporaries::{self, Run};
+use crate::job;
 use crate::kernel::Isa;
 use crate::select::Selection;
 use crate::text::{counted, path_text, quoted, shorten, size, visible, write_json};
@@ -42,7 +44,7 @@ use serde::Serialize;
 #[cfg(unix)]
 use std::io::IsTerminal;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -239,6 +241,13 @@ fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
 }
 
+/// Opens the model of a command that takes one.
+fn open_model(model: Option<&PathBuf>, observer: &Console) -> Result<Checkpoint, Error> {
+    let inputs = model.map(std::slice::from_ref).unwrap_or_default();
+    let mut opened = job::open(inputs, job::Publish::Together, observer, |error, _| error)?;
+    Ok(opened.pop().expect("clap requires a model"))
+}
+
 /// Refuses patterns that match no tensor, or warns of them if that is allowed.
 fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet: bool) -> Result<(), Error> {
     for error in unmatched::unmatched(selection, names) {
@@ -275,8 +284,8 @@ fn threads(asked: Option<u16>) -> usize {
 }
 
 /// Refuses `--hash` without a report to put hashes into.
-fn check_hash(is_asked: bool, args: &FileArgs, report: Option<&Path>) -> Result<(), Error> {
-    if is_asked && !args.json && report.is_none() {
+fn check_hash(asked: &ReportArgs, args: &FileArgs) -> Result<(), Error> {
+    if asked.hash && !args.json && asked.report.is_none() {
         return Err(Error::usage("--hash is for a report").remedy("add --json or --report FILE"));
     }
     Ok(())

@@ -4,10 +4,10 @@ use super::convert::{job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish, threads, warn};
+use super::{check_hash, check_matched, finish, open_model, threads, warn};
 use crate::cli::{QuantizeArgs, SearchArg};
 use crate::error::{Error, Result};
-use crate::job::{self, FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
+use crate::job::{FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
 use crate::quant::{EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
@@ -24,10 +24,8 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
     check(args)?;
-    let inputs = args.model.as_slice();
     let console = Console { is_quiet: args.file.quiet };
-    let opened = job::open(inputs, job::Publish::Together, &console, |error, _| error)?;
-    let source = opened.first().expect("clap requires a model");
+    let source = &open_model(args.model.as_ref(), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     check_model(args, &model)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
@@ -92,17 +90,17 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         partition: args.shards.part,
         resume: args.shards.resume,
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
-        measures: Measures { accuracy: false, hash: args.hash },
+        measures: Measures { accuracy: false, hash: args.reports.hash },
         ..job(Operator::Quantize, None, &args.file, options(None, &args.file, &chosen, more))
     };
     let task = Task {
         job,
-        inputs,
+        inputs: args.model.as_slice(),
         file: &args.file,
         // --include and --exclude choose the weights to quantize; every other tensor is copied.
         selection: Selection { renames: args.rename.clone(), ..Selection::default() },
         allow_unmatched: args.allow_unmatched,
-        report: args.report.as_deref(),
+        report: args.reports.report.as_deref(),
         config: quantizing.config.block.as_ref(),
         notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
     };
@@ -114,7 +112,7 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         let error = Error::usage("--from has no effect: weights are float32, bfloat16 or float16");
         return Err(error.remedy("leave --from out"));
     }
-    check_hash(args.hash, &args.file, args.report.as_deref())?;
+    check_hash(&args.reports, &args.file)?;
     if args.activations && args.input_global_scale.is_none() {
         let error = Error::usage(
             "--activations: engines quantize activations to 4 bits with a scale that is measured while the model runs, \
