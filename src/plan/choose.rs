@@ -8,7 +8,7 @@ use super::model;
 use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
-use crate::container::onnx::model::{Dequantization, Study};
+use crate::container::onnx::model::{Dequantization, Study, TensorRole};
 use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
@@ -128,7 +128,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
                 Some(Fate::Kept(reason)) => plain(Some(*reason)),
                 Some(Fate::Decoded(weight)) => (Some(Logical::Weight(weight)), &[][..]),
                 Some(Fate::Quantized(weights)) => (None, &weights[..]),
-                Some(Fate::LeftOut) if needed.contains(&place.1) => plain(Some(KeptReason::Scale)),
+                Some(Fate::LeftOut) if needed.contains(&place.1) => plain(Some(KeptReason::Role(TensorRole::Scale))),
                 Some(Fate::LeftOut) => (None, &[][..]),
             };
             let several = several.iter().map(move |weight| Logical::ToQuantize(place, weight));

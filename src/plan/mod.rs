@@ -15,7 +15,6 @@ mod weights;
 #[doc(hidden)] // for the program
 pub use codes::Codes;
 pub use model::ModelOptions;
-pub(crate) use model::kept_by_role;
 #[doc(hidden)] // for the program
 pub use quantized::{CodedRows, Recovery, TargetWeight, TensorIndex, WeightValues};
 pub(crate) use quantized::{Quantization, SharedExtremes, WeightRows};

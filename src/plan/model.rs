@@ -67,7 +67,7 @@ pub(super) fn kept(
     let is_named = request.selection.rule(name).is_some();
     let reason = match role {
         Some(TensorRole::Parameter) if is_named => None,
-        Some(role) => Some(kept_by_role(role)),
+        Some(role) => Some(KeptReason::Role(role)),
         None => None,
     };
     if !from.is_floating() {
@@ -81,19 +81,4 @@ pub(super) fn kept(
     let reason = reason.or((to == from).then_some(KeptReason::Already));
     let reason = reason.or((to.bits() >= from.bits()).then_some(KeptReason::NotNarrower));
     Ok(reason.or((!is_named && tensor.count < request.model.min_elements).then_some(KeptReason::Small)))
-}
-
-/// Why a tensor with a role is kept.
-pub(crate) fn kept_by_role(role: TensorRole) -> KeptReason {
-    match role {
-        TensorRole::GraphInput => KeptReason::GraphInput,
-        TensorRole::Scale => KeptReason::Scale,
-        TensorRole::Parameter => KeptReason::Parameter,
-        TensorRole::Function => KeptReason::Function,
-        TensorRole::Trained => KeptReason::Trained,
-        TensorRole::List => KeptReason::List,
-        TensorRole::Attribute => KeptReason::Attribute,
-        TensorRole::Sparse => KeptReason::Sparse,
-        TensorRole::Shadowing => KeptReason::Shadowing,
-    }
 }

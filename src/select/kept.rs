@@ -1,6 +1,7 @@
 //! Why tensors are kept, and the names of those that suffer most from narrow types.
 
 use super::matches_one;
+use crate::container::onnx::model::TensorRole;
 use globset::GlobSet;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
@@ -100,30 +101,15 @@ pub(crate) enum KeptReason {
     Small,
     /// The target is as wide as its type.
     NotNarrower,
-    /// It is the default of a graph's input.
-    GraphInput,
-    /// It is a scale or zero point of quantized values.
-    Scale,
-    /// It is a shape, an index, a bound or a statistic.
-    Parameter,
-    /// It is in the body of a function.
-    Function,
-    /// Training writes it.
-    Trained,
-    /// It is a list of numbers in a Constant node.
-    List,
-    /// It is an attribute of a node.
-    Attribute,
-    /// It is part of a sparse tensor.
-    Sparse,
-    /// A value of an enclosing graph has its name.
-    Shadowing,
     /// It is not a weight of `MatMul`, Gemm or Conv, or other nodes use it too.
     NoWeight,
     /// The layout stores nothing but experts.
     NoExpert,
     /// Other weights of the model are quantized already, and it is not.
     Unquantized,
+    /// It has this role in an ONNX model.
+    #[serde(untagged)]
+    Role(TensorRole),
 }
 
 impl KeptReason {
@@ -131,15 +117,15 @@ impl KeptReason {
     pub(crate) const OF_MODELS: [Self; 11] = [
         Self::Small,
         Self::NotNarrower,
-        Self::GraphInput,
-        Self::Scale,
-        Self::Parameter,
-        Self::Function,
-        Self::Trained,
-        Self::List,
-        Self::Attribute,
-        Self::Sparse,
-        Self::Shadowing,
+        Self::Role(TensorRole::GraphInput),
+        Self::Role(TensorRole::Scale),
+        Self::Role(TensorRole::Parameter),
+        Self::Role(TensorRole::Function),
+        Self::Role(TensorRole::Trained),
+        Self::Role(TensorRole::List),
+        Self::Role(TensorRole::Attribute),
+        Self::Role(TensorRole::Sparse),
+        Self::Role(TensorRole::Shadowing),
     ];
 
     /// Describes the tensors that are kept for this reason.
@@ -168,18 +154,37 @@ impl KeptReason {
             Self::Fused => "fused with a kept weight",
             Self::Small => "too small",
             Self::NotNarrower => "of a type as narrow",
-            Self::GraphInput => "graph inputs",
-            Self::Scale => "scales of quantized values",
-            Self::Parameter => "shapes, indices, bounds and statistics",
-            Self::Function => "in function bodies",
-            Self::Trained => "variables of training",
-            Self::List => "lists in Constant nodes",
-            Self::Attribute => "attributes of nodes",
-            Self::Sparse => "sparse",
-            Self::Shadowing => "with the name of an outer value",
+            Self::Role(TensorRole::GraphInput) => "graph inputs",
+            Self::Role(TensorRole::Scale) => "scales of quantized values",
+            Self::Role(TensorRole::Parameter) => "shapes, indices, bounds and statistics",
+            Self::Role(TensorRole::Function) => "in function bodies",
+            Self::Role(TensorRole::Trained) => "variables of training",
+            Self::Role(TensorRole::List) => "lists in Constant nodes",
+            Self::Role(TensorRole::Attribute) => "attributes of nodes",
+            Self::Role(TensorRole::Sparse) => "sparse",
+            Self::Role(TensorRole::Shadowing) => "with the name of an outer value",
             Self::NoWeight => "not weights of MatMul, Gemm and Conv alone",
             Self::NoExpert => "not experts",
             Self::Unquantized => "not quantized in the input",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KeptReason, TensorRole};
+
+    #[test]
+    fn roles_have_the_same_names_as_other_reasons_and_are_read_back() {
+        for (reason, name) in
+            [(KeptReason::NotNarrower, "not_narrower"), (KeptReason::Role(TensorRole::GraphInput), "graph_input")]
+        {
+            assert_eq!(serde_json::to_value(reason).unwrap(), name);
+        }
+        for reason in KeptReason::OF_MODELS {
+            let text = serde_json::to_string(&reason).unwrap();
+            assert_eq!(serde_json::from_str::<KeptReason>(&text).unwrap(), reason);
+        }
+        assert!(serde_json::from_str::<KeptReason>("\"kept\"").is_err());
     }
 }

@@ -6,7 +6,7 @@ use crate::container::onnx::model::{Study, WeightUse};
 use crate::container::{Elements, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::{TargetWeight, WeightValues, Weights, kept_by_role};
+use crate::plan::{TargetWeight, WeightValues, Weights};
 use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
@@ -112,7 +112,7 @@ fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptRea
         _ => return Err(KeptReason::NotFloating),
     }
     if let Some(role) = study.role(at) {
-        return Err(kept_by_role(role));
+        return Err(KeptReason::Role(role));
     }
     study.weight_use(at).ok_or(KeptReason::NoWeight)
 }

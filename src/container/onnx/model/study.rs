@@ -9,11 +9,13 @@ use super::parts::{Context, Found, Header, Holder, ModelPart, NameUse, Node, Vis
 use super::walk::walk;
 use crate::dtype::Dtype;
 use crate::error::Result;
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// What a tensor of a model is, if it is no plain weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum TensorRole {
     /// The default of a graph's input, whose type callers rely on.
     GraphInput,
