@@ -1,6 +1,6 @@
 //! `tcast cast` from one ONNX model to another: what changes, what stays, and what is refused.
 
-use crate::common::onnx::{field, model, node, number};
+use crate::common::onnx::{field, initializer, model, node, number};
 use crate::common::{Bench, Outcome, fixture};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -309,17 +309,54 @@ fn in_ir_version_3_the_input_of_an_initializer_gets_its_new_name_and_type() {
     assert_eq!(bench.read("out.onnx"), of_ir_3(&wanted));
 }
 
+/// A Constant node.
+fn constant(name: &str, values: &[u8]) -> Vec<u8> {
+    let attribute = [field(1, b"value"), field(5, &tensor("t", 1, values)), vec![0xa0, 1, 4]].concat();
+    field(1, &[field(2, name.as_bytes()), field(4, b"Constant"), field(5, &attribute)].concat())
+}
+
+/// An If node with these branches.
+fn choice(name: &str, branches: [Vec<u8>; 2]) -> Vec<u8> {
+    let branch = |(name, graph): (&str, Vec<u8>)| field(5, &[field(1, name.as_bytes()), field(6, &graph)].concat());
+    let branches = ["then_branch", "else_branch"].into_iter().zip(branches).flat_map(branch).collect();
+    let name = if name.is_empty() { Vec::new() } else { field(3, name.as_bytes()) };
+    field(1, &[field(1, b"b"), field(2, b"y"), name, field(4, b"If"), branches].concat())
+}
+
+#[test]
+fn nodes_that_tcast_inserts_do_not_change_the_numbers_of_others() {
+    let bench = Bench::new();
+    let values = floats(&[1.0, 0.1]);
+    let weights = ["u", "v", "w"].map(|name| initializer(name, 1, &[1, 2], &values)).concat();
+    let branch = |op: &str| [constant("k", &values), node(op, &["k", "u"], "y")].concat();
+    let users = ["u", "v", "v", "w"].map(|weight| node("MatMul", &["x", weight], "y")).concat();
+    let graph = [weights, users, choice("", [branch("Add"), branch("Mul")])].concat();
+    bench.write("in.onnx", &[&number(1, 9)[..], &field(7, &graph), &field(8, &number(2, 19))].concat());
+    bench.run("cast in.onnx --to float16 -o half.onnx -q --min-elements 0").expect(0, "", "");
+    // A node for each user of `v` and `w`.
+    bench.run("quantize in.onnx --scheme int8 -o int8.onnx -q --min-elements 0").expect(0, "", "");
+    bench.run("cast int8.onnx --to float16 -o both.onnx -q --min-elements 0").expect(0, "", "");
+    for other in ["half", "int8", "both"] {
+        let report: Value =
+            serde_json::from_str(&bench.run(&format!("diff in.onnx {other}.onnx --json")).stdout).unwrap();
+        let names = report["tensors"].as_array().unwrap().iter().map(|tensor| tensor["name"].as_str().unwrap());
+        let names: Vec<&str> = names.collect();
+        assert_eq!(names, ["u", "v", "w", "If_4.then_branch/k", "If_4.else_branch/k"], "{other}: {report:#}");
+    }
+    // A Cast node with another name counts.
+    let own = [cast_node("a", "b", 1), cast_node("w_float16", "c", 1)].concat();
+    let own = [own, choice("", [constant("k", &values), constant("k", &values)])].concat();
+    bench.write("own.onnx", &model(&own));
+    let listed = bench.run("inspect own.onnx --json");
+    assert!(listed.stdout.contains("\"If_1.then_branch/k\""), "{}", listed.stdout);
+}
+
 #[test]
 fn a_weight_behind_a_cast_node_is_compared_under_its_old_name() {
     let bench = Bench::new();
     let values = floats(&[1.0, 0.1]);
-    let constant = |name: &str| {
-        let attribute = [field(1, b"value"), field(5, &tensor("t", 1, &values)), vec![0xa0, 1, 4]].concat();
-        field(1, &[field(2, name.as_bytes()), field(4, b"Constant"), field(5, &attribute)].concat())
-    };
-    let branch = |name: &str| field(5, &[field(1, name.as_bytes()), field(6, &constant("k"))].concat());
-    let branches = [branch("then_branch"), branch("else_branch")].concat();
-    let choice = field(1, &[field(1, b"b"), field(2, b"y"), field(3, b"if"), field(4, b"If"), branches].concat());
+    let constant = |name: &str| constant(name, &values);
+    let choice = choice("if", [constant("k"), constant("k")]);
     let weight = field(5, &tensor("w", 1, &values));
     let graph = [weight.clone(), constant("c"), node("Mul", &["w", "c"], "z"), choice].concat();
     bench.write("in.onnx", &model(&graph));

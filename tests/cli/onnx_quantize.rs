@@ -62,6 +62,27 @@ fn a_weight_becomes_codes_and_scales_for_each_output() {
 }
 
 #[test]
+fn the_matrices_of_a_batch_share_a_scale_for_each_output() {
+    let bench = Bench::new();
+    let matmul = node("MatMul", &["x", "w"], "y");
+    let values = [1.27, 0.0, -0.01, 0.5, 0.02, 0.25, 0.0, -0.127];
+    let weight = initializer("w", FLOAT, &[2, 2, 2], &floats(&values));
+    bench.write("in.onnx", &of_opset(19, &[weight, matmul.clone()].concat()));
+    bench.run("quantize in.onnx --scheme int8 -o out.onnx -q --min-elements 0").expect(0, "", "");
+    let wanted = [
+        initializer("w_int8", INT8, &[2, 2, 2], &[127, 0, 0xff, 127, 2, 64, 0, 0xe0]),
+        decode("w_int8", 2, "w", &[("axis", 2)]),
+        initializer("w_int8_scale", FLOAT, &[2], &floats(&[1.27 / 127.0, 0.5 / 127.0])),
+        matmul,
+    ]
+    .concat();
+    assert_eq!(bench.read("out.onnx"), of_opset(19, &wanted));
+    bench.run("quantize in.onnx --scheme fp8 -o fp8.onnx -q --min-elements 0").expect(0, "", "");
+    let compared = bench.run("diff in.onnx fp8.onnx");
+    assert!(compared.stdout.contains("  w  values differ  "), "{}", compared.stdout);
+}
+
+#[test]
 fn integers_of_4_bits_are_those_of_onnx_runtimes_tool() {
     let bench = Bench::new();
     let gemm = |weight: &str| node_with("Gemm", &["x", weight], "y", &[("transB", 1)]);
@@ -149,11 +170,12 @@ fn tensors_that_are_no_weights_alone_are_kept_with_the_reason() {
         };
         report["tensors"].as_array().unwrap().iter().map(fate).collect::<Vec<_>>().join(" ")
     };
-    let kept = "tied=no_weight batched=shape bias=no_weight given=graph_input left=left_out";
-    assert_eq!(fates("--scheme int8 --min-elements 0 --exclude left"), format!("weight=int8 kernel=int8 {kept}"));
+    let kept = "bias=no_weight given=graph_input left=left_out";
+    let found = fates("--scheme int8 --min-elements 0 --exclude left");
+    assert_eq!(found, format!("weight=int8 kernel=int8 tied=no_weight batched=int8 {kept}"));
     // Blocks of 4 bits are for matrices.
     let found = fates("--scheme int4 --min-elements 7 --exclude left --rule kernel=fp8");
-    assert_eq!(found, format!("weight=int4 kernel=fp8 {kept}"));
+    assert_eq!(found, format!("weight=int4 kernel=fp8 tied=no_weight batched=shape {kept}"));
     let refused = |flags: &str, code: i32, message: &str| {
         bench.run(&format!("quantize in.onnx -o no.onnx {flags}")).expect(
             code,

@@ -126,16 +126,18 @@ fn encoder(
 ) -> Result<Encoder, Unfit> {
     let grid = scheme.in_model().ok_or(Unfit::Grid)?.grid;
     let shape = &tensor.shape[..];
-    if shape.len() != 2 && !(usage == WeightUse::Kernel && shape.len() > 2) {
+    // ONNX Runtime's tools put blocks into matrices only.
+    let is_matrix = shape.len() == 2 && usage != WeightUse::Kernel;
+    let has_blocks = matches!(grid.group, Group::Neighbours(_));
+    if shape.len() < 2 || has_blocks && !is_matrix {
         return Err(Unfit::Dimensions(shape.to_vec()));
     }
     let axis = match (grid.group, usage) {
-        (Group::Neighbours(_), WeightUse::Kernel) => return Err(Unfit::Dimensions(shape.to_vec())),
         (Group::Neighbours(size), usage) => {
             let block_size = request.group_size.unwrap_or(size);
             LinearAxis { axis: usize::from(usage == WeightUse::OutputsFirst), block_size }
         }
-        (_, WeightUse::OutputsLast) => LinearAxis { axis: 1, block_size: 0 },
+        (_, WeightUse::OutputsLast) => LinearAxis { axis: shape.len() - 1, block_size: 0 },
         (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
     };
     let Elements::Typed(form) = tensor.elements else { return Err(Unfit::Grid) };

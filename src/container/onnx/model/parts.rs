@@ -1,5 +1,6 @@
 //! What a model consists of: the fields of its messages, and what a walk over them finds.
 
+use crate::dtype::Dtype;
 use crate::error::Result;
 use std::ops::Range;
 
@@ -93,7 +94,7 @@ pub(super) struct Node {
     pub name: Range<usize>,
     pub op_type: Range<usize>,
     pub domain: Range<usize>,
-    /// Its number in its graph.
+    /// Its number in its graph, in which only nodes count that tcast did not insert.
     pub number: u64,
 }
 
@@ -176,6 +177,33 @@ pub(super) struct Header {
 /// Whether this is the name of the default domain of operators.
 pub(super) fn is_default_domain(domain: &[u8]) -> bool {
     domain.is_empty() || domain == b"ai.onnx"
+}
+
+/// Whether tcast inserted a node that gives a stored tensor its type back: it has the name of the tensor, and so does the
+/// first of several.
+pub(super) fn is_inserted(file: &[u8], node: &Node) -> bool {
+    let op = &file[node.op_type.clone()];
+    let is_one = matches!(op, b"Cast" | b"DequantizeLinear") && is_default_domain(&file[node.domain.clone()]);
+    let Some(stored) = node.inputs.first().filter(|_| is_one).map(|name| &file[name.clone()]) else { return false };
+    let is_number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
+    match file[node.name.clone()].strip_prefix(stored) {
+        Some(end) if end.is_empty() || end.strip_prefix(b"_copy_").is_some_and(is_number) => {
+            stored_number(stored).is_some()
+        }
+        _ => false,
+    }
+}
+
+/// The number at the end of a name like those under which tcast stores tensors: 3 of `w_float16_3`, and 0 of `w_float16`.
+pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
+    let mut parts = name.rsplitn(3, |&byte| byte == b'_');
+    let last = parts.next().unwrap_or_default();
+    let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);
+    if is_dtype(last) {
+        return Some(0);
+    }
+    let number = std::str::from_utf8(last).ok().and_then(|number| number.parse().ok());
+    number.filter(|_| parts.next().is_some_and(is_dtype))
 }
 
 impl Context<'_> {

@@ -5,7 +5,9 @@ use super::super::NAME;
 use super::super::protobuf::{MessageFields, Value};
 use super::frames::{Enclosed, Frames};
 use super::nodes::{Dequantization, Uses};
-use super::parts::{Context, Found, Header, Holder, ModelPart, NameUse, Node, Visitor, ancestors, is_default_domain};
+use super::parts::{
+    Context, Found, Header, Holder, ModelPart, NameUse, Node, Visitor, ancestors, is_default_domain, stored_number,
+};
 use super::walk::walk;
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -159,17 +161,7 @@ impl<'a> Scout<'a> {
         let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
         let number = &name[..name.len() - digits];
         let ends = [number.strip_suffix(b"_copy_"), name.strip_suffix(b"_scale"), name.strip_suffix(b"_zero_point")];
-        let name = ends.into_iter().flatten().next().unwrap_or(name);
-        let mut parts = name.rsplitn(3, |&byte| byte == b'_');
-        let last = parts.next().unwrap_or_default();
-        let is_dtype = |part: &[u8]| Dtype::all().any(|dtype| dtype.name().as_bytes() == part);
-        if is_dtype(last) {
-            self.taken.insert(0);
-        } else if let Some(number) = std::str::from_utf8(last).ok().and_then(|number| number.parse().ok())
-            && parts.next().is_some_and(is_dtype)
-        {
-            self.taken.insert(number);
-        }
+        self.taken.extend(stored_number(ends.into_iter().flatten().next().unwrap_or(name)));
     }
 
     fn define(&mut self, graph: usize, name: Range<usize>) {

@@ -6,7 +6,7 @@
 use super::super::protobuf::{MessageFields, Value};
 use super::parts::{
     Context, Found, Frame, Graph, Header, Holder, ModelPart, NameUse, Node, Visitor, attribute, function, graph,
-    is_default_domain, model, node,
+    is_default_domain, is_inserted, model, node,
 };
 use crate::error::{Error, Result};
 use std::ops::Range;
@@ -104,8 +104,7 @@ impl Walk<'_, '_> {
                 let frame = Frame { start, body };
                 match field {
                     graph::NODE => {
-                        walk.node(frame, graph, nodes)?;
-                        nodes += 1;
+                        nodes += u64::from(walk.node(frame, graph, nodes)?);
                     }
                     graph::INITIALIZER => walk.found(graph, Holder::Initializer, frame, None, None)?,
                     graph::SPARSE_INITIALIZER => walk.found(graph, Holder::SparseInitializer, frame, None, None)?,
@@ -205,8 +204,7 @@ impl Walk<'_, '_> {
                 let Value::Bytes(body) = value else { continue };
                 match field {
                     function::NODE => {
-                        walk.node(Frame { start, body }, graph, nodes)?;
-                        nodes += 1;
+                        nodes += u64::from(walk.node(Frame { start, body }, graph, nodes)?);
                     }
                     function::INPUT | function::OUTPUT => walk.visitor.name(&walk.context, graph, NameUse::Other, body),
                     function::ATTRIBUTE_DEFAULT => {
@@ -221,7 +219,8 @@ impl Walk<'_, '_> {
         Ok(is_default)
     }
 
-    fn node(&mut self, frame: Frame, graph: usize, number: u64) -> Result<()> {
+    /// Whether the node counts: nodes that tcast inserted do not, so that paths stay the same.
+    fn node(&mut self, frame: Frame, graph: usize, number: u64) -> Result<bool> {
         let file = self.context.file;
         let mut found = Node { frame_start: frame.start, body: frame.body.clone(), number, ..Node::default() };
         for field in MessageFields::new(file, frame.body.clone()) {
@@ -235,6 +234,7 @@ impl Walk<'_, '_> {
             }
         }
         self.visitor.node(&self.context, graph, &found);
+        let counts = !is_inserted(file, &found);
         let label = match self.context.label(&found.name) {
             name if name.is_empty() => format!("{}_{}", self.context.label(&found.op_type), found.number),
             name => name,
@@ -244,7 +244,7 @@ impl Walk<'_, '_> {
             loop {
                 let start = fields.position();
                 match fields.next().transpose()? {
-                    None => return Ok(()),
+                    None => return Ok(counts),
                     Some((node::ATTRIBUTE, Value::Bytes(body))) => {
                         walk.attribute(Frame { start, body }, graph, &label, &found)?;
                     }
