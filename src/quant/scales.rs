@@ -86,25 +86,7 @@ impl Reading {
         raw: &mut [u8],
         out: &mut [[u8; 4]],
     ) {
-        let bytes = parts[geometry.scale.index];
-        let width = geometry.scale.dtype.bits() as usize / 8;
-        let GroupRange { matrix, below, groups } = place.clone();
-        let [rows, beside] = geometry.grid.map(|count| count as usize);
-        let base = matrix * geometry.matrix_scales as usize;
-        let stored = match order {
-            ScaleOrder::Rows => &bytes[(base + below * beside + groups.start) * width..],
-            ScaleOrder::Flat => &bytes[groups.start * width..],
-            ScaleOrder::Transposed => {
-                gather(bytes, raw, width, groups.clone().map(|group| base + group * rows + below));
-                raw
-            }
-            ScaleOrder::Swizzled => {
-                let line = swizzled_line(below, geometry.swizzled_columns as usize);
-                gather(bytes, raw, width, groups.clone().map(|group| line + 512 * (group / 4) + group % 4));
-                raw
-            }
-        };
-        let stored = &stored[..groups.len() * width];
+        let (stored, groups) = (stored_scales(geometry, order, place, parts, raw), place.groups.clone());
         match self {
             Self::Numbers(kernel) => {
                 run(kernel, stored, out.as_flattened_mut(), groups.len());
@@ -128,6 +110,37 @@ impl Reading {
             }
         }
     }
+}
+
+/// The stored bytes of the scales of some groups, in the order of the groups; `raw` is a buffer for as many of them.
+#[inline(always)]
+pub(super) fn stored_scales<'a>(
+    geometry: &Geometry,
+    order: ScaleOrder,
+    place: &GroupRange,
+    parts: &[&'a [u8]],
+    raw: &'a mut [u8],
+) -> &'a [u8] {
+    let bytes = parts[geometry.scale.index];
+    let width = geometry.scale.dtype.bits() as usize / 8;
+    let GroupRange { matrix, below, groups } = place.clone();
+    let [rows, beside] = geometry.grid.map(|count| count as usize);
+    let base = matrix * geometry.matrix_scales as usize;
+    let len = groups.len() * width;
+    let stored = match order {
+        ScaleOrder::Rows => &bytes[(base + below * beside + groups.start) * width..],
+        ScaleOrder::Flat => &bytes[groups.start * width..],
+        ScaleOrder::Transposed => {
+            gather(bytes, raw, width, groups.map(|group| base + group * rows + below));
+            raw
+        }
+        ScaleOrder::Swizzled => {
+            let line = swizzled_line(below, geometry.swizzled_columns as usize);
+            gather(bytes, raw, width, groups.map(|group| line + 512 * (group / 4) + group % 4));
+            raw
+        }
+    };
+    &stored[..len]
 }
 
 /// The offset of a row's first scale in row-major tiles of 128 x 4: see [`ScaleOrder::Swizzled`].

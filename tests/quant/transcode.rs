@@ -336,7 +336,7 @@ fn a_global_scale_is_rounded_where_its_reciprocal_is_not_exact_and_changes_are_c
             let weight = from.quantize(&shape, &values);
             let (moved, fidelity, tally) = weight.settled(to).unwrap();
             assert_eq!(fidelity, Fidelity::Rescaled, "{largest} {from:?} to {to:?}");
-            let (mut changed, mut visible, mut worst) = (0, 0, (0.0, None));
+            let (mut changed, mut visible, mut worst, mut largest_at) = (0, 0, 0.0_f64, (0.0, None));
             let (mut signal, mut noise) = (0.0, 0.0);
             // One rounding, ties to even, of a number that is normal in bfloat16.
             let bfloat16 = |value: f64| (value.to_bits() + ((1 << 44) - 1) + (value.to_bits() >> 45 & 1)) >> 45;
@@ -345,13 +345,15 @@ fn a_global_scale_is_rounded_where_its_reciprocal_is_not_exact_and_changes_are_c
                 visible += u64::from(old != new && bfloat16(old) != bfloat16(new));
                 let error = (new - old).abs();
                 assert!(error <= old.abs() * 2_f64.powi(-24), "{old} {new}");
-                if error > worst.0 {
-                    worst = (error, Some(at));
+                worst = worst.max(error);
+                if old.abs() > largest_at.0 {
+                    largest_at = (old.abs(), Some(at));
                 }
                 (signal, noise) = (signal + old * old, noise + error * error);
             }
             assert_eq!((tally.changed, tally.changed_bfloat16), (changed, visible), "{largest} {from:?} to {to:?}");
-            assert!((tally.max_error / worst.0 - 1.0).abs() < 1e-6, "{tally:?} {worst:?}");
+            assert!((tally.max_error / worst - 1.0).abs() < 1e-6, "{tally:?} {worst:?}");
+            assert_eq!(tally.max_error_at, largest_at.1, "{largest} {from:?} to {to:?}");
             let sqnr = 10.0 * f64::log10(signal / noise);
             assert!((tally.sqnr_db().unwrap() - sqnr).abs() < 1e-3, "{tally:?} {sqnr}");
             all_visible += visible;

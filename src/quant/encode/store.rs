@@ -156,8 +156,34 @@ impl<'a, 'o> PartWriter<'a, 'o> {
     }
 }
 
+impl PartWriter<'_, '_> {
+    /// Copies the stored codes of a row of a matrix, which takes whole bytes: see [`Encoder::stores_rows_as`].
+    pub(in crate::quant) fn copy_codes(&mut self, matrix: usize, row: usize, stored: &[u8]) {
+        let shape = &self.encoder.shape;
+        let line = (matrix * shape.rows as usize + row) * shape.stride as usize - self.starts[0];
+        self.outputs[0][line..line + stored.len()].copy_from_slice(stored);
+    }
+}
+
 /// For weights whose codes and scales are found elsewhere.
 impl Encoder {
+    /// Whether rows of codes that are packed like this, and have so many bits, are stored in the same bytes.
+    pub(in crate::quant) fn stores_rows_as(&self, packing: Packing, bits: u32) -> bool {
+        let is_same = match (packing, self.packing) {
+            (Packing::Rows(_), Packing::Rows(_)) => true,
+            (packing, own) => packing == Packing::RowsHighFirst && own == packing,
+        };
+        is_same
+            && !self.shape.is_stream
+            && bits == self.shape.bits
+            && (self.shape.columns * u64::from(bits)).is_multiple_of(8)
+    }
+
+    /// Whether scales are bytes, and there are no zero points.
+    pub(in crate::quant) fn has_byte_scales(&self) -> bool {
+        self.shape.parts[1].dtype.bits() == 8 && self.chooser.zero_bits.is_none() && !self.shape.is_stream
+    }
+
     /// Whether the whole weight has one scale.
     pub(in crate::quant) fn has_one_scale(&self) -> bool {
         self.shape.is_tensor

@@ -62,7 +62,7 @@ impl EncodeTally {
 
     /// Whether the largest error of some values is the largest so far, and which it is matters; `first` is the index of
     /// the first of them.
-    pub(super) fn needs_place(&self, error: f64, first: u64) -> bool {
+    pub(in crate::quant) fn needs_place(&self, error: f64, first: u64) -> bool {
         let is_first = || self.max_error_at.is_none_or(|at| first < at);
         error.is_finite() && error > 0.0 && (error > self.max_error || error == self.max_error && is_first())
     }

@@ -31,7 +31,7 @@ pub(super) struct Tables {
     /// For groups whose scale is 0: codes of 0, with the sign.
     nothing: Table,
     /// Whether codes that do not move have new ones.
-    is_total: bool,
+    pub(super) is_total: bool,
     /// The exponents of the largest number and of the smallest digit of the new codes.
     largest: f32,
     digit: i32,
@@ -44,6 +44,24 @@ struct Table {
     new: [u8; 256],
     /// Whether all codes stay the same.
     is_identity: bool,
+}
+
+impl Table {
+    fn replace(&self, codes: &mut [u8]) {
+        if !self.is_identity {
+            for code in codes {
+                *code = self.new[usize::from(*code)];
+            }
+        }
+    }
+}
+
+/// New codes of a row.
+pub(super) enum MovedCodes<'a> {
+    /// As they are stored, all of the row: see [`Transcoder::keeps_stored_rows`].
+    Stored(&'a [u8]),
+    /// One per byte.
+    Unpacked(&'a [u8]),
 }
 
 /// The numbers of the codes in a group.
@@ -72,6 +90,18 @@ impl Tables {
         let is_total = moved[moved.len() / 2].codes[..source.numbers.len()].iter().all(Option::is_some);
         let (largest, digit) = encoder.range_of_codes();
         Self { moved, nothing: table(0.0), is_total, largest, digit }
+    }
+
+    /// Whether codes that do not move stay the same.
+    pub(super) fn keeps_codes(&self) -> bool {
+        self.shift(0).is_some_and(|table| table.is_identity)
+    }
+
+    /// Replaces codes of groups whose scales stay the same.
+    pub(super) fn move_unscaled(&self, codes: &mut [u8]) {
+        if let Some(table) = self.shift(0) {
+            table.replace(codes);
+        }
     }
 
     fn shift(&self, shift: i32) -> Option<&Table> {
@@ -206,7 +236,7 @@ impl Transcoder {
     }
 
     /// The new scale with this value.
-    fn stored(&self, scale: f64, zero: f32) -> Option<FoundScale> {
+    pub(super) fn stored(&self, scale: f64, zero: f32) -> Option<FoundScale> {
         let chosen =
             self.encoder.stored_scale(scale, zero, if self.source.keeps_blocks { None } else { Some(self.global) });
         chosen.map(|chosen| FoundScale { chosen, scale })
@@ -223,13 +253,20 @@ impl Transcoder {
         rows: Range<usize>,
         found: &[FoundScale],
         parts: &[&[u8]],
-        mut store: impl FnMut(usize, Range<usize>, &[u8]),
+        mut store: impl FnMut(usize, Range<usize>, MovedCodes),
     ) {
         let (columns, width) = (self.source.columns(), self.source.width());
         let new_width = if self.only.is_some() { columns } else { self.encoder.block_width() };
         let mut room = [0; SEGMENT];
         for line in self.source.lines(rows, parts) {
+            let is_same = |(old, new): (&SourceGroup, &FoundScale)| old.scale == new.scale && old.scale != 0.0;
+            let has_same_scales = || line.groups.iter().zip(found).all(is_same);
+            let is_kept = self.keeps_stored_rows && self.rescaling.is_none() && width == new_width && has_same_scales();
             for row in line.rows {
+                if is_kept {
+                    store(row, 0..columns, MovedCodes::Stored(self.source.stored_codes(row, parts)));
+                    continue;
+                }
                 for start in (0..columns).step_by(SEGMENT) {
                     let end = (start + SEGMENT).min(columns);
                     let codes = &mut room[..end - start];
@@ -240,14 +277,10 @@ impl Transcoder {
                         let (old, new) = (line.groups[at / width].scale, found[at / new_width].scale);
                         // Codes without a table are 0 in all groups.
                         let table = self.tables.between(old, new).unwrap_or(&self.tables.nothing);
-                        if !table.is_identity {
-                            for code in &mut codes[at - start..next - start] {
-                                *code = table.new[usize::from(*code)];
-                            }
-                        }
+                        table.replace(&mut codes[at - start..next - start]);
                         at = next;
                     }
-                    store(row, start..end, codes);
+                    store(row, start..end, MovedCodes::Unpacked(codes));
                 }
             }
         }

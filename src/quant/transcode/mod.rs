@@ -7,6 +7,7 @@
 //! changes values: see [`rescale`].
 
 mod fit;
+mod kept;
 mod rescale;
 mod source;
 
@@ -14,7 +15,8 @@ use super::decode::Decoder;
 use super::encode::{EncodeTally, Encoder, PartWriter};
 use super::layout::Combination;
 use crate::error::Result;
-use fit::{FoundScale, Tables};
+use fit::{FoundScale, MovedCodes, Tables};
+use kept::{ScaleBytes, ScaleRoom};
 use rescale::Rescaling;
 use source::SourceGrid;
 use std::ops::Range;
@@ -55,6 +57,10 @@ pub struct Transcoder {
     rescaling: Option<Rescaling>,
     /// The scale of a weight that has only one.
     only: Option<FoundScale>,
+    /// What scales that are bytes become, if codes stay the same.
+    bytes: Option<ScaleBytes>,
+    /// Whether rows of codes that stay the same are stored in the same bytes.
+    keeps_stored_rows: bool,
 }
 
 /// Whether values of a weight change when it is moved.
@@ -76,7 +82,10 @@ impl Transcoder {
         let keeps_blocks = has_global(&encoder) && decoder.steps.geometry.global.is_some();
         let Some(source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
         let tables = Tables::new(&source, &encoder);
-        Ok(Some(Self { source, encoder, tables, global: 1.0, rescaling: None, only: None }))
+        let (packing, bits) = source.packing();
+        let keeps_stored_rows = tables.keeps_codes() && encoder.stores_rows_as(packing, bits);
+        let (global, rescaling, only, bytes) = (1.0, None, None, None);
+        Ok(Some(Self { source, encoder, tables, global, rescaling, only, bytes, keeps_stored_rows }))
     }
 
     /// Whether the new layout has a global scale and the old one has none. The weights that share it then need the
@@ -89,7 +98,7 @@ impl Transcoder {
     /// The largest exponent of the scales of codes other than 0; `None` if all are 0.
     #[must_use]
     pub fn largest_exponent(&self, parts: &[&[u8]]) -> Option<i32> {
-        (0..self.encoder.rows() as usize).filter_map(|row| self.source.largest_exponent(row, parts)).max()
+        (0..self.encoder.rows() as usize).fold(None, |largest, row| self.source.largest_exponent(row, parts, largest))
     }
 
     /// Whether values stay the same; `None` if the weight cannot be moved. If [`Transcoder::needs_exponent`], `exponent` is
@@ -100,9 +109,13 @@ impl Transcoder {
             self.only = fit::only_scale(self, parts);
             self.only?;
         } else {
+            self.bytes = self.scale_bytes(parts);
             let (rows, height) = (self.encoder.rows() as usize, self.encoder.block_height());
             let mut bands = (0..rows).step_by(height).map(|row| row..(row + height).min(rows));
-            bands.all(|rows| self.found(rows, parts).is_some()).then_some(())?;
+            let mut room = ScaleRoom::default();
+            let mut fits =
+                |rows: Range<usize>| self.keeps_row(rows.start, parts, &mut room) || self.found(rows, parts).is_some();
+            bands.all(&mut fits).then_some(())?;
         }
         Some(self.fidelity())
     }
@@ -147,8 +160,13 @@ impl Transcoder {
         if let (Some(only), 0) = (&self.only, rows.start) {
             writer.store_only_scale(only.chosen);
         }
+        let mut room = ScaleRoom::default();
         let (mut row, end) = (rows.start as usize, rows.end as usize);
         while row < end {
+            if self.keep_row(row, parts, &mut room, &mut writer, tally) {
+                row += 1;
+                continue;
+            }
             let (matrix, within) = (row / all, row % all);
             let next = (row - within + (within + height).min(all)).min(end);
             let found = self.only.map_or_else(|| self.found(row..next, parts), |only| Some(vec![only]));
@@ -156,12 +174,18 @@ impl Transcoder {
             if self.only.is_none() {
                 writer.store_scales(matrix, within, 0, found.iter().map(|found| found.chosen));
             }
-            self.move_codes(row..next, &found, parts, |row, columns, codes| {
-                if let Some(rescaling) = &self.rescaling {
-                    let start = row as u64 * self.encoder.columns();
-                    rescaling.count(codes, columns.clone(), (&found, self.encoder.block_width()), start, tally);
+            self.move_codes(row..next, &found, parts, |row, columns, codes| match codes {
+                MovedCodes::Stored(stored) => writer.copy_codes(row / all, row % all, stored),
+                MovedCodes::Unpacked(codes) => {
+                    if let Some(rescaling) = &self.rescaling {
+                        let width = self.encoder.block_width();
+                        let groups = columns.start / width..columns.end.div_ceil(width);
+                        let blocks: Vec<u8> = found[groups].iter().map(|found| found.code() as u8).collect();
+                        let first = row as u64 * self.encoder.columns() + columns.start as u64;
+                        rescaling.count(codes, &blocks, first, tally);
+                    }
+                    writer.store_codes(row / all, row % all, columns, codes);
                 }
-                writer.store_codes(row / all, row % all, columns, codes);
             });
             row = next;
         }

@@ -4,78 +4,189 @@
 //! nearest to the reciprocal differs from it by less than 2^-24 of itself, and codes and block scales stay the same.
 
 use super::super::encode::{EncodeTally, nearest_bfloat16};
-use super::fit::FoundScale;
-use std::ops::Range;
+use super::SEGMENT;
+use crate::kernel::{Isa, Loop};
+
+/// Codes of a group.
+const GROUP: usize = 16;
 
 /// The magnitude of a code of E2M1 without its sign, times 2: 0, 1, 2, 3, 4, 6, 8 or 12.
-#[inline(always)]
-fn doubled(code: u8) -> u8 {
-    code + u8::from(code > 4) + u8::from(code > 5) + 3 * u8::from(code > 6)
-}
+const DOUBLED: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
 /// What the rounding of a global scale does to values.
 pub(super) struct Rescaling {
-    /// By which products of codes and block scales were multiplied.
-    before: f64,
+    /// What a doubled magnitude of a code times a block scale in units of 2^-9 is multiplied by.
+    unit: f64,
     /// The change of each value, relative to the value.
     change: f64,
+    /// The block scales in units of 2^-9, which are integers below 2^18, and their squares.
+    blocks: [f64; 128],
+    squares: [f64; 128],
     /// For each block scale, a bit for each magnitude whose nearest bfloat16 changes.
     visible: [u8; 128],
+    has_visible: bool,
 }
 
 impl Rescaling {
     /// For products that were multiplied by the first number, and are multiplied by the second one now.
     pub(super) fn new(before: f64, after: f64) -> Self {
+        // E4M3 is an excerpt of float32 with another bias.
+        let blocks: [f64; 128] =
+            std::array::from_fn(|code| f64::from(f32::from_bits((code as u32) << 20)) * 2_f64.powi(129));
         let mut visible = [0; 128];
-        for (mask, block) in visible.iter_mut().zip(0_u8..) {
-            // E4M3 is an excerpt of float32 with another bias.
-            let block = f64::from(f32::from_bits(u32::from(block) << 20)) * 2_f64.powi(120);
-            for at in 0..8 {
-                let number = f64::from(doubled(at)) / 2.0 * block;
+        for (mask, block) in visible.iter_mut().zip(blocks) {
+            for (at, doubled) in DOUBLED.iter().enumerate() {
+                let number = f64::from(*doubled) * block * 2_f64.powi(-10);
                 let is_visible =
                     nearest_bfloat16(number * before).to_bits() != nearest_bfloat16(number * after).to_bits();
                 *mask |= u8::from(is_visible) << at;
             }
         }
-        Self { before, change: after / before - 1.0, visible }
+        Self {
+            unit: before * 2_f64.powi(-10),
+            change: after / before - 1.0,
+            blocks,
+            squares: blocks.map(|block| block * block),
+            visible,
+            has_visible: visible.iter().any(|mask| *mask != 0),
+        }
     }
 
-    /// Records the codes of some columns of a row that starts at an element of the weight. A group has so many columns.
-    pub(super) fn count(
-        &self,
-        codes: &[u8],
-        columns: Range<usize>,
-        (found, width): (&[FoundScale], usize),
-        row_start: u64,
-        tally: &mut EncodeTally,
-    ) {
-        let (mut squares, mut largest) = (0.0, (0.0, 0));
-        for (at, codes) in codes.chunks(width).enumerate() {
-            let group = found[columns.start / width + at];
-            let (mut sum, mut top, mut nonzero) = (0_u32, 0, 0_u32);
-            for code in codes {
-                let magnitude = code & 7;
-                let doubled = doubled(magnitude);
-                sum += u32::from(doubled * doubled);
-                top = if magnitude > top { magnitude } else { top };
-                nonzero += u32::from(magnitude > 0);
-            }
-            tally.changed += u64::from(nonzero);
-            let visible = self.visible[group.code()];
-            if visible != 0 {
-                tally.changed_bfloat16 += codes.iter().filter(|code| visible >> (*code & 7) & 1 != 0).count() as u64;
-            }
-            let scale = group.scale / 2.0 * self.before;
-            squares += f64::from(sum) * scale * scale;
-            let magnitude = f64::from(doubled(top)) * scale;
-            if magnitude > largest.0 {
-                let first = codes.iter().position(|code| code & 7 == top).unwrap_or_default();
-                largest = (magnitude, columns.start + at * width + first);
+    /// Records up to [`SEGMENT`] codes, one per byte, with the scales of their groups; `first` is the index of the first code
+    /// in the weight.
+    pub(super) fn count(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
+        let mut packed = [0; SEGMENT / 2];
+        for (out, pair) in packed.iter_mut().zip(codes.chunks(2)) {
+            *out = pair[0] & 15 | pair.get(1).unwrap_or(&0) << 4;
+        }
+        self.count_stored(&packed[..codes.len().div_ceil(2)], blocks, first, tally);
+    }
+
+    /// As [`Self::count`], for two codes per byte.
+    pub(super) fn count_stored(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
+        // Codes of 0 count as nothing.
+        let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];
+        groups.as_flattened_mut()[..codes.len()].copy_from_slice(codes);
+        let sums = Isa::chosen().run(CountGroups { groups: &groups, blocks, squares: &self.squares });
+        tally.changed += sums.nonzero;
+        let squares = sums.squares * self.unit * self.unit;
+        tally.take_errors(squares, squares * self.change * self.change);
+        let groups = groups.iter().zip(blocks);
+        if self.has_visible {
+            for (group, block) in groups.clone() {
+                let visible = self.visible[usize::from(*block & 127)];
+                if visible != 0 {
+                    let is_visible = |code: &u8| visible >> (code & 7) & 1 != 0;
+                    tally.changed_bfloat16 += codes_of(*group).iter().filter(|code| is_visible(code)).count() as u64;
+                }
             }
         }
-        tally.take_errors(squares, squares * self.change * self.change);
-        if largest.0 > 0.0 && self.change != 0.0 {
-            tally.take_error(largest.0 * self.change.abs(), Some(row_start + largest.1 as u64));
+        // The largest value matters only if it may be larger than those before.
+        let error = |magnitude: f64| magnitude * self.unit * self.change.abs();
+        let most = self.blocks[usize::from(sums.largest_block & 127)];
+        if tally.needs_place(error(12.0 * most), first) {
+            let mut largest = (0.0, 0);
+            for (at, (group, block)) in groups.enumerate() {
+                for (within, code) in codes_of(*group).into_iter().enumerate() {
+                    let magnitude = f64::from(DOUBLED[usize::from(code & 7)]) * self.blocks[usize::from(*block & 127)];
+                    if magnitude > largest.0 {
+                        largest = (magnitude, at * GROUP + within);
+                    }
+                }
+            }
+            if largest.0 > 0.0 {
+                tally.take_error(error(largest.0), Some(first + largest.1 as u64));
+            }
+        }
+    }
+}
+
+fn codes_of(group: [u8; GROUP / 2]) -> [u8; GROUP] {
+    std::array::from_fn(|at| group[at / 2] >> (4 * (at % 2)) & 15)
+}
+
+/// Sums over the groups of a segment.
+struct CountGroups<'a> {
+    groups: &'a [[u8; GROUP / 2]; SEGMENT / GROUP],
+    blocks: &'a [u8],
+    squares: &'a [f64; 128],
+}
+
+#[derive(Debug, PartialEq)]
+struct GroupSums {
+    /// Codes other than 0.
+    nonzero: u64,
+    /// The sum of the squares of doubled magnitudes times the squares of block scales: integers, all sums of which are exact.
+    squares: f64,
+    largest_block: u8,
+}
+
+impl Loop for CountGroups<'_> {
+    type Result = GroupSums;
+
+    #[inline(always)]
+    fn run(self) -> GroupSums {
+        // No closures, which might not be compiled for the instruction set.
+        // 1. Four codes are a lane of 16 bits.
+        let mut quads = [0_u16; SEGMENT / 4];
+        let mut nonzero = 0_u16;
+        for (quad, bytes) in quads.iter_mut().zip(self.groups.as_flattened().as_chunks().0) {
+            let codes = u16::from_le_bytes(*bytes);
+            let [ones, twos, fours] = [codes & 0x1111, codes >> 1 & 0x1111, codes >> 2 & 0x1111];
+            let some = ones | twos | fours;
+            let pairs = (some + (some >> 4)) & 0x0303;
+            nonzero += (pairs + (pairs >> 8)) & 7;
+            // Doubled magnitudes are at most 12, so they do not overflow: 5 is 5 + 1, 6 is 6 + 2 and 7 is 7 + 5.
+            let high = fours & twos;
+            let doubled = (codes & 0x7777) + (fours & ones) + ((high + (high & ones)) << 1);
+            let [a, b, c, d] = [doubled & 15, doubled >> 4 & 15, doubled >> 8 & 15, doubled >> 12];
+            *quad = a * a + b * b + c * c + d * d;
+        }
+        // 2. Four lanes are a group.
+        let mut sums = [0.0; SEGMENT / GROUP];
+        for (sum, [a, b, c, d]) in sums.iter_mut().zip(quads.as_chunks().0) {
+            *sum = f64::from(i32::from(*a) + i32::from(*b) + i32::from(*c) + i32::from(*d));
+        }
+        let mut squares = 0.0;
+        let mut largest_block = 0;
+        for (sum, block) in sums.iter().zip(self.blocks) {
+            squares += *sum * self.squares[usize::from(*block & 127)];
+            largest_block = largest_block.max(*block);
+        }
+        GroupSums { nonzero: nonzero.into(), squares, largest_block }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_over_groups_are_those_of_single_codes_on_every_instruction_set() {
+        let rescaling = Rescaling::new(1.0 / 1234.5, f64::from(1.0_f32 / 1234.5));
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        for round in 0..200 {
+            let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];
+            groups.as_flattened_mut().iter_mut().for_each(|byte| *byte = if round == 0 { 0x77 } else { random() });
+            let blocks: Vec<u8> = (0..SEGMENT / GROUP).map(|_| if round == 0 { 126 } else { random() % 127 }).collect();
+            let (mut nonzero, mut squares) = (0, 0_u64);
+            for (group, block) in groups.iter().zip(&blocks) {
+                for code in codes_of(*group) {
+                    let number = u64::from(DOUBLED[usize::from(code & 7)]);
+                    nonzero += u64::from(number != 0);
+                    squares += number * number * rescaling.squares[usize::from(*block)] as u64;
+                }
+            }
+            let largest_block = *blocks.iter().max().unwrap();
+            let expected = GroupSums { nonzero, squares: squares as f64, largest_block };
+            for isa in Isa::available() {
+                let work = CountGroups { groups: &groups, blocks: &blocks, squares: &rescaling.squares };
+                assert_eq!(isa.run(work), expected, "{isa:?}");
+            }
         }
     }
 }

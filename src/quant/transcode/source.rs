@@ -4,7 +4,7 @@ use super::super::codes::CodeWindow;
 use super::super::decode::Decoder;
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
 use super::super::room::global_scale;
-use super::super::scales::GroupRange;
+use super::super::scales::{GroupRange, stored_scales};
 use super::super::segment::widen;
 use super::RowMap;
 use crate::dtype::Class;
@@ -159,6 +159,44 @@ impl SourceGrid {
         scales.into_iter().zip(zeros).map(group).collect()
     }
 
+    /// The number of each byte, if groups are parts of a row and their scales are bytes.
+    pub(super) fn numbers_of_bytes(&self, parts: &[&[u8]]) -> Option<[f64; 256]> {
+        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let has_others = geometry.zero.is_some() || geometry.global.is_some() && !self.keeps_blocks;
+        if self.block[0] != 1 || geometry.scale.dtype.bits() != 8 || has_others {
+            return None;
+        }
+        let all: [u8; 256] = std::array::from_fn(|byte| byte as u8);
+        let mut parts = parts.to_vec();
+        parts[geometry.scale.index] = &all;
+        let place = GroupRange { matrix: 0, below: 0, groups: 0..256 };
+        let mut scales = [[0; 4]; 256];
+        steps.scales.fetch(geometry, ScaleOrder::Flat, &place, &parts, &mut [0; 4 * 256], &mut scales);
+        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        Some(scales.map(|scale| f64::from(f32::from_le_bytes(scale)) * factor))
+    }
+
+    /// The scales of a row, which are bytes; `raw` is a buffer for them.
+    pub(super) fn scale_bytes<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> &'a [u8] {
+        let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
+        let ((matrix, below), groups) = (self.place(row), 0..geometry.grid[1] as usize);
+        raw.resize(groups.len(), 0);
+        stored_scales(geometry, steps.layout.scale_order, &GroupRange { matrix, below, groups }, parts, raw)
+    }
+
+    /// How codes are packed, and their bits.
+    pub(super) fn packing(&self) -> (Packing, u32) {
+        (self.decoder.steps.layout.codes.packing, self.decoder.steps.geometry.bits)
+    }
+
+    /// The stored codes of a row, whose columns take whole bytes.
+    pub(super) fn stored_codes<'a>(&self, row: usize, parts: &[&'a [u8]]) -> &'a [u8] {
+        let geometry = &self.decoder.steps.geometry;
+        let (matrix, within) = self.place(row);
+        let start = matrix * geometry.matrix_bytes as usize + within * geometry.stride as usize;
+        &parts[geometry.codes.index][start..start + self.columns() * geometry.bits as usize / 8]
+    }
+
     /// Unpacks the codes of some columns of a row; the first is a multiple of 32.
     pub(super) fn codes(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
         let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
@@ -196,17 +234,22 @@ impl SourceGrid {
         }
     }
 
-    /// The largest exponent of the scales of a row whose codes are not all 0.
-    pub(super) fn largest_exponent(&self, row: usize, parts: &[&[u8]]) -> Option<i32> {
-        let line = self.lines(row..row + 1, parts).pop()?;
-        let exponent = |(group, at): (&SourceGroup, usize)| {
+    /// The largest exponent of the scales of a row whose codes are not all 0, and of `so_far`.
+    pub(super) fn largest_exponent(&self, row: usize, parts: &[&[u8]], so_far: Option<i32>) -> Option<i32> {
+        let mut largest = so_far;
+        for (group, at) in self.lines(row..row + 1, parts).pop()?.groups.iter().zip(0..) {
+            let exponent = exponent_of(group.scale);
+            if exponent <= largest {
+                continue; // without a look at the codes
+            }
             let columns = at * self.width()..((at + 1) * self.width()).min(self.columns());
             let mut seen = [false; 256];
             self.mark(row, columns, parts, &mut seen);
-            let is_live = self.numbers.iter().zip(seen).any(|(number, seen)| seen && *number != 0.0);
-            exponent_of(group.scale).filter(|_| is_live)
-        };
-        line.groups.iter().zip(0..).filter_map(exponent).max()
+            if self.numbers.iter().zip(seen).any(|(number, seen)| seen && *number != 0.0) {
+                largest = exponent;
+            }
+        }
+        largest
     }
 }
 

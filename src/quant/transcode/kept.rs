@@ -1,0 +1,119 @@
+//! Weights whose codes stay as they are, and whose scales are bytes: what a byte becomes is determined once.
+
+use super::{SEGMENT, Transcoder};
+use crate::quant::encode::{EncodeTally, PartWriter};
+use std::ops::RangeInclusive;
+
+/// The new scale for each stored byte.
+pub(super) struct ScaleBytes {
+    new: [u8; 256],
+    /// The bytes that have one: the longest run of them.
+    fitting: RangeInclusive<u8>,
+    /// Whether they all stay the same.
+    is_identity: bool,
+    /// New groups in an old one.
+    repeat: usize,
+}
+
+/// Buffers for the scales of a row.
+#[derive(Default)]
+pub(super) struct ScaleRoom {
+    raw: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Transcoder {
+    /// `None` if scales are not bytes, or codes or groups do not stay the same.
+    pub(super) fn scale_bytes(&self, parts: &[&[u8]]) -> Option<ScaleBytes> {
+        let (width, new_width) = (self.source.width(), self.encoder.block_width());
+        let numbers = self.source.numbers_of_bytes(parts)?;
+        if !self.tables.is_total || !self.encoder.has_byte_scales() || self.encoder.has_one_scale() {
+            return None;
+        }
+        if self.encoder.block_height() != 1 || !width.is_multiple_of(new_width) {
+            return None;
+        }
+        // Codes of groups whose scale is 0 become 0.
+        let stored = numbers.map(|number| self.stored(number, 0.0).filter(|_| number != 0.0));
+        let mut longest = 0..0_usize;
+        let mut start = 0;
+        for (at, found) in stored.iter().enumerate() {
+            if found.is_none() {
+                start = at + 1;
+            } else if at + 1 - start > longest.len() {
+                longest = start..at + 1;
+            }
+        }
+        let fitting = longest.start as u8..=longest.end.checked_sub(1)? as u8;
+        let new = stored.map(|found| found.map_or(0, |found| found.code() as u8));
+        let is_identity = fitting.clone().all(|byte| new[usize::from(byte)] == byte);
+        Some(ScaleBytes { new, fitting, is_identity, repeat: width / new_width })
+    }
+
+    /// The scales of a row, if it can be kept.
+    fn kept<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> Option<(&ScaleBytes, &'a [u8])> {
+        let bytes = self.bytes.as_ref()?;
+        let scales = self.source.scale_bytes(row, parts, raw);
+        // No closures, with which the compiler would not use vectors.
+        let (mut least, mut most) = (u8::MAX, 0);
+        for scale in scales {
+            (least, most) = (least.min(*scale), most.max(*scale));
+        }
+        (least >= *bytes.fitting.start() && most <= *bytes.fitting.end()).then_some((bytes, scales))
+    }
+
+    /// Whether [`Transcoder::keep_row`] will keep a row.
+    pub(super) fn keeps_row(&self, row: usize, parts: &[&[u8]], room: &mut ScaleRoom) -> bool {
+        self.kept(row, parts, &mut room.raw).is_some()
+    }
+
+    /// Writes a row whose scales all have new ones, with the same codes. Gives false, and writes nothing, for others.
+    pub(super) fn keep_row(
+        &self,
+        row: usize,
+        parts: &[&[u8]],
+        room: &mut ScaleRoom,
+        writer: &mut PartWriter,
+        tally: &mut EncodeTally,
+    ) -> bool {
+        let Some((bytes, scales)) = self.kept(row, parts, &mut room.raw) else { return false };
+        let (columns, all) = (self.source.columns(), self.encoder.matrix_rows());
+        room.new.clear();
+        if bytes.repeat == 1 && bytes.is_identity {
+            room.new.extend_from_slice(scales);
+        } else if bytes.repeat == 1 {
+            room.new.extend(scales.iter().map(|byte| bytes.new[usize::from(*byte)]));
+        } else {
+            let scales =
+                scales.iter().flat_map(|byte| std::iter::repeat_n(bytes.new[usize::from(*byte)], bytes.repeat));
+            room.new.extend(scales);
+        }
+        room.new.truncate(columns.div_ceil(self.encoder.block_width()));
+        writer.store_scales(row / all, row % all, 0, room.new.iter().map(|byte| (u32::from(*byte), 0.0)));
+        if self.keeps_stored_rows {
+            let stored = self.source.stored_codes(row, parts);
+            writer.copy_codes(row / all, row % all, stored);
+            if let Some(rescaling) = &self.rescaling {
+                let first = row as u64 * columns as u64;
+                let pieces = stored.chunks(SEGMENT / 2).zip(room.new.chunks(SEGMENT / 16));
+                for (at, (codes, blocks)) in pieces.enumerate() {
+                    rescaling.count_stored(codes, blocks, first + (at * SEGMENT) as u64, tally);
+                }
+            }
+            return true;
+        }
+        let mut codes = [0; SEGMENT];
+        for start in (0..columns).step_by(SEGMENT) {
+            let end = (start + SEGMENT).min(columns);
+            let codes = &mut codes[..end - start];
+            self.source.codes(row, start..end, parts, codes);
+            self.tables.move_unscaled(codes);
+            if let Some(rescaling) = &self.rescaling {
+                let blocks = &room.new[start / 16..end.div_ceil(16)];
+                rescaling.count(codes, blocks, (row * columns + start) as u64, tally);
+            }
+            writer.store_codes(row / all, row % all, start..end, codes);
+        }
+        true
+    }
+}
