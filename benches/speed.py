@@ -8,14 +8,16 @@ bytes to an output that is set aside first, and compute nothing. Each job runs w
 every program once, and every other round in the opposite order, so that a slow moment of the machine affects all of them. The
 script prints medians of the time, and ratios to the first program of a job; in parentheses the ratio of the times of all
 processors, which other work on the machine hardly changes. It reads the inputs once before the first round, so the page cache
-is warm, except in the job "cold and flushed", and removes each output just before the next run. With --sync, tcast flushes to the disk;
-the limit never does.
+is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "slow disk", and removes each output just before the
+next run. With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
 
 --gib is the size of the float32 input; inputs of other types have as many elements. Quantized weights have a GiB of codes, or
 --gib if that is less. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
 and onnxruntime that it has installed. --docs writes the tables of docs/performance.md and of the README.
 """
 import argparse, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
+
+from slow_disk import lacks, slow_disk
 
 CASTS = [
     ("float32", "float8e4m3fn"), ("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float8e4m3fn"),
@@ -28,7 +30,8 @@ DECODES = ["block FP8 -> bfloat16", "NVFP4 -> bfloat16", "W4A16 -> bfloat16", "G
 ENCODES = ["bfloat16 -> fp8", "bfloat16 -> fp8-block", "bfloat16 -> int4", "bfloat16 -> nvfp4", "bfloat16 -> mxfp4"]
 # Quantized weights whose codes move to another layout.
 MOVES = ["block FP8 -> compressed-tensors", "NVFP4 -> modelopt"]
-OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "start-up"]
+OTHERS = ["bitcast", "inspect --stats", "diff", "tiny tensors", "a million tensors", "cold and flushed", "shards, cold and flushed",
+          "slow disk", "start-up"]
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TCAST = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "release", "tcast")
 
@@ -214,7 +217,9 @@ class Bench:
         return seconds
 
     def remove_output(self):
-        if os.path.exists(self.output):
+        if os.path.isdir(self.output):
+            shutil.rmtree(self.output)
+        elif os.path.exists(self.output):
             os.remove(self.output)
 
     def cast(self, source, dtype):
@@ -272,6 +277,25 @@ class Bench:
             name = f"{job}, {threads} thread{'s' * (threads > 1)}"
             self.compare(name, {"reading": reading, "tcast": [*command, f"-j{threads}"]})
 
+    def flushed(self, job, sources, command):
+        """Compares a command that reads files from the disk and writes half as many bytes to it with reading and writing."""
+        size = sum(map(os.path.getsize, sources)) // 2
+        file = self.output + ".dd"
+
+        def forget():
+            if os.path.exists(file):
+                os.remove(file)
+            for source in sources:
+                with open(source, "rb") as opened:
+                    os.fsync(opened.fileno())
+                    os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+        write = f"dd if=/dev/zero of={shlex.quote(file)} bs=1M count={size} iflag=count_bytes conv=fsync status=none"
+        read = " && ".join(shlex.join(self.limit(source, 0, 2)) for source in sources)
+        tcast = [argument for argument in command if argument != "--no-sync"]
+        self.compare(job, {"reading, then writing": f"{read} && {write}", "reading": read, "writing": write, "tcast": tcast}, forget)
+        forget()
+
     def many(self, job, count, what):
         """Compares many tensors with one of as many bytes."""
         many, giant = (self.cast(self.source("float32", tensors, 1000), "float8e4m3fn") for tensors in (count, 1))
@@ -311,17 +335,25 @@ class Bench:
             self.many(job, 1_000_000, "1,000,000 of 1 KB")
         elif job == "cold and flushed":
             source = self.source("float32")
-            command = [argument for argument in self.cast(source, "bfloat16") if argument != "--no-sync"]
-            size = os.path.getsize(source) // 2
-
-            def forget():
-                with open(source, "rb") as file:
-                    os.fsync(file.fileno())
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-            write = f"dd if=/dev/zero of={shlex.quote(self.output)} bs=1M count={size} iflag=count_bytes conv=fsync status=none"
-            read = shlex.join(self.limit(source, 0, 2))
-            self.compare(job, {"reading, then writing": f"{read} && {write}", "reading": read, "writing": write, "tcast": command}, forget)
+            self.flushed(job, [source], self.cast(source, "bfloat16"))
+        elif job == "shards, cold and flushed":
+            folder, self.output = os.path.join(self.folder, "shards"), os.path.join(self.folder, "out")
+            if not os.path.exists(folder):
+                split = [TCAST, "cast", self.source("float32"), "--to", "float32", "-o", folder, "-q", "--all"]
+                subprocess.run([*split, "--max-shard-size", f"{self.args.gib * 1024 // 8}MiB"], check=True)
+            sources = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".safetensors")]
+            self.flushed(job, sources, self.cast(folder, "bfloat16"))
+            self.output = os.path.join(self.folder, "out.safetensors")
+        elif job == "slow disk":
+            if why := lacks():
+                print(f"skipped: {job}: {why}", file=sys.stderr)
+                return
+            with slow_disk(self.folder, 1 << 30, 200 << 20, 100 << 20) as (place, begin):
+                source, self.output = os.path.join(place, "in.safetensors"), os.path.join(place, "out.safetensors")
+                make_checkpoint(source, 256, 16)
+                begin()
+                self.flushed(f"{job}: 200 MiB/s to read, 100 MiB/s to write", [source], self.cast(source, "bfloat16"))
+            self.output = os.path.join(self.folder, "out.safetensors")
         else:
             small = os.path.join(self.folder, "small.safetensors")
             with open(small, "wb") as file:

@@ -8,10 +8,7 @@
 //! What was tried, as ratios of whole runs (`benches/speed.py`, page cache warm, ext4):
 //!
 //! * Reserving the output's disk space before the first write: 0.85 to 0.97 of the time without.
-//! * `pread` into reused buffers instead of the mapping, pieces of 256 KiB to 4 MiB, releasing pages behind the cursor,
-//!   prefetching by the processor: all within 0.9 to 1.1.
-//! * `copy_file_range` for copied tensors, piece by piece: 1.1 to 1.2, slower than writing from the mapping.
-//! * `MADV_HUGEPAGE` for the input: no effect; the system uses huge pages if the page cache has them.
+//! * Releasing pages behind the cursor: 0.9 to 1.1. Other ways to read and to write: `benches/io.py`, without tcast.
 //! * Reading ahead if the cache is cold: 0.4 to 0.7 ([`MappedFile::prefetch`](crate::io::map::MappedFile::prefetch)).
 //! * Writing to the disk at once what will be flushed: 0.55 to 0.97 ([`Output`](crate::io::output::Output)).
 
