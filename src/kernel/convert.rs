@@ -130,13 +130,9 @@ impl Kernel {
         isa.run(ConversionLoop { kernel: self, isa, input, output, count })
     }
 
-    /// The elements of a block: 1 KiB, which is prefetched, where one pass over the source does everything.
+    /// The elements of a block: 1 KiB of the source.
     fn block(&self) -> usize {
-        match (&self.lane, self.source.dtype) {
-            _ if self.narrowing.is_some() => 512,
-            (Lane::Float32(_, Encode::Narrow(..)), Dtype::Float32) => 256,
-            _ => BLOCK,
-        }
+        BLOCK / (self.source.dtype.bits().div_ceil(8) as usize)
     }
 
     #[inline(always)]
@@ -232,10 +228,8 @@ impl Loop for ConversionLoop<'_> {
         for start in (0..count).step_by(block) {
             let end = count.min(start + block);
             let (from, to) = (source.offset(start), source.offset(end));
-            if block < BLOCK {
-                // With so many steps for each vector, the processor sees too few cache lines ahead by itself.
-                prefetch(&self.input[self.input.len().min(from + AHEAD)..self.input.len().min(to + AHEAD)]);
-            }
+            // With so many steps for each vector, the processor sees too few cache lines ahead by itself.
+            prefetch(&self.input[self.input.len().min(from + AHEAD)..self.input.len().min(to + AHEAD)]);
             let input = &self.input[from..to];
             let output = &mut self.output[target.offset(start)..target.offset(end)];
             counts += kernel.run_block(self.isa, input, output, end - start, &mut scratch)?;

@@ -189,7 +189,29 @@ impl Widening {
     /// Writes numbers as bfloat16: see [`Decode::short_numbers`].
     #[inline(always)]
     pub(super) fn fill_bfloat16(self, bytes: &[u8], result: &mut [u8]) {
-        load(bytes, result.as_chunks_mut().0, |[code]| (self.widen(code.into()) >> 16) as u16);
+        let result = result.as_chunks_mut().0;
+        // A format of four mantissa bits would need another line.
+        if self.shift < 20 {
+            load(bytes, result, |[code]| (self.widen(code.into()) >> 16) as u16);
+        } else {
+            load(bytes, result, |[code]| self.widen_to_bfloat16(code.into()));
+        }
+    }
+
+    /// The bfloat16 of a code with at most three mantissa bits that is a number, in a lane of 16 bits.
+    #[inline(always)]
+    fn widen_to_bfloat16(self, code: u16) -> u16 {
+        let magnitude = code & (self.sign as u16 - 1);
+        // 1. With the exponent field in place, read as a fixed-point number: for normal numbers, this is the result.
+        let once = (magnitude << (self.shift - 16)) as i16;
+        // 2. A subnormal number of up to three bits lacks so many exponents as its mantissa must be doubled to reach
+        //    the hidden bit. Lines through the powers of two have these values; they are the pieces of a concave
+        //    function, as the logarithm is one, and so the least of them is right.
+        let (twice, four_times, eight_times) = (once * 2, once * 4, once * 8);
+        let least = once.min(twice - 0x80).min(four_times - 0x100).min(eight_times - 0x180);
+        // 3. There is no line through zero.
+        let value = if magnitude == 0 { 0 } else { (least + (self.rebias >> 16) as i16) as u16 };
+        value | (code & self.sign as u16) << (self.sign_shift - 16)
     }
 
     fn new(format: &FloatFormat) -> Self {

@@ -1,7 +1,7 @@
 //! Floats to integers: truncated, or rounded to nearest even for integers of 4 bits and fewer.
 
 use super::counts::{Counts, Loss};
-use super::tally::{BlockTally, Span, count_specials, store};
+use super::tally::{BlockTally, count_specials, store};
 
 /// An integer target type, and what happens to floats beyond its range.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ impl IntTarget {
         self.counts(&tally, specials)
     }
 
-    /// The counts, if all numbers are below 2^23 and fit in the target.
+    /// The counts, if all numbers fit in the target and in 23 bits.
     #[inline(always)]
     fn in_range<const N: usize>(
         &self,
@@ -60,27 +60,24 @@ impl IntTarget {
         const ONES: f32 = 8_388_608.0;
         // Values below 1, or not nearer to 1 than to 0, become 0.
         let zero = if to_nearest { 0.5_f32.to_bits() } else { 1.0_f32.to_bits() - 1 };
-        let (lowest, highest) = (-(self.negative_limit as i64), self.positive_limit as i64);
-        let mut span = Span::EMPTY;
-        let (mut least, mut most) = (0, 0);
-        let mut tally = store(lane, bytes, |bits: u32, tally| {
-            span.add(bits);
+        // The numbers in range, less the lowest, are those of so many bits.
+        let width = self.bits.min(23);
+        let lowest = if self.signed { -1 << (width - 1) } else { 0 };
+        let mut seen = 0;
+        let tally = store(lane, bytes, |bits: u32, tally| {
             let value = f32::from_bits(bits).abs();
             let sum = value + ONES;
             let nearest = sum - ONES; // exact, as both are integers
             tally.inexact += u32::from(nearest != value);
+            tally.flushed += u32::from(value.to_bits().wrapping_sub(1) < zero);
             let is_up = !to_nearest & (nearest > value);
+            // From 2^23 on, and for Inf and NaN, this may be wrong, but it is at least 2^23.
             let magnitude = sum.to_bits().wrapping_sub(ONES.to_bits()) as i32 - i32::from(is_up);
             let whole = if bits >> 31 == 0 { magnitude } else { magnitude.wrapping_neg() };
-            least = whole.min(least);
-            most = whole.max(most);
+            seen |= whole.wrapping_sub(lowest);
             code(whole)
         });
-        if span.largest >= ONES.to_bits() || i64::from(least) < lowest || i64::from(most) > highest {
-            return None;
-        }
-        tally.flushed = span.count_zeros(lane, zero);
-        Some(tally.counts())
+        (seen as u32 >> width == 0).then(|| tally.counts())
     }
 
     #[inline(always)]
@@ -152,3 +149,29 @@ macro_rules! int_from_float {
 
 int_from_float!(int_from_float32, u32, 32, 23, 127);
 int_from_float!(int_from_float64, u64, 64, 52, 1023);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_near_the_ends_of_a_range_become_what_the_complete_rules_say() {
+        let near = |power: i32| [-1.0, -0.5, 0.0, 0.5, 1.0].map(|step| 2_f32.powi(power) + step);
+        let numbers = (-1..=33).flat_map(near).chain([0.0, 0.25, 8_388_607.5, f32::MAX, f32::INFINITY, f32::NAN]);
+        for number in numbers.flat_map(|number| [number, -number]) {
+            for (bits, signed, saturate) in [2, 4, 8, 16, 32].into_iter().flat_map(|bits| {
+                [true, false].into_iter().flat_map(move |signed| [true, false].map(|saturate| (bits, signed, saturate)))
+            }) {
+                let (target, lane) = (IntTarget::new(bits, signed, saturate), [number.to_le_bytes()]);
+                let mut bytes = vec![0; (bits as usize).div_ceil(8)];
+                let counts = target.encode_float32(&lane, &mut bytes);
+                let mut specials = Counts::default();
+                count_specials(&lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut specials);
+                let mut tally = BlockTally::default();
+                let expected = int_from_float32(number.to_bits(), &target, &mut tally).to_le_bytes();
+                assert_eq!(bytes, expected[..bytes.len()], "{number} to {bits} bits, signed: {signed}");
+                assert_eq!(counts, target.counts(&tally, specials), "{number} to {bits} bits, signed: {signed}");
+            }
+        }
+    }
+}

@@ -8,7 +8,7 @@
 //! * **integer** from integers to integers, to bool, and from 64-bit integers to float64.
 //!
 //! Wider sources enter a float lane rounded to odd, so that only the encoder's rounding matters (see `round.rs`). A
-//! block of 1024 elements is decoded into the lane and encoded out of it while it is in the first-level cache. The code
+//! block of up to 1024 elements is decoded into the lane and encoded out of it while it is in the first-level cache. The code
 //! is written once; `isa.rs` compiles it for several instruction sets.
 //!
 //! Most blocks hold nothing special: no Inf, no NaN, nothing beyond the target's range. They are converted under that
@@ -17,7 +17,7 @@
 //! blocks of either kind.
 //!
 //! bfloat16 and float16 to floats of 8 bits and fewer have a lane of 16 bits, with half as many vectors (`narrow.rs`).
-//! Where one pass over the source does everything, blocks of 1 KiB are prefetched: computing and reading then overlap.
+//! Blocks are 1 KiB of the source and prefetched: computing and reading then overlap.
 //!
 //! What was tried, in GB of float32 per second for one core with AVX-512 and all counts (`cargo bench --bench kernels`;
 //! ratios are stable, absolute values vary by half with other load):
