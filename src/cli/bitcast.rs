@@ -11,12 +11,12 @@ use std::path::PathBuf;
 #[command(
     long_about = "Reinterpret the bits of elements as another type of the same width, or print them.
 
-With --to, each input gets an output: its bits are the same, to the last one of a NaN, and so is its shape. With --hex \
-or --bits, tcast prints the elements of one input instead, and --to only says as what.
+With --to, tcast writes an output for each input, with the same shape and the same bits, including the payloads of NaNs. \
+With --hex or --bits, it prints the elements of one input instead, as the type that --to names.
 
-Of a quantized weight, which is stored as codes and scales, --bits prints what each value is made of: the bits of the code, \
-the number that it is, zero point, scale and global scale, and the value that tcast dequantize writes. With --to or --from, \
-it prints the codes as any other tensor.",
+A quantized weight is stored as codes and scales. For each of its values, --bits prints the bits and the number of the code, \
+zero point, scale and global scale, and the value that tcast dequantize writes. With --to or --from, it prints the codes \
+like any other tensor.",
     override_usage = "tcast bitcast [OPTIONS] <INPUT>... --to <DTYPE>
        tcast bitcast [OPTIONS] <INPUT> --hex
        tcast bitcast [OPTIONS] <INPUT> --bits",
@@ -33,7 +33,7 @@ pub struct BitcastArgs {
           long_help = with_note(&some_inputs(), &format!("{INPUT_NOTE} {SEVERAL_NOTE}")))]
     pub inputs: Vec<PathBuf>,
 
-    /// The type that the bits are to be of
+    /// The type to read the bits as
     #[arg(long, value_name = "DTYPE", required_unless_present_any = ["rule", "hex", "bits"])]
     pub to: Option<Dtype>,
 

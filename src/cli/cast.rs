@@ -20,9 +20,9 @@ use std::path::PathBuf;
     mut_arg("hash", |hash| hash), // which stays behind the former
     long_about = "Convert the values of tensor files, or of folders of shards, to another type.
 
-Each value is rounded once, to nearest even, from its exact source value; what saturated, became infinite or \
-NaN, was flushed to zero or wrapped is counted and told. The output appears whole or not at all, and its bytes \
-depend on the input and the options only.",
+Each value is rounded once, to nearest even, from its exact source value. The summary counts values that \
+saturated, became infinite or NaN, were flushed to zero or wrapped. The output is complete or absent, and its bytes depend \
+only on the input and the options.",
     override_usage = "tcast cast [OPTIONS] <INPUT>... --to <DTYPE>
        tcast cast --finish <OUT>",
     after_help = "Example: tcast cast model.safetensors --to float8e4m3fn
@@ -88,19 +88,19 @@ pub struct CastArgs {
 }
 
 const CHOICES: &str = "Choosing tensors:
-  --exclude leaves out, --include leaves out the others; of the rest the first
-  --rule that matches decides, integers too, then --to. No tensor is dropped:
-  what is left out is copied. A .npy file gives its tensor no name, so its own
-  does: w.npy holds w.
+  --include and --exclude select tensors by name. For a selected tensor, the
+  first --rule that matches sets the type, also of integers; otherwise --to does.
+  No tensor is dropped: tcast copies the others. The tensor of a .npy file has
+  the name of the file: w.npy holds w.
 
 Checkpoints:
-  Of a folder with model.safetensors.index.json, or with .safetensors files
-  alone, a folder is made, with the same shards, an index, and every file beside
-  them; config.json gets the dtype that most weights have then, of those that
-  torch computes in. The folder is empty but for .tcast/ until all of it is
-  there. Weights that are quantized with scales are codes, not values: tcast
-  dequantize decodes them, and a cast of them is refused unless --rule, --exclude
-  or --force-codes says what is meant.
+  A folder with model.safetensors.index.json, or with .safetensors files alone,
+  becomes a folder with the same shards, an index and copies of the other files.
+  config.json names the type that most weights then have, among the types that
+  torch computes in. Until everything is complete, the folder contains only
+  .tcast/. Weights that are quantized with scales are stored as codes, not as
+  values: tcast dequantize decodes them, and tcast refuses to cast them unless
+  you give --rule, --exclude or --force-codes.
 
 Examples:
   tcast cast model.safetensors --to float8e4m3fn
@@ -111,7 +111,7 @@ Examples:
       writes half/x.npy and half/w.npy; all are checked before the first is written,
       and one that fails then does not stop the others
   tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
-      keeps the norms and gives the embeddings another type
+      keeps the norms and sets another type for the embeddings
   tcast cast x.npy --to int8 --out-of-range saturate
       clamps what int8 cannot hold; otherwise its low bits are kept
   tcast cast x.npy --to string -o x.pb
@@ -128,10 +128,10 @@ Examples:
   tcast cast model.safetensors --to f16 --dry-run
       shows what would become what, and the sizes
   tcast cast model.safetensors --to e4m3 --report cast.html
-      writes a page with what the cast cost each tensor
+      writes a page with the error of each tensor
   tcast cast llama --to f8e4m3fn --protect
-      a whole checkpoint into llama-float8e4m3fn/; norms, embeddings and the like
-      stay as they are
+      casts a whole checkpoint to llama-float8e4m3fn/ and keeps norms, embeddings
+      and similar tensors
   tcast cast llama --to f16 -o llama.safetensors
       merges the shards into one file
   tcast cast model.safetensors --to f16 --max-shard-size 5GB -o llama-f16

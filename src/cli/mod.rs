@@ -248,7 +248,7 @@ const INPUT_NOTE: &str = "A .onnx file is an ONNX model, a .pb file an ONNX tens
                           with or without an index.";
 
 const SEVERAL_NOTE: &str =
-    "Of several, each has an output of its own: in the folder that -o names, under its own name, or beside it.";
+    "Each of several inputs gets its own output, with its own name in the folder that -o names, or beside the input.";
 
 /// Text in the indented lines of a long help, which clap prints as they are.
 fn indented(text: &str) -> String {

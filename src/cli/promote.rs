@@ -12,9 +12,9 @@ use std::path::PathBuf;
 #[command(
     long_about = "Convert tensors to the type that they have in common, as OpenVINO's ConvertPromoteTypes-14 decides it.
 
-Bool gives way to numbers and integers to floats; of two integers or two floats the wider is taken. What could lose \
-values, or would be wider than all inputs, is refused, with the way out; --unsafe allows it, and what was lost is told. \
-Only types and ranks decide, never values, and the order of the inputs does not matter.",
+Bool gives way to numbers and integers to floats; of two integers or two floats, the wider type wins. tcast refuses a type \
+that could lose values or is wider than all inputs, and names the flags that allow it; with --unsafe, it converts and \
+reports the losses. Only types and ranks decide, never values, and the order of the inputs does not matter.",
     override_usage = "tcast promote [OPTIONS] <INPUT>... -o <DIR>
        tcast promote [OPTIONS] <INPUT> --tensor <NAME>... -o <FILE>
        tcast promote [OPTIONS] <INPUT>... --dry-run",
