@@ -84,14 +84,6 @@ pub(super) struct Division {
     pub(super) rounds_away: bool,
 }
 
-impl Division {
-    /// Whether the product of a value and the reciprocal of its scale, rounded to the type of the weight, equals the
-    /// quotient. It does for numbers of ordinary size if both are numbers of that type.
-    pub(super) fn by_reciprocals(self) -> bool {
-        self.quotient == Quotient::Divide && self.rounding != WeightType::Float32
-    }
-}
-
 /// The scales of the groups of some values, one lane per field of `GroupScale`.
 #[derive(Clone, Copy)]
 pub(super) struct Divisors<'a> {
@@ -206,21 +198,10 @@ impl Loop for LargestOfGroups<'_> {
         let Self { weight, bytes, size, amax } = self;
         let width = if weight == WeightType::Float32 { 4 } else { 2 };
         let is_whole = bytes.len() == amax.len() * size * width;
-        match (size, weight) {
-            (16, WeightType::Bfloat16) if is_whole => {
-                narrow_groups::<16>(bytes, &mut *amax, |bits| u32::from(bits) << 16);
-            }
-            (32, WeightType::Bfloat16) if is_whole => {
-                narrow_groups::<32>(bytes, &mut *amax, |bits| u32::from(bits) << 16);
-            }
-            (16, WeightType::Float16) if is_whole => {
-                narrow_groups::<16>(bytes, &mut *amax, |bits| from_float16(bits).to_bits());
-            }
-            (32, WeightType::Float16) if is_whole => {
-                narrow_groups::<32>(bytes, &mut *amax, |bits| from_float16(bits).to_bits());
-            }
-            (16, WeightType::Float32) if is_whole => wide_groups::<16>(bytes, &mut *amax),
-            (32, WeightType::Float32) if is_whole => wide_groups::<32>(bytes, &mut *amax),
+        match size {
+            16 if is_whole => groups_of::<16>(weight, bytes, &mut *amax),
+            32 if is_whole => groups_of::<32>(weight, bytes, &mut *amax),
+            128 if is_whole => groups_of::<128>(weight, bytes, &mut *amax),
             _ => {
                 for (amax, bytes) in amax.iter_mut().zip(bytes.chunks(size * width)) {
                     *amax = larger(largest(weight, bytes), *amax);
@@ -232,6 +213,15 @@ impl Loop for LargestOfGroups<'_> {
             most = larger(most, *amax);
         }
         most
+    }
+}
+
+#[inline(always)]
+fn groups_of<const N: usize>(weight: WeightType, bytes: &[u8], amax: &mut [u32]) {
+    match weight {
+        WeightType::Float32 => wide_groups::<N>(bytes, amax),
+        WeightType::Bfloat16 => narrow_groups::<N>(bytes, amax, |bits| u32::from(bits) << 16),
+        WeightType::Float16 => narrow_groups::<N>(bytes, amax, |bits| from_float16(bits).to_bits()),
     }
 }
 

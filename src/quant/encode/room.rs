@@ -1,6 +1,6 @@
 //! Buffers for the segments of a row.
 
-use super::lanes::LANES;
+use super::lanes::{LANES, larger};
 use super::rounding::power_of_two;
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;
@@ -30,6 +30,8 @@ pub(super) struct EncodeRoom {
     pub(super) has_no_scales: bool,
     /// Whether all scales are of a size for which [`super::fused`] is exact.
     pub(super) is_ordinary: bool,
+    /// The largest magnitude of a number to round.
+    pub(super) most: f32,
     /// Factors, zero points and such scales of every [`LANES`] values.
     pub(super) spread: [Vec<f32>; 3],
     /// Stored values, and zeros up to a multiple of [`LANES`].
@@ -53,6 +55,7 @@ impl EncodeRoom {
             unit: 1.0,
             has_no_scales: false,
             is_ordinary: false,
+            most: 0.0,
             spread: std::array::from_fn(|_| vec![0.0; groups * beside.min(SEGMENT).div_ceil(LANES)]),
             padded: vec![0; SEGMENT * width],
         }
@@ -70,8 +73,8 @@ pub(super) struct SpreadScales<'a> {
     pub(super) room: &'a mut EncodeRoom,
     pub(super) count: usize,
     pub(super) size: usize,
-    /// See [`super::lanes::Division::by_reciprocals`].
-    pub(super) by_reciprocals: bool,
+    /// Whether values are divided by their scales: then [`super::fused`] reads reciprocals.
+    pub(super) is_divided: bool,
 }
 
 impl Loop for SpreadScales<'_> {
@@ -79,7 +82,7 @@ impl Loop for SpreadScales<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { room, count, size, by_reciprocals } = self;
+        let Self { room, count, size, is_divided } = self;
         // Errors are divided by a power of two near the largest scale: the squares of tiny errors would underflow.
         // The bits of magnitudes are ordered like them.
         let (mut largest, mut least) = (0, i32::MAX);
@@ -90,21 +93,27 @@ impl Loop for SpreadScales<'_> {
         }
         room.has_no_scales = largest == 0;
         room.set_unit(f32::from_bits(largest as u32));
-        room.is_ordinary = room.unit == 1.0 && least >= power_of_two(-100).to_bits() as i32;
+        room.is_ordinary = room.unit == 1.0 && least >= power_of_two(-80).to_bits() as i32;
         let over = 1.0 / room.unit;
-        let EncodeRoom { chosen, scales, factors, spread, .. } = room;
+        let EncodeRoom { chosen, scales, factors, spread, amax, .. } = room;
         for (scale, chosen) in scales.iter_mut().zip(&chosen.scale[..count]) {
             *scale = *chosen * over;
         }
         // A group may be longer than a segment.
         let times = size.min(SEGMENT).div_ceil(LANES);
-        if by_reciprocals {
+        if is_divided {
             for (factor, chosen) in factors.iter_mut().zip(&chosen.factor[..count]) {
                 *factor = 1.0 / *chosen;
             }
         } else {
             factors[..count].copy_from_slice(&chosen.factor[..count]);
         }
+        let mut most = 0;
+        for (factor, amax) in factors[..count].iter().zip(&amax[..count]) {
+            most = larger(most, (f32::from_bits(*amax) * *factor).to_bits());
+        }
+        // A little more than the quotient is.
+        room.most = f32::from_bits(most) * (1.0 + f32::EPSILON);
         let groups = [&factors[..count], &chosen.zero[..count], &scales[..count]];
         for (all, groups) in spread.iter_mut().zip(groups) {
             match times {

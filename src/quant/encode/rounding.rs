@@ -63,6 +63,12 @@ pub(super) fn to_bfloat16(value: f32) -> f32 {
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
+/// The same for numbers that are no ties.
+#[inline(always)]
+pub(super) fn untied_to_bfloat16(value: f32) -> f32 {
+    f32::from_bits(value.to_bits().wrapping_add(0x8000) & 0xffff_0000)
+}
+
 /// Rounds to float16, ties to even. Adding a power of two shifts out the bits below the last one of float16.
 #[inline(always)]
 pub(super) fn to_float16(value: f32) -> f32 {
@@ -140,8 +146,18 @@ impl Minifloat {
     /// The code of a magnitude, without sign, and the number it stands for: nearest, ties to even, saturating.
     #[inline(always)]
     pub(super) fn round(self, magnitude: f32) -> (u32, f32) {
-        // `min` would take further steps for NaN, which becomes the largest number here too.
-        let magnitude = if magnitude < self.largest { magnitude } else { self.largest };
+        self.round_in_range(self.bounded(magnitude))
+    }
+
+    /// At most the largest number, which NaN becomes too: `min` would take further steps for it.
+    #[inline(always)]
+    fn bounded(self, magnitude: f32) -> f32 {
+        if magnitude < self.largest { magnitude } else { self.largest }
+    }
+
+    /// [`Minifloat::round`] of a magnitude below `limit`.
+    #[inline(always)]
+    pub(super) fn round_in_range(self, magnitude: f32) -> (u32, f32) {
         // A power of two whose last bit is worth as much as the last bit of the result: the same for all subnormals. Some
         // of these bits are added, an even number, to make the low bits of the sum below the code of the result.
         let exponent = self.exponent(magnitude);
@@ -168,8 +184,8 @@ impl Minifloat {
     /// Like [`Minifloat::round`], with ties toward zero.
     #[inline(always)]
     pub(super) fn round_down(self, magnitude: f32) -> (u32, f32) {
-        let magnitude = if magnitude < self.largest { magnitude } else { self.largest };
-        let (code, value) = self.round(magnitude);
+        let magnitude = self.bounded(magnitude);
+        let (code, value) = self.round_in_range(magnitude);
         let exponent = self.exponent(magnitude);
         let half = f32::from_bits(exponent - ((24 - self.shift) << 23));
         let is_up = value - magnitude == half;

@@ -3,10 +3,11 @@
 
 use super::super::rules::ScaleRule;
 use super::Encoder;
+use super::choose::Quotient;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::groups::Choose;
-use super::lanes::{self, Bounds, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
+use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
 use super::linear::ExtendColumns;
 use super::room::{EncodeRoom, SEGMENT, SpreadScales};
 use super::rounding::WeightType;
@@ -14,12 +15,10 @@ use super::screen::SearchGroup;
 use super::search::FindScale;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
-use crate::kernel::{Isa, Loop, prefetch};
+use crate::kernel::{Isa, Loop};
 use std::ops::Range;
 
-/// Bytes that are prefetched at a time, and how far ahead if nothing says how far: fewer lines gain less, and more than the
-/// processor can wait for at a time gain nothing.
-const BURST: usize = 1 << 10;
+/// How many bytes ahead the input is prefetched if nothing says how far.
 const AHEAD: usize = 4 << 10;
 
 /// The rows of one call.
@@ -57,7 +56,7 @@ impl<'a> EncodeRows<'a, '_> {
         let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
         let columns = SEGMENT.min(width);
         let mut room = EncodeRoom::new(columns, [groups, beside], encoder.width);
-        let (global, by_reciprocals) = (self.global, encoder.division.by_reciprocals());
+        let (global, is_divided) = (self.global, encoder.division.quotient == Quotient::Divide);
         if shape.is_tensor {
             room.amax[0] = self.amax.to_bits();
             self.isa.run(Choose {
@@ -73,7 +72,7 @@ impl<'a> EncodeRows<'a, '_> {
                 self.writer.store_only_scale((only.stored, only.zero));
                 self.tally.underflowed_groups += room.chosen.underflowed(1);
             }
-            self.isa.run(SpreadScales { room: &mut room, count: 1, size: beside, by_reciprocals });
+            self.isa.run(SpreadScales { room: &mut room, count: 1, size: beside, is_divided });
         }
         let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
         while row < end {
@@ -93,7 +92,7 @@ impl<'a> EncodeRows<'a, '_> {
                         self.tally.underflowed_groups += room.chosen.underflowed(count);
                         self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
                     }
-                    self.isa.run(SpreadScales { room: &mut room, count, size: beside, by_reciprocals });
+                    self.isa.run(SpreadScales { room: &mut room, count, size: beside, is_divided });
                 }
                 for row in tile.rows.clone() {
                     self.encode(&tile, row, &mut room);
@@ -112,11 +111,11 @@ impl<'a> EncodeRows<'a, '_> {
         &self.source[(start + columns.start) * width..(start + columns.end) * width]
     }
 
-    /// Asks for some of the bytes that are so far ahead of a segment.
-    fn prefetch(&self, segment: &[u8], ahead: usize, some: Range<usize>) {
-        let place = segment.as_ptr().addr() - self.source.as_ptr().addr() + ahead;
-        let [start, end] = [some.start, some.end.min(segment.len())].map(|at| (place + at).min(self.source.len()));
-        prefetch(self.source.get(start..end).unwrap_or_default());
+    /// As many bytes as a segment has, so far behind its start, or what there is of them.
+    fn ahead(&self, segment: &[u8], distance: usize) -> &'a [u8] {
+        let start = segment.as_ptr().addr() - self.source.as_ptr().addr() + distance;
+        let end = (start + segment.len()).min(self.source.len());
+        self.source.get(start..end).unwrap_or_default()
     }
 
     /// Chooses the scales of a tile.
@@ -217,18 +216,16 @@ impl<'a> EncodeRows<'a, '_> {
             let columns = column..(column + step).min(tile.columns.end);
             let count = columns.len();
             let source = self.stored(tile.matrix, row, columns.clone());
-            self.prefetch(source, ahead, 0..BURST);
             // 1. Codes, and sums of errors.
             if room.has_no_scales {
                 // Codes of 0: the errors are the values, whose squares must not overflow.
                 room.set_unit(f32::from_bits(largest(*weight, source)));
             }
             let is_fused = self.encoder.is_fused && room.is_ordinary;
-            let fused = if is_fused { self.encode_fused(source, room) } else { None };
+            let fused = if is_fused { self.encode_fused(source, self.ahead(source, ahead), room) } else { None };
             let fused = fused.filter(ErrorSums::is_complete);
             let mut sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
             self.tally.clipped += u64::from(sums.clipped);
-            self.prefetch(source, ahead, BURST..2 * BURST);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
             // 2. What few segments need.
             let unit = f64::from(room.unit);
@@ -252,8 +249,8 @@ impl<'a> EncodeRows<'a, '_> {
         self.tally.noise.add(noise);
     }
 
-    /// Encodes a segment in one loop: see `fused`.
-    fn encode_fused(&self, source: &[u8], room: &mut EncodeRoom) -> Option<ErrorSums> {
+    /// Encodes a segment in one loop: see `fused`. `None` for what it does not do.
+    fn encode_fused(&self, source: &[u8], ahead: &[u8], room: &mut EncodeRoom) -> Option<ErrorSums> {
         let Encoder { weight, width, division, rounding, .. } = self.encoder;
         let whole = source.len().next_multiple_of(LANES * width);
         let bytes = if whole == source.len() {
@@ -266,7 +263,12 @@ impl<'a> EncodeRows<'a, '_> {
         };
         let [factors, zeros, scales] = room.spread.each_ref().map(|lane| &lane[..]);
         let is_clipped = self.encoder.is_clipped;
-        let segment = FusedSegment { weight: *weight, bytes, division: *division, factors, zeros, scales, is_clipped };
+        let has_room = |limit: f32| is_clipped || room.most < limit;
+        if matches!(rounding, CodeRounding::Float { float, .. } if !has_room(float.limit)) {
+            return None;
+        }
+        let segment =
+            FusedSegment { weight: *weight, bytes, division: *division, factors, zeros, scales, ahead, is_clipped };
         segment.encode(self.isa, rounding, &mut room.codes).map(|sums| sums.total())
     }
 
