@@ -336,7 +336,7 @@ fn the_search_shows_its_progress() {
     let output = bench.command().args(args).env("TCAST_PROGRESS_SECONDS", "0").output().unwrap();
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b""[..]));
     let said = String::from_utf8(output.stderr).unwrap();
-    for what in ["looking for scales", "recovering scales", "checkpoint"] {
+    for what in ["first pass", "recovering", "checkpoint"] {
         let mut lines = said.lines().filter(|line| line.starts_with(&format!("tcast: {what}: ")));
         assert!(lines.any(|line| line.contains(": 100%, ")), "{what}: {said}");
     }

@@ -177,7 +177,7 @@ impl Planner<'_> {
             let is_open = |set: usize| !failed[set].load(Ordering::Relaxed);
             let mut misfits: Vec<(usize, usize, u64)> = Vec::new();
             let all = &*sets;
-            let progress = observer.progress("recovering scales", bytes(all, is_open));
+            let progress = observer.progress("recovering", bytes(all, is_open));
             let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
                 let (number, shared) = tried[set].expect("only such sets are searched");
                 let at = &all[set].members[member];
@@ -240,7 +240,7 @@ impl Planner<'_> {
         let mut found = vec![Extremes::default(); sets.len()];
         let all = &*sets;
         let is_needed = |set: usize| needs_extremes[set];
-        let progress = observer.progress("looking for scales", bytes(all, is_needed));
+        let progress = observer.progress("first pass", bytes(all, is_needed));
         let work = |room: &mut Vec<u8>, MemberPiece { set, member, rows }: MemberPiece| {
             let at = &all[set].members[member].rows;
             let source = at.read(rows, room)?;
