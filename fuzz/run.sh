@@ -11,7 +11,7 @@ set -euo pipefail
 minutes=${1:?usage: fuzz/run.sh MINUTES [TARGET...]}
 shift
 here=$(cd "$(dirname "$0")" && pwd)
-all=(npy_header safetensors_header onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
+all=(npy_header safetensors_header safetensors_readers onnx_walk onnx_model zip_members checkpoint_index quantized_config string_parsing cast_any)
 targets=("$@")
 [ $# -gt 0 ] || targets=("${all[@]}")
 folder=${FUZZ_FOLDER:-$here/corpus}
@@ -39,7 +39,7 @@ seed() {
     mkdir -p "$2"
     case $1 in
     npy_header) samples .npy | copy seed "$2" ;;
-    safetensors_header) samples .safetensors | copy seed "$2" ;;
+    safetensors_header | safetensors_readers) samples .safetensors | copy seed "$2" ;;
     onnx_walk) samples .pb | copy seed "$2" ;;
     onnx_model) samples .onnx | copy seed "$2" ;;
     zip_members) samples .npz | copy seed "$2" ;;

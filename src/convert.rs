@@ -108,7 +108,7 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     job.threads = options.threads.map_or(job.threads, Into::into);
     let caller = Caller(options.progress);
     let inputs = [input.as_ref().to_owned()];
-    let sources = job::open(&inputs, job.publish, &caller, |error, _| error)?;
+    let sources = job::open(&inputs, job.publish, job.threads, &caller, |error, _| error)?;
     let input = |source| JobInput { source, selection: &options.selection, from: None, recoding: None };
     let inputs: Vec<JobInput> = sources.iter().map(input).collect();
     let mut converted = Vec::new();

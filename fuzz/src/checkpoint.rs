@@ -51,7 +51,7 @@ pub fn checkpoint_index(bytes: &[u8]) {
 }
 
 fn check_folder(folder: &Path) {
-    match probe(folder) {
+    match probe(folder, 1) {
         Ok(found) => {
             for path in found.paths() {
                 let name = path.file_name().and_then(|name| name.to_str()).expect("a name that was text");
@@ -61,7 +61,7 @@ fn check_folder(folder: &Path) {
         }
         Err(error) => return check_error(&error),
     }
-    match open(folder) {
+    match open(folder, 1) {
         Ok(found) => convert(&found),
         Err(error) => check_error(&error),
     }

@@ -20,9 +20,10 @@ use trial::{MIB, probe};
 pub type Check = fn(&[u8]);
 
 /// Every target, by the name that it has in `fuzz_targets` and in `fixtures/fuzz`.
-pub static TARGETS: [(&str, Check); 9] = [
+pub static TARGETS: [(&str, Check); 10] = [
     ("npy_header", npy_header),
     ("safetensors_header", safetensors_header),
+    ("safetensors_readers", safetensors_readers),
     ("onnx_walk", onnx_walk),
     ("onnx_model", onnx_model),
     ("zip_members", zip_members),
@@ -40,6 +41,20 @@ pub fn npy_header(bytes: &[u8]) {
 /// A `.safetensors` file, as [`npy_header`].
 pub fn safetensors_header(bytes: &[u8]) {
     read_and_write("safetensors", bytes);
+}
+
+/// The JSON of a `.safetensors` header: what the reader of usual headers takes, the general reader takes too, and both read
+/// the same, with any number of threads.
+pub fn safetensors_readers(bytes: &[u8]) {
+    let json = bytes.get(8..).filter(|json| json.starts_with(b"{")).unwrap_or(bytes); // a whole file, too
+    let json = json.iter().rposition(|byte| *byte == b'}').map_or(json, |end| &json[..=end]);
+    let all = [1, 2, 3, 7].map(|threads| tcast::container::read_header_twice(json, threads));
+    for (usual, general) in all.iter().flatten() {
+        let general = general.as_ref().unwrap_or_else(|error| panic!("only one reader refuses it: {error}"));
+        assert_eq!(usual, general);
+    }
+    let is_taken = all[0].is_some();
+    assert!(is_taken || all.iter().all(Option::is_none), "threads read what one does not");
 }
 
 /// An ONNX tensor, as [`npy_header`].

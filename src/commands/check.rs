@@ -40,7 +40,7 @@ type CheckedTensor = (String, Option<String>);
 /// When the report has no hashes or cannot be read, or a file cannot.
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     let recorded = read(report).map_err(|error| error.in_file(report))?;
-    let source = checkpoint::open(&args.a)?;
+    let source = checkpoint::open(&args.a, threads(args.threads))?;
     let lines = compare(&recorded, &source, args)?;
     source.check_unchanged()?;
     let wrong: Vec<(&String, &String)> =

@@ -48,10 +48,10 @@ pub(super) fn existing(force: bool, skip: bool) -> IfExists {
 /// others are still converted.
 pub(super) fn run(task: &Task) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
-    let console = Console { is_quiet: args.quiet };
+    let console = Console { is_quiet: args.quiet, reads_tensors: true };
     let open = |error, input: &Path| may_be_output(error, task, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
-    let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, &console, open)?);
+    let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, job.threads, &console, open)?);
     // Without patterns nobody asks for the names, of which there may be a million.
     let has_patterns = task.selection.has_patterns();
     let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::names).collect();
@@ -75,13 +75,14 @@ fn prepare<'a>(task: &Task, inputs: &[JobInput<'a, '_>]) -> Result<Prepared<'a>>
     if let (Some(output), [_]) = (job.output, inputs) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    job::prepare(job, inputs, &Console { is_quiet: args.quiet })
+    job::prepare(job, inputs, &Console { is_quiet: args.quiet, reads_tensors: true })
 }
 
 /// Runs and reports.
 fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
     let (job, args) = (&task.job, task.file);
-    let console = Console { is_quiet: args.quiet };
+    let reads_tensors = !args.quiet || args.json || args.dry_run || task.report.is_some();
+    let console = Console { is_quiet: args.quiet, reads_tensors };
     let is_several = prepared.outputs().nth(1).is_some();
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` writes it anew, and so does a part that was done before. The report of another part is somebody

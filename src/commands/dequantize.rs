@@ -3,7 +3,7 @@
 use super::convert::{condition_names, job, options, write_recoded};
 use super::observer::Console;
 use super::results::Task;
-use super::{check_hash, check_matched, finish, open_model, warn};
+use super::{check_hash, check_matched, finish, open_model, threads, warn};
 use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -25,8 +25,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
     check(args)?;
-    let console = Console { is_quiet: args.file.quiet };
-    let source = &open_model(args.model.as_ref(), &console)?;
+    let console = Console { is_quiet: args.file.quiet, reads_tensors: true };
+    let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     let target = args.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
     let label = target.or_else(|| model.found.weights.first().map(|weight| model.target_of(weight)));

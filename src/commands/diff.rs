@@ -34,7 +34,8 @@ fn diff(args: &DiffArgs) -> Result<bool> {
         return check(report, args);
     }
     let Some(b) = &args.b else { return Err(Error::usage("name what to compare with")) };
-    let (a, b) = (checkpoint::open(&args.a)?, checkpoint::open(b)?);
+    let [a, b] = [&args.a, b].map(|path| checkpoint::open(path, threads(args.threads)));
+    let (a, b) = (a?, b?);
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
     let models = [&a, &b].map(LogicalCheckpoint::probe);
     if !args.quiet {

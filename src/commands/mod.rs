@@ -242,9 +242,9 @@ fn tell(message: &str) {
 }
 
 /// Opens the model of a command that takes one.
-fn open_model(model: Option<&PathBuf>, observer: &Console) -> Result<Checkpoint, Error> {
+fn open_model(model: Option<&PathBuf>, threads: usize, observer: &Console) -> Result<Checkpoint, Error> {
     let inputs = model.map(std::slice::from_ref).unwrap_or_default();
-    let mut opened = job::open(inputs, job::Publish::Together, observer, |error, _| error)?;
+    let mut opened = job::open(inputs, job::Publish::Together, threads, observer, |error, _| error)?;
     Ok(opened.pop().expect("clap requires a model"))
 }
 

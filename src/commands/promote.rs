@@ -36,7 +36,13 @@ struct Operand<'a> {
 pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let start = Instant::now();
     promote::check_u64_target(args.u64_target)?;
-    let inputs = job::open(&args.inputs, Publish::Together, &Console { is_quiet: args.quiet }, |error, _| error)?;
+    let inputs = job::open(
+        &args.inputs,
+        Publish::Together,
+        threads(args.threads),
+        &Console { is_quiet: args.quiet, reads_tensors: true },
+        |error, _| error,
+    )?;
     plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
     let operands = operands(args, &inputs)?;
     let attributes = PromoteAttributes {
@@ -149,7 +155,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         }
     };
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
-    let console = Console { is_quiet: args.quiet };
+    let console = Console { is_quiet: args.quiet, reads_tensors: true };
     let mut promoted = Vec::new();
     job::prepare(&job, &job_inputs, &console)?.run(&job, &console, |source, to, written| {
         let files = written?.map(|written| written.files);

@@ -24,8 +24,8 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
     check(args)?;
-    let console = Console { is_quiet: args.file.quiet };
-    let source = &open_model(args.model.as_ref(), &console)?;
+    let console = Console { is_quiet: args.file.quiet, reads_tensors: true };
+    let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     check_model(args, &model)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };

@@ -85,7 +85,7 @@ fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: u
     if report.time.is_none() || is_standard_output(report.output) {
         return Ok(Vec::new());
     }
-    let Ok(output) = checkpoint::probe(report.output) else { return Ok(Vec::new()) };
+    let Ok(output) = checkpoint::probe(report.output, 1) else { return Ok(Vec::new()) };
     let noise = |tensor: &&TensorReport| {
         tensor.accuracy.as_ref().and_then(|accuracy| accuracy.sqnr_db).filter(|noise| noise.is_finite())
     };

@@ -106,6 +106,14 @@ pub fn open(path: &Path) -> Result<Input> {
 /// # Errors
 /// When the file cannot be read, its format is unknown, its content is broken, or its name is that of another format.
 pub fn probe(path: &Path) -> Result<Input> {
+    probe_on(1, path)
+}
+
+/// [`probe`], with up to so many threads for a long header.
+///
+/// # Errors
+/// As [`probe`].
+pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
     let file = MappedFile::open(path)?;
     let in_file = |error: Error| error.in_file(path);
     if file.is_empty() {
@@ -125,7 +133,7 @@ pub fn probe(path: &Path) -> Result<Input> {
             )
         })?,
     };
-    let mut contents = container.read(&file).map_err(in_file)?;
+    let mut contents = container.read(&file, threads).map_err(in_file)?;
     let files = std::iter::once(file).chain(contents.beside.drain(..)).collect();
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     Ok(Input { container, contents, files, stem })

@@ -25,10 +25,12 @@ mod zip;
 pub(crate) use deflate::deflate;
 pub(crate) use form::TextExtent;
 pub use form::{Form, TextForm};
-pub(crate) use input::is_deflated;
 pub use input::{Contents, Input, open, probe};
+pub(crate) use input::{is_deflated, probe_on};
 pub(crate) use json::{as_json, members};
 pub use reader::Reader;
+#[doc(hidden)] // for fuzzing
+pub use safetensors::read_header_twice;
 pub(crate) use shape::{indices, position};
 pub(crate) use tensor::sum_of;
 pub use tensor::{Elements, Tensor};
@@ -74,17 +76,22 @@ mod format {
         /// Whether a file that starts with these bytes has this format.
         fn recognises(&self, bytes: &[u8]) -> bool;
 
-        /// Reads the headers of a whole file.
+        /// Reads the headers of a whole file. Up to `threads` threads read what takes long.
         ///
         /// # Errors
         /// When the bytes violate the format.
-        fn read(&self, file: &MappedFile) -> Result<Contents>;
+        fn read(&self, file: &MappedFile, threads: usize) -> Result<Contents>;
 
-        /// Lays out a file that will hold `tensors` in this order.
+        /// Lays out a file that will hold `tensors` in this order, and writes its header on up to `threads` threads.
         ///
         /// # Errors
         /// When the format cannot hold them.
-        fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout>;
+        fn lay_out(
+            &self,
+            tensors: &[NewTensor],
+            metadata: Option<&[(String, String)]>,
+            threads: usize,
+        ) -> Result<FileLayout>;
     }
 }
 
@@ -98,7 +105,7 @@ impl dyn Container + '_ {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    fn only<'a, 't>(&self, tensors: &[&'a NewTensor<'t>]) -> Result<&'a NewTensor<'t>> {
+    fn only<'a, 't>(&self, tensors: &'a [NewTensor<'t>]) -> Result<&'a NewTensor<'t>> {
         if let [tensor] = tensors {
             return Ok(tensor);
         }

@@ -50,7 +50,7 @@ impl Format for Npy {
         bytes.starts_with(MAGIC)
     }
 
-    fn read(&self, file: &MappedFile) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let mut rest = &**file;
         let array = Array::read(file.len() as u64, &mut |buffer| {
             let (now, later) = rest.split_at_checked(buffer.len()).ok_or_else(|| Error::new("the file ends"))?;
@@ -66,7 +66,12 @@ impl Format for Npy {
         Ok(Contents { tensors: vec![tensor], ..Contents::default() })
     }
 
-    fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(
+        &self,
+        tensors: &[NewTensor],
+        _metadata: Option<&[(String, String)]>,
+        _threads: usize,
+    ) -> Result<FileLayout> {
         let tensor = (self as &dyn Container).only(tensors)?;
         let (header, form) = header_of(tensor)?;
         let start = header.len() as u64;

@@ -41,7 +41,7 @@ impl Format for Npz {
         is_zip(bytes)
     }
 
-    fn read(&self, file: &MappedFile) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let members = members(file)?;
         if members.iter().any(|member| member.name == "data.pkl" || member.name.ends_with("/data.pkl")) {
             let what = "is a PyTorch checkpoint, a pickle in a zip archive, which can run code and is never opened";
@@ -73,7 +73,12 @@ impl Format for Npz {
         Ok(contents)
     }
 
-    fn lay_out(&self, tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(
+        &self,
+        tensors: &[NewTensor],
+        _metadata: Option<&[(String, String)]>,
+        _threads: usize,
+    ) -> Result<FileLayout> {
         let mut literals = Vec::with_capacity(tensors.len() + 1);
         let mut places = Vec::with_capacity(tensors.len());
         let mut directory = Vec::new();

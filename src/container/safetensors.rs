@@ -6,6 +6,7 @@
 
 mod canonical;
 mod notes;
+mod write;
 
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
@@ -18,12 +19,13 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::shorten;
-use notes::{Notes, Store, StoredForm, store, substitute, take_notes, with_notes};
+use notes::{Notes, Store, store, substitute, take_notes, with_notes};
 use serde::de::{self, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use write::{Places, write_header};
 
 /// The longest header, by the format's own rule.
 const MAX_HEADER: u64 = 100_000_000;
@@ -69,16 +71,15 @@ impl Format for Safetensors {
         header_length(bytes).is_ok() && first == Some(&b'{')
     }
 
-    fn read(&self, bytes: &MappedFile) -> Result<Contents> {
+    fn read(&self, bytes: &MappedFile, threads: usize) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
         let json = &bytes[8..data_start];
-        let header = canonical::read(json).map_or_else(|| read_general(json), Ok)?;
+        let header = canonical::read(json, threads).map_or_else(|| read_general(json), Ok)?;
         let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, names, known: _ } = header;
         wrong.map_or(Ok(()), Err)?;
         if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {
             return Err(Error::new(format!("malformed header: '{}' appears twice", shorten(name))));
         }
-        drop(names);
         check_coverage(&tensors, &offsets, (bytes.len() - data_start) as u64)?;
         let notes = take_notes(&mut metadata)?;
         for (tensor, (start, end)) in tensors.iter_mut().zip(offsets) {
@@ -91,9 +92,14 @@ impl Format for Safetensors {
         Ok(Contents { tensors, metadata, ..Contents::default() })
     }
 
-    fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(
+        &self,
+        tensors: &[NewTensor],
+        metadata: Option<&[(String, String)]>,
+        threads: usize,
+    ) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
-        let mut extents = Vec::with_capacity(tensors.len());
+        let mut places = Places::with_capacity(tensors.len());
         let mut names = NameHashes::with_capacity(tensors.len());
         for tensor in tensors {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
@@ -103,25 +109,23 @@ impl Format for Safetensors {
             names.add(&tensor.name);
             let (stored, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             notes.tensors.extend(note.map(|note| (tensor.name.to_string(), note)));
-            extents.push((stored.bytes, stored.alignment));
+            places.add(tensor.dtype, &stored)?;
         }
         if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {
             return Err(Error::new("two tensors have this name").in_tensor(name));
         }
-        drop(names);
-        let mut places = place(tensors, &extents)?;
-        drop(extents);
-        let header = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref())?;
-        if header.len() as u64 > MAX_HEADER {
+        let mut places = places.finish(tensors)?;
+        let literals = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref(), threads)?;
+        let start = literals.last().map_or(0, |(offset, last)| offset + last.len() as u64);
+        if start > MAX_HEADER {
             return Err(Error::new("the header would be longer than the format allows"));
         }
-        let start = header.len() as u64;
         let len = places.iter().map(|place| place.range.end).max().unwrap_or(0).checked_add(start);
         let len = len.ok_or_else(too_long)?;
         for Placement { range, .. } in &mut places {
             *range = start + range.start..start + range.end;
         }
-        Ok(FileLayout { places, literals: vec![(0, header)], len })
+        Ok(FileLayout { literals, places, len })
     }
 }
 
@@ -141,6 +145,18 @@ fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
     check_depth(json)?;
     serde_json::from_slice(json)
         .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))
+}
+
+/// What both readers of headers read from the same bytes, as text, so that fuzzing can compare them; the first is that of usual
+/// headers, with so many threads. `None` if it leaves the header to the other one, which may refuse it with an error.
+#[doc(hidden)]
+#[must_use]
+pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<String>)> {
+    let held = |header: SafetensorsHeader| {
+        let SafetensorsHeader { metadata, tensors, offsets, wrong, names: _, known: _ } = header;
+        format!("{metadata:?} {tensors:?} {offsets:?} {wrong:?}")
+    };
+    Some((held(canonical::read_parts(json, threads)?), read_general(json).map(held)))
 }
 
 /// Refuses JSON that is nested deeper than readers of the format allow; serde has no limit for what it skips.
@@ -180,10 +196,19 @@ struct SafetensorsHeader {
 }
 
 impl SafetensorsHeader {
-    /// With room for so many tensors: memory that is not needed is never touched.
-    fn with_capacity(count: usize) -> Self {
+    /// With room for so many tensors: memory that is not needed is never touched. The names can be added to `names`.
+    fn with_capacity(count: usize, names: &NameHashes) -> Self {
         let (tensors, offsets) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        Self { tensors, offsets, names: NameHashes::with_capacity(count), ..Self::default() }
+        Self { tensors, offsets, names: names.beside(count), ..Self::default() }
+    }
+
+    /// Adds the entries that follow.
+    fn append(&mut self, mut next: Self) {
+        self.metadata = self.metadata.take().or(next.metadata);
+        self.tensors.append(&mut next.tensors);
+        self.offsets.append(&mut next.offsets);
+        self.wrong = self.wrong.take().or(next.wrong);
+        self.names.append(next.names);
     }
 
     /// Adds a tensor.
@@ -310,75 +335,3 @@ fn check_coverage(tensors: &[Tensor], offsets: &[(u64, u64)], held: u64) -> Resu
     }
     Ok(())
 }
-
-/// Where each tensor's bytes go after the header, given their lengths and alignments: in the order of the header, unless
-/// that would misalign one; then wider types come first, as in the reference writer.
-fn place(tensors: &[&NewTensor], extents: &[(u64, u64)]) -> Result<Vec<Placement>> {
-    let (mut end, mut aligned) = (0_u64, true);
-    let mut places = Vec::with_capacity(extents.len());
-    let mut next = |(bytes, alignment): (u64, u64)| {
-        let start = end;
-        end = start.checked_add(bytes).ok_or_else(too_long)?;
-        aligned &= start.is_multiple_of(alignment);
-        Ok(start..end)
-    };
-    for (tensor, extent) in tensors.iter().zip(extents) {
-        let form = Form::Numbers(Storage::packed(tensor.dtype));
-        places.push(Placement { form, range: next(*extent)?, crc: None });
-    }
-    if aligned {
-        return Ok(places);
-    }
-    let mut order: Vec<usize> = (0..extents.len()).collect();
-    order.sort_by_key(|&at| std::cmp::Reverse(extents[at].1));
-    let mut end = 0;
-    for at in order {
-        places[at].range = end..end + extents[at].0; // their sum was checked
-        end = places[at].range.end;
-    }
-    Ok(places)
-}
-
-/// The length and the JSON, padded with spaces to a multiple of 8.
-fn write_header(
-    tensors: &[&NewTensor],
-    places: &[Placement],
-    metadata: Option<&[(String, String)]>,
-) -> Result<Vec<u8>> {
-    /// About as many bytes as an entry takes besides the name.
-    const ENTRY: usize = 80;
-    let mut header = Vec::with_capacity(tensors.iter().map(|tensor| tensor.name.len() + ENTRY).sum());
-    header.extend([0; 8]);
-    header.push(b'{');
-    if let Some(pairs) = metadata {
-        let pairs: Vec<String> = pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
-        header.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
-    }
-    for (tensor, Placement { range, .. }) in tensors.iter().zip(places) {
-        let (StoredForm { dtype, shape, .. }, _) = store(tensor)?; // again, because keeping them takes longer
-        push_json(&mut header, &*tensor.name);
-        header.extend(br#":{"dtype":"#);
-        push_json(&mut header, &*dtype);
-        header.extend(br#","shape":"#);
-        push_json(&mut header, &*shape);
-        header.extend(br#","data_offsets":"#);
-        push_json(&mut header, &[range.start, range.end]);
-        header.extend(b"},");
-    }
-    header.pop_if(|last| *last == b',');
-    header.push(b'}');
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let length = header.len() as u64 - 8;
-    header[..8].copy_from_slice(&length.to_le_bytes());
-    Ok(header)
-}
-
-fn json<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).expect(ALWAYS_JSON)
-}
-
-fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {
-    serde_json::to_writer(header, value).expect(ALWAYS_JSON);
-}
-
-const ALWAYS_JSON: &str = "strings, numbers and maps with string keys are always JSON";

@@ -37,7 +37,7 @@ pub use crate::measure::accuracy::Accuracy;
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// What happened to its values.
-    pub counts: Box<Counts>,
+    pub counts: Counts,
     /// The first elements that were NaN or infinite in the source, or met a condition that the plan watches.
     pub firsts: Firsts,
     /// How near the results are to the source, if requested, for conversions from numbers to numbers.
@@ -109,7 +109,7 @@ pub fn run(
             }
             Operation::Convert(_) | Operation::Decode(_) => None,
         };
-        Outcome { counts: counts.unwrap_or_default(), firsts, accuracy, quantized }
+        Outcome { counts, firsts, accuracy, quantized }
     });
     Ok(outcomes.collect())
 }
@@ -120,24 +120,22 @@ fn comparer(step: &Step, is_wanted: bool) -> Option<Comparer> {
     if is_wanted && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
-/// What is known about the converted elements of a step.
+/// What is known about the converted elements of a step. There may be a million steps, so what is rare has little room, and
+/// what all have needs no memory of its own.
 #[derive(Default)]
 struct StepFindings {
-    counts: Option<Box<Counts>>,
+    counts: Counts,
     firsts: Firsts,
     tally: Option<Box<accuracy::AccuracyTally>>,
     encoded: Option<Box<EncodeTally>>,
     /// The checksums of the bytes of its sources, then of its results; empty if none has a checksum.
-    sums: Vec<Hasher>,
+    sums: Box<[Hasher]>,
 }
 
 impl StepFindings {
     /// Adds the findings of the elements that follow.
     fn append(&mut self, next: Self) {
-        match (&mut self.counts, next.counts) {
-            (Some(sum), Some(counts)) => **sum += *counts,
-            (sum, counts) => *sum = sum.take().or(counts),
-        }
+        self.counts += next.counts;
         self.firsts.merge(next.firsts);
         if let Some(tally) = &next.tally {
             self.tally.get_or_insert_default().append(tally);

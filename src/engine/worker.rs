@@ -133,14 +133,14 @@ impl<'a> Worker<'a> {
             }
             found.firsts = conversion.firsts(kernel, &counts, &self.known.1, part.start, source, count);
             self.known.1.merge(found.firsts.clone());
-            found.counts = Some(Box::new(counts));
+            found.counts = counts;
         }
         let result = if is_plain { source } else { &self.buffer[room] };
         if let Some(mut comparer) = comparer(step, self.with_accuracy) {
             found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
         }
         if has_checksum(step) {
-            found.sums = vec![sum_of(source), sum_of(result)];
+            found.sums = [sum_of(source), sum_of(result)].into();
         }
         if is_plain {
             // Here the system reads the source, which may have been cut short.
@@ -163,7 +163,7 @@ impl<'a> Worker<'a> {
         let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
-        let mut found = StepFindings { counts: Some(Box::new(counts)), ..StepFindings::default() };
+        let mut found = StepFindings { counts, ..StepFindings::default() };
         let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];
         let infinite = [Condition::InputInfinite, Condition::Lost(Loss::Infinite)];
         let inexact = [Condition::Lost(Loss::Inexact); 2];
@@ -176,8 +176,9 @@ impl<'a> Worker<'a> {
             }
         }
         if has_checksum(step) {
-            found.sums = vec![Hasher::new(); step.sources.len()];
-            found.sums.push(sum_of(result));
+            let mut sums = vec![Hasher::new(); step.sources.len()];
+            sums.push(sum_of(result));
+            found.sums = sums.into();
         }
         let (count, bytes) = (u128::from(step.count().max(1)), u128::from(step.bytes_in()));
         let read = |values: u64| (bytes * u128::from(values) / count) as u64;
@@ -265,10 +266,7 @@ impl<'a> Worker<'a> {
         let reader = source.open();
         let found = reader.and_then(|reader| conversion.run(source.named(), reader, &mut sink));
         let found = found.map_err(|error| step.error(error))?;
-        let sums = vec![Hasher::new(), hasher];
-        Ok((
-            at,
-            StepFindings { counts: Some(Box::new(found.counts)), firsts: found.firsts, tally, encoded: None, sums },
-        ))
+        let sums = [Hasher::new(), hasher].into();
+        Ok((at, StepFindings { counts: found.counts, firsts: found.firsts, tally, encoded: None, sums }))
     }
 }

@@ -41,7 +41,8 @@ pub(super) fn plans<'a, T>(
     let data_file = place::data_file(&route.output);
     let data_name = data_file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
     let model = ModelOptions { data_file: data_name, ..job.model };
-    let request = Request { operator, selection, from, container, codes: codes.as_ref(), weights, fail_on, model };
+    let (codes, threads) = (codes.as_ref(), job.threads);
+    let request = Request { operator, selection, from, container, codes, weights, fail_on, model, threads };
     let in_file = |error: Error| error.in_file(&source.path);
     let draft = Draft::new(&request, &source.shards).map_err(in_file)?;
     check_renames(source, container, selection).map_err(in_file)?;
@@ -53,7 +54,7 @@ pub(super) fn plans<'a, T>(
     check_own_name(job, &plans).map_err(in_file)?;
     tell_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
-    tell_scales(&plans, codes.as_ref(), selection, observer);
+    tell_scales(&plans, codes, selection, observer);
     Ok((plans, checked))
 }
 

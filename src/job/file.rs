@@ -96,7 +96,13 @@ impl<'a> FileOutput<'a> {
             _ => job.convert(&self.plan, target, progress),
         }?;
         (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // of many tensors these take as much memory as the report will
-        let report = FileReport::new(output.to_string_lossy().into_owned(), &self.plan, Some(outcomes));
+        let lists_tensors = observer.reads_tensors() || job.measures.hash || !job.fail_on.is_empty();
+        let name = output.to_string_lossy().into_owned();
+        let report = if lists_tensors {
+            FileReport::new(name, &self.plan, Some(outcomes))
+        } else {
+            FileReport::without_tensors(name, &self.plan)
+        };
         let is_refused = report.meets(&job.fail_on);
         let plan = Some(self.plan).filter(|_| job.measures.hash && !is_refused);
         Ok(WholeFile { path: output.to_owned(), file, data, stored, plan, report, is_refused })

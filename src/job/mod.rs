@@ -73,14 +73,16 @@ impl<'a> Written<'a> {
 pub(crate) fn open(
     inputs: &[PathBuf],
     publish: Publish,
+    threads: usize,
     observer: &dyn Observer,
     explain: impl Fn(Error, &Path) -> Error,
 ) -> Result<Vec<Checkpoint>> {
     if inputs.len() > 1 {
         raise_file_limit();
     }
-    let sources =
-        all_of(inputs, publish, observer, |input| checkpoint::open(input).map_err(|error| explain(error, input)))?;
+    let sources = all_of(inputs, publish, observer, |input| {
+        checkpoint::open(input, threads).map_err(|error| explain(error, input))
+    })?;
     let disagreements = sources.iter().flat_map(|source| &source.disagreements);
     disagreements.for_each(|disagreement| observer.notice(Notice::Disagreement(disagreement)));
     Ok(sources)

@@ -200,6 +200,11 @@ impl<'a> FileReport<'a> {
         Self { file, bytes: plan.len, tensors: tensors.collect(), will_be_deflated: plan.is_deflated }
     }
 
+    /// What was done, without its tensors.
+    pub(super) fn without_tensors(file: String, plan: &Plan<'a>) -> Self {
+        Self { file, bytes: plan.len, tensors: Vec::new(), will_be_deflated: plan.is_deflated }
+    }
+
     /// Sets the length of a file that was deflated, and those of its members.
     pub(super) fn deflated(&mut self, (bytes, members): (u64, Vec<u64>)) {
         (self.bytes, self.will_be_deflated) = (bytes, false);
@@ -240,11 +245,13 @@ impl<'a> FileReport<'a> {
 impl<'a> TensorReport<'a> {
     fn new(step: &Step<'a>, outcome: Option<Outcome>) -> Self {
         let (counts, mut firsts, accuracy, quantized) = match outcome {
-            Some(Outcome { counts, firsts, accuracy, quantized }) => (Some(counts), firsts, accuracy, quantized),
+            Some(Outcome { counts, firsts, accuracy, quantized }) => {
+                (Some(Box::new(counts)), firsts, accuracy, quantized)
+            }
             None => (None, Firsts::default(), None, None),
         };
         let (source, result) = (step.source(), &step.results[0]);
-        if result.fortran_order {
+        if step.fortran_order {
             firsts.renumber(|at| row_major(at, &source.shape));
         }
         let old = if matches!(step.how, Operation::Convert(_)) { &*source.name } else { "" };
@@ -272,7 +279,7 @@ impl<'a> TensorReport<'a> {
             counts,
             firsts,
             accuracy: accuracy.map(|mut accuracy| {
-                if result.fortran_order {
+                if step.fortran_order {
                     for index in [&mut accuracy.max_abs_error_at, &mut accuracy.max_rel_error_at].into_iter().flatten()
                     {
                         *index = row_major(*index, &source.shape);

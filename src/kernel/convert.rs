@@ -3,7 +3,7 @@
 use super::counts::{Counts, Loss};
 use super::decode::Decode;
 use super::encode::{Encode, bools};
-use super::isa::{Isa, Loop, prefetch};
+use super::isa::{Isa, Loop, prefetch_behind};
 use super::lane::{BLOCK, room};
 use super::narrow::Narrowing;
 use super::pack;
@@ -229,7 +229,7 @@ impl Loop for ConversionLoop<'_> {
             let end = count.min(start + block);
             let (from, to) = (source.offset(start), source.offset(end));
             // With so many steps for each vector, the processor sees too few cache lines ahead by itself.
-            prefetch(&self.input[self.input.len().min(from + AHEAD)..self.input.len().min(to + AHEAD)]);
+            prefetch_behind(&self.input[from..to], AHEAD);
             let input = &self.input[from..to];
             let output = &mut self.output[target.offset(start)..target.offset(end)];
             counts += kernel.run_block(self.isa, input, output, end - start, &mut scratch)?;

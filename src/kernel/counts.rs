@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::mem;
 use std::ops::{AddAssign, Index, IndexMut};
 
 /// A way in which a result can differ from its source.
@@ -172,7 +173,7 @@ pub struct First {
 
 /// The first element that met each watched condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Firsts(Vec<(Condition, First)>);
+pub struct Firsts(Box<[(Condition, First)]>);
 
 impl Firsts {
     /// The first element that met a condition.
@@ -192,7 +193,7 @@ impl Firsts {
         match self.0.iter_mut().find(|(known, _)| *known == condition) {
             Some((_, known)) if known.at <= first.at => {}
             Some((_, known)) => *known = first,
-            None => self.0.push((condition, first)),
+            None => self.0 = mem::take(&mut self.0).into_iter().chain([(condition, first)]).collect(),
         }
     }
 

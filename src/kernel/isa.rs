@@ -107,14 +107,21 @@ impl Isa {
 /// Asks for the cache lines of bytes that will soon be read.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {
+    prefetch_behind(bytes, 0);
+}
+
+/// Asks for as many cache lines as these bytes have, so many bytes behind them. What is there need not be part of the slice: the
+/// next tensor usually follows.
+#[inline(always)]
+pub(crate) fn prefetch_behind(bytes: &[u8], distance: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     for line in bytes.chunks(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: it changes nothing but the cache, at any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(distance).cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = bytes;
+    let _ = (bytes, distance);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -62,6 +62,8 @@ pub struct Request<'a> {
     pub fail_on: &'a [Condition],
     /// How ONNX models are changed.
     pub model: ModelOptions<'a>,
+    /// How many threads write a long header.
+    pub threads: usize,
 }
 
 impl<'a> Request<'a> {
@@ -77,6 +79,7 @@ impl<'a> Request<'a> {
             weights: None,
             fail_on: &[],
             model: ModelOptions::default(),
+            threads: 1,
         }
     }
 }
@@ -164,17 +167,16 @@ impl<'r, 'a> Draft<'r, 'a> {
                     None => true,
                 });
             }
-            let layout = request.container.lay_out(&new.iter().collect::<Vec<_>>(), metadata.as_deref())?;
-            let mut steps = Vec::with_capacity(group.len());
+            let layout = request.container.lay_out(&new, metadata.as_deref(), request.threads)?;
             drop(new);
             let mut places = layout.places.into_iter();
-            for chosen in group {
+            let step = |chosen: Chosen<'a>| {
                 let Chosen { sources, from, target, fortran_order, name, .. } = chosen;
                 let mut form = None;
                 let mut result = |name| {
                     let place = places.next().expect("every new tensor has a place");
                     form = Some(place.form);
-                    NewStored { name, fortran_order, range: place.range, crc: place.crc }
+                    NewStored { name, range: place.range, crc: place.crc }
                 };
                 let results = match &from {
                     From::Values(weight) => Few::Several(weight.part_names().map(Cow::Owned).map(result).collect()),
@@ -193,8 +195,10 @@ impl<'r, 'a> Draft<'r, 'a> {
                     }
                 };
                 let (is_converted, kept) = (target.is_ok(), target.err());
-                steps.push(Step { stays: false, sources, results, how, is_converted, kept });
-            }
+                Ok(Step { stays: false, sources, results, how, is_converted, kept, fortran_order })
+            };
+            // They take the place of what was chosen in memory.
+            let steps = group.into_iter().map(step).collect::<Result<Vec<Step>>>()?;
             plans.push(Plan {
                 steps,
                 literals: layout.literals,

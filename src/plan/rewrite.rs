@@ -71,9 +71,9 @@ pub(super) fn build<'a>(
                         .without("to"));
                 }
                 let range = place.expect("what is decoded gets a new place").range;
-                let results = Few::One(NewStored { name, fortran_order: false, range, crc: None });
+                let results = Few::One(NewStored { name, range, crc: None });
                 let how = Operation::Decode(decoder);
-                steps.push(Step { stays: false, sources, results, how, is_converted: true, kept: None });
+                steps.push(converted(sources, results, how));
                 continue;
             }
             From::Values(weight) => {
@@ -81,13 +81,12 @@ pub(super) fn build<'a>(
                 let stored = study.stored_name(&sources[0].tensor.name, weight.rows.encoder.parts()[0].dtype);
                 let new = |(number, part): (usize, &EncodedPart)| NewStored {
                     name: Cow::Owned(format!("{stored}{}", part.suffix)),
-                    fortran_order: false,
                     range: layout.places[first + number].range.clone(),
                     crc: None,
                 };
                 let results = Few::Several(weight.rows.encoder.parts().iter().enumerate().map(new).collect());
                 let how = Operation::Encode(weight);
-                steps.push(Step { stays: false, sources, results, how, is_converted: true, kept: None });
+                steps.push(converted(sources, results, how));
                 continue;
             }
         };
@@ -103,10 +102,11 @@ pub(super) fn build<'a>(
         steps.push(Step {
             stays: place.is_none(),
             sources,
-            results: Few::One(NewStored { name, fortran_order: false, range, crc: None }),
+            results: Few::One(NewStored { name, range, crc: None }),
             how: Operation::Convert(conversion),
             is_converted: target.is_ok(),
             kept: target.err(),
+            fortran_order: false,
         });
     }
     let copied = |(offset, range)| (offset, MappedBytes { file: &input.files[0], range, checksum: None });
@@ -119,6 +119,11 @@ pub(super) fn build<'a>(
         notes,
         is_deflated: false,
     })
+}
+
+/// A tensor whose values are computed.
+fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, how: Operation<'a>) -> Step<'a> {
+    Step { stays: false, sources, results, how, is_converted: true, kept: None, fortran_order: false }
 }
 
 /// What becomes of each tensor, and those that are quantized.

@@ -51,6 +51,8 @@ pub struct Step<'a> {
     pub is_converted: bool,
     /// Why it is copied, if it is.
     pub(crate) kept: Option<KeptReason>,
+    /// Whether the elements of the result will be in column-major order.
+    pub(crate) fortran_order: bool,
 }
 
 /// How results are made from sources.
@@ -67,8 +69,6 @@ pub(crate) enum Operation<'a> {
 pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,
-    /// Whether the elements will be in column-major order.
-    pub fortran_order: bool,
     /// Its bytes in the output file.
     pub range: Range<u64>,
     /// A checksum of them that has to be written as well.

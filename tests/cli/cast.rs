@@ -112,6 +112,39 @@ fn the_output_is_the_same_for_any_number_of_threads() {
 }
 
 #[test]
+fn many_tensors_are_the_same_for_any_number_of_threads_and_with_or_without_a_report() {
+    const COUNT: usize = 40_000; // so many that several threads read and write the header
+    let bench = Bench::new();
+    let header = |dtype: &str, bytes: usize| {
+        let entry = |at: usize| {
+            let (start, end) = (at * bytes, at * bytes + bytes);
+            format!(r#""layers.{at}.weight":{{"dtype":"{dtype}","shape":[1,3],"data_offsets":[{start},{end}]}}"#)
+        };
+        format!("{{{}}}", (0..COUNT).map(entry).collect::<Vec<_>>().join(","))
+    };
+    let data: Vec<u8> = (0..3 * COUNT as u32).flat_map(|value| (value as f32).to_le_bytes()).collect();
+    bench.write("m.safetensors", &safetensors(&header("F32", 12), &data));
+    let outputs = [("1", " -q"), ("2", " -q"), ("3", " -q --json"), ("7", "")].map(|(threads, more)| {
+        let out = format!("{threads}.safetensors");
+        let outcome = bench.run(&format!("cast m.safetensors --to bf16 -o {out} --no-sync -j {threads}{more}"));
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.is_empty(), more.contains("-q"), "{}", outcome.stderr);
+        assert_eq!(outcome.stdout.contains("layers.39999.weight"), more.contains("json"));
+        bench.read(&out)
+    });
+    assert!(outputs.iter().all(|output| *output == outputs[0]));
+    let (length, rest) = outputs[0].split_first_chunk().unwrap();
+    let written = &rest[..u64::from_le_bytes(*length) as usize];
+    assert!(String::from_utf8_lossy(written).trim_end() == header("BF16", 6));
+    let values = rest[written.len()..].as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
+    assert!(values.eq((0..3 * COUNT as u32).map(|value| half::bf16::from_f32(value as f32).to_bits())));
+    let refused = bench.run("cast m.safetensors --to int8 -o i.safetensors -q --no-sync --fail-on wrapped");
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(3), ""));
+    assert!(refused.stderr.contains("wrapped"), "{}", refused.stderr);
+    assert!(!bench.files().contains(&"i.safetensors".to_owned()));
+}
+
+#[test]
 fn a_json_report_is_one_document_with_exact_counts() {
     let bench = Bench::new();
     bench.write("x.npy", &npy_f32(&[1.0, 1e9, f32::INFINITY, f32::NAN, 1e-9, 1.1, -1e9]));

@@ -4,7 +4,7 @@ mod weight;
 
 use super::convert::{job, options, run as convert, selection};
 use super::results::Task;
-use super::{say_which, some_names};
+use super::{say_which, some_names, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
@@ -54,7 +54,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let [path] = &args.inputs[..] else {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
     };
-    let mut source = checkpoint::probe(path)?;
+    let mut source = checkpoint::probe(path, threads(args.file.threads))?;
     let is_there = |name: &String| source.names().any(|known| known == name);
     if !source.broken.is_empty() && !args.tensor.as_ref().is_some_and(is_there) {
         return Err(source.broken.swap_remove(0)); // it may be in there

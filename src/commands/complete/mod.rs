@@ -185,7 +185,7 @@ fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
 fn tensors(start: &str, behind: &str, earlier: &[OsString]) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
-    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word)).ok()) {
+    for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), 1).ok()) {
         for name in checkpoint.names().filter(|name| name.starts_with(start)) {
             if seen.insert(name.to_owned()) {
                 found.push(Candidate::new(format!("{name}{behind}")));

@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 const SCHEMA: u32 = 1;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
-    let folder = checkpoint::probe(&args.input)?;
+    let folder = checkpoint::probe(&args.input, threads(args.threads))?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     let model = LogicalCheckpoint::probe(&folder);
     let mut listing = Listing { args, folder: &folder, model: &model, selection: &selection, stats: Vec::new() };

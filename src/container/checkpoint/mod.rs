@@ -17,7 +17,7 @@ pub use side_files::{
 };
 pub(crate) use unfinished::{StoredPath, without_end, without_manifest};
 
-use super::{Input, SHARDS, Tensor, known_formats, probe as probe_file};
+use super::{Input, SHARDS, Tensor, known_formats, probe_on};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
@@ -110,12 +110,13 @@ impl Checkpoint {
     }
 }
 
-/// Opens a checkpoint that can be converted: every tensor can be read, and it is clear which tensors there are.
+/// Opens a checkpoint that can be converted: every tensor can be read, and it is clear which tensors there are. Up to
+/// `threads` threads read a long header.
 ///
 /// # Errors
 /// As [`probe`], and when the checkpoint cannot be converted.
-pub fn open(path: &Path) -> Result<Checkpoint> {
-    let mut checkpoint = probe(path)?;
+pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
+    let mut checkpoint = probe(path, threads)?;
     if !checkpoint.broken.is_empty() {
         return Err(checkpoint.broken.swap_remove(0));
     }
@@ -166,25 +167,25 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
 /// # Errors
 /// When none of the files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or
 /// the index is broken or names a shard outside.
-pub fn probe(path: &Path) -> Result<Checkpoint> {
+pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
     let found = if path.is_dir() {
         let in_folder = |error: Error| error.in_file(path);
         unfinished::refuse(path)?;
         let files = texts(file_names(path).map_err(in_folder)?).map_err(in_folder)?;
         match find_index(&files).map_err(in_folder)? {
-            Some(index) => open_indexed(path, &index)?,
-            None => open_all_of(path, files)?,
+            Some(index) => open_indexed(path, &index, threads)?,
+            None => open_all_of(path, files, threads)?,
         }
     } else if is_of_index {
         unfinished::refuse(directory_of(path))?;
-        open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy())?
+        open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy(), threads)?
     } else {
         Checkpoint {
             path: PathBuf::new(),
             folder: None,
             index: None,
-            shards: vec![probe_file(path).map_err(|error| suggest_name(error, path))?],
+            shards: vec![probe_on(threads, path).map_err(|error| suggest_name(error, path))?],
             broken: Vec::new(),
             disagreements: Vec::new(),
         }
@@ -243,18 +244,18 @@ pub fn description(folder: &Path) -> Option<String> {
     names.into_iter().find(|name| is_index(name) || name == CONFIG)
 }
 
-fn open_all_of(folder: &Path, files: Vec<String>) -> Result<Checkpoint> {
+fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Checkpoint> {
     let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
     if names.is_empty() {
         let error = Error::new("is a folder without .safetensors files").in_file(folder);
         return Err(error.remedy(format!("give a {} file, or a folder of shards", known_formats())));
     }
-    let (shards, broken) = open_shards(folder, names, |error, _| error)?;
+    let (shards, broken) = open_shards(folder, names, threads, |error, _| error)?;
     let disagreements = repetitions(shards.iter()).told();
     Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, broken, disagreements })
 }
 
-fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
+fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint> {
     let path = folder.join(index);
     let index = Index::read(&path).map_err(|error| error.in_file(&path))?;
     let map = &index.weight_map;
@@ -279,7 +280,7 @@ fn open_indexed(folder: &Path, index: &str) -> Result<Checkpoint> {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
         _ => error,
     };
-    let (shards, broken) = open_shards(folder, names.into_iter().map(str::to_owned).collect(), missing)?;
+    let (shards, broken) = open_shards(folder, names.into_iter().map(str::to_owned).collect(), threads, missing)?;
     let mut found = Disagreements::default();
     if let Some(empty) = empty {
         found.add(empty);
@@ -354,11 +355,12 @@ pub fn is_plain(name: &str) -> bool {
 fn open_shards(
     folder: &Path,
     names: Vec<String>,
+    threads: usize,
     explain: impl Fn(Error, &str) -> Error,
 ) -> Result<(Vec<Input>, Vec<Error>)> {
     let (mut shards, mut broken) = (Vec::new(), Vec::new());
     for name in names {
-        match probe_file(&folder.join(&name)) {
+        match probe_on(threads, &folder.join(&name)) {
             Ok(shard) => shards.push(shard),
             Err(error) => broken.push(explain(error, &name)),
         }

@@ -75,7 +75,7 @@ impl Format for Onnx {
         false
     }
 
-    fn read(&self, file: &MappedFile) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let message = Message::read(file, 0..file.len());
         let message = message.and_then(|message| message.head().map(|_| message));
         let message = message.map_err(|error| diagnose(file).unwrap_or(error))?;
@@ -86,7 +86,12 @@ impl Format for Onnx {
         Ok(Contents { tensors: vec![tensor], metadata, beside: externals.into_files(), ..Contents::default() })
     }
 
-    fn lay_out(&self, tensors: &[&NewTensor], metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(
+        &self,
+        tensors: &[NewTensor],
+        metadata: Option<&[(String, String)]>,
+        _threads: usize,
+    ) -> Result<FileLayout> {
         let tensor = (self as &dyn Container).only(tensors)?;
         let mut head = Vec::new();
         for &length in tensor.shape {

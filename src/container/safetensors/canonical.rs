@@ -3,16 +3,74 @@
 
 use super::{HeaderEntry, METADATA, SafetensorsHeader};
 use crate::container::json::StringPairs;
+use crate::container::names::NameHashes;
+use crate::threads;
 use std::borrow::Cow;
 
 /// Reads a header whose entries look like `"NAME":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}`, with or without
 /// a space after each comma and colon. `None` if anything looks different: then the header is valid JSON in
 /// another form, or wrong, and the general parser tells which.
-pub(super) fn read(json: &[u8]) -> Option<SafetensorsHeader> {
+///
+/// Several threads read a part each of a long header.
+pub(super) fn read(json: &[u8], threads: usize) -> Option<SafetensorsHeader> {
+    let parts = threads.min(json.len() / PART);
+    // A name or the metadata may contain what looks like the end of an entry.
+    let in_parts = if parts > 1 { read_parts(json, parts) } else { None };
+    in_parts.or_else(|| read_parts(json, 1))
+}
+
+/// Bytes of a header that are worth a thread.
+const PART: usize = 1 << 20;
+
+/// Reads a header in so many parts.
+pub(super) fn read_parts(json: &[u8], count: usize) -> Option<SafetensorsHeader> {
+    let (parts, names) = (divide(json.strip_prefix(b"{")?, count), NameHashes::default());
+    let read = |at: usize| {
+        // The others will be added to the first.
+        let len = if at == 0 { json.len() } else { parts[at].len() };
+        read_part(parts[at], SafetensorsHeader::with_capacity(len / ENTRY, &names))
+    };
+    let mut read = threads::each(count, parts.len(), read).into_iter();
+    let mut whole = read.next()??;
+    for next in read {
+        let next = next?;
+        if !whole.rest.is_empty() || whole.has_metadata && next.has_metadata {
+            return None;
+        }
+        whole.header.append(next.header);
+        (whole.rest, whole.has_metadata) = (next.rest, whole.has_metadata || next.has_metadata);
+    }
+    let is_padding = |byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+    whole.rest.strip_prefix('}')?.bytes().all(is_padding).then_some(whole.header)
+}
+
+/// Divides a header behind entries; only who reads the part before knows whether it is the end of an entry.
+fn divide(json: &[u8], count: usize) -> Vec<&[u8]> {
+    const END: &[u8] = b"]},";
+    let (mut parts, mut rest) = (Vec::new(), json);
+    for left in (2..=count).rev() {
+        let middle = rest.len() / left;
+        let Some(end) = rest[middle..].windows(END.len()).position(|bytes| bytes == END) else { break };
+        let end = middle + end + END.len();
+        let (part, others) = rest.split_at(end + usize::from(rest.get(end) == Some(&b' ')));
+        parts.push(part);
+        rest = others;
+    }
+    parts.push(rest);
+    parts
+}
+
+/// Some entries of a header.
+struct HeaderPart<'a> {
+    header: SafetensorsHeader,
+    has_metadata: bool,
+    /// What follows the last entry and the comma behind it.
+    rest: &'a str,
+}
+
+fn read_part(json: &[u8], mut header: SafetensorsHeader) -> Option<HeaderPart<'_>> {
     let mut cursor = Cursor { rest: std::str::from_utf8(json).ok()? };
-    let mut header = SafetensorsHeader::with_capacity(json.len() / ENTRY);
     let mut has_metadata = false;
-    cursor.take(b"{")?;
     loop {
         let name = cursor.string()?;
         cursor.colon()?;
@@ -27,13 +85,10 @@ pub(super) fn read(json: &[u8]) -> Option<SafetensorsHeader> {
             let entry = cursor.entry()?;
             header.add(name.to_owned(), entry);
         }
-        if cursor.comma().is_none() {
-            break;
+        if cursor.comma().is_none() || cursor.rest.is_empty() {
+            return Some(HeaderPart { header, has_metadata, rest: cursor.rest });
         }
     }
-    cursor.take(b"}")?;
-    let is_padding = |byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
-    cursor.rest.bytes().all(is_padding).then_some(header)
 }
 
 /// About as many bytes as a usual entry has; there is room for so many tensors at first.
@@ -145,7 +200,10 @@ mod tests {
         let wrong = r#"{"a":{"dtype":"F32","shape":[18446744073709551615,9],"data_offsets":[9,1]},"b":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}}"#;
         for json in [COMPACT, &spaced, late, wrong] {
             let general: SafetensorsHeader = serde_json::from_str(json).unwrap();
-            assert_eq!(read(json.as_bytes()).map(|header| held(&header)), Some(held(&general)), "{json}");
+            for parts in 1..6 {
+                let read = read_parts(json.as_bytes(), parts).map(|header| held(&header));
+                assert_eq!(read, Some(held(&general)), "{json} in {parts} parts");
+            }
         }
     }
 
@@ -173,10 +231,51 @@ mod tests {
             &COMPACT.replace("}}  ", "}"),
         ];
         for json in unusual {
-            assert!(read(json.as_bytes()).is_none(), "{json}");
+            assert!((1..6).all(|parts| read_parts(json.as_bytes(), parts).is_none()), "{json}");
         }
-        assert!(read(b"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}").is_none());
+        assert!(read_parts(b"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,1]}}", 1).is_none());
         let twice = COMPACT.replace("\"a.0\":{", "\"__metadata__\":{},\"a.0\":{");
-        assert!(read(twice.as_bytes()).is_none());
+        assert!((1..6).all(|parts| read_parts(twice.as_bytes(), parts).is_none()));
+    }
+
+    #[test]
+    fn a_name_that_looks_like_the_end_of_an_entry_is_read_whole_by_any_number_of_threads() {
+        let entry =
+            |at: usize| format!(r#""]}},{at}]}}, ":{{"dtype":"U8","shape":[1],"data_offsets":[{at},{}]}}"#, at + 1);
+        let json = format!("{{{}}}", (0..60_000).map(entry).collect::<Vec<_>>().join(","));
+        assert!(json.len() > 3 * PART);
+        for threads in [1, 2, 3, 8] {
+            let header = read(json.as_bytes(), threads).unwrap();
+            assert_eq!((header.tensors.len(), header.offsets.len()), (60_000, 60_000));
+            assert!(header.tensors.iter().enumerate().all(|(at, tensor)| tensor.name == format!("]}},{at}]}}, ")));
+        }
+    }
+
+    #[test]
+    fn threads_read_the_same_as_one() {
+        let entry = |at: usize| {
+            let metadata = if at == 30_000 { r#""__metadata__":{"format":"pt"},"# } else { "" };
+            format!(
+                r#"{metadata}"layers.{at}.weight":{{"dtype":"F32","shape":[1,{at}],"data_offsets":[{},{}]}}"#,
+                at * 4,
+                at * 8
+            )
+        };
+        for comma in [",", ", "] {
+            let json = format!("{{{}}}  ", (0..60_000).map(entry).collect::<Vec<_>>().join(comma));
+            let alone = read_parts(json.as_bytes(), 1).unwrap();
+            for count in [2, 3, 8] {
+                let header = read_parts(json.as_bytes(), count).unwrap();
+                assert!(held(&header) == held(&alone));
+                assert_eq!(divide(json.as_bytes(), count).len(), count);
+            }
+            assert_eq!(alone.names.repeated(alone.tensors.iter().map(|tensor| &*tensor.name)), None);
+            let again = json.replace("layers.59000.weight", "layers.7.weight");
+            let header = read_parts(again.as_bytes(), 2).unwrap();
+            let repeated = header.names.repeated(header.tensors.iter().map(|tensor| &*tensor.name));
+            assert_eq!(repeated, Some("layers.7.weight"));
+            let metadata = json.replace(r#""layers.9.weight":"#, r#""__metadata__":{},"layers.9.weight":"#);
+            assert!((1..4).all(|count| read_parts(metadata.as_bytes(), count).is_none()));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Types that the format lacks: what they are stored as, and the note in the metadata that says what they are.
 
-use super::{FORMAT, KEY, json};
+use super::{FORMAT, KEY};
 use crate::container::{Elements, Form, NewTensor, Tensor, cannot_hold, element_count, too_long};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -153,3 +153,9 @@ pub(super) fn substitute(dtype: Dtype) -> Option<(&'static str, Store)> {
         _ => None,
     }
 }
+
+pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect(ALWAYS_JSON)
+}
+
+pub(super) const ALWAYS_JSON: &str = "strings, numbers and maps with string keys are always JSON";

@@ -38,7 +38,7 @@ pub(crate) enum Finished {
 /// When one is missing or damaged, or the system refuses.
 pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished> {
     if !staging::is_unfinished(path)?
-        && let Ok(there) = checkpoint::open(path)
+        && let Ok(there) = checkpoint::open(path, threads)
         && there.folder.is_some()
     {
         staging::remove_rest(path);

@@ -78,7 +78,7 @@ impl<'a> FolderOutput<'a> {
     /// Repeats the work without writing, and compares: a finished conversion is not an error, and nothing else is
     /// mistaken for one.
     fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
-        let there = checkpoint::probe(&self.path)?;
+        let there = checkpoint::probe(&self.path, job.threads)?;
         let other = match other_tensor(&there, &self.plans) {
             None => staging::difference(&self.path, &self.manifest)?,
             other => other,

@@ -83,13 +83,18 @@ impl Format for OnnxModel {
         has[1] && (has[0] || has[2])
     }
 
-    fn read(&self, file: &MappedFile) -> Result<Contents> {
+    fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let mut contents = list::list(file).map_err(|error| self.explain(file, error))?;
         contents.metadata = Some(metadata(file)?);
         Ok(contents)
     }
 
-    fn lay_out(&self, _tensors: &[&NewTensor], _metadata: Option<&[(String, String)]>) -> Result<FileLayout> {
+    fn lay_out(
+        &self,
+        _tensors: &[NewTensor],
+        _metadata: Option<&[(String, String)]>,
+        _threads: usize,
+    ) -> Result<FileLayout> {
         Err(Error::new("a .onnx file holds a graph, which can only come from another model")
             .remedy("name an output that ends in .safetensors"))
     }

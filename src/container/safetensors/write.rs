@@ -1,0 +1,115 @@
+//! Writes headers: where each tensor goes, and the JSON that says so.
+
+use super::METADATA;
+use super::notes::{ALWAYS_JSON, StoredForm, json, store};
+use crate::container::{Form, NewTensor, Placement, too_long};
+use crate::dtype::Dtype;
+use crate::error::Result;
+use crate::kernel::Storage;
+use crate::threads;
+use serde::Serialize;
+
+/// Where each tensor's bytes go after the header: in the order of the header, unless that would misalign one.
+pub(super) struct Places {
+    all: Vec<Placement>,
+    end: u64,
+    are_aligned: bool,
+}
+
+impl Places {
+    pub(super) fn with_capacity(count: usize) -> Self {
+        Self { all: Vec::with_capacity(count), end: 0, are_aligned: true }
+    }
+
+    /// Adds the next tensor.
+    pub(super) fn add(&mut self, dtype: Dtype, stored: &StoredForm) -> Result<()> {
+        let start = self.end;
+        self.end = start.checked_add(stored.bytes).ok_or_else(too_long)?;
+        self.are_aligned &= start.is_multiple_of(stored.alignment);
+        let form = Form::Numbers(Storage::packed(dtype));
+        self.all.push(Placement { form, range: start..self.end, crc: None });
+        Ok(())
+    }
+
+    /// The places. If one would be misaligned, wider types come first, as in the reference writer.
+    pub(super) fn finish(mut self, tensors: &[NewTensor]) -> Result<Vec<Placement>> {
+        if self.are_aligned {
+            return Ok(self.all);
+        }
+        let alignment = |tensor| Ok(store(tensor)?.0.alignment);
+        let alignments = tensors.iter().map(alignment).collect::<Result<Vec<u64>>>()?;
+        let mut order: Vec<usize> = (0..tensors.len()).collect();
+        order.sort_by_key(|&at| std::cmp::Reverse(alignments[at]));
+        let mut end = 0;
+        for at in order {
+            let range = &mut self.all[at].range;
+            *range = end..end + (range.end - range.start); // their sum was checked
+            end = range.end;
+        }
+        Ok(self.all)
+    }
+}
+
+/// The length and the JSON, padded with spaces to a multiple of 8, in parts with their offsets: each thread writes one.
+pub(super) fn write_header(
+    tensors: &[NewTensor],
+    places: &[Placement],
+    metadata: Option<&[(String, String)]>,
+    threads: usize,
+) -> Result<Vec<(u64, Vec<u8>)>> {
+    /// As many tensors are worth a thread.
+    const PART: usize = 1 << 14;
+    let parts = threads.min(tensors.len() / PART).max(1);
+    let range = |at: usize| tensors.len() * at / parts..tensors.len() * (at + 1) / parts;
+    let write = |at: usize| {
+        let (mut part, tensors) = (Vec::new(), &tensors[range(at)]);
+        part.reserve(tensors.iter().map(|tensor| tensor.name.len() + ENTRY).sum());
+        if at == 0 {
+            part.extend([0; 8]);
+            part.push(b'{');
+            if let Some(pairs) = metadata {
+                let pairs: Vec<String> =
+                    pairs.iter().map(|(key, value)| format!("{}:{}", json(key), json(value))).collect();
+                part.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
+            }
+        }
+        write_entries(&mut part, tensors, &places[range(at)]).map(|()| part)
+    };
+    let parts = threads::each(parts, parts, write).into_iter().collect::<Result<Vec<_>>>()?;
+    let mut end = 0;
+    let offset = |part: Vec<u8>| {
+        let offset = end;
+        end += part.len() as u64;
+        (offset, part)
+    };
+    let mut parts: Vec<(u64, Vec<u8>)> = parts.into_iter().map(offset).collect();
+    let (offset, last) = parts.last_mut().expect("the first part is always there");
+    last.pop_if(|last| *last == b',');
+    last.push(b'}');
+    let len = (*offset + last.len() as u64).next_multiple_of(8);
+    last.resize((len - *offset) as usize, b' ');
+    parts[0].1[..8].copy_from_slice(&(len - 8).to_le_bytes());
+    Ok(parts)
+}
+
+/// About as many bytes as an entry takes besides the name.
+const ENTRY: usize = 80;
+
+fn write_entries(header: &mut Vec<u8>, tensors: &[NewTensor], places: &[Placement]) -> Result<()> {
+    for (tensor, Placement { range, .. }) in tensors.iter().zip(places) {
+        let (StoredForm { dtype, shape, .. }, _) = store(tensor)?; // again, because keeping them takes longer
+        push_json(header, &*tensor.name);
+        header.extend_from_slice(br#":{"dtype":"#);
+        push_json(header, &*dtype);
+        header.extend_from_slice(br#","shape":"#);
+        push_json(header, &*shape);
+        header.extend_from_slice(br#","data_offsets":"#);
+        push_json(header, &[range.start, range.end]);
+        header.extend_from_slice(b"},");
+    }
+    Ok(())
+}
+
+fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(header, value).expect(ALWAYS_JSON);
+}
