@@ -29,6 +29,8 @@ const PAIRS: &[(Dtype, Dtype)] = &[
     (Dtype::Float32, Dtype::Int8),
     (Dtype::Float32, Dtype::Float4E2M1),
     (Dtype::Bfloat16, Dtype::Float8E4M3FN),
+    (Dtype::Bfloat16, Dtype::Float16),
+    (Dtype::Float16, Dtype::Bfloat16),
     (Dtype::Float16, Dtype::Float32),
     (Dtype::Float8E4M3FN, Dtype::Bfloat16),
     (Dtype::Float64, Dtype::Float32),

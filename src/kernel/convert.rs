@@ -3,6 +3,7 @@
 use super::counts::{Counts, Loss};
 use super::decode::Decode;
 use super::encode::{Encode, bools};
+use super::half::Half;
 use super::isa::{Isa, Loop, prefetch_behind};
 use super::lane::{BLOCK, room};
 use super::narrow::Narrowing;
@@ -37,8 +38,9 @@ pub struct Kernel {
     source: Storage,
     target: Storage,
     lane: Lane,
-    /// The short way of a [`Lane::Float32`].
+    /// The short ways of a [`Lane::Float32`].
     pub(super) narrowing: Option<Narrowing>,
+    pub(super) half: Option<Half>,
     refused: Option<Loss>,
 }
 
@@ -74,7 +76,8 @@ impl Kernel {
             Lane::Float32(_, Encode::Narrow(rounding, false)) => Narrowing::new(source.dtype, target.dtype, rounding),
             _ => None,
         };
-        Some(Self { source, target, lane, narrowing, refused: refuses.then_some(Loss::Wrapped) })
+        let half = if let Lane::Float32(..) = &lane { Half::new(source.dtype, target.dtype) } else { None };
+        Some(Self { source, target, lane, narrowing, half, refused: refuses.then_some(Loss::Wrapped) })
     }
 
     /// Copies the bits to another storage: equal dtypes, or dtypes of equal width.
@@ -84,7 +87,7 @@ impl Kernel {
     pub fn copy(source: Storage, target: Storage) -> Option<Self> {
         let bits = source.dtype.bits();
         let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
-        fits.then_some(Self { source, target, lane: Lane::Codes, narrowing: None, refused: None })
+        fits.then_some(Self { source, target, lane: Lane::Codes, narrowing: None, half: None, refused: None })
     }
 
     /// How the elements of the source and of the target are stored.
@@ -162,9 +165,10 @@ impl Kernel {
             }
             Lane::Float32(decode, encode) => {
                 // Not `and_then`: a closure might not be compiled for the instruction set.
-                let narrowed = match self.narrowing {
-                    Some(narrowing) => narrowing.encode(input, result, isa == Isa::Avx512),
-                    None => None,
+                let narrowed = match (self.narrowing, self.half) {
+                    (Some(narrowing), _) => narrowing.encode(input, result, isa == Isa::Avx512),
+                    (None, Some(half)) => half.encode(input, result),
+                    (None, None) => None,
                 };
                 let is_upper_half = self.target.dtype == Dtype::Bfloat16;
                 let short = if is_upper_half { decode.short_numbers(input) } else { None };

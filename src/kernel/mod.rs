@@ -49,6 +49,7 @@ mod counts;
 mod decimal;
 mod decode;
 mod encode;
+mod half;
 mod integer;
 mod isa;
 mod lane;

@@ -1,0 +1,121 @@
+//! bfloat16 to float16 and back in lanes of 16 bits: twice as many elements in a vector as in the float32 lane.
+//!
+//! In both directions, codes are lines over each other's magnitudes from one power of two to the next: numbers that are
+//! normal in both types lie on one line, and there is one more for each power of two among the subnormal numbers of
+//! float16. The lines are pieces of a convex or concave function, so the largest or the least of them is right.
+//!
+//! A block with other numbers, Inf or NaN is left to the float32 lane.
+
+use super::counts::{Counts, Loss};
+use super::tally::COUNTED;
+use crate::dtype::Dtype;
+
+/// A cast between the two types of 16 bits.
+#[derive(Clone, Copy)]
+pub(super) enum Half {
+    ToFloat16,
+    ToBfloat16,
+}
+
+/// Added to a magnitude, it makes 0 the largest signed number and leaves the order of the others.
+const ZERO_LAST: i16 = i16::MAX;
+
+impl Half {
+    pub(super) fn new(source: Dtype, target: Dtype) -> Option<Self> {
+        match (source, target) {
+            (Dtype::Bfloat16, Dtype::Float16) => Some(Self::ToFloat16),
+            (Dtype::Float16, Dtype::Bfloat16) => Some(Self::ToBfloat16),
+            _ => None,
+        }
+    }
+
+    /// Writes all codes. `None` where the block needs the rules in full; `codes` may then hold anything.
+    #[inline(always)]
+    pub(super) fn encode(self, bytes: &[u8], codes: &mut [u8]) -> Option<Counts> {
+        // The magnitudes other than 0: from 2^-17 to the largest below 2^16, and from 2^-18 to the largest number.
+        match self {
+            Self::ToFloat16 => run(bytes, codes, (110 << 7)..=0x477f, to_float16),
+            Self::ToBfloat16 => run(bytes, codes, 0x40..=0x7bff, to_bfloat16),
+        }
+    }
+}
+
+#[inline(always)]
+fn run(
+    bytes: &[u8],
+    codes: &mut [u8],
+    range: std::ops::RangeInclusive<i16>,
+    encode: impl Fn(i16) -> (u16, bool),
+) -> Option<Counts> {
+    // A block has no more elements than a u16 counts.
+    let (mut largest, mut smallest, mut inexact) = (0_i16, i16::MAX, 0_u16);
+    for (bytes, result) in bytes.as_chunks().0.iter().zip(codes.as_chunks_mut().0) {
+        let bits = u16::from_le_bytes(*bytes);
+        let magnitude = (bits & 0x7fff) as i16;
+        largest = largest.max(magnitude);
+        smallest = smallest.min(magnitude.wrapping_add(ZERO_LAST));
+        let (code, is_exact) = encode(magnitude);
+        inexact = inexact.wrapping_add(u16::from(!is_exact));
+        *result = (code | bits & 0x8000).to_le_bytes();
+    }
+    if largest > *range.end() || smallest < range.start().wrapping_add(ZERO_LAST) {
+        return None;
+    }
+    let mut counts = Counts::default();
+    if COUNTED {
+        counts[Loss::Inexact] = inexact.into();
+    }
+    Some(counts)
+}
+
+/// A mantissa of eight bits fits in full.
+#[inline(always)]
+fn to_float16(magnitude: i16) -> (u16, bool) {
+    let line = |doublings: u16| ((magnitude as u16).saturating_sub((109 + doublings) << 7) << doublings) as i16;
+    (line(3).max(line(2)).max(line(1)).max(line(0)) as u16, true)
+}
+
+#[inline(always)]
+fn to_bfloat16(magnitude: i16) -> (u16, bool) {
+    // 1. The lines below the smallest normal number, with three bits below the last bit of the result.
+    let low = magnitude.min(0x400);
+    let least = low.min(low * 2 - 0x400).min(low * 4 - 0x800).min(low * 8 - 0xc00).min(low * 16 - 0x1000);
+    // 2. Above it, the line through normal numbers. Eight exponents more, and no number is negative.
+    let code = (magnitude - low + least).wrapping_add(8 << 10) as u16;
+    // 3. To nearest, ties to even; a carry runs into the exponent.
+    let rounded = (code.wrapping_add(3 + (code >> 3 & 1)) >> 3) + ((127 - 15 - 8) << 7);
+    (if magnitude == 0 { 0 } else { rounded }, code & 7 == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Isa, Kernel, Rules, Storage};
+    use super::*;
+
+    #[test]
+    fn every_code_becomes_what_it_becomes_through_float32() {
+        for (source, target) in [(Dtype::Bfloat16, Dtype::Float16), (Dtype::Float16, Dtype::Bfloat16)] {
+            let [from, to] = [source, target].map(Storage::packed);
+            let [fast, mut plain] = [(); 2].map(|()| Kernel::cast(from, to, &Rules::default()).unwrap());
+            let half = plain.half.take().unwrap();
+            let mut taken = Vec::new();
+            for bytes in (0..=u16::MAX).map(u16::to_le_bytes) {
+                let (mut code, mut expected) = ([0xee; 2], [0xee; 2]);
+                let counts = plain.run_on(Isa::Baseline, &bytes, &mut expected, 1).unwrap();
+                if let Some(found) = half.encode(&bytes, &mut code) {
+                    assert_eq!((found, code), (counts, expected), "{source} {bytes:?} -> {target}");
+                    taken.extend(bytes);
+                }
+            }
+            // The loops as they run: vectors, and what is left of them.
+            let count = taken.len() / 2;
+            assert!(count > if source == Dtype::Float16 { 63_000 } else { 8_000 }, "{count}");
+            let (mut codes, mut expected) = (vec![0xee; 2 * count], vec![0xee; 2 * count]);
+            let counts = plain.run_on(Isa::Baseline, &taken, &mut expected, count);
+            for isa in Isa::available() {
+                assert_eq!(fast.run_on(isa, &taken, &mut codes, count), counts, "{source} -> {target} on {isa:?}");
+                assert!(codes == expected, "{source} -> {target} on {isa:?}");
+            }
+        }
+    }
+}
