@@ -28,9 +28,13 @@ impl Extremes {
             return Self::of_wide(bytes.as_chunks().0, start);
         }
         let weight = WeightType::new(source).expect("weights are float64, float32, bfloat16 or float16");
-        let largest = crate::kernel::Isa::chosen().run(Scan { weight, bytes });
+        Self::with_largest(weight, bytes, start, crate::kernel::Isa::chosen().run(Scan { weight, bytes }))
+    }
+
+    /// For values of which `largest` has the bits of the largest magnitude.
+    pub(super) fn with_largest(weight: WeightType, bytes: &[u8], start: u64, largest: u32) -> Self {
         let is_finite = largest < INFINITY;
-        let width = u64::from(source.bits() / 8);
+        let width = weight.bytes() as u64;
         let first_special =
             (!is_finite).then(|| first_special(weight, bytes).map(|at| start + at as u64 / width)).flatten();
         Self { largest: f32::from_bits(largest).into(), first_special, columns: Vec::new() }

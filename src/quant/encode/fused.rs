@@ -10,7 +10,8 @@ use super::lanes::{CodeRounding, Division, LANES, PartialSums, RAISED, larger};
 use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, untied_to_bfloat16};
 use crate::kernel::{Isa, Loop, prefetch};
 
-/// A segment of one row. Every [`LANES`] values lie in one group, of which `factors`, `zeros` and `scales` are.
+/// A segment of one row. Every [`LANES`] values lie in one group, of which `factors`, `zeros` and `scales` are; or each
+/// value has a group of its own.
 #[derive(Clone, Copy)]
 pub(super) struct FusedSegment<'a> {
     pub(super) weight: WeightType,
@@ -21,6 +22,8 @@ pub(super) struct FusedSegment<'a> {
     pub(super) factors: &'a [f32],
     pub(super) zeros: &'a [f32],
     pub(super) scales: &'a [f32],
+    /// Whether each value has a group of its own: scales then run along columns.
+    pub(super) has_columns: bool,
     /// What is prefetched meanwhile: at most as many bytes as the segment has.
     pub(super) ahead: &'a [u8],
     /// Whether values may be beyond the codes of floats by half a step or more.
@@ -74,6 +77,9 @@ impl FusedSegment<'_> {
         narrow: impl Fn(f32) -> f32 + Copy,
         narrow_untied: impl Fn(f32) -> f32 + Copy,
     ) -> Option<PartialSums> {
+        if self.has_columns {
+            return self.read_columns(isa, rounding, codes, read);
+        }
         // float32 has no narrower loops.
         let is_narrowed = W == 2 && self.division.rounding != WeightType::Float32;
         let has_sign = |value: f32, _: f32| value.is_sign_negative();
@@ -83,7 +89,7 @@ impl FusedSegment<'_> {
         // As macros: each loop has types of its own. The closures own their constants, which then stay in registers.
         macro_rules! run {
             ($is_counted:expr, $encode:expr) => {
-                isa.run(FusedLoop::<$is_counted, W, _, _> {
+                isa.run(FusedLoop::<$is_counted, 1, W, _, _> {
                     segment: self,
                     values: self.bytes.as_chunks().0,
                     codes,
@@ -112,6 +118,9 @@ impl FusedSegment<'_> {
             };
         }
         let sums = match (*rounding, self.division.quotient, is_narrowed) {
+            (CodeRounding::Int { low, high, offset }, Quotient::Multiply, false) if self.division.rounds_away => {
+                run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
+            }
             (
                 CodeRounding::Float { float, sign: SignRule::NotPositive, ties: Ties::TowardZero },
                 quotient,
@@ -162,6 +171,44 @@ impl FusedSegment<'_> {
         };
         Some(sums)
     }
+
+    /// The same for values that have a group each, as ONNX divides them.
+    fn read_columns<const W: usize>(
+        self,
+        isa: Isa,
+        rounding: &CodeRounding,
+        codes: &mut [u8],
+        read: impl Fn([u8; W]) -> f32 + Copy,
+    ) -> Option<PartialSums> {
+        macro_rules! run {
+            ($is_counted:expr, $encode:expr) => {{
+                let values = self.bytes.as_chunks().0;
+                let encode = $encode;
+                Some(isa.run(FusedLoop::<$is_counted, LANES, W, _, _> { segment: self, values, codes, read, encode }))
+            }};
+        }
+        let Division { quotient, rounding: narrowed, has_zeros, rounds_away } = self.division;
+        match *rounding {
+            _ if W == 2 && narrowed != WeightType::Float32 => None,
+            CodeRounding::Int { low, high, offset } if rounds_away && quotient == Quotient::Multiply => {
+                run!(true, move |value: f32, group: GroupFactors| away_from_zero(value, group, [low, high], offset))
+            }
+            CodeRounding::Int { low, high, offset } if !has_zeros && quotient == Quotient::Divide => {
+                run!(true, move |value: f32, group: GroupFactors| {
+                    to_integer(value, value / group.scale, [low, high], offset)
+                })
+            }
+            CodeRounding::Float { float, sign: SignRule::Kept, ties: Ties::Even }
+                if !self.is_clipped && quotient == Quotient::Divide =>
+            {
+                let is_signed = |value: f32, _: f32| value.is_sign_negative();
+                run!(false, move |value: f32, group: GroupFactors| {
+                    to_float(float, value, value.abs() / group.scale, Minifloat::round_in_range, is_signed)
+                })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The quotient of a value and its scale, as a division gives it, in less time where the processor multiplies and
@@ -177,8 +224,8 @@ fn divided(value: f32, group: GroupFactors) -> f32 {
     quotient
 }
 
-/// The loop, with the steps of one layout.
-struct FusedLoop<'a, const IS_COUNTED: bool, const W: usize, R, E> {
+/// The loop, with the steps of one layout. Each [`LANES`] values have so many `GROUPS`: 1 or [`LANES`].
+struct FusedLoop<'a, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> {
     segment: FusedSegment<'a>,
     /// The stored values.
     values: &'a [[u8; W]],
@@ -187,7 +234,8 @@ struct FusedLoop<'a, const IS_COUNTED: bool, const W: usize, R, E> {
     encode: E,
 }
 
-impl<const IS_COUNTED: bool, const W: usize, R, E> Loop for FusedLoop<'_, IS_COUNTED, W, R, E>
+impl<const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> Loop
+    for FusedLoop<'_, IS_COUNTED, GROUPS, W, R, E>
 where
     R: Fn([u8; W]) -> f32,
     E: Fn(f32, GroupFactors) -> RoundedCode,
@@ -200,14 +248,17 @@ where
         let (mut signal, mut noise) = ([0.0; LANES], [0.0; LANES]);
         let (mut largest, mut clipped) = ([0; LANES], [0; LANES]);
         let values = values.as_chunks::<LANES>().0;
+        let [factors, zeros, scales] = [factors, zeros, scales].map(|lane| lane.as_chunks::<GROUPS>().0);
         let groups = factors.iter().zip(zeros).zip(scales);
         let results = codes.as_chunks_mut::<LANES>().0;
         for (step, ((values, ((factor, zero), scale)), result)) in values.iter().zip(groups).zip(results).enumerate() {
             prefetch(ahead.get(step * LANES * W..).and_then(<[u8]>::first_chunk::<1>).map_or(&[], |byte| &byte[..]));
             // Copies, of which the compiler knows that they do not overlap.
             let (values, mut codes) = (*values, [0; LANES]);
-            let group = GroupFactors { factor: *factor, zero: *zero, scale: *scale };
+            let [factor, zero, scale] = [*factor, *zero, *scale];
             for at in 0..LANES {
+                let of = at % GROUPS;
+                let group = GroupFactors { factor: factor[of], zero: zero[of], scale: scale[of] };
                 let rounded = encode(read(values[at]), group);
                 codes[at] = rounded.code as u8;
                 let error = rounded.value - rounded.multiple * group.scale;
@@ -243,6 +294,14 @@ fn to_float(
         multiple,
         is_clipped: number > float.limit,
     }
+}
+
+/// The quotient is rounded first, halves away from zero; then the zero point is added.
+#[inline(always)]
+fn away_from_zero(value: f32, group: GroupFactors, bounds: [f32; 2], offset: u8) -> RoundedCode {
+    let number = (value * group.factor).round() + group.zero;
+    let rounded = to_integer(value, number, bounds, offset);
+    RoundedCode { multiple: rounded.multiple - group.zero, ..rounded }
 }
 
 #[inline(always)]

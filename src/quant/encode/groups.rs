@@ -14,6 +14,7 @@ pub(super) struct Choose<'a> {
     pub(super) amax: &'a [u32],
     /// How many groups there are.
     pub(super) count: usize,
+    /// Of [`ScaleRule::Linear`], as many as `amax`.
     pub(super) bounds: &'a [[f32; 2]],
     pub(super) global: f32,
     pub(super) out: &'a mut ChosenScales,
@@ -25,15 +26,29 @@ impl Loop for Choose<'_> {
     #[inline(always)]
     fn run(self) {
         let Self { chooser, amax, count, bounds, global, out } = self;
-        if chooser.is_exact || chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear {
+        let is_linear = chooser.rule == ScaleRule::Linear;
+        if chooser.is_exact || chooser.zero_bits.is_some() && !is_linear {
             for (at, amax) in amax[..count].iter().enumerate() {
                 let bounds = bounds.get(at).copied().unwrap_or_default();
                 out.set(at, &chooser.one(f32::from_bits(*amax), bounds, global));
             }
             return;
         }
-        // A loop for each rule and type, as a macro: a closure might not be compiled for the chosen instruction set. Each
+        // A loop for each rule and type, as macros: a closure might not be compiled for the chosen instruction set. Each
         // fills arrays, of which the compiler knows that they do not overlap.
+        macro_rules! fill {
+            ($groups:expr, $group:ident => $scale:expr) => {
+                // The last groups come with others, whose scales nobody reads.
+                for (chunk, groups) in $groups.as_chunks::<WIDTH>().0.iter().enumerate() {
+                    let (groups, mut lanes) = (*groups, ScaleLanes::default());
+                    for at in 0..WIDTH {
+                        let $group = groups[at];
+                        lanes.set(at, &$scale);
+                    }
+                    out.take(chunk, &lanes);
+                }
+            };
+        }
         macro_rules! each {
             ($rule:ident) => {
                 match chooser.weight {
@@ -44,14 +59,7 @@ impl Loop for Choose<'_> {
             };
             ($rule:ident, $weight:ident) => {{
                 let chooser = Chooser { rule: ScaleRule::$rule, weight: WeightType::$weight, ..*chooser };
-                // The last groups come with others, whose scales nobody reads.
-                for (chunk, bits) in amax.as_chunks::<WIDTH>().0.iter().enumerate() {
-                    let (bits, mut lanes) = (*bits, ScaleLanes::default());
-                    for at in 0..WIDTH {
-                        lanes.set(at, &chooser.scale_of(f32::from_bits(bits[at]), global));
-                    }
-                    out.take(chunk, &lanes);
-                }
+                fill!(amax, bits => chooser.scale_of(f32::from_bits(bits), global))
             }};
         }
         match chooser.rule {
@@ -59,7 +67,10 @@ impl Loop for Choose<'_> {
             ScaleRule::Reciprocal => each!(Reciprocal),
             ScaleRule::Bounded => each!(Bounded),
             ScaleRule::Inverse => each!(Inverse),
-            ScaleRule::Plain | ScaleRule::Linear => each!(Plain, Float32),
+            ScaleRule::Plain => each!(Plain, Float32),
+            ScaleRule::Linear if chooser.bits != 4 => fill!(amax, bits => chooser.linear(f32::from_bits(bits))),
+            ScaleRule::Linear if chooser.zero_bits.is_some() => fill!(bounds, bounds => chooser.linear_shifted(bounds)),
+            ScaleRule::Linear => fill!(bounds, bounds => chooser.linear_signed(bounds)),
             ScaleRule::GlobalDivisor => each!(GlobalDivisor),
             ScaleRule::GlobalMultiplier => each!(GlobalMultiplier, Float32),
             ScaleRule::GlobalPadded => each!(GlobalPadded, Float32),
@@ -67,6 +78,50 @@ impl Loop for Choose<'_> {
             ScaleRule::Floor => each!(Floor, Float32),
             ScaleRule::Ceiling => each!(Ceiling, Float32),
             ScaleRule::CeilingOrZero => each!(CeilingOrZero, Float32),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::layout::Group;
+    use super::super::super::parts::LinearAxis;
+    use super::super::super::scheme::{SCHEMES, Scheme};
+    use super::super::scale::GroupScale;
+    use super::super::{EncodeOptions, Encoder};
+    use super::*;
+    use crate::dtype::Dtype;
+    use crate::kernel::Isa;
+
+    #[test]
+    fn scales_of_onnx_are_the_same_side_by_side_and_one_by_one() {
+        // Of zeros, tiny, ordinary and large numbers, and of both signs.
+        let numbers = [0.0_f32, -0.0, 1e-45, 3e-39, 1e-7, 0.3, 1.0, 7.5, 8.0, 65504.0, 3e38];
+        let bounds: Vec<[f32; 2]> = numbers
+            .iter()
+            .flat_map(|low| numbers.iter().flat_map(|high| [[-*low, *high], [low.min(*high), low.max(*high)]]))
+            .collect();
+        let amax: Vec<u32> = bounds.iter().map(|[low, high]| low.abs().max(high.abs()).to_bits()).collect();
+        let (bounds, amax) = (&bounds[..240], &amax[..240]);
+        for stored in SCHEMES.iter().filter_map(Scheme::in_model) {
+            for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+                let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
+                let along = (&[64, 64][..], LinearAxis { axis: 0, block_size });
+                let encoder =
+                    Encoder::linear(stored.layout(), &stored.grid, along, dtype, EncodeOptions::default()).unwrap();
+                let chooser = &encoder.chooser;
+                for isa in Isa::available() {
+                    let mut out = ChosenScales::new(amax.len());
+                    isa.run(Choose { chooser, amax, count: amax.len(), bounds, global: 1.0, out: &mut out });
+                    for (at, (amax, bounds)) in amax.iter().zip(bounds).enumerate() {
+                        let one = chooser.one(f32::from_bits(*amax), *bounds, 1.0);
+                        let fields = |scale: &GroupScale| {
+                            (scale.scale.to_bits(), scale.stored, scale.factor, scale.zero, scale.is_underflow)
+                        };
+                        assert_eq!(fields(&out.get(at)), fields(&one), "{} {dtype} {isa:?} {bounds:?}", stored.name);
+                    }
+                }
+            }
         }
     }
 }

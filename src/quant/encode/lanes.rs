@@ -445,8 +445,9 @@ fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
                     *out = (pair << 4 | pair >> 8) as u8;
                 }
             } else {
+                // The codes of a stream have their signs in the upper bits.
                 for (pair, out) in pairs_of.zip(&mut *out) {
-                    *out = (pair | pair >> 4) as u8;
+                    *out = (pair & 0x0f | pair >> 4 & 0xf0) as u8;
                 }
             }
             if let [last] = last {

@@ -8,7 +8,7 @@ use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::extremes::Extremes;
 use super::lanes::{self, larger};
-use super::rounding::WeightType;
+use super::rounding::{WeightType, from_float16};
 use super::scale::GroupScale;
 use super::shape::{EncodeShape, EncodedPart, Unfit};
 use super::{EncodeOptions, Encoder};
@@ -56,7 +56,8 @@ impl Extremes {
     pub fn of_columns(source: Dtype, bytes: &[u8], start: u64, columns: u64) -> Self {
         let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");
         let columns = Isa::chosen().run(ScanColumns { weight, bytes, columns: columns as usize });
-        Self { columns, ..Self::of(source, bytes, start) }
+        let largest = columns.iter().copied().max().unwrap_or_default();
+        Self { columns, ..Self::with_largest(weight, bytes, start, largest) }
     }
 }
 
@@ -72,16 +73,28 @@ impl Loop for ScanColumns<'_> {
     #[inline(always)]
     fn run(self) -> Vec<u32> {
         let Self { weight, bytes, columns } = self;
-        let width = if weight == WeightType::Float32 { 4 } else { 2 };
-        let (mut largest, mut values) = (vec![0; columns], vec![0.0; columns]);
-        for row in bytes.chunks_exact(columns * width) {
-            lanes::widen(weight, row, &mut values);
-            for (largest, value) in largest.iter_mut().zip(&values) {
-                *largest = larger(value.to_bits() & 0x7fff_ffff, *largest);
+        match weight {
+            WeightType::Float32 => largest_of_columns(bytes, columns, u32::from_le_bytes),
+            WeightType::Bfloat16 => {
+                largest_of_columns(bytes, columns, |bytes| u32::from(u16::from_le_bytes(bytes)) << 16)
+            }
+            WeightType::Float16 => {
+                largest_of_columns(bytes, columns, |bytes| from_float16(u16::from_le_bytes(bytes)).to_bits())
             }
         }
-        largest
     }
+}
+
+/// `read` gives a stored value as the bits of a float32.
+#[inline(always)]
+fn largest_of_columns<const W: usize>(bytes: &[u8], columns: usize, read: impl Fn([u8; W]) -> u32) -> Vec<u32> {
+    let mut largest = vec![0; columns];
+    for row in bytes.as_chunks().0.chunks_exact(columns) {
+        for (largest, bytes) in largest.iter_mut().zip(row) {
+            *largest = larger(read(*bytes) & 0x7fff_ffff, *largest);
+        }
+    }
+    largest
 }
 
 impl EncodeShape {

@@ -196,7 +196,8 @@ impl Encoder {
             ScaleChoice::Mse => Some(ScaleSearch::new(&chooser, grid.codes.bits()).ok_or(Unfit::Search)?),
         };
         let block = shape.block[1];
-        let is_fused = quotient != Quotient::Exact && (block.is_multiple_of(LANES as u64) || block >= shape.columns);
+        let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= shape.columns;
+        let is_fused = quotient != Quotient::Exact && is_whole;
         Ok(Self {
             layout,
             chooser,
@@ -384,6 +385,40 @@ mod tests {
         bytes
     }
 
+    /// Multiples of 1/2 from -8 to 8, whose quotients by a scale of 1 are ties.
+    fn halves(dtype: Dtype, count: usize) -> Vec<u8> {
+        let numbers = (0..count).map(|at| ((at * 7919 + at / 50) % 33) as f32 / 2.0 - 8.0);
+        match dtype {
+            Dtype::Float32 => numbers.flat_map(f32::to_le_bytes).collect(),
+            Dtype::Bfloat16 => numbers.flat_map(|number| half::bf16::from_f32(number).to_le_bytes()).collect(),
+            _ => numbers.flat_map(|number| half::f16::from_f32(number).to_le_bytes()).collect(),
+        }
+    }
+
+    /// Compares both ways to encode with every instruction set.
+    fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
+        let extremes = if encoder.has_column_scales() {
+            Extremes::of_columns(dtype, source, 0, encoder.columns())
+        } else {
+            Extremes::of(dtype, source, 0)
+        };
+        assert_eq!(extremes.largest, Extremes::of(dtype, source, 0).largest);
+        let mut run = |is_fused: bool, isa: Isa| {
+            encoder.is_fused = is_fused;
+            let mut parts: Vec<Vec<u8>> =
+                encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
+            let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+            let mut tally = EncodeTally::default();
+            encoder.encode_on(isa, 0..encoder.rows(), source, &extremes, &mut outputs, &mut tally);
+            (parts, tally)
+        };
+        let plain = run(false, Isa::Baseline);
+        assert_eq!(plain.1.special, 0);
+        for isa in Isa::available() {
+            assert!(run(true, isa) == plain, "{name} {dtype} {isa:?}");
+        }
+    }
+
     #[test]
     fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
         let mut fused = 0;
@@ -398,25 +433,35 @@ mod tests {
                     let options = EncodeOptions { keeps_negative_zero, ..EncodeOptions::default() };
                     let mut encoder = Encoder::new(stored.layout(), &stored.grid, &shape, dtype, options).unwrap();
                     fused += usize::from(encoder.is_fused);
-                    let source = weights(dtype, (shape[0] * shape[1]) as usize);
-                    let extremes = Extremes::of(dtype, &source, 0);
-                    let mut run = |is_fused: bool, isa: Isa| {
-                        encoder.is_fused = is_fused;
-                        let mut parts: Vec<Vec<u8>> =
-                            encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
-                        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
-                        let mut tally = EncodeTally::default();
-                        encoder.encode_on(isa, 0..shape[0], &source, &extremes, &mut outputs, &mut tally);
-                        (parts, tally)
-                    };
-                    let plain = run(false, Isa::Baseline);
-                    assert_eq!(plain.1.special, 0);
-                    for isa in Isa::available() {
-                        assert!(run(true, isa) == plain, "{} {dtype} {isa:?}", stored.name);
-                    }
+                    check(&mut encoder, dtype, &weights(dtype, (shape[0] * shape[1]) as usize), stored.name);
                 }
             }
         }
         assert!(fused > 100, "{fused}");
+    }
+
+    #[test]
+    fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
+        let mut with_columns = 0;
+        for stored in SCHEMES.iter().filter_map(super::super::scheme::Scheme::in_model) {
+            for (dtype, shape) in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16]
+                .into_iter()
+                .flat_map(|dtype| [[64, 1056], [70, 1101], [5, 1]].map(|shape| (dtype, shape)))
+            {
+                for axis in [0, 1] {
+                    let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
+                    let along = (&shape[..], LinearAxis { axis, block_size });
+                    let options = EncodeOptions::default();
+                    let mut encoder = Encoder::linear(stored.layout(), &stored.grid, along, dtype, options).unwrap();
+                    assert!(encoder.is_fused || shape[1] == 1101, "{}", stored.name);
+                    with_columns += usize::from(encoder.shape.block[1] == 1);
+                    let count = (shape[0] * shape[1]) as usize;
+                    for source in [weights(dtype, count), halves(dtype, count)] {
+                        check(&mut encoder, dtype, &source, stored.name);
+                    }
+                }
+            }
+        }
+        assert!(with_columns >= 18, "{with_columns}");
     }
 }

@@ -19,6 +19,7 @@ pub(super) struct EncodeRoom {
     pub(super) codes: Vec<u8>,
     /// Up to a multiple of [`WIDTH`].
     pub(super) amax: Vec<u32>,
+    /// As many.
     pub(super) bounds: Vec<[f32; 2]>,
     pub(super) chosen: ChosenScales,
     /// Scales in units of a power of two.
@@ -32,7 +33,7 @@ pub(super) struct EncodeRoom {
     pub(super) is_ordinary: bool,
     /// The largest magnitude of a number to round.
     pub(super) most: f32,
-    /// Factors, zero points and such scales of every [`LANES`] values.
+    /// Factors, zero points and such scales of every [`LANES`] values, or of each value if groups have one column.
     pub(super) spread: [Vec<f32>; 3],
     /// Stored values, and zeros up to a multiple of [`LANES`].
     pub(super) padded: Vec<u8>,
@@ -41,6 +42,8 @@ pub(super) struct EncodeRoom {
 impl EncodeRoom {
     /// For segments of so many values in so many groups of `beside`; a stored value takes `width` bytes.
     pub(super) fn new(columns: usize, [groups, beside]: [usize; 2], width: usize) -> Self {
+        let spread = groups * beside.min(SEGMENT).div_ceil(LANES);
+        let spread = if beside == 1 { spread.next_multiple_of(LANES) } else { spread };
         Self {
             values: vec![0.0; columns],
             numbers: vec![0.0; columns],
@@ -48,7 +51,7 @@ impl EncodeRoom {
             multiples: vec![0.0; SEGMENT],
             codes: vec![0; SEGMENT],
             amax: vec![0; groups.next_multiple_of(WIDTH)],
-            bounds: vec![[0.0; 2]; groups],
+            bounds: vec![[0.0; 2]; groups.next_multiple_of(WIDTH)],
             chosen: ChosenScales::new(groups),
             scales: vec![0.0; groups],
             factors: vec![0.0; groups],
@@ -56,7 +59,7 @@ impl EncodeRoom {
             has_no_scales: false,
             is_ordinary: false,
             most: 0.0,
-            spread: std::array::from_fn(|_| vec![0.0; groups * beside.min(SEGMENT).div_ceil(LANES)]),
+            spread: std::array::from_fn(|_| vec![0.0; spread]),
             padded: vec![0; SEGMENT * width],
         }
     }

@@ -126,6 +126,7 @@ impl<'a> EncodeRows<'a, '_> {
         amax.fill(0);
         if shape.has_column_scales {
             amax.copy_from_slice(&self.columns[tile.groups.clone()]);
+            let bounds = &room.bounds;
             self.isa.run(Choose { chooser, amax: &room.amax, count, bounds, global, out: &mut room.chosen });
             return;
         }
@@ -156,14 +157,7 @@ impl<'a> EncodeRows<'a, '_> {
         if most >= INFINITY {
             self.count_special(tile);
         }
-        self.isa.run(Choose {
-            chooser,
-            amax: &room.amax,
-            count,
-            bounds: &room.bounds[..count],
-            global,
-            out: &mut room.chosen,
-        });
+        self.isa.run(Choose { chooser, amax: &room.amax, count, bounds: &room.bounds, global, out: &mut room.chosen });
         if let Some(search) = &self.encoder.search {
             let Encoder { division, rounding, .. } = self.encoder;
             let bytes = self.stored(tile.matrix, tile.rows.start, tile.columns.clone());
@@ -207,6 +201,7 @@ impl<'a> EncodeRows<'a, '_> {
         // Where the values are that will be read after those between: of the next row, of the next tile, or a bit further.
         let ahead = match shape.block {
             _ if shape.is_tensor => AHEAD,
+            _ if shape.has_column_scales => self.encoder.row_bytes() as usize,
             [1, length] if length > SEGMENT as u64 => self.encoder.row_bytes() as usize,
             [1, _] => AHEAD,
             _ => tile.columns.len() * width,
@@ -251,7 +246,7 @@ impl<'a> EncodeRows<'a, '_> {
 
     /// Encodes a segment in one loop: see `fused`. `None` for what it does not do.
     fn encode_fused(&self, source: &[u8], ahead: &[u8], room: &mut EncodeRoom) -> Option<ErrorSums> {
-        let Encoder { weight, width, division, rounding, .. } = self.encoder;
+        let Encoder { shape, weight, width, division, rounding, .. } = self.encoder;
         let whole = source.len().next_multiple_of(LANES * width);
         let bytes = if whole == source.len() {
             source
@@ -267,8 +262,17 @@ impl<'a> EncodeRows<'a, '_> {
         if matches!(rounding, CodeRounding::Float { float, .. } if !has_room(float.limit)) {
             return None;
         }
-        let segment =
-            FusedSegment { weight: *weight, bytes, division: *division, factors, zeros, scales, ahead, is_clipped };
+        let segment = FusedSegment {
+            weight: *weight,
+            bytes,
+            division: *division,
+            factors,
+            zeros,
+            scales,
+            has_columns: shape.block[1] == 1,
+            ahead,
+            is_clipped,
+        };
         segment.encode(self.isa, rounding, &mut room.codes).map(|sums| sums.total())
     }
 

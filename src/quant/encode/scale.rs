@@ -26,6 +26,7 @@ pub(super) struct ScaleLanes {
     scale: [f32; WIDTH],
     stored: [u32; WIDTH],
     factor: [f32; WIDTH],
+    zero: [f32; WIDTH],
     is_underflow: [u32; WIDTH],
 }
 
@@ -35,6 +36,7 @@ impl ScaleLanes {
         self.scale[at] = scale.scale;
         self.stored[at] = scale.stored;
         self.factor[at] = scale.factor;
+        self.zero[at] = scale.zero;
         self.is_underflow[at] = scale.is_underflow.into();
     }
 }
@@ -99,14 +101,14 @@ impl ChosenScales {
         u64::from(self.is_underflow[..groups].iter().sum::<u32>())
     }
 
-    /// Takes the scales of the groups from `WIDTH * chunk` on; their zero points are 0, and exact
-    /// arithmetic does not use them.
+    /// Takes the scales of the groups from `WIDTH * chunk` on; exact arithmetic does not use them.
     #[inline(always)]
     pub(super) fn take(&mut self, chunk: usize, lanes: &ScaleLanes) {
         let groups = WIDTH * chunk..WIDTH * (chunk + 1);
         self.scale[groups.clone()].copy_from_slice(&lanes.scale);
         self.stored[groups.clone()].copy_from_slice(&lanes.stored);
         self.factor[groups.clone()].copy_from_slice(&lanes.factor);
+        self.zero[groups.clone()].copy_from_slice(&lanes.zero);
         self.is_underflow[groups].copy_from_slice(&lanes.is_underflow);
     }
 }

@@ -137,8 +137,8 @@ impl<'a, 'o> PartWriter<'a, 'o> {
             if bits == 8 {
                 self.outputs[0][first..first + codes.len()].copy_from_slice(codes);
             } else if first.is_multiple_of(2) && codes.len().is_multiple_of(2) {
-                let pairs = codes.as_chunks().0.iter();
-                pairs.zip(&mut self.outputs[0][first / 2..]).for_each(|([low, high], out)| *out = low & 15 | high << 4);
+                let out = &mut self.outputs[0][first / 2..];
+                self.isa.run(Pack { codes, bits: 4, high_first: false, out });
             } else {
                 store_nibbles(codes.iter().copied(), first, self.outputs[0]);
             }
