@@ -9,10 +9,10 @@ every program once, and every other round in the opposite order, so that a slow 
 script prints medians of the time, and ratios to the first program of a job; in parentheses the ratio of the times of all
 processors, which other work on the machine hardly changes. It reads the inputs once before the first round, so the page cache
 is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "slow disk", and removes each output just before the
-next run. With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
+next run. Then it fills and frees as much memory as a run may need, because a virtual machine gets memory slowly from its host.
+With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
 
---gib is the size of the float32 input; inputs of other types have as many elements. Quantized weights have a GiB of codes, or
---gib if that is less. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
+--gib is the size of the float32 input; inputs of other types and quantized weights have as many elements. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
 and onnxruntime that it has installed. --docs writes the tables of docs/performance.md and of the README.
 """
 import argparse, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
@@ -92,8 +92,8 @@ def make_checkpoint(path, mib, tensors):
             left -= file.write(block[:left])
 
 
-def make_quantized(folder, job, size):
-    """A folder of quantized weights with so many bytes of codes; codes and scales are any ordinary ones, repeated."""
+def make_quantized(folder, job, values):
+    """A folder of quantized weights with so many values; codes and scales are any ordinary ones, repeated."""
     import json, random
     if os.path.exists(folder):
         return
@@ -128,8 +128,7 @@ def make_quantized(folder, job, size):
     }[job.split(" ")[0]]
     widths = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I64": 8, "U8": 1, "F8_E4M3": 1}
     entries, contents, end = {}, [], 0
-    weights = max(size // (rows * columns // (2 if "block" not in job else 1)), 1)
-    for index in range(weights):
+    for index in range(values // (rows * columns)):
         for part, (dtype, shape_of_part, *content) in parts.items():
             length = widths[dtype]
             for side in shape_of_part:
@@ -146,6 +145,11 @@ def make_quantized(folder, job, size):
                 length -= file.write(content[:length])
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump({"torch_dtype": "bfloat16", "quantization_config": config}, file)
+
+
+def fill_and_free(size):
+    """Makes the host of a virtual machine provide so much memory. It takes back what is free for two seconds."""
+    bytearray(b"1") * size
 
 
 def run(command):
@@ -192,16 +196,13 @@ class Bench:
         return path
 
     def compare(self, job, contenders, before=lambda: None):
-        """Runs all in turn, each after `before`, and compares the others with the first contender.
-
-        An output is removed just before the next run, which gets its memory. A virtual machine returns memory that is free for
-        two seconds to its host, and a run that has to get 2 GiB back takes up to three times as long.
-        """
+        """Runs all in turn, each after `before`, and compares the others with the first contender."""
         results = {name: [] for name in contenders}
         for attempt in range(self.args.rounds + 1):
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
                 before()
                 self.remove_output()
+                fill_and_free(self.args.gib * 3 << 29)
                 result = run(contenders[name])
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
@@ -252,7 +253,7 @@ class Bench:
     def quantized(self, job):
         """The quantized weights of a job."""
         folder = os.path.join(self.folder, job.split(" ")[0].lower())
-        make_quantized(folder, job, min(self.args.gib, 1) << 30)
+        make_quantized(folder, job, self.args.gib << 28)
         return os.path.join(folder, "model.safetensors")
 
     def move(self, job):
