@@ -39,29 +39,29 @@ pub struct BitcastArgs {
 
     /// Print the bits as hexadecimal digits
     ///
-    /// The most significant digit first.
+    /// The first digit is the most significant one.
     #[arg(long, conflicts_with_all = ["bits", "include", "exclude", "rule", "rename", "output", "force", "skip_existing",
                                       "dry_run", "no_sync"])]
     pub hex: bool,
 
     /// Print sign, exponent, mantissa and the value
     ///
-    /// One element on a line, with what it is exactly and what kind of number.
+    /// Each line contains one element, its exact value, and the kind of number.
     #[arg(long, conflicts_with_all = ["include", "exclude", "rule", "rename", "output", "force", "skip_existing", "dry_run",
                                       "no_sync"])]
     pub bits: bool,
 
-    /// Which tensor to print, where there are several
+    /// The tensor to print, if the file has several
     ///
-    /// With --hex and --bits.
+    /// For --hex and --bits.
     #[arg(long, value_name = "NAME")]
     pub tensor: Option<String>,
 
     /// Elements to print: 100..104, 100.., 17,203
     ///
-    /// With --hex and --bits: from A, up to but not including B, in row-major order. A number is an index over all
-    /// elements, from 0; in a tensor of one dimension it is the coordinate. Several numbers are coordinates, as
-    /// statistics show them: 17,203 is [17, 203], and 17,203..17,210 is seven elements. A alone is one element.
+    /// For --hex and --bits: the elements from A up to but not including B, in row-major order. One number is an index over
+    /// all elements, from 0. Several numbers are coordinates, as statistics show them: 17,203 is [17, 203], and
+    /// 17,203..17,210 is seven elements. A alone is one element.
     #[arg(long, value_name = "A..B")]
     pub range: Option<ElementRange>,
 
@@ -78,13 +78,13 @@ const EXAMPLES: &str = "Examples:
   tcast bitcast x.npy --to int32
       writes x.int32.npy
   tcast bitcast x.npy --hex
-      prints every element's bits as hexadecimal digits
+      prints the bits of every element as hexadecimal digits
   tcast bitcast x.npy --bits --range 100..104
-      prints elements 100 to 103: sign, exponent and mantissa, and what they stand for
+      prints sign, exponent, mantissa and value of elements 100 to 103
   tcast bitcast model.safetensors --hex --tensor model.norm.weight
       prints one tensor of several
   tcast bitcast codes.npy --bits --from float8e4m3fn --range 0..16
-      says what opaque bytes mean
+      reads opaque bytes as float8
   tcast bitcast x.npy --bits --to int32 --json
       prints the bits as those of another type, as JSON
 

@@ -70,7 +70,7 @@ pub struct CastArgs {
 
     /// Compare results with sources: errors, SQNR
     ///
-    /// Of each tensor: the largest errors and where they are, mean error, SQNR, cosine similarity.
+    /// For each tensor: the largest errors and their positions, mean error, SQNR, cosine similarity.
     #[arg(long, help_heading = FIGURES)]
     pub stats: bool,
 
@@ -108,25 +108,25 @@ Examples:
   tcast cast model.safetensors --to bf16 -o half.safetensors
       names the output
   tcast cast x.npy w.npy --to bf16 -o half
-      writes half/x.npy and half/w.npy; all are checked before the first is written,
-      and one that fails then does not stop the others
+      writes half/x.npy and half/w.npy; tcast checks all inputs before it writes,
+      and continues with the others if one fails
   tcast cast model.safetensors --to e4m3 --exclude '*norm*' --rule '*emb*=bf16'
       keeps the norms and sets another type for the embeddings
   tcast cast x.npy --to int8 --out-of-range saturate
-      clamps what int8 cannot hold; otherwise its low bits are kept
+      clamps values that int8 cannot hold; otherwise their low bits are kept
   tcast cast x.npy --to string -o x.pb
-      writes the shortest digits that read back to the same values; reads text too
+      writes the shortest text that reads back as the same value
   tcast cast arrays.npz --to bf16 -o arrays.safetensors --rename w=head
       changes the file format, and a tensor's name
   tcast cast model.onnx --to f16 -o small.onnx
       stores the weights of a model as float16; Cast nodes give them their type back
   tcast cast codes.npy --from float8e5m2 --to float32 -o x.safetensors
-      says what opaque bytes mean
+      reads opaque bytes as float8
   tcast cast model.safetensors --to float8e4m3fnuz --opset 24
       by Cast-24, where Inf becomes the largest number; by Cast-23, the default,
       it becomes NaN
   tcast cast model.safetensors --to f16 --dry-run
-      shows what would become what, and the sizes
+      shows the new types and sizes, and writes nothing
   tcast cast model.safetensors --to e4m3 --report cast.html
       writes a page with the error of each tensor
   tcast cast llama --to f8e4m3fn --protect
@@ -148,15 +148,15 @@ Exit codes:
 
 const FIGURES: &str = "Accuracy and reports";
 
-const REPORT_NOTE: &str = "With the accuracy of --stats; .html is a page to view.";
+const REPORT_NOTE: &str = "The report includes the accuracy of --stats. An .html report is a page for a browser.";
 
 /// The types that a cast knows, from the table.
 fn types() -> String {
     let of = |wanted: fn(Dtype) -> bool| listed(Dtype::all().filter(move |dtype| wanted(*dtype)));
     let is_target = |dtype: Dtype| dtype.onnx_number().is_some() && dtype.class() != Class::Complex;
     format!(
-        "{}; also by the names that ONNX, numpy, torch, safetensors and OpenVINO have for them, and by short ones such as \
-         bf16 and e4m3. Complex tensors are only copied. ONNX lacks {} of ml_dtypes: tcast casts from these and not to them.",
+        "{}. tcast also accepts the names of ONNX, numpy, torch, safetensors and OpenVINO, and short ones such as bf16 and \
+         e4m3. It copies complex tensors. ONNX lacks {} of ml_dtypes: tcast casts from these, but not to them.",
         of(is_target),
         of(|dtype| dtype.onnx_number().is_none())
     )
@@ -165,8 +165,8 @@ fn types() -> String {
 fn protect_help() -> String {
     let patterns = protected().collect::<Vec<_>>().join(", ");
     format!(
-        "Leave norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, \
-         but for those that a --rule names. By name, these are: {patterns}"
+        "Keep norms, embeddings, output heads, routers, biases and tensors of fewer than two dimensions as they are, \
+         except those that a --rule names. tcast finds them by these patterns: {patterns}"
     )
 }
 
@@ -176,7 +176,7 @@ fn protect_help() -> String {
 pub struct ValueArgs {
     /// Clamp to the range of a float8 [default: true]
     ///
-    /// With false, values beyond it become infinite or NaN.
+    /// With false, values beyond the range become infinite or NaN.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub saturate: Option<bool>,
@@ -192,18 +192,18 @@ pub struct ValueArgs {
 
     /// Float beyond an integer: wrap, saturate, error
     #[arg(long, value_name = "POLICY", hide_possible_values = true,
-          long_help = with_values::<OutOfRange>("What a float or a text that an integer type cannot hold becomes \
-                                                 [default: wrap]; integer to integer always keeps the low bits"))]
+          long_help = with_values::<OutOfRange>("What becomes of a float or a text that an integer type cannot hold \
+                                                 [default: wrap]; an integer always keeps its low bits"))]
     pub out_of_range: Option<OutOfRange>,
 
     /// Exit with 3 on a loss: saturated, flushed, ...
     #[arg(long, value_name = "LIST", value_delimiter = ',', hide_possible_values = true,
           long_help = with_values::<Condition>("Write nothing and exit with 3 if one of these happens to a value; repeatable, \
-                                                or separated by commas. All tensors are converted first, and every one \
-                                                concerned is listed"))]
+                                                or separated by commas. tcast converts all tensors first, and lists \
+                                                every one that has such values"))]
     pub fail_on: Vec<Condition>,
 
-    /// Cast as that opset's Cast, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
+    /// Cast by the rules of this opset, 1 to 28 [default: all types and attributes, by the rules of Cast-23]
     #[arg(long, value_name = "N", hide_short_help = true)]
     pub opset: Option<Opset>,
 }
@@ -231,16 +231,16 @@ impl ValueEnum for Condition {
             Self::Lost(loss) => (
                 loss.name(),
                 match loss {
-                    Loss::Saturated => "beyond the range, became its end",
+                    Loss::Saturated => "a value beyond the range became the largest number",
                     Loss::Infinite => "a number became infinite",
                     Loss::Nan | Loss::NanLost => "a number became NaN, or NaN became zero",
-                    Loss::Flushed => "what is not zero became zero",
-                    Loss::Wrapped => "beyond an integer's range, its low bits were kept",
-                    Loss::Inexact => "rounded, or changed in any other way",
+                    Loss::Flushed => "a number other than zero became zero",
+                    Loss::Wrapped => "a number beyond the range of an integer type kept its low bits",
+                    Loss::Inexact => "a value was rounded, or changed in another way",
                 },
             ),
-            Self::InputNan => ("input-nan", "was NaN in the input"),
-            Self::InputInfinite => ("input-infinite", "was infinite in the input"),
+            Self::InputNan => ("input-nan", "the input contains NaN"),
+            Self::InputInfinite => ("input-infinite", "the input contains Inf"),
         };
         Some(clap::builder::PossibleValue::new(name).help(what))
     }
@@ -255,7 +255,7 @@ impl ValueEnum for RoundMode {
         Some(match self {
             Self::Up => clap::builder::PossibleValue::new("up").help("the next power of two"),
             Self::Down => clap::builder::PossibleValue::new("down").help("the power of two below"),
-            Self::Nearest => clap::builder::PossibleValue::new("nearest").help("the nearest, a tie upwards"),
+            Self::Nearest => clap::builder::PossibleValue::new("nearest").help("the nearest power of two; ties go up"),
         })
     }
 }
@@ -268,8 +268,10 @@ impl ValueEnum for OutOfRange {
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(match self {
             Self::Wrap => clap::builder::PossibleValue::new("wrap").help("the low bits; NaN and Inf give 0"),
-            Self::Saturate => clap::builder::PossibleValue::new("saturate").help("the nearest end; NaN gives 0"),
-            Self::Error => clap::builder::PossibleValue::new("error").help("refuse; nothing is written"),
+            Self::Saturate => {
+                clap::builder::PossibleValue::new("saturate").help("the nearest number of the type; NaN gives 0")
+            }
+            Self::Error => clap::builder::PossibleValue::new("error").help("an error; nothing is written"),
         })
     }
 }

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 
 tcast recognizes weights by the names, types and shapes of their tensors and by config.json. It decodes them with the \
 arithmetic of the library that defines their layout, copies all other tensors, and removes the quantization from \
-config.json. Memory stays flat, whatever the size of the model.
+config.json. A large model takes as much memory as a small one.
 
 In an ONNX model, tcast computes the DequantizeLinear nodes whose codes, scales and zero points are constants, and puts \
 their values in their place. Other quantized nodes stay.",
@@ -37,7 +37,7 @@ pub struct DequantizeArgs {
         required_unless_present = "finish",
         value_name = "MODEL",
         help = "A .safetensors file, a folder of shards, or an ONNX model",
-        long_help = "A .safetensors file, or a folder of shards with or without an index; config.json beside them says how \
+        long_help = "A .safetensors file, or a folder of shards with or without an index; config.json describes how \
                        the weights are quantized. Or an ONNX model (.onnx) with DequantizeLinear nodes."
     )]
     pub model: Option<PathBuf>,
@@ -91,7 +91,7 @@ pub struct DequantizeArgs {
 
     /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
     ///
-    /// Without it, a model of 2 GiB and more is stored so, because protobuf ends there.
+    /// A model of 2 GiB or more always has such a file, because protobuf ends there.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
     pub external_data: bool,
 

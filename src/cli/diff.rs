@@ -9,62 +9,58 @@ use std::path::PathBuf;
 /// The arguments of `tcast diff`.
 #[derive(Args, Debug)]
 #[command(
-    long_about = "Say how the tensors of two files or folders of shards differ, in whatever formats, types and shards they \
-are.
+    long_about = "Compare the tensors of two files or folders of shards, in any formats, types and shards.
 
-Tensors are matched by name; two files of one tensor each are compared whatever the names. Metadata is not compared, \
-nor how tensors are stored: byte order, row-major or column-major, packed or not.
+tcast matches tensors by name. Two files of one tensor each are compared even if the names differ. tcast does not compare \
+metadata, nor how tensors are stored: byte order, row-major or column-major, packed or not.
 
-A tensor is equal where type, shape and bits are. Values of different types are compared exactly, as no rounding makes \
-equal what is not. NaN equals NaN, and 0 equals -0: such tensors have equal values and other bits, which is a difference, \
-unless there is a --tolerance or --rtol. Where values differ, the errors are those of B against A: the largest absolute and \
-relative error, and the ratio of signal to noise (SQNR). The first difference is the first as the elements lie in the \
-files, or in rows, where one of them is column-major.
+Two tensors are equal if type, shape and bits match. tcast compares values of different types exactly, without rounding. \
+NaN equals NaN and 0 equals -0 as values, but not as bits; with --tolerance or --rtol, only values count. If values differ, \
+the errors are those of B relative to A: the largest absolute and relative error, and the signal-to-noise ratio (SQNR). The \
+first difference is the first in storage order. If one of the tensors is column-major, it is the first in row-major order.
 
-A weight that is stored as codes and scales is one tensor, and its values are compared. Beside a tensor of bfloat16, \
-float16 or float32, they are the values of that type that its own library computes, as tcast dequantize writes them; beside \
-anything else, two quantized weights of different layouts for instance, the exact products rounded once to float32. Scales \
-of activations are compared if both sides have them.",
+A weight that is stored as codes and scales is one tensor, and tcast compares its values. If the other tensor is bfloat16, \
+float16 or float32, tcast decodes the weight to that type as tcast dequantize does. Otherwise, for example if two quantized \
+weights have different layouts, it rounds the exact products once to float32. Scales of activations are compared if both \
+sides have them.",
     override_usage = "tcast diff [OPTIONS] <A> <B>
        tcast diff [OPTIONS] --report <FILE> <OUT>",
     after_help = "Example: tcast diff before.npy after.npy --tolerance 1e-3
---help says what is compared, and has more examples.",
+--help describes what is compared, and has more examples.",
     after_long_help = "Examples:
   tcast diff x.npy x.npy
-      reads both, finds no difference, exits with 0
+      finds no difference, and exits with 0
   tcast diff model.safetensors model.safetensors --include '*norm*' --json
-      some of the tensors, as JSON
+      compares some of the tensors, and prints JSON
   tcast diff llama llama --tolerance 1e-3
-      two folders of shards, and what counts as equal
+      compares two folders of shards; small differences count as equal
   tcast diff codes.npy codes.npy --from float8e4m3fn
-      says what opaque bytes mean
+      reads opaque bytes as float8
   tcast diff llama llama-fp8
-      how far a quantized checkpoint is from its source
+      shows the errors of a quantized checkpoint
 
 Reports:
   tcast cast model.safetensors --to f16 --hash --report r.json
-      keeps what was written
+      records the SHA-256 of every tensor
   tcast diff --report r.json model.float16.safetensors
-      tells whether it is still that: names, types, shapes, and the SHA-256 of
-      every tensor
+      checks that names, types, shapes and SHA-256 of all tensors are unchanged
 
 JSON:
-  schema 1, tcast (its version), a, b, tolerance, rtol (null if none), is_equal,
-  counts (how many tensors have each status), and tensors, each with name (in_b: its
-  name there, if that is another), status, shape_a, shape_b, dtype_a, dtype_b
-  (of a quantized weight what it is decoded to; layout_a and layout_b say how it is
-  stored),
-  differing (elements that differ by more than the tolerance; where none does,
-  those whose bits differ), first_difference (null, or index, a, b, bits_a,
-  bits_b) and figures (null, or those of cast --stats, with B as the result;
-  max_abs_error_at and max_rel_error_at count elements as they lie, and
-  max_abs_error_index and max_rel_error_index are their indices). The status is equal, bits_differ,
-  within_tolerance, values_differ, types_differ (all values are equal, or one
-  side is text), shapes_differ, only_in_a, only_in_b, or unreadable, with an
-  error.
+  schema (1), tcast (its version), a, b, tolerance and rtol (null if not given),
+  is_equal, counts (how many tensors have each status), and tensors. Each tensor has:
+    name, and in_b: the name in B, if it differs
+    status: equal, bits_differ, within_tolerance, values_differ, types_differ (all
+      values are equal, or one side is text), shapes_differ, only_in_a, only_in_b,
+      or unreadable, with an error
+    shape_a, shape_b, dtype_a, dtype_b; for a quantized weight, the type that it is
+      decoded to, and layout_a and layout_b
+    differing: how many elements differ by more than the tolerance; if none does,
+      how many differ in bits
+    first_difference: null, or index, a, b, bits_a and bits_b
+    figures: null, or those of cast --stats, with B as the result
 
 Exit codes:
-  0 equal, or within the tolerance, 1 not so, 2 trouble or wrong usage,
+  0 equal, or within the tolerance, 1 different, 2 an error or wrong usage,
   130 interrupted."
 )]
 pub struct DiffArgs {
@@ -72,19 +68,19 @@ pub struct DiffArgs {
     #[arg(help = one_input(), long_help = with_note(&one_input(), INPUT_NOTE))]
     pub a: PathBuf,
 
-    /// What it is compared with
+    /// The file or folder to compare with A
     #[arg(required_unless_present = "report")]
     pub b: Option<PathBuf>,
 
     /// Compare A with the report of cast --hash --report
     ///
-    /// Every tensor must be what was written then; see Reports below.
+    /// Every tensor must be as it was written. See Reports below.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["b", "tolerance", "rtol", "from", "include", "exclude"])]
     pub report: Option<PathBuf>,
 
     /// Values with |A - B| <= T count as equal
     ///
-    /// Absolute, not relative. NaN and Inf must be equal.
+    /// NaN and Inf must be equal.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub tolerance: Option<ToleranceArg>,
 
@@ -94,9 +90,9 @@ pub struct DiffArgs {
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub rtol: Option<ToleranceArg>,
 
-    /// What opaque bytes (V1, u1, U8) mean
+    /// Read opaque bytes (V1, u1, U8) as this type
     ///
-    /// Only if the file cannot say; the width stays.
+    /// For elements whose type the file does not name. The type must have the same width.
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
@@ -120,7 +116,7 @@ pub struct DiffArgs {
 
     /// Print nothing; set only the exit code
     ///
-    /// Except the output of --json.
+    /// --json still prints its output.
     #[arg(short, long)]
     pub quiet: bool,
 

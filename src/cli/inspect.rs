@@ -10,29 +10,29 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
-    long_about = "List what is in a file or a folder of shards: names, types, shapes and sizes of the tensors, how they \
-are stored, totals of each type, and the metadata.
+    long_about = "List the contents of a file or a folder of shards: names, types, shapes and sizes of the tensors, how they \
+are stored, totals for each type, and the metadata.
 
-A quantized weight, which is stored as codes and scales, is one row: the type of its codes and what shares a scale, \
-the shape of the weight, the bytes of all its parts, the layout, and bits per weight. Parts that are missing or belong to no \
-weight are listed. --stats decodes such weights to the type that config.json names, else to bfloat16, as their library and \
+A quantized weight, which is stored as codes and scales, is one row: the type of its codes, the values that share a scale, \
+the shape of the weight, the bytes of all its parts, the layout, and bits per weight. tcast also lists parts that are missing \
+or belong to no weight. --stats decodes such weights to the type that config.json names, else to bfloat16, as their library and \
 tcast dequantize do.
 
-Only headers are read, unless --stats asks for figures of the values. The histogram shows where the values lie \
-among the powers of two, and which of them narrow formats would lose.",
+tcast reads only headers, unless you ask for --stats. The histogram shows how the values are distributed over powers of \
+two, and which of them a narrow type would lose.",
     after_help = "Example: tcast inspect model.safetensors --stats
 --help has more examples.",
     after_long_help = "Examples:
   tcast inspect model.safetensors
       lists the tensors
   tcast inspect model.safetensors --stats --include '*mlp*'
-      figures and histogram of some of them
+      statistics and histograms of some of them
   tcast inspect arrays.npz --json
-      the same as JSON
+      lists the tensors as JSON
   tcast inspect .
-      a folder of shards: the index, the shards, and all their tensors
+      lists the index, the shards and the tensors of a folder
   tcast inspect llama-fp8 --parts
-      the quantized weights, with their codes and scales
+      shows the codes and scales of the quantized weights
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 130 interrupted."
@@ -50,9 +50,9 @@ pub struct InspectArgs {
     #[arg(long)]
     pub parts: bool,
 
-    /// What opaque bytes (V1, u1, U8) mean, for --stats
+    /// Read opaque bytes (V1, u1, U8) as this type, for --stats
     ///
-    /// Only if the file cannot say; the width stays.
+    /// For elements whose type the file does not name. The type must have the same width.
     #[arg(long, value_name = "DTYPE", requires = "stats")]
     pub from: Option<Dtype>,
 
@@ -74,7 +74,7 @@ pub struct InspectArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// No progress, no warnings
+    /// Print no progress and no warnings
     #[arg(short, long)]
     pub quiet: bool,
 

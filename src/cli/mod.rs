@@ -37,8 +37,8 @@ Convert tensor files between number formats, bit for bit as ONNX Cast does
   tcast dequantize llama-fp8                      values of quantized weights
   tcast quantize llama --scheme fp8               codes and scales for engines
   tcast bitcast x.npy --bits                      bits, printed or reinterpreted
-  tcast promote x.npy w.npy -o common             to the type in common
-  tcast inspect model.safetensors --stats         what is in a file, and figures
+  tcast promote x.npy w.npy -o common             to a common type
+  tcast inspect model.safetensors --stats         contents and statistics
   tcast diff before.npy after.npy                 how two files differ
 
 Files are .npy, .npz, .safetensors, ONNX (.onnx, .pb) and folders of shards.
@@ -57,9 +57,9 @@ const EXAMPLES: &str = "Examples:
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}
 
 Environment:
-  TCAST_ISA=NAME  Compute on one instruction set: baseline, avx2 or avx512
-                  [default: the best there is]
-  TMPDIR=FOLDER   Where a compressed tensor is unpacked that must be transposed"))]
+  TCAST_ISA=NAME  Use this instruction set: baseline, avx2 or avx512
+                  [default: the best of the processor]
+  TMPDIR=FOLDER   Where tcast unpacks a compressed tensor to transpose it"))]
 pub struct Cli {
     /// Colours in messages
     ///
@@ -128,9 +128,9 @@ pub enum Command {
     Quantize(Box<QuantizeArgs>),
     /// Reinterpret the bits of elements as another type, or print them
     Bitcast(Box<BitcastArgs>),
-    /// Convert tensors to the type that they have in common
+    /// Convert tensors to their common type
     Promote(PromoteArgs),
-    /// List what is in a file or a folder of shards
+    /// List the contents of a file or a folder of shards
     Inspect(InspectArgs),
     /// Show how two files or folders of shards differ
     Diff(DiffArgs),
@@ -141,10 +141,10 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Input and output")]
 pub struct FileArgs {
-    /// Where to write; the extension chooses the format
+    /// Where to write; the extension selects the format
     ///
-    /// Without it, beside INPUT: its name with the type in it. `-` is standard output; a reader that closes the pipe
-    /// early is an error, with exit code 1, because it did not get all of the output.
+    /// Without it, the output is beside INPUT and has its name with the type in it. `-` is standard output. If a reader closes
+    /// the pipe early, tcast exits with code 1, because the reader did not get all of the output.
     #[arg(short, long, value_name = "PATH")]
     pub output: Option<PathBuf>,
 
@@ -156,13 +156,13 @@ pub struct FileArgs {
     #[arg(long, conflicts_with = "force", hide_short_help = true)]
     pub skip_existing: bool,
 
-    /// What opaque bytes (V1, u1, U8) mean
+    /// Read opaque bytes (V1, u1, U8) as this type
     ///
-    /// Only if the file cannot say; the width stays.
+    /// For elements whose type the file does not name. The type must have the same width.
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
-    /// Show what would change; write nothing
+    /// Show what would change, and write nothing
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
@@ -200,7 +200,8 @@ pub struct SelectionArgs {
 
     /// Another type, or keep, for some tensors
     ///
-    /// For integers too; repeatable, the first match wins, before --to. GLOB=keep leaves them as they are.
+    /// This includes integers. Repeatable; the first match wins, and takes precedence over --to. GLOB=keep leaves the
+    /// tensors as they are.
     #[arg(long, value_name = "GLOB=DTYPE")]
     pub rule: Vec<Rule>,
 
@@ -244,7 +245,7 @@ fn with_note(text: &str, note: &str) -> String {
     format!("{text}\n\n{note}")
 }
 
-const INPUT_NOTE: &str = "A .onnx file is an ONNX model, a .pb file an ONNX tensor; shards are .safetensors files, \
+const INPUT_NOTE: &str = "A .onnx file is an ONNX model, and a .pb file an ONNX tensor. Shards are .safetensors files, \
                           with or without an index.";
 
 const SEVERAL_NOTE: &str =

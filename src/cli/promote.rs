@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
-    long_about = "Convert tensors to the type that they have in common, as OpenVINO's ConvertPromoteTypes-14 decides it.
+    long_about = "Convert tensors to their common type, as OpenVINO's ConvertPromoteTypes-14 defines it.
 
 Bool gives way to numbers and integers to floats; of two integers or two floats, the wider type wins. tcast refuses a type \
 that could lose values or is wider than all inputs, and names the flags that allow it; with --unsafe, it converts and \
@@ -24,13 +24,13 @@ reports the losses. Only types and ranks decide, never values, and the order of 
   tcast promote x.npy w.npy -o common
       writes common/x.npy and common/w.npy
   tcast promote x.npy w.npy --dry-run
-      prints the common type, and nothing else
+      prints the common type, and writes nothing
   tcast promote arrays.npz --tensor w --tensor zeros -n
       the common type of two tensors of a file; with -o FILE, the others are copied
   tcast promote x.npy codes.npy --from float8e4m3fn --unsafe -o common
-      allows what could lose values
+      allows a type that could lose values
   tcast promote x.npy w.npy --dry-run --json
-      says which rule decided, and what each input could lose
+      shows which rule decided, and what each input could lose
 
 Exit codes:
   0 done, 1 failed or refused, 2 wrong usage, 4 an output exists,
@@ -45,11 +45,11 @@ pub struct PromoteArgs {
 
     /// Allow a type that loses values, or is wider
     ///
-    /// Without it, a type that cannot hold all values of an input, or is wider than every input, is refused.
+    /// Otherwise, tcast refuses a type that cannot hold all values of an input, or is wider than every input.
     #[arg(long, help_heading = "The common type")]
     pub r#unsafe: bool,
 
-    /// Rank 0 takes the type of the others, as in torch
+    /// Give scalars the type of the others, as in torch
     #[arg(long, help_heading = "The common type")]
     pub pytorch_scalar: bool,
 
@@ -70,7 +70,7 @@ pub struct PromoteArgs {
     #[arg(long, value_name = "NAME")]
     pub tensor: Vec<String>,
 
-    /// Clamp what is beyond a float8 type's range; false: make it infinite or NaN [default: true]
+    /// Clamp to the range of a float8; false: infinite or NaN instead [default: true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           value_parser = BoolishValueParser::new(), hide_possible_values = true, hide_short_help = true,
           help_heading = "The common type")]
@@ -78,7 +78,7 @@ pub struct PromoteArgs {
 
     /// The folder to write to; with one input, the file
     ///
-    /// Each input has a file of its name in the folder.
+    /// The folder gets a file for each input, with its name.
     #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run", help_heading = "Input and output")]
     pub output: Option<PathBuf>,
 
@@ -90,13 +90,13 @@ pub struct PromoteArgs {
     #[arg(long, conflicts_with = "force", hide_short_help = true, help_heading = "Input and output")]
     pub skip_existing: bool,
 
-    /// What opaque bytes (V1, u1, U8) mean
+    /// Read opaque bytes (V1, u1, U8) as this type
     ///
-    /// Only if the file cannot say; the width stays.
+    /// For elements whose type the file does not name. The type must have the same width.
     #[arg(long, value_name = "DTYPE", help_heading = "Input and output")]
     pub from: Option<Dtype>,
 
-    /// Print the common type; write nothing
+    /// Print the common type, and write nothing
     #[arg(short = 'n', long, help_heading = "Input and output")]
     pub dry_run: bool,
 
@@ -108,7 +108,7 @@ pub struct PromoteArgs {
     #[arg(long, hide_short_help = true, help_heading = "Input and output")]
     pub no_sync: bool,
 
-    /// No progress, no summary; errors stay
+    /// Print no progress or summary, only errors
     #[arg(short, long, hide_short_help = true, help_heading = "Input and output")]
     pub quiet: bool,
 

@@ -22,11 +22,11 @@ use std::path::PathBuf;
 
 tcast chooses the weights by their names, as vLLM, SGLang, transformers and TensorRT-LLM need them: embeddings, output \
 heads, norms, biases, routers, multi-token prediction and vision towers are copied, and so are weights whose shape does \
-not fit. The bytes are those that the library of the layout writes. No calibration and no GPU is needed; memory stays \
-flat, whatever the size of the model.
+not fit. The bytes are those that the library of the layout writes. tcast needs no calibration and no GPU, and as much memory for a \
+large model as for a small one.
 
 In an ONNX model, tcast quantizes the weights of MatMul, Gemm and Conv nodes to fp8, int8, int4 or int4-asym, and inserts \
-DequantizeLinear nodes that give them their type back; the nodes say what the weights are, and not their names.",
+DequantizeLinear nodes that give them their type back. It finds the weights by these nodes, not by their names.",
     override_usage = "tcast quantize [OPTIONS] --scheme <SCHEME> <MODEL>
        tcast quantize --finish <OUT>",
     after_help = "Example: tcast quantize llama --scheme fp8
@@ -40,13 +40,13 @@ pub struct QuantizeArgs {
         value_name = "MODEL",
         help = "A .safetensors file, a folder of shards, or an ONNX model",
         long_help = "A .safetensors file, or a folder of shards with or without an index, of float32, bfloat16 or \
-                     float16 weights; config.json beside them says what the model is. Or an ONNX model (.onnx)."
+                     float16 weights, with a config.json that describes the model. Or an ONNX model (.onnx)."
     )]
     pub model: Option<PathBuf>,
 
     /// fp8, fp8-block, int8, int4, nvfp4, mxfp4 and others
     ///
-    /// Without a scheme, --layout changes only the layout of a model that is quantized already.
+    /// Without a scheme, --layout changes the layout of a quantized model and keeps its values.
     #[arg(
         long,
         value_name = "SCHEME",
@@ -75,20 +75,20 @@ pub struct QuantizeArgs {
 
     /// Also quantize weights whose last blocks are partial
     ///
-    /// transformers and `SGLang` do not load such weights.
+    /// transformers and SGLang do not load such weights.
     #[arg(long, hide_short_help = true)]
     pub partial_blocks: bool,
 
     /// Find the codes and scales that weights were decoded from
     ///
-    /// A weight gets these if they decode to the same bits; other weights are quantized as usual. Each weight that is
-    /// recovered is read once more. The report says which weights these are.
+    /// A weight gets these if they decode to the same bits; other weights are quantized as usual. tcast reads each recovered
+    /// weight once more. The report lists them.
     #[arg(long, requires = "scheme", hide_short_help = true)]
     pub recover: bool,
 
     /// Fail, and write nothing, if a value would change
     ///
-    /// This is for a model that is quantized already, where it is the rule if no scheme is given, and for --recover.
+    /// For a model that is quantized already, and for --recover. Without --scheme, it is always on.
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 
@@ -96,7 +96,7 @@ pub struct QuantizeArgs {
     #[arg(long, hide_short_help = true)]
     pub activations: bool,
 
-    /// The global scale of all activations: 2688 / their largest magnitude, as it was measured
+    /// The global scale of all activations: 2688 / their measured largest magnitude
     #[arg(long, value_name = "VALUE", requires = "activations", value_parser = scale, hide_short_help = true)]
     pub input_global_scale: Option<f32>,
 
@@ -110,7 +110,7 @@ pub struct QuantizeArgs {
 
     /// Another scheme, or keep, for some weights
     ///
-    /// Repeatable; the first match wins, before --scheme and before what is copied by default.
+    /// Repeatable; the first match wins, and takes precedence over --scheme and over what tcast copies by default.
     #[arg(long, value_name = "GLOB=SCHEME", help_heading = "Which weights")]
     pub rule: Vec<SchemeRule>,
 
@@ -133,7 +133,7 @@ pub struct QuantizeArgs {
     )]
     pub fail_on: Vec<Defect>,
 
-    /// Fail, and write nothing, if a weight has a lower ratio of signal to noise, in decibels
+    /// Fail, and write nothing, if a weight has a lower signal-to-noise ratio, in decibels
     #[arg(long, value_name = "DB", value_parser = decibels, help_heading = "Reports", hide_short_help = true)]
     pub min_sqnr: Option<f64>,
 
@@ -157,9 +157,9 @@ pub struct QuantizeArgs {
 /// How the scale of a group is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SearchArg {
-    /// By its largest magnitude, as the library of the layout does
+    /// From the largest magnitude, as the library of the layout does
     Amax,
-    /// With the least squared error; a lower error is no promise of a better model
+    /// The scale with the least squared error; a lower error does not guarantee a better model
     Mse,
 }
 

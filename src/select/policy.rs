@@ -1,7 +1,7 @@
 //! Which weights of a model are kept by default, because engines build their modules without quantization, and which
 //! modules an engine fuses into one.
 //!
-//! The name alone tells what a tensor is; vLLM, `SGLang`, transformers and TensorRT-LLM go by nothing else.
+//! The name alone tells what a tensor is; vLLM, SGLang, transformers and TensorRT-LLM go by nothing else.
 
 use super::{GROUPS, KeptReason, matches_one};
 use globset::GlobSet;
@@ -71,7 +71,7 @@ const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (KeptReason::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
 ];
 
-/// Sibling modules that vLLM and `SGLang` fuse into one. They must be quantized in the same way or not at all, and
+/// Sibling modules that vLLM and SGLang fuse into one. They must be quantized in the same way or not at all, and
 /// share scalar scales.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
@@ -128,7 +128,7 @@ impl Policy {
         {
             return Some(KeptReason::Draft);
         }
-        // `SGLang` folds its values into other weights, and cannot unpack 4-bit codes to do so.
+        // SGLang folds its values into other weights, and cannot unpack 4-bit codes to do so.
         (has_four_bits && module_of(name).is_some_and(|module| module.ends_with("kv_b_proj")))
             .then_some(KeptReason::Absorbed)
     }

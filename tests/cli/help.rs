@@ -79,7 +79,9 @@ fn every_example_of_the_help_works() {
     let lines = SUBCOMMANDS.iter().flat_map(|subcommand| ["-h", "--help"].map(|flag| format!("{subcommand} {flag}")));
     let texts: String = lines.chain(["-h".to_owned(), "--help".to_owned()]).map(|line| help(&line)).collect();
     let texts = texts + &overview();
-    let example = |line: &'static str| line.trim().trim_start_matches("Example: ").strip_prefix("tcast ");
+    // Other lines that begin with "tcast" are sentences.
+    let heads = ["Example: tcast ", "  tcast ", "      tcast "];
+    let example = |line: &'static str| heads.iter().find_map(|head| line.strip_prefix(head));
     let is_example = |line: &&str| !line.contains("[OPTIONS]") && !line.contains('<');
     let texts: &'static str = texts.leak();
     // In the overview, what a command does stands beside it.
