@@ -1,8 +1,7 @@
 //! The arguments of `tcast diff`.
 
-use super::{INPUT_NOTE, one_input, with_note};
+use super::{INPUT_NOTE, ViewArgs, one_input, with_note};
 use crate::dtype::Dtype;
-use crate::select::Pattern;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -96,33 +95,15 @@ pub struct DiffArgs {
     #[arg(long, value_name = "DTYPE")]
     pub from: Option<Dtype>,
 
-    /// Only tensors whose name matches; repeatable
-    #[arg(long, value_name = "GLOB")]
-    pub include: Vec<Pattern>,
-
-    /// Skip tensors whose name matches; repeatable
-    #[arg(long, value_name = "GLOB")]
-    pub exclude: Vec<Pattern>,
-
-    /// Do not fail if a pattern matches no tensor
-    ///
-    /// A warning names it.
-    #[arg(long, hide_short_help = true)]
-    pub allow_unmatched: bool,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Which tensors, and how they are shown.
+    #[command(flatten)]
+    pub view: ViewArgs,
 
     /// Print nothing; set only the exit code
     ///
     /// --json still prints its output.
     #[arg(short, long)]
     pub quiet: bool,
-
-    /// Threads to use [default: the number of cores]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
 }
 
 /// How much values may differ: finite, and not below 0.

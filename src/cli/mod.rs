@@ -23,7 +23,7 @@ pub use shards::{ShardArgs, Size};
 
 use crate::container::known_formats;
 use crate::dtype::Dtype;
-use crate::select::{Pattern, Rename, Rule};
+use crate::select::{Pattern, Rename, Rule, Selection};
 use clap::builder::{BoolishValueParser, TypedValueParser};
 use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -214,6 +214,40 @@ pub struct SelectionArgs {
     /// Another name for a tensor in the output; repeatable
     #[arg(long, value_name = "OLD=NEW", hide_short_help = true)]
     pub rename: Vec<Rename>,
+}
+
+/// Which tensors are looked at, and how the result is shown; shared by `inspect` and `diff`.
+#[derive(Args, Debug)]
+pub struct ViewArgs {
+    /// Only tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub include: Vec<Pattern>,
+
+    /// Skip tensors whose name matches; repeatable
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<Pattern>,
+
+    /// Do not fail if a pattern matches no tensor
+    ///
+    /// A warning names it.
+    #[arg(long, hide_short_help = true)]
+    pub allow_unmatched: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Threads to use [default: the number of cores]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+impl ViewArgs {
+    /// The tensors that the patterns select.
+    #[must_use]
+    pub fn selection(&self) -> Selection {
+        Selection { include: self.include.clone(), exclude: self.exclude.clone(), ..Selection::default() }
+    }
 }
 
 const REPORT: &str = "Write the report to a file: .html or .json";

@@ -40,12 +40,12 @@ type CheckedTensor = (String, Option<String>);
 /// When the report has no hashes or cannot be read, or a file cannot.
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     let recorded = read(report).map_err(|error| error.in_file(report))?;
-    let source = checkpoint::open(&args.a, threads(args.threads))?;
+    let source = checkpoint::open(&args.a, threads(args.view.threads))?;
     let lines = compare(&recorded, &source, args)?;
     source.check_unchanged()?;
     let wrong: Vec<(&String, &String)> =
         lines.iter().filter_map(|(name, wrong)| Some((name, wrong.as_ref()?))).collect();
-    if args.json {
+    if args.view.json {
         let tensors = lines.iter().map(|(name, wrong)| json!({ "name": name, "wrong": wrong }));
         let document: Value = json!({
             "schema": SCHEMA,
@@ -130,7 +130,7 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
         let tensor = &recorded.tensors[at];
         wrong(tensor).map(|wrong| (tensor.name.to_string(), wrong))
     };
-    let lines = each(threads(args.threads), recorded.tensors.len(), line);
+    let lines = each(threads(args.view.threads), recorded.tensors.len(), line);
     let mut lines: Vec<CheckedTensor> = lines.into_iter().collect::<Result<_>>()?;
     let known: HashSet<&str> = recorded.tensors.iter().map(|tensor| &*tensor.name).collect();
     let more = source.tensors().map(|(_, tensor)| name(tensor)).filter(|name| !known.contains(name.as_str()));

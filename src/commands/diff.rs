@@ -11,7 +11,6 @@ use crate::measure::compare::{self, CompareOptions, Comparison, Difference, Stat
 use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::select::Selection;
 use crate::text::{brief, columns, counted, path_text, shorten};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
@@ -34,7 +33,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
         return check(report, args);
     }
     let Some(b) = &args.b else { return Err(Error::usage("name what to compare with")) };
-    let [a, b] = [&args.a, b].map(|path| checkpoint::open(path, threads(args.threads)));
+    let [a, b] = [&args.a, b].map(|path| checkpoint::open(path, threads(args.view.threads)));
     let (a, b) = (a?, b?);
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
     let models = [&a, &b].map(LogicalCheckpoint::probe);
@@ -45,7 +44,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     let comparison = DiffResult::new(args, lines);
     a.check_unchanged()?;
     b.check_unchanged()?;
-    if args.json {
+    if args.view.json {
         print_json(&comparison.json())?;
     } else if !args.quiet {
         print(&comparison.text())?;
@@ -113,9 +112,9 @@ fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
 /// The chosen tensors, in the order of A; then those that only B has.
 fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
     let lines = pairs(models.each_ref().map(tensors_of));
-    let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    let selection = args.view.selection();
     let names: Vec<&str> = lines.iter().map(|line| line.name).collect();
-    check_matched(&selection, &names, args.allow_unmatched, args.quiet)?;
+    check_matched(&selection, &names, args.view.allow_unmatched, args.quiet)?;
     let (chosen, left): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| selection.selects(line.name));
     if chosen.is_empty() && !left.is_empty() {
         let error = Error::usage("--include and --exclude leave no tensor");
@@ -175,7 +174,7 @@ impl<'a> DiffResult<'a> {
         let options = CompareOptions {
             from: args.from,
             tolerance: tolerance(args),
-            threads: threads(args.threads),
+            threads: threads(args.view.threads),
             progress: &*progress,
         };
         let outcomes = lines.iter().map(|line| match line.sides {

@@ -14,7 +14,7 @@ const ATTENTION: &[(&str, &[u64])] = &[
 
 /// Asserts that a command is refused with this message and remedy, and that it writes nothing.
 #[track_caller]
-fn expect_refused(bench: &Bench, line: &str, code: i32, message: &str, remedy: &str) {
+pub(crate) fn expect_refused(bench: &Bench, line: &str, code: i32, message: &str, remedy: &str) {
     let outcome = bench.run(&format!("{line} -o none"));
     assert_eq!((outcome.code, &*outcome.stdout), (Some(code), ""), "{line}: {outcome:?}");
     assert!(outcome.stderr.contains(message), "{line}: {}", outcome.stderr);

@@ -1,6 +1,8 @@
 //! `tcast quantize` of models that are quantized already. `tests/quant/transcode.rs` checks the values of every pair of
 //! layouts.
 
+use super::quantize::{assert_same, config, tensors};
+use super::quantize_choices::expect_refused;
 use crate::common::Bench;
 use serde_json::Value;
 
@@ -8,10 +10,6 @@ fn json(bench: &Bench, line: &str) -> Value {
     let outcome = bench.run(line);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     serde_json::from_str(&outcome.stdout).unwrap()
-}
-
-fn config(bench: &Bench, folder: &str) -> Value {
-    serde_json::from_slice(&bench.read(&format!("{folder}/config.json"))).unwrap()
 }
 
 /// The tensors of a report that were quantized.
@@ -34,17 +32,7 @@ fn without_a_scheme_only_the_layout_changes() {
     assert_eq!(config(&bench, "ct")["dtype"], config(&bench, "q")["dtype"]);
     // And back: the same files.
     bench.run("quantize ct --layout huggingface -q -o back").expect(0, "", "");
-    let tensors = |folder: &str| {
-        let mut all: Vec<(String, Vec<u8>)> = Vec::new();
-        for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
-            let bytes = bench.read(&format!("{folder}/{shard}"));
-            let tensors = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
-            all.extend(tensors.iter().map(|(name, view)| (name.to_owned(), view.data().to_vec())));
-        }
-        all.sort();
-        all
-    };
-    assert!(tensors("q") == tensors("back"));
+    assert_same(&tensors(&bench.path("back")), &tensors(&bench.path("q")));
 }
 
 #[test]
@@ -103,11 +91,9 @@ fn only_exact_refuses_weights_whose_values_would_change_and_names_them() {
 #[test]
 fn a_grid_that_no_scheme_of_the_layout_has_is_refused() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
-    let outcome = bench.run("quantize q --layout comfyui -o out");
-    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
-    let message = "no scheme of the layout comfyui has its codes and groups (float8e4m3fn, 128 x 128)\n  choose a scheme with --scheme, or another layout";
-    assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
-    assert!(!bench.path("out").exists());
+    let message = "no scheme of the layout comfyui has its codes and groups (float8e4m3fn, 128 x 128)\n";
+    let remedy = "choose a scheme with --scheme, or another layout";
+    expect_refused(&bench, "quantize q --layout comfyui", 1, message, remedy);
 }
 
 #[test]
@@ -166,20 +152,11 @@ fn a_global_scale_without_an_exact_reciprocal_is_rounded_and_the_report_counts_w
         assert!(found["sqnr_db"].as_f64().unwrap() > 140.0, "{tensor}");
     }
     let parts = |folder: &str| {
-        let mut all = Vec::new();
-        for entry in std::fs::read_dir(bench.path(folder)).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "safetensors") {
-                let bytes = std::fs::read(path).unwrap();
-                let tensors = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
-                let kept = tensors.iter().filter(|(name, _)| !name.ends_with("global_scale"));
-                all.extend(kept.map(|(name, view)| (name.to_owned(), view.data().to_vec())));
-            }
-        }
-        all.sort();
-        all
+        let mut parts = tensors(&bench.path(folder));
+        parts.retain(|name, _| !name.ends_with("global_scale"));
+        parts
     };
-    assert!(parts("q") == parts("ct"));
+    assert_same(&parts("ct"), &parts("q"));
     // --only-exact does not allow it.
     let outcome = bench.run("quantize q --layout modelopt --only-exact -o no");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");

@@ -25,22 +25,23 @@ use std::fmt::Write as _;
 const SCHEMA: u32 = 1;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
-    let folder = checkpoint::probe(&args.input, threads(args.threads))?;
-    let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    let folder = checkpoint::probe(&args.input, threads(args.view.threads))?;
+    let selection = args.view.selection();
     let model = LogicalCheckpoint::probe(&folder);
     let mut listing = Listing { args, folder: &folder, model: &model, selection: &selection, stats: Vec::new() };
     if !args.quiet {
         folder.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));
     }
     let names: Vec<&str> = folder.names().chain(model.found.weights.iter().map(|weight| &*weight.name)).collect();
-    check_matched(&selection, &names, args.allow_unmatched, args.quiet).map_err(|error| error.in_file(&args.input))?;
+    check_matched(&selection, &names, args.view.allow_unmatched, args.quiet)
+        .map_err(|error| error.in_file(&args.input))?;
     if args.stats {
         plan::check_from(folder.tensors().map(|(_, tensor)| tensor), args.from)
             .map_err(|error| error.in_file(&args.input))?;
         listing.stats = listing.measure();
         folder.check_unchanged()?;
     }
-    if args.json {
+    if args.view.json {
         print_json(&listing)?;
     } else {
         print(listing.text().trim_end())?;
@@ -83,7 +84,7 @@ impl<'a> Listing<'a> {
         let entries = self.entries();
         let bytes = entries.iter().map(|entry| entry.tensor.stored_len()).sum();
         let progress = progress::shown("reading the values", bytes, self.args.quiet);
-        let threads = threads(self.args.threads);
+        let threads = threads(self.args.view.threads);
         entries.iter().map(|entry| entry.measure(threads, &*progress)).collect()
     }
 
