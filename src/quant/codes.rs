@@ -1,15 +1,17 @@
 //! Unpacks codes of every packing to one per byte.
 
 use super::layout::Packing;
+use crate::kernel::prefetch;
+use std::ops::Range;
 
-/// Codes of rows and columns of one matrix.
+/// Codes of one row of a matrix.
+#[derive(Clone, Copy)]
 pub(super) struct CodeWindow<'a> {
     /// The stored bytes of the matrix; for [`Packing::Flat`] and [`Packing::Stream`], of the tensor.
     pub(super) bytes: &'a [u8],
     /// Bytes from one stored row to the next.
     pub(super) stride: usize,
     pub(super) bits: usize,
-    /// The first row; the output determines how many.
     pub(super) row: usize,
     /// The first column, a multiple of 32, and how many.
     pub(super) column: usize,
@@ -21,57 +23,124 @@ pub(super) struct CodeWindow<'a> {
 /// The nibble of a word with the code of each of its eight columns (AWQ).
 pub(super) const AWQ_NIBBLES: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-impl CodeWindow<'_> {
-    /// The codes of the first row, which are stored as they are: see [`Packing::has_plain_codes`].
+impl<'a> CodeWindow<'a> {
+    /// Whether codes take whole bytes, so that they need not be unpacked.
     #[inline(always)]
-    pub(super) fn plain(&self) -> &[u8] {
+    pub(super) fn is_plain(&self) -> bool {
+        self.bits >= 8
+    }
+
+    /// The codes, if they are plain and not transposed.
+    #[inline(always)]
+    pub(super) fn plain(&self) -> &'a [u8] {
         let bytes = self.bits / 8;
         &self.bytes[self.row * self.stride + self.column * bytes..][..self.columns * bytes]
     }
 }
 
 impl Packing {
-    /// Whether codes are stored as they are, so that they need not be unpacked.
-    pub(super) fn has_plain_codes(self, bits: u32) -> bool {
+    /// How many rows the codes of a word of 32 bits are in, if the transpose is stored.
+    fn rows_of_word(self) -> Option<usize> {
         match self {
-            Self::Rows(_) => bits == 8,
-            Self::Stream => bits >= 8,
-            _ => false,
+            Self::Rows(_) | Self::RowsHighFirst | Self::Flat | Self::Stream => None,
+            Self::TransposedWords => Some(1),
+            Self::TransposedBlocks | Self::AwqWords => Some(8),
         }
     }
 
-    /// How many rows to unpack at a time: those whose codes share bytes or cache lines.
-    pub(super) fn tile(self) -> usize {
+    /// How many rows to decode at a time: those whose codes share cache lines.
+    pub(super) fn tile_rows(self) -> usize {
+        self.rows_of_word().map_or(1, |rows| if rows == 1 { 64 } else { 128 })
+    }
+
+    /// How many columns to decode at a time. A tile fits into the second-level cache, and has many columns, because the scales
+    /// of each of its rows are fetched at a time; but those of gpt-oss, which are for columns, once for all rows.
+    pub(super) fn tile_columns(self) -> usize {
         match self {
-            Self::Rows(_) | Self::RowsHighFirst | Self::Flat | Self::Stream => 1,
-            Self::TransposedBlocks | Self::TransposedWords | Self::AwqWords => 32,
+            Self::TransposedBlocks => 1 << 10,
+            Self::TransposedWords | Self::AwqWords => 1 << 12,
+            _ => usize::MAX,
         }
     }
 
-    /// Writes the codes of a window, each row `columns` bytes long.
-    #[inline(always)]
+    /// Writes the codes of a window, which are those of the tensor even if its transpose is stored.
     pub(super) fn unpack(self, window: &CodeWindow, out: &mut [u8]) {
+        let mut tile = TransposedTile::default();
+        let window = &tile.read(self, window, 1).unwrap_or(*window);
+        if window.is_plain() {
+            out.copy_from_slice(window.plain());
+        } else {
+            self.unpack_row(window, out);
+        }
+    }
+
+    /// As [`Packing::unpack`], for codes that are not plain; if the transpose is stored, the window is that of a [`TransposedTile`].
+    #[inline(always)]
+    pub(super) fn unpack_row(self, window: &CodeWindow, out: &mut [u8]) {
+        let row = || &window.bytes[window.row * window.stride..][window.column * window.bits / 8..window.stride];
         match self {
-            Self::Rows(_) => rows(window, out, false),
-            Self::RowsHighFirst => rows(window, out, true),
+            Self::Rows(_) | Self::TransposedWords if window.bits == 4 => nibbles(row(), out, false),
+            Self::Rows(_) | Self::TransposedWords => stream(row(), out, window.bits),
+            Self::RowsHighFirst => nibbles(row(), out, true),
             Self::Flat => flat(window, out),
             Self::Stream => through_rows(window, out),
-            Self::TransposedBlocks => blocks(window, out),
-            Self::TransposedWords if window.bits == 3 => triples(window, out),
-            Self::TransposedWords => words(window, out),
-            Self::AwqWords => awq(window, out),
+            Self::TransposedBlocks => nibbles_of_words(window, window.row as u32 % 8, out),
+            Self::AwqWords => nibbles_of_words(window, AWQ_NIBBLES[window.row % 8], out),
         }
     }
 }
 
+/// Codes of some rows and columns of a matrix whose transpose is stored. A line has the words of a row, which are as in
+/// [`Packing::Rows`], or words of one column each, with codes of eight rows.
+#[derive(Default)]
+pub(super) struct TransposedTile(Vec<u8>);
+
+impl TransposedTile {
+    /// Transposes the words of a window and of the rows that follow; returns where the codes of the window are now. `None` if
+    /// the transpose is not stored.
+    #[inline(always)]
+    pub(super) fn read(&mut self, packing: Packing, window: &CodeWindow, rows: usize) -> Option<CodeWindow<'_>> {
+        let rows_of_word = packing.rows_of_word()?;
+        let lines = window.row / rows_of_word..(window.row + rows).div_ceil(rows_of_word);
+        let bits = if rows_of_word == 1 { window.bits } else { 32 };
+        let words = window.column * bits / 32..(window.column + window.columns) * bits / 32;
+        // An odd number of cache lines, so that the lines of a column can be in the first-level cache together.
+        let stride = 64 * ((4 * words.len()).div_ceil(64) | 1);
+        self.0.resize(self.0.len().max(stride * lines.len()), 0);
+        transpose(window, words, lines.clone(), stride, &mut self.0);
+        Some(CodeWindow { bytes: &self.0, stride, row: window.row - lines.start * rows_of_word, column: 0, ..*window })
+    }
+}
+
+/// Words that are transposed at a time, in both directions.
+const SQUARE: usize = 8;
+
+/// Writes words of 32 bits of some stored rows, as lines of the transpose.
 #[inline(always)]
-fn rows(window: &CodeWindow, out: &mut [u8], high_first: bool) {
-    for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
-        let start = row * window.stride + window.column * window.bits / 8;
-        let bytes = &window.bytes[start..(row + 1) * window.stride];
-        match window.bits {
-            4 => nibbles(bytes, out, high_first),
-            bits => stream(bytes, out, bits),
+fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, stride: usize, out: &mut [u8]) {
+    let stored = |row: usize| &window.bytes[row * window.stride..][4 * words.start..4 * words.end];
+    for (at, row) in rows.clone().enumerate().step_by(SQUARE) {
+        let mut word = 0;
+        if row + SQUARE <= rows.end {
+            for ahead in row + SQUARE..rows.end.min(row + 2 * SQUARE) {
+                prefetch(stored(ahead));
+            }
+            let stored: [&[[u8; 4 * SQUARE]]; SQUARE] =
+                std::array::from_fn(|beside| stored(row + beside).as_chunks().0);
+            for square in 0..stored[0].len() {
+                let square = stored.map(|words| words[square]);
+                for beside in 0..SQUARE {
+                    let column: [[u8; 4]; SQUARE] =
+                        square.map(|words| std::array::from_fn(|byte| words[4 * beside + byte]));
+                    out[(word + beside) * stride + 4 * at..][..4 * SQUARE].copy_from_slice(column.as_flattened());
+                }
+                word += SQUARE;
+            }
+        }
+        for (at, row) in (at..).zip(row..rows.end.min(row + SQUARE)) {
+            for (line, bytes) in stored(row).as_chunks::<4>().0.iter().enumerate().skip(word) {
+                out[line * stride + 4 * at..][..4].copy_from_slice(bytes);
+            }
         }
     }
 }
@@ -105,129 +174,37 @@ fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
 
 #[inline(always)]
 fn flat(window: &CodeWindow, out: &mut [u8]) {
-    for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
-        let start = row * window.width + window.column;
-        let (first, out) = out.split_at_mut(start % 2);
-        if let [first] = first {
-            *first = window.bytes[start / 2] & 15;
-        }
-        nibbles(&window.bytes[start.div_ceil(2)..], out, true);
+    let start = window.row * window.width + window.column;
+    let (first, out) = out.split_at_mut(start % 2);
+    if let [first] = first {
+        *first = window.bytes[start / 2] & 15;
     }
+    nibbles(&window.bytes[start.div_ceil(2)..], out, true);
 }
 
 /// A row may start within a byte.
 #[inline(always)]
 fn through_rows(window: &CodeWindow, out: &mut [u8]) {
     let mask = ((1_u16 << window.bits) - 1) as u8;
-    for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
-        let start = (row * window.width + window.column) * window.bits;
-        let bytes = &window.bytes[start / 8..];
-        match (start % 8, window.bits) {
-            (0, 4) => nibbles(bytes, out, false),
-            (0, bits) => stream(bytes, out, bits),
-            (skip, bits) => {
-                for (at, code) in out.iter_mut().enumerate() {
-                    let bit = skip + at * bits;
-                    *code = bytes[bit / 8] >> (bit % 8) & mask;
-                }
-            }
-        }
-    }
-}
-
-/// A stored row is a column: each of its bytes holds two rows. 16 columns are processed at a time, so that each row
-/// gets 16 codes at once.
-#[inline(always)]
-fn blocks(window: &CodeWindow, out: &mut [u8]) {
-    let rows = window.row..window.row + out.len() / window.columns;
-    let byte = |column: usize, at: usize| window.bytes[(window.column + column) * window.stride + at];
-    for column in (0..window.columns).step_by(16) {
-        if column + 16 > window.columns {
-            for (row, out) in rows.clone().zip(out.chunks_exact_mut(window.columns)) {
-                for (column, out) in (column..).zip(&mut out[column..]) {
-                    *out = byte(column, row / 2) >> (4 * (row % 2)) & 15;
-                }
-            }
-            continue;
-        }
-        for at in rows.start / 2..rows.end.div_ceil(2) {
-            let pairs: [u8; 16] = std::array::from_fn(|beside| byte(column + beside, at));
-            for row in (2 * at).max(rows.start)..(2 * at + 2).min(rows.end) {
-                let codes = pairs.map(|pair| pair >> (4 * (row % 2)) & 15);
-                out[(row - rows.start) * window.columns + column..][..16].copy_from_slice(&codes);
-            }
-        }
-    }
-}
-
-/// int32 words that each hold codes of one row.
-#[inline(always)]
-fn words(window: &CodeWindow, out: &mut [u8]) {
-    let (bits, codes) = (window.bits, 32 / window.bits);
-    let mask = ((1_u16 << bits) - 1) as u8;
-    for at in 0..window.columns / codes {
-        let words = &window.bytes[(window.column / codes + at) * window.stride..][4 * window.row..];
-        for (word, out) in words.as_chunks().0.iter().zip(out.chunks_exact_mut(window.columns)) {
-            let word = u32::from_le_bytes(*word);
-            let out = &mut out[at * codes..][..codes];
-            if let ([eight], 4) = (out.as_chunks_mut().0, bits) {
-                *eight = spread(word).to_le_bytes();
-                continue;
-            }
+    let start = (window.row * window.width + window.column) * window.bits;
+    let bytes = &window.bytes[start / 8..];
+    match (start % 8, window.bits) {
+        (0, 4) => nibbles(bytes, out, false),
+        (0, bits) => stream(bytes, out, bits),
+        (skip, bits) => {
             for (at, code) in out.iter_mut().enumerate() {
-                *code = (word >> (at * bits)) as u8 & mask;
+                let bit = skip + at * bits;
+                *code = bytes[bit / 8] >> (bit % 8) & mask;
             }
         }
     }
 }
 
-/// Eight nibbles as eight bytes.
+/// Words of one column each, with codes of eight rows.
 #[inline(always)]
-fn spread(word: u32) -> u64 {
-    let word = u64::from(word);
-    let word = (word | word << 16) & 0x0000_ffff_0000_ffff;
-    let word = (word | word << 8) & 0x00ff_00ff_00ff_00ff;
-    (word | word << 4) & 0x0f0f_0f0f_0f0f_0f0f
-}
-
-/// [`words`] for codes of three bits, 32 of which take three words.
-#[inline(always)]
-fn triples(window: &CodeWindow, out: &mut [u8]) {
-    for at in 0..window.columns / 32 {
-        for (row, out) in (window.row..).zip(out.chunks_exact_mut(window.columns)) {
-            let mut bits = 0_u128;
-            for word in 0..3 {
-                let start = (3 * (window.column / 32 + at) + word) * window.stride + 4 * row;
-                let word_bytes = [0, 1, 2, 3].map(|byte| window.bytes[start + byte]);
-                bits |= u128::from(u32::from_le_bytes(word_bytes)) << (32 * word);
-            }
-            for (at, code) in out[32 * at..][..32].iter_mut().enumerate() {
-                *code = (bits >> (3 * at)) as u8 & 7;
-            }
-        }
-    }
-}
-
-/// A stored row is a column, and a word holds eight rows in AWQ's order. 16 columns are processed at a time, as in
-/// [`blocks`].
-#[inline(always)]
-fn awq(window: &CodeWindow, out: &mut [u8]) {
-    let rows = window.row..window.row + out.len() / window.columns;
-    let word = |column: usize, at: usize| {
-        let bytes = &window.bytes[(window.column + column) * window.stride..][..window.stride];
-        u32::from_le_bytes(bytes.as_chunks().0[at])
-    };
-    for column in (0..window.columns).step_by(16) {
-        let beside = 16.min(window.columns - column);
-        for at in rows.start / 8..rows.end.div_ceil(8) {
-            let mut words = [0; 16];
-            for (beside, slot) in words[..beside].iter_mut().enumerate() {
-                *slot = word(column + beside, at);
-            }
-            for row in (8 * at).max(rows.start)..(8 * at + 8).min(rows.end) {
-                let codes = words.map(|word| (word >> (4 * AWQ_NIBBLES[row % 8])) as u8 & 15);
-                out[(row - rows.start) * window.columns + column..][..beside].copy_from_slice(&codes[..beside]);
-            }
-        }
+fn nibbles_of_words(window: &CodeWindow, nibble: u32, out: &mut [u8]) {
+    let words = window.bytes[window.row / 8 * window.stride..].as_chunks().0;
+    for (code, word) in out.iter_mut().zip(&words[window.column..]) {
+        *code = (u32::from_le_bytes(*word) >> (4 * nibble)) as u8 & 15;
     }
 }

@@ -127,12 +127,7 @@ impl Decoder {
     /// Ranges of rows that start at multiples of this read the parts most efficiently; any range gives the same bytes.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
-        match self.steps.layout.codes.packing {
-            Packing::Rows(_) | Packing::RowsHighFirst | Packing::Flat | Packing::Stream => 1,
-            // A cache line of the stored rows.
-            Packing::TransposedBlocks | Packing::AwqWords => 128,
-            Packing::TransposedWords => 32,
-        }
+        self.steps.layout.codes.packing.tile_rows() as u64
     }
 
     /// About so many values at which a weight can be divided throughout: whole rows, unless they are long. The number is

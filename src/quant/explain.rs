@@ -190,14 +190,10 @@ impl Decoder {
             let bits = geometry.bits as usize;
             let start_row = if is_stream { row as usize } else { within };
             let window = CodeWindow { bytes, stride, bits, row: start_row, column, columns: count, width };
-            if packing.has_plain_codes(geometry.bits) {
-                codes = window.plain().to_vec();
-            } else {
-                codes.resize(count, 0);
-                packing.unpack(&window, &mut codes);
-            }
             // One code takes so many bytes.
             let width_of_code = bits.div_ceil(8);
+            codes.resize(count * width_of_code, 0);
+            packing.unpack(&window, &mut codes);
             let bits_at = |at: usize| {
                 let bytes = codes[at * width_of_code..][..width_of_code].iter().rev();
                 bytes.fold(0, |bits, byte| bits << 8 | u32::from(*byte))

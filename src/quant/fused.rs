@@ -2,7 +2,7 @@
 //! and no product is infinite or 0 on the way to the target.
 //!
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
-//! nanosecond with it, and 2 to 4 with this one to bfloat16.
+//! nanosecond with it, and 2 to 4 with this one.
 
 use super::lanes::{Float32Lane, SmallFloat};
 use crate::dtype::{Class, Dtype};
@@ -21,6 +21,18 @@ pub(super) enum Fused {
     Signed,
     /// Entries of a map.
     Map,
+}
+
+/// How products are rounded: to the first type, and written as the second, if that differs.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    pub(super) rounded: Dtype,
+    pub(super) written: Dtype,
+}
+
+impl Products {
+    /// In float32, for further steps.
+    pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32 };
 }
 
 /// The groups of a segment, as float32.
@@ -45,13 +57,19 @@ impl Fused {
     }
 
     /// Whether scales are neither so large that a product may be infinite in the narrowest type on the way, nor so small that
-    /// one may be 0, of a code that is not: the smallest is 2^-9.
+    /// one may be 0, of a code that is not: the smallest is 2^-9. If products are float16, whether [`float16`] computes them.
     #[inline(always)]
-    fn takes(self, codes: &[u8], groups: &SegmentGroups, narrowest: Dtype) -> bool {
-        let (least, most) = if narrowest == Dtype::Float16 { (3.1e-5, 50.0) } else { (1e-32, 1e37) };
+    fn takes(self, codes: &[u8], groups: &SegmentGroups, narrowest: Dtype, products: Products) -> bool {
+        let is_float16 = products.rounded == Dtype::Float16;
+        let (least, most) = match narrowest {
+            _ if is_float16 => (6.11e-5, 50.0), // no product is subnormal
+            Dtype::Float16 => (3.1e-5, 50.0),
+            _ => (1e-32, 1e37),
+        };
         let is_ordinary = |bytes: &[u8; 4]| {
-            let scale = f32::from_le_bytes(*bytes).abs();
-            (scale < most) & ((scale > least) | (scale == 0.0))
+            let scale = f32::from_le_bytes(*bytes);
+            let size = if is_float16 { scale } else { scale.abs() };
+            (size < most) & ((size > least) | (!is_float16 & (size == 0.0)))
         };
         let nan = if let Self::Floats(_, nan) = self { nan } else { u8::MAX };
         let is_near_one = |bytes: &[u8; 4]| {
@@ -71,24 +89,28 @@ impl Fused {
         all && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
     }
 
-    /// Writes products in bfloat16 if that is `product`, and otherwise in float32. Gives false, and may write anything,
-    /// where codes or scales need the general way.
+    /// Writes products. Gives false, and may write anything, where codes or scales need the general way.
     #[inline(always)]
     pub(super) fn multiply(
         self,
         codes: &[u8],
         groups: &SegmentGroups,
         narrowest: Dtype,
-        product: Dtype,
+        products: Products,
         out: &mut [u8],
     ) -> bool {
-        if !self.takes(codes, groups, narrowest) {
+        if !self.takes(codes, groups, narrowest, products) {
             return false;
         }
-        if product == Dtype::Bfloat16 {
-            self.write(codes, groups, out.as_chunks_mut().0, round);
-        } else {
-            self.write(codes, groups, out.as_chunks_mut().0, f32::to_le_bytes);
+        match (products.rounded, products.written) {
+            (Dtype::Float16, Dtype::Float16) => self.write_integers(codes, groups, out, |a, b| narrow(float16(a, b))),
+            (Dtype::Float16, Dtype::Bfloat16) => {
+                self.write_integers(codes, groups, out, |a, b| upper_half(bfloat16(float16(a, b))));
+            }
+            (Dtype::Float16, _) => self.write_integers(codes, groups, out, |a, b| float16(a, b).to_le_bytes()),
+            (Dtype::Bfloat16, Dtype::Bfloat16) => self.write(codes, groups, out, |a, b| upper_half(bfloat16(a * b))),
+            (Dtype::Bfloat16, _) => self.write(codes, groups, out, |a, b| bfloat16(a * b).to_le_bytes()),
+            _ => self.write(codes, groups, out, |a, b| (a * b).to_le_bytes()),
         }
         true
     }
@@ -98,25 +120,39 @@ impl Fused {
         self,
         codes: &[u8],
         groups: &SegmentGroups,
-        out: &mut [[u8; W]],
-        finish: impl Fn(f32) -> [u8; W] + Copy,
+        out: &mut [u8],
+        product: impl Fn(f32, f32) -> [u8; W] + Copy,
     ) {
         let factor = if groups.is_halved { 2.0 } else { 1.0 };
         match self {
-            Self::Floats(floats, _) => products(codes, groups, out, |code, _| floats.number(code) * factor, finish),
-            Self::Unsigned(half) if groups.zeros.is_empty() => {
-                products(codes, groups, out, |code, _| (i32::from(code) - half) as f32, finish);
+            Self::Floats(floats, _) => {
+                products(codes, groups, 0.0, out.as_chunks_mut().0, |code, _| floats.number(code) * factor, product);
             }
-            Self::Unsigned(_) => products(codes, groups, out, |code, zero| f32::from(code) - zero, finish),
-            // If there are no zero points, their iterator gives 0.
-            Self::Signed => products(codes, groups, out, |code, zero| f32::from(code as i8) - zero, finish),
             // 16 products for each group.
-            Self::Map => each_group(codes, groups, out, |codes, (scale, _), out| {
-                let table = groups.map.map(|number| finish(f32::from_le_bytes(number) * scale));
+            Self::Map => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, (scale, _), out| {
+                let table = groups.map.map(|number| product(f32::from_le_bytes(number), scale));
                 for (out, code) in out.iter_mut().zip(codes) {
                     *out = table[usize::from(code & 15)];
                 }
             }),
+            Self::Unsigned(_) | Self::Signed => self.write_integers(codes, groups, out, product),
+        }
+    }
+
+    #[inline(always)]
+    fn write_integers<const W: usize>(
+        self,
+        codes: &[u8],
+        groups: &SegmentGroups,
+        out: &mut [u8],
+        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+    ) {
+        let out = out.as_chunks_mut().0;
+        match self {
+            Self::Unsigned(half) => {
+                products(codes, groups, half as f32, out, |code, zero| f32::from(code) - zero, product);
+            }
+            _ => products(codes, groups, 0.0, out, |code, zero| f32::from(code as i8) - zero, product),
         }
     }
 }
@@ -127,27 +163,28 @@ impl Fused {
 fn products<const W: usize>(
     codes: &[u8],
     groups: &SegmentGroups,
+    zero: f32,
     out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
-    finish: impl Fn(f32) -> [u8; W] + Copy,
+    product: impl Fn(f32, f32) -> [u8; W] + Copy,
 ) {
     match (groups.size, groups.skip) {
         (1, _) if groups.zeros.is_empty() => {
             for ((out, code), scale) in out.iter_mut().zip(codes).zip(groups.scales) {
-                *out = finish(number(*code, 0.0) * f32::from_le_bytes(*scale));
+                *out = product(number(*code, zero), f32::from_le_bytes(*scale));
             }
         }
         (1, _) => {
             let factors = groups.scales.iter().zip(groups.zeros);
             for ((out, code), (scale, zero)) in out.iter_mut().zip(codes).zip(factors) {
-                *out = finish(number(*code, f32::from_le_bytes(*zero)) * f32::from_le_bytes(*scale));
+                *out = product(number(*code, f32::from_le_bytes(*zero)), f32::from_le_bytes(*scale));
             }
         }
-        (16, 0) => products_by::<16, W>(codes, factors(groups), out, number, finish),
-        (32, 0) => products_by::<32, W>(codes, factors(groups), out, number, finish),
-        _ => each_group(codes, groups, out, |codes, (scale, zero), out| {
+        (16, 0) => products_by::<16, W>(codes, factors(groups, zero), out, number, product),
+        (32, 0) => products_by::<32, W>(codes, factors(groups, zero), out, number, product),
+        _ => each_group(codes, groups, zero, out, |codes, (scale, zero), out| {
             for (out, code) in out.iter_mut().zip(codes) {
-                *out = finish(number(*code, zero) * scale);
+                *out = product(number(*code, zero), scale);
             }
         }),
     }
@@ -158,10 +195,11 @@ fn products<const W: usize>(
 fn each_group<const W: usize>(
     codes: &[u8],
     groups: &SegmentGroups,
+    zero: f32,
     out: &mut [[u8; W]],
     run: impl Fn(&[u8], (f32, f32), &mut [[u8; W]]),
 ) {
-    let mut factors = factors(groups);
+    let mut factors = factors(groups, zero);
     let first = (groups.size - groups.skip).min(codes.len());
     let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
     run(codes.0, factors.next().unwrap_or_default(), out.0);
@@ -170,11 +208,11 @@ fn each_group<const W: usize>(
     }
 }
 
-/// Scales and zero points; 0 where there are none of these.
+/// Scales and zero points; `zero` where there are none of these.
 #[inline(always)]
-fn factors<'a>(groups: &'a SegmentGroups) -> impl Iterator<Item = (f32, f32)> + use<'a> {
-    let zeros = groups.zeros.iter().chain(std::iter::repeat(&[0; 4]));
-    groups.scales.iter().zip(zeros).map(|pair| (f32::from_le_bytes(*pair.0), f32::from_le_bytes(*pair.1)))
+fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
+    let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
+    groups.scales.iter().map(|scale| f32::from_le_bytes(*scale)).zip(zeros)
 }
 
 #[inline(always)]
@@ -183,25 +221,71 @@ fn products_by<const N: usize, const W: usize>(
     mut factors: impl Iterator<Item = (f32, f32)>,
     out: &mut [[u8; W]],
     number: impl Fn(u8, f32) -> f32 + Copy,
-    finish: impl Fn(f32) -> [u8; W] + Copy,
+    product: impl Fn(f32, f32) -> [u8; W] + Copy,
 ) {
     let ((codes, last), (out, last_out)) = (codes.as_chunks::<N>(), out.as_chunks_mut::<N>());
     for ((codes, out), (scale, zero)) in codes.iter().zip(out).zip(&mut factors) {
         for (out, code) in out.iter_mut().zip(codes) {
-            *out = finish(number(*code, zero) * scale);
+            *out = product(number(*code, zero), scale);
         }
     }
     if let Some((scale, zero)) = factors.next() {
         for (out, code) in last_out.iter_mut().zip(last) {
-            *out = finish(number(*code, zero) * scale);
+            *out = product(number(*code, zero), scale);
         }
     }
 }
 
-/// A float32, finite or infinite, as bfloat16 to nearest even: add just under half of the last kept bit, one more if
-/// that bit is odd, and truncate.
+/// The bits of a float32, finite or infinite, whose upper half is it as bfloat16, to nearest even: add just under half of the
+/// last kept bit, one more if that bit is odd, and truncate.
 #[inline(always)]
-fn round(value: f32) -> [u8; 2] {
+fn bfloat16(value: f32) -> f32 {
     let bits = value.to_bits();
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).to_le_bytes().first_chunk().copied().unwrap_or_default()
+    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+}
+
+#[inline(always)]
+fn upper_half(value: f32) -> [u8; 2] {
+    ((value.to_bits() >> 16) as u16).to_le_bytes()
+}
+
+/// The product of an integer of up to 9 bits and a positive float16, to the nearest float16, ties to even, if that is normal.
+///
+/// 1. The product p has at most 20 significant bits. Both factors of 2^13 and 2^13 + 1 times the scale are exact.
+/// 2. The sum of p and p * 2^13 is rounded to 24 bits, which are 2^13 times as large as those of p: p loses all but 11 bits.
+///    If the sum reaches the next power of two, p is so near to it that 11 bits are that power too.
+/// 3. In a tie, the last bit of the sum is that of p, because p * 2^13 has zeros there.
+/// 4. The difference is exact.
+#[inline(always)]
+fn float16(number: f32, scale: f32) -> f32 {
+    number * (scale * 8193.0) - number * (scale * 8192.0)
+}
+
+/// A normal float16 or 0, as its bytes.
+#[inline(always)]
+fn narrow(value: f32) -> [u8; 2] {
+    const REBIAS: u32 = 112 << 23;
+    let (bits, magnitude) = (value.to_bits(), value.abs().to_bits());
+    ((bits >> 16 & 0x8000 | (magnitude.max(REBIAS) - REBIAS) >> 13) as u16).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::casts::{cast, run};
+    use super::*;
+
+    #[test]
+    fn products_are_rounded_to_float16_as_by_the_kernel() {
+        let kernel = cast(Dtype::Float32, Dtype::Float16).unwrap();
+        // All significands, with the least exponent, a usual one and the largest.
+        for scale in [0x0401..0x0800, 0x1c00..0x2000, 0x5000..0x5240].into_iter().flatten() {
+            let scale = half::f16::from_bits(scale).to_f32();
+            let numbers: Vec<f32> = (-255..=255_i16).map(f32::from).collect();
+            let products: Vec<u8> = numbers.iter().flat_map(|number| (number * scale).to_le_bytes()).collect();
+            let mut expected = vec![0; 2 * numbers.len()];
+            run(&kernel, &products, &mut expected, numbers.len());
+            let found: Vec<u8> = numbers.iter().flat_map(|number| narrow(float16(*number, scale))).collect();
+            assert!(found == expected, "{scale}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ pub(super) const SEGMENT: usize = 1024;
 /// Groups whose scales are fetched at a time.
 const FETCHED: usize = 2048;
 
-/// Buffers for a tile of codes and for each lane of a segment.
+/// Buffers for the codes and each lane of a segment.
 pub(super) struct Room {
     /// Values of a segment.
     pub(super) columns: usize,
@@ -41,7 +41,7 @@ impl Room {
         let lane = vec![[0; 4]; columns];
         Self {
             columns,
-            codes: vec![0; steps.layout.codes.packing.tile() * columns],
+            codes: vec![0; columns],
             scales: lane.clone(),
             values: lane.clone(),
             lane,

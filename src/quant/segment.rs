@@ -1,9 +1,8 @@
 //! The rows of one call: a tile of codes, and then each of its rows in segments that fit into the first-level cache.
 
 use super::casts::run;
-use super::codes::CodeWindow;
-use super::fused::SegmentGroups;
-
+use super::codes::{CodeWindow, TransposedTile};
+use super::fused::{Products, SegmentGroups};
 use super::lanes::{self, Float32Lane};
 use super::layout::{Combination, Packing, ScaleOrder};
 use super::linear::extend_signs;
@@ -46,14 +45,14 @@ impl Loop for RowDecoder<'_> {
         let packing = self.steps.layout.codes.packing;
         let (height, width) = (geometry.rows as usize, geometry.columns as usize);
         let mut tally = DecodeTally::default();
-        let mut tile = std::mem::take(&mut self.room.codes);
+        let (mut tile, mut unpacked) = (TransposedTile::default(), std::mem::take(&mut self.room.codes));
         let mut row = self.range.start;
         while row < self.range.end {
             let (matrix, within) = (row / height, row % height);
-            let height_of_tile = packing.tile();
-            let rows = (height_of_tile - within % height_of_tile).min(height - within).min(self.range.end - row);
-            for column in self.columns.clone().step_by(self.room.columns) {
-                let columns = self.room.columns.min(self.columns.end - column);
+            let tile_rows = packing.tile_rows();
+            let rows = (tile_rows - within % tile_rows).min(height - within).min(self.range.end - row);
+            for column in self.columns.clone().step_by(packing.tile_columns()) {
+                let columns = packing.tile_columns().min(self.columns.end - column);
                 let matrix_bytes = geometry.matrix_bytes as usize;
                 let is_one_stream = matches!(packing, Packing::Flat | Packing::Stream);
                 let first = if is_one_stream { 0 } else { matrix * matrix_bytes };
@@ -66,14 +65,26 @@ impl Loop for RowDecoder<'_> {
                     columns,
                     width,
                 };
-                let is_plain = packing.has_plain_codes(geometry.bits);
-                if !is_plain {
-                    packing.unpack(&window, &mut tile[..rows * columns]);
-                    extend_signs(&mut tile[..rows * columns], geometry.codes.dtype);
-                }
+                let window = tile.read(packing, &window, rows).unwrap_or(window);
                 for at in 0..rows {
-                    let codes = if is_plain { window.plain() } else { &tile[at * columns..][..columns] };
-                    tally += self.segment((codes, columns), [matrix, within + at, column], row + at);
+                    for start in (0..columns).step_by(self.room.columns) {
+                        let count = self.room.columns.min(columns - start);
+                        let window = CodeWindow {
+                            row: window.row + at,
+                            column: window.column + start,
+                            columns: count,
+                            ..window
+                        };
+                        let codes = if window.is_plain() {
+                            window.plain()
+                        } else {
+                            packing.unpack_row(&window, &mut unpacked[..count]);
+                            extend_signs(&mut unpacked[..count], geometry.codes.dtype);
+                            &unpacked[..count]
+                        };
+                        let place = [matrix, within + at, column + start];
+                        tally += self.segment((codes, count), place, row + at, column + columns);
+                    }
                 }
             }
             row += rows;
@@ -97,13 +108,15 @@ pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut
 }
 
 impl RowDecoder<'_> {
-    /// Decodes codes, starting at a column of a row of a matrix; `row` is counted through all matrices.
+    /// Decodes codes, starting at a column of a row of a matrix; `row` is counted through all matrices. Codes of the same row
+    /// up to the column `end` follow.
     #[inline(always)]
     fn segment(
         &mut self,
         (codes, columns): (&[u8], usize),
         [matrix, within, column]: [usize; 3],
         row: usize,
+        end: usize,
     ) -> DecodeTally {
         let Self { steps, parts, index, map, room, range, columns: decoded, out } = self;
         let Steps { layout, geometry, .. } = steps;
@@ -120,7 +133,7 @@ impl RowDecoder<'_> {
         let all = if layout.scale_order == ScaleOrder::Flat {
             geometry.scale.count as usize
         } else {
-            decoded.end.div_ceil(size).min(geometry.grid[1] as usize)
+            end.div_ceil(size).min(geometry.grid[1] as usize)
         };
         room.fetch(steps, parts, [matrix, below], &groups, all);
         let (global, held) = (room.global, groups.start - room.fetched.as_ref().map_or(0, |held| held.groups.start));
@@ -146,18 +159,13 @@ impl RowDecoder<'_> {
                     SegmentGroups { scales, zeros, size: 1, skip: 0, is_halved, map }
                 }
             };
-            // float16 has its rounding in the kernels only.
-            let is_direct = steps.target != Dtype::Float16
-                && steps.product_rounding.is_none()
-                && layout.global != Combination::Over127;
-            let is_done = if is_direct {
-                fused.multiply(codes, &groups, steps.narrowest, steps.target, out)
+            let is_done = if let Some(products) = steps.products {
+                fused.multiply(codes, &groups, steps.narrowest, products, out)
             } else {
-                let products = &mut room.values[..columns];
-                let is_done =
-                    fused.multiply(codes, &groups, steps.narrowest, Dtype::Float32, products.as_flattened_mut());
+                let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
+                let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, lane.as_flattened_mut());
                 if is_done {
-                    finish(steps, products, &mut room.scratch, out);
+                    finish(steps, lane, &mut room.scratch, out);
                 }
                 is_done
             };

@@ -1,10 +1,10 @@
 //! How each value of a weight is computed, determined once.
 
 use super::casts::{Through, cast};
-use super::fused::Fused;
+use super::fused::{Fused, Products};
 use super::geometry::Geometry;
 use super::lanes::SmallFloat;
-use super::layout::{CodeValues, Layout, Precision, Zeros};
+use super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
 use super::parts::{Parameters, Part};
 use super::scales::Reading;
 use super::zeros::ZeroPoints;
@@ -53,6 +53,8 @@ pub(super) struct Steps {
     pub(super) encode: Kernel,
     /// The fast method, if possible.
     pub(super) fused: Option<Fused>,
+    /// The products that it writes; if there are none, further steps follow.
+    pub(super) products: Option<Products>,
 }
 
 impl Steps {
@@ -111,6 +113,17 @@ impl Steps {
             (CodeDecoding::Map, _) => Some(Fused::Map),
             _ => None,
         };
+        let products =
+            Products { rounded: product.filter(|dtype| *dtype != Dtype::Float32).unwrap_or(target), written: target };
+        let are_integers = matches!(fused, Some(Fused::Unsigned(_) | Fused::Signed));
+        let is_direct = match (products.rounded, target) {
+            _ if layout.global == Combination::Over127 => false,
+            (Dtype::Float16, _) => {
+                are_integers && geometry.scale.dtype == Dtype::Float16 && layout.global == Combination::Nothing
+            }
+            (Dtype::Bfloat16, Dtype::Bfloat16 | Dtype::Float32) | (Dtype::Float32, Dtype::Float32) => true,
+            _ => false,
+        };
         Ok(Self {
             layout,
             target,
@@ -130,6 +143,7 @@ impl Steps {
             narrowest: if product == Some(Dtype::Float16) { Dtype::Float16 } else { target },
             encode: Some(()).filter(|()| is_float).and_then(|()| cast(last, target)).ok_or_else(no_target)?,
             fused: fused.filter(|_| is_short),
+            products: is_direct.then_some(products),
             geometry,
         })
     }

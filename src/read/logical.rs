@@ -56,12 +56,19 @@ pub(crate) fn read_values<'d>(
     parts: &[SourceTensor<'d>],
     values: Range<u64>,
 ) -> Result<Vec<&'d [u8]>> {
+    // The parts of transposed layouts are needed as a whole for all values, and were read with the first.
+    let before = values.start.checked_sub(1).map(|last| decoder.value_ranges(last..values.start));
+    let is_read = |at: usize, range: &Range<u64>| {
+        before.as_ref().is_some_and(|before| before[at].start <= range.start && range.end <= before[at].end)
+    };
     let bytes = |(at, (part, range)): (usize, (&SourceTensor<'d>, Range<u64>))| {
         if let Some(bytes) = decoder.held(at) {
             return Ok(bytes);
         }
         let mapped = part.mapped().expect("parts of weights are mapped");
-        mapped.read(range.start as usize..range.end as usize).map_err(|error| part.error(error))?;
+        if !is_read(at, &range) {
+            mapped.read(range.start as usize..range.end as usize).map_err(|error| part.error(error))?;
+        }
         Ok(&mapped.file[mapped.range])
     };
     parts.iter().zip(decoder.value_ranges(values)).enumerate().map(bytes).collect()

@@ -203,10 +203,6 @@ impl SourceGrid {
         let (matrix, within) = self.place(row);
         let (stride, matrix_bytes) = (geometry.stride as usize, geometry.matrix_bytes as usize);
         let bytes = &parts[geometry.codes.index][matrix * matrix_bytes..][..matrix_bytes];
-        if geometry.bits == 8 && matches!(steps.layout.codes.packing, Packing::Rows(_)) {
-            out.copy_from_slice(&bytes[within * stride + columns.start..][..columns.len()]);
-            return;
-        }
         let window = CodeWindow {
             bytes,
             stride,
