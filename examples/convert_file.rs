@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tcast::container;
 use tcast::dtype::Dtype;
-use tcast::engine::{self, Outcome};
+use tcast::engine::{self, Detail, Outcome};
 use tcast::io::output::Destination;
 use tcast::kernel::Loss;
 use tcast::operator::{Operator, cast::CastAttributes};
@@ -52,7 +52,7 @@ pub fn convert(input: &Path, to: Dtype, output: &Path) -> Result<(Vec<Outcome>, 
     let file = destination.create()?;
     let progress = Tenths { total: plan.source_bytes(), ..Tenths::default() };
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let outcomes = engine::run(&plan, &file, threads, false, &progress)?;
+    let outcomes = engine::run(&plan, &file, threads, Detail::Counts, &progress)?;
     // Until now it lay under another name, which would have gone with `file`.
     file.publish(true, None)?;
     for (tensor, outcome) in plan.steps.iter().zip(&outcomes) {

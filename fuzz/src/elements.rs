@@ -8,7 +8,7 @@ use tcast::container::{
     self, Data, Elements, Form, Input, Metadata, Reader, Tensor, TextError, element_count, row_major,
 };
 use tcast::dtype::Dtype;
-use tcast::engine;
+use tcast::engine::{self, Detail};
 use tcast::error::{Error, Result};
 use tcast::io::output::Destination;
 use tcast::kernel::{Kernel, Storage, Texts};
@@ -197,7 +197,7 @@ pub(crate) fn write(
         let path = folder.join(format!("out.{extension}"));
         let file =
             Destination::new(&path, true, &[inputs[0].path()]).and_then(Destination::create).expect("a new file");
-        let outcomes = match engine::run(plan, &file, threads, true, &Silent) {
+        let outcomes = match engine::run(plan, &file, threads, Detail::Accuracy, &Silent) {
             Ok(outcomes) => outcomes,
             Err(error) => {
                 drop(file);

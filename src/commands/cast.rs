@@ -35,7 +35,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         model: args.model.options(),
         fail_on: fail_on(args).into(),
         measures: Measures { accuracy: args.stats || args.reports.report.is_some(), hash: args.reports.hash },
-        ..job(Operator::Cast(attributes), args.to, &args.file, options)
+        ..job(Operator::Cast(attributes), args.to, (&args.file, args.reports.report.as_deref()), options)
     };
     convert(&Task {
         job,

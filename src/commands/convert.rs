@@ -21,14 +21,20 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Instant;
 
-/// The job for the arguments that `cast` and `bitcast` share.
-pub(super) fn job(operator: Operator, to: Option<Dtype>, file: &FileArgs, options: Value) -> Job<'_> {
+/// The job for the arguments that all conversions share; there may be a file for the report.
+pub(super) fn job<'a>(
+    operator: Operator,
+    to: Option<Dtype>,
+    (file, report): (&'a FileArgs, Option<&Path>),
+    options: Value,
+) -> Job<'a> {
     Job {
         output: file.output.as_deref(),
         to,
         existing: existing(file.force, file.skip_existing),
         dry_run: file.dry_run,
         sync: !file.no_sync,
+        lists_tensors: !file.quiet || file.json || file.dry_run || report.is_some(),
         threads: threads(file.threads),
         options,
         ..Job::new(operator)
@@ -48,7 +54,7 @@ pub(super) fn existing(force: bool, skip: bool) -> IfExists {
 /// others are still converted.
 pub(super) fn run(task: &Task) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
-    let console = Console { is_quiet: args.quiet, reads_tensors: true };
+    let console = Console { is_quiet: args.quiet };
     let open = |error, input: &Path| may_be_output(error, task, input);
     // Never dropped: the process ends soon, and the system takes back memory faster than tensor by tensor.
     let sources = ManuallyDrop::new(job::open(task.inputs, job.publish, job.threads, &console, open)?);
@@ -75,14 +81,13 @@ fn prepare<'a>(task: &Task, inputs: &[JobInput<'a, '_>]) -> Result<Prepared<'a>>
     if let (Some(output), [_]) = (job.output, inputs) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
-    job::prepare(job, inputs, &Console { is_quiet: args.quiet, reads_tensors: true })
+    job::prepare(job, inputs, &Console { is_quiet: args.quiet })
 }
 
 /// Runs and reports.
 fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
     let (job, args) = (&task.job, task.file);
-    let reads_tensors = !args.quiet || args.json || args.dry_run || task.report.is_some();
-    let console = Console { is_quiet: args.quiet, reads_tensors };
+    let console = Console { is_quiet: args.quiet };
     let is_several = prepared.outputs().nth(1).is_some();
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
         // `--resume` writes it anew, and so does a part that was done before. The report of another part is somebody

@@ -25,7 +25,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         return finish::run(Operator::Dequantize.name(), folder, &args.file);
     }
     check(args)?;
-    let console = Console { is_quiet: args.file.quiet, reads_tensors: true };
+    let console = Console { is_quiet: args.file.quiet };
     let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     let target = args.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
@@ -63,7 +63,12 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         resume: args.shards.resume,
         fail_on: args.fail_on.clone().into(),
         measures: Measures { accuracy: false, hash: args.reports.hash },
-        ..job(Operator::Dequantize, target, &args.file, options(target, &args.file, &chosen, more))
+        ..job(
+            Operator::Dequantize,
+            target,
+            (&args.file, args.reports.report.as_deref()),
+            options(target, &args.file, &chosen, more),
+        )
     };
     let task = Task {
         job,

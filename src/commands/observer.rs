@@ -10,8 +10,6 @@ use std::path::PathBuf;
 /// Shows everything, or only errors.
 pub(super) struct Console {
     pub(super) is_quiet: bool,
-    /// Whether the results are shown or written somewhere, tensor by tensor.
-    pub(super) reads_tensors: bool,
 }
 
 impl Observer for Console {
@@ -43,10 +41,6 @@ impl Observer for Console {
 
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_> {
         Box::new(Shards::new(bytes, self.is_quiet))
-    }
-
-    fn reads_tensors(&self) -> bool {
-        self.reads_tensors
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         &args.inputs,
         Publish::Together,
         threads(args.threads),
-        &Console { is_quiet: args.quiet, reads_tensors: true },
+        &Console { is_quiet: args.quiet },
         |error, _| error,
     )?;
     plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
@@ -155,7 +155,7 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         }
     };
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
-    let console = Console { is_quiet: args.quiet, reads_tensors: true };
+    let console = Console { is_quiet: args.quiet };
     let mut promoted = Vec::new();
     job::prepare(&job, &job_inputs, &console)?.run(&job, &console, |source, to, written| {
         let files = written?.map(|written| written.files);

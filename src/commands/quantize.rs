@@ -24,7 +24,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         return finish::run(Operator::Quantize.name(), folder, &args.file);
     }
     check(args)?;
-    let console = Console { is_quiet: args.file.quiet, reads_tensors: true };
+    let console = Console { is_quiet: args.file.quiet };
     let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     check_model(args, &model)?;
@@ -91,7 +91,12 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         resume: args.shards.resume,
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
         measures: Measures { accuracy: false, hash: args.reports.hash },
-        ..job(Operator::Quantize, None, &args.file, options(None, &args.file, &chosen, more))
+        ..job(
+            Operator::Quantize,
+            None,
+            (&args.file, args.reports.report.as_deref()),
+            options(None, &args.file, &chosen, more),
+        )
     };
     let task = Task {
         job,

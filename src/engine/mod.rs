@@ -33,6 +33,17 @@ use worker::Worker;
 
 pub use crate::measure::accuracy::Accuracy;
 
+/// What is found out about each tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Nothing, which is faster if there are many small tensors.
+    Nothing,
+    /// What happened to its values.
+    Counts,
+    /// Also how near the results are to the source: every result is compared with it while both are in the cache.
+    Accuracy,
+}
+
 /// What happened to a tensor.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -47,7 +58,7 @@ pub struct Outcome {
 }
 
 /// Converts everything and writes it to `output`; returns what happened to each tensor, in the order of the plan's
-/// steps. With `with_accuracy`, every result is compared with its source while both are in the cache.
+/// steps, unless `detail` is [`Detail::Nothing`].
 ///
 /// # Errors
 /// When the output cannot be written, a source is damaged or changes meanwhile, an element is malformed, or a value
@@ -60,7 +71,7 @@ pub fn run(
     plan: &Plan,
     output: &dyn Sink,
     threads: usize,
-    with_accuracy: bool,
+    detail: Detail,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
     if !output.is_seekable()
@@ -77,20 +88,24 @@ pub fn run(
             .remedy("name a file"));
     }
     output.reserve(plan.len)?;
-    let work_len = plan.len + plan.source_bytes();
+    let is_long = plan.len / PIECE > threads as u64; // then there is no need to look at every tensor
+    let work_len = if is_long { plan.len } else { plan.len + plan.source_bytes() };
     // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     if is_quantized {
         extremes::find(plan, threads, progress)?;
     }
-    let worker = || Worker::new(plan, output, with_accuracy, progress);
+    let worker = || Worker::new(plan, output, detail, progress);
     let work = |worker: &mut Worker, piece: Vec<PiecePart>| match piece[..] {
         [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
         _ => worker.assemble(&piece),
     };
-    let mut found: Vec<StepFindings> = plan.steps.iter().map(|_| StepFindings::default()).collect();
-    in_order(threads, Pieces::new(plan, !with_accuracy), worker, work, |piece| {
-        for (at, next) in piece {
+    let is_kept = detail != Detail::Nothing || plan.steps.iter().any(has_checksum);
+    let mut found: Vec<StepFindings> = Vec::new();
+    found.resize_with(if is_kept { plan.steps.len() } else { 0 }, StepFindings::default);
+    let pieces = Pieces::new(plan, detail != Detail::Accuracy, !is_kept);
+    in_order(threads, pieces, worker, work, |piece| {
+        for (at, next) in piece.into_iter().filter(|_| is_kept) {
             found[at].append(next);
         }
         ControlFlow::Continue(())
@@ -99,10 +114,13 @@ pub fn run(
         settle_checksums(step, &found.sums, output)?;
     }
     plan.check_unchanged()?;
+    if detail == Detail::Nothing {
+        return Ok(Vec::new());
+    }
     // The findings come first, so that the outcomes take their place in memory.
     let outcomes = found.into_iter().zip(&plan.steps).map(|(found, step)| {
         let StepFindings { counts, firsts, tally, encoded, .. } = found;
-        let accuracy = comparer(step, with_accuracy).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
+        let accuracy = comparer(step, detail).map(|_| Box::new(tally.unwrap_or_default().accuracy()));
         let quantized = match &step.how {
             Operation::Encode(weight) => {
                 Some(Box::new(QuantizedAccuracy::new(&weight.rows, &encoded.unwrap_or_default())))
@@ -115,9 +133,9 @@ pub fn run(
 }
 
 /// Compares the results of a step with their sources, if this is possible and wanted.
-fn comparer(step: &Step, is_wanted: bool) -> Option<Comparer> {
+fn comparer(step: &Step, detail: Detail) -> Option<Comparer> {
     let conversion = step.conversion()?;
-    if is_wanted && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
+    if detail == Detail::Accuracy && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
 /// What is known about the converted elements of a step. There may be a million steps, so what is rare has little room, and

@@ -1,8 +1,11 @@
 //! How the output is divided into pieces.
 
 use crate::container::Form;
-use crate::plan::{Operation, Plan};
+use crate::conversion::Conversion;
+use crate::io::map::MappedFile;
+use crate::plan::{Operation, Plan, Step};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes of input or output, whichever is more, that a thread takes at a time: enough to make a system call for each
 /// worthwhile, few enough for the second-level cache.
@@ -40,7 +43,7 @@ impl Item {
     }
 }
 
-/// Some elements of a step, or bytes of a literal.
+/// Some elements of a step, and possibly of those that follow it; or bytes of a literal.
 #[derive(Clone, Copy)]
 pub(super) struct PiecePart {
     pub item: Item,
@@ -80,7 +83,8 @@ pub(super) fn bytes(form: Form, elements: u64) -> u64 {
 /// Divides the output into pieces, in the order of their offsets; each consists of adjacent parts.
 pub(super) struct Pieces<'a> {
     plan: &'a Plan<'a>,
-    order: Vec<Item>,
+    /// Items with their numbers of elements. A step may stand for those that follow it too.
+    order: Vec<(Item, u64)>,
     next: usize,
     element: u64,
     /// Whether pieces may begin at any whole byte; otherwise they begin at blocks of a tensor.
@@ -88,12 +92,57 @@ pub(super) struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    pub(super) fn new(plan: &'a Plan<'a>, is_free: bool) -> Self {
-        let literals = (0..plan.literals.len()).map(Item::Literal);
-        let others = (0..plan.copies.len()).map(Item::Copy).chain((0..plan.steps.len()).map(Item::Step));
-        let mut order: Vec<Item> = literals.chain(others).collect();
-        order.sort_by_key(|item| item.offset(plan));
+    /// With `joins`, small tensors that are converted alike become one: then nothing is found out about each of them.
+    pub(super) fn new(plan: &'a Plan<'a>, is_free: bool, joins: bool) -> Self {
+        let others = (0..plan.literals.len()).map(Item::Literal).chain((0..plan.copies.len()).map(Item::Copy));
+        let mut order: Vec<(Item, u64)> = others.map(|item| (item, item.count(plan))).collect();
+        let mut end: Option<Neighbor> = None;
+        for (at, step) in plan.steps.iter().enumerate() {
+            let (item, next) = (Item::Step(at), if joins { Neighbor::new(step) } else { None });
+            let count = item.count(plan);
+            match (&end, order.last_mut()) {
+                (Some(end), Some((_, joined))) if next.as_ref().is_some_and(|next| next.follows(end)) => {
+                    *joined += count
+                }
+                _ => order.push((item, count)),
+            }
+            end = next;
+        }
+        order.retain(|(_, count)| *count > 0);
+        order.sort_by_key(|(item, _)| item.offset(plan));
         Self { plan, order, next: 0, element: 0, is_free }
+    }
+}
+
+/// A step that can be joined with the next one.
+struct Neighbor<'s> {
+    conversion: &'s Arc<Conversion>,
+    file: &'s MappedFile,
+    source: Range<usize>,
+    target: Range<u64>,
+}
+
+impl<'s> Neighbor<'s> {
+    /// `None` if it has no elements or another way to its result, or ends within a byte.
+    fn new(step: &'s Step) -> Option<Self> {
+        let Operation::Convert(conversion) = &step.how else { return None };
+        let mapped = step.sources[0].mapped().filter(|mapped| mapped.checksum.is_none() && !mapped.range.is_empty())?;
+        let count = step.source().count;
+        let fills_bytes = |form: Form| form.dtype().bits().is_multiple_of(8) || count.is_multiple_of(8);
+        let can_join = conversion.kernel().is_some()
+            && fills_bytes(conversion.from)
+            && fills_bytes(conversion.to)
+            && !step.stays
+            && step.results[0].crc.is_none();
+        can_join.then(|| Self { conversion, file: mapped.file, source: mapped.range, target: step.target() })
+    }
+
+    /// Whether its bytes follow those of another step, in the source and in the output, and are converted alike.
+    fn follows(&self, other: &Self) -> bool {
+        Arc::ptr_eq(self.conversion, other.conversion)
+            && std::ptr::eq(self.file, other.file)
+            && self.source.start == other.source.end
+            && self.target.start == other.target.end
     }
 }
 
@@ -139,12 +188,7 @@ impl Iterator for Pieces<'_> {
     fn next(&mut self) -> Option<Vec<PiecePart>> {
         let mut parts = Vec::new();
         let mut room = PIECE;
-        while let Some(&item) = self.order.get(self.next) {
-            let count = item.count(self.plan);
-            if count == 0 {
-                self.next += 1;
-                continue;
-            }
+        while let Some(&(item, count)) = self.order.get(self.next) {
             let left = count - self.element;
             let (bits, alignment, decoder) = match item {
                 Item::Literal(_) | Item::Copy(_) => (8, 1024, None),

@@ -1,7 +1,7 @@
 //! How a thread converts a piece.
 
 use super::pieces::{Item, PIECE, PiecePart, bytes};
-use super::{StepFindings, comparer, counts_of, has_checksum};
+use super::{Detail, StepFindings, comparer, counts_of, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
 use crate::error::{Error, Kind, Result};
@@ -20,8 +20,7 @@ pub(super) struct Worker<'a> {
     plan: &'a Plan<'a>,
     output: &'a dyn Sink,
     progress: &'a dyn Progress,
-    /// Whether results are compared with their sources.
-    with_accuracy: bool,
+    detail: Detail,
     buffer: Vec<u8>,
     /// Values to quantize that are computed.
     values: Vec<u8>,
@@ -34,18 +33,13 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(
-        plan: &'a Plan<'a>,
-        output: &'a dyn Sink,
-        with_accuracy: bool,
-        progress: &'a dyn Progress,
-    ) -> Self {
+    pub(super) fn new(plan: &'a Plan<'a>, output: &'a dyn Sink, detail: Detail, progress: &'a dyn Progress) -> Self {
         let known = (0, Firsts::default());
         Self {
             plan,
             output,
             progress,
-            with_accuracy,
+            detail,
             buffer: Vec::new(),
             values: Vec::new(),
             runs: Vec::new(),
@@ -61,6 +55,11 @@ impl<'a> Worker<'a> {
         self.runs.clear();
         for part in parts {
             let at = match part.item {
+                Item::Literal(at) if parts.len() == 1 => {
+                    let bytes = &self.plan.literals[at].1[part.start as usize..part.end as usize];
+                    self.output.write_at(part.target(self.plan).start, bytes)?;
+                    continue;
+                }
                 Item::Literal(at) => {
                     let room = self.room(&part.target(self.plan))?;
                     self.buffer[room]
@@ -119,24 +118,26 @@ impl<'a> Worker<'a> {
         let step = &self.plan.steps[at];
         let place = |element| bytes(conversion.from, element) as usize;
         let source = self.source(&mapped, place(part.start)..place(part.end), !is_alone);
-        let source = source.map_err(|error| step.error(error))?;
+        let source = source.map_err(|error| self.blame(at, part, error))?;
         let mut found = StepFindings::default();
         // Directly from the page cache of one file to that of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
         let room = if is_plain { 0..0 } else { self.room(&target)? };
         if !is_plain {
             let (elements, count, result) = (step.sources[0].named(), part.count(), &mut self.buffer[room.clone()]);
-            let counts = run_kernel(kernel, conversion, elements, part.start, source, result, count)
-                .map_err(|error| step.error(error))?;
-            if self.known.0 != at {
-                self.known = (at, Firsts::default());
+            let counts = run_kernel(kernel, conversion, elements, part.start, source, result, count);
+            let counts = counts.map_err(|error| self.blame(at, part, error))?;
+            if self.detail != Detail::Nothing {
+                if self.known.0 != at {
+                    self.known = (at, Firsts::default());
+                }
+                found.firsts = conversion.firsts(kernel, &counts, &self.known.1, part.start, source, count);
+                self.known.1.merge(found.firsts.clone());
+                found.counts = counts;
             }
-            found.firsts = conversion.firsts(kernel, &counts, &self.known.1, part.start, source, count);
-            self.known.1.merge(found.firsts.clone());
-            found.counts = counts;
         }
         let result = if is_plain { source } else { &self.buffer[room] };
-        if let Some(mut comparer) = comparer(step, self.with_accuracy) {
+        if let Some(mut comparer) = comparer(step, self.detail) {
             found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
         }
         if has_checksum(step) {
@@ -148,6 +149,36 @@ impl<'a> Worker<'a> {
             self.output.write_at(target.start, source).map_err(in_source)?;
         }
         Ok((found, source.len() as u64))
+    }
+
+    /// The error of the tensor that fails, of those that a part consists of.
+    fn blame(&self, at: usize, part: &PiecePart, error: Error) -> Error {
+        let mut start = 0;
+        for step in &self.plan.steps[at..] {
+            let end = start + step.source().count;
+            let elements = part.start.max(start)..part.end.min(end);
+            if start >= part.end {
+                break;
+            }
+            if !elements.is_empty()
+                && let Some(Direct::Convert(conversion, kernel, mapped)) = step.direct()
+            {
+                let elements = elements.start - start..elements.end - start;
+                let place = |form, element| bytes(form, element) as usize;
+                let source = mapped.read(place(conversion.from, elements.start)..place(conversion.from, elements.end));
+                let count = elements.end - elements.start;
+                let mut result = vec![0; place(conversion.to, count)];
+                let failed = source.and_then(|source| {
+                    let named = step.sources[0].named();
+                    run_kernel(kernel, conversion, named, elements.start, source, &mut result, count as usize)
+                });
+                if let Err(error) = failed {
+                    return step.error(error);
+                }
+            }
+            start = end;
+        }
+        self.plan.steps[at].error(error)
     }
 
     /// Decodes some values of a quantized weight; returns as [`Self::convert`].
@@ -247,7 +278,7 @@ impl<'a> Worker<'a> {
         let mut offset = step.target().start;
         let mut hasher = Hasher::new();
         let mut share = Share::new(source.stored_len(), source.tensor.count);
-        let (mut comparer, mut done) = (comparer(step, self.with_accuracy), 0);
+        let (mut comparer, mut done) = (comparer(step, self.detail), 0);
         let mut tally = comparer.as_ref().map(|_| Box::<accuracy::AccuracyTally>::default());
         let has_crc = step.results[0].crc.is_some();
         let mut sink = |source: &[u8], bytes: &[u8], elements: u64| {

@@ -101,8 +101,11 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
 /// Refuses a new name for a tensor in a format without names.
 fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Selection) -> Result<()> {
     let FormatInfo { extension, has_names, .. } = target.format_info();
+    if has_names || selection.renames.is_empty() {
+        return Ok(()); // there may be a million tensors
+    }
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
-    let Some(name) = source.names().find(|name| !has_names && is_renamed(*name)) else { return Ok(()) };
+    let Some(name) = source.names().find(|name| is_renamed(*name)) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
     let remedy = format!("name an output that ends in {}", container::formats_with_names());
     Err(error.in_tensor(name).remedy(remedy).without("rename"))
@@ -125,7 +128,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
 
 /// Reports scales that lose precision while their codes stay the same.
 fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
-    let Some(codes) = codes else { return };
+    let Some(codes) = codes.filter(|codes| codes.have_scales()) else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
     let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {

@@ -6,7 +6,7 @@ use super::outcome::FailOn;
 use super::share::Partition;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::engine::{self, Outcome};
+use crate::engine::{self, Detail, Outcome};
 use crate::error::Result;
 use crate::io::sink::Sink;
 use crate::operator::Operator;
@@ -47,6 +47,8 @@ pub(crate) struct Job<'a> {
     /// The changes to values that make the job fail.
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
+    /// Whether the caller looks at what happened to each tensor of a file; if not, its report need not list them.
+    pub(crate) lists_tensors: bool,
     /// All options that affect the bytes of the output. A run can continue another one only if these are the same.
     pub(crate) options: Value,
     /// Tells whether the job was cancelled.
@@ -73,15 +75,33 @@ impl Job<'_> {
             model: ModelOptions::default(),
             fail_on: FailOn::default(),
             measures: Measures::default(),
+            lists_tensors: true,
             options: Value::Null,
             cancel: &Never,
         }
     }
 
-    /// Runs a plan and writes its output to a sink, until it is done or the job is cancelled.
-    pub(super) fn convert(&self, plan: &Plan, sink: &dyn Sink, progress: &dyn Progress) -> Result<Vec<Outcome>> {
+    /// Whether the report of a file needs to list its tensors.
+    pub(super) fn lists_tensors(&self) -> bool {
+        self.lists_tensors || self.measures.hash || !self.fail_on.is_empty()
+    }
+
+    /// Runs a plan and writes its output to a sink, until it is done or the job is cancelled. There are no outcomes without
+    /// `with_outcomes`.
+    pub(super) fn convert(
+        &self,
+        plan: &Plan,
+        sink: &dyn Sink,
+        with_outcomes: bool,
+        progress: &dyn Progress,
+    ) -> Result<Vec<Outcome>> {
+        let detail = match (with_outcomes, self.measures.accuracy) {
+            (false, _) => Detail::Nothing,
+            (true, false) => Detail::Counts,
+            (true, true) => Detail::Accuracy,
+        };
         let sink = Cancellable { sink, cancel: self.cancel };
-        let outcomes = engine::run(plan, &sink, self.threads, self.measures.accuracy, progress)?;
+        let outcomes = engine::run(plan, &sink, self.threads, detail, progress)?;
         sink.check()?;
         Ok(outcomes)
     }

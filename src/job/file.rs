@@ -89,14 +89,14 @@ impl<'a> FileOutput<'a> {
         // An archive that will be deflated is first written without compression.
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
+        let lists_tensors = job.lists_tensors();
         let outcomes = match (&data, self.plan.data_start) {
             (Some(data), Some(start)) => {
-                job.convert(&self.plan, &Divided { first: target, second: data, start }, progress)
+                job.convert(&self.plan, &Divided { first: target, second: data, start }, lists_tensors, progress)
             }
-            _ => job.convert(&self.plan, target, progress),
+            _ => job.convert(&self.plan, target, lists_tensors, progress),
         }?;
         (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // of many tensors these take as much memory as the report will
-        let lists_tensors = observer.reads_tensors() || job.measures.hash || !job.fail_on.is_empty();
         let name = output.to_string_lossy().into_owned();
         let report = if lists_tensors {
             FileReport::new(name, &self.plan, Some(outcomes))

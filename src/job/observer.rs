@@ -16,11 +16,6 @@ pub(crate) trait Observer {
 
     /// Shows the progress of a checkpoint.
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_>;
-
-    /// Whether the caller looks at what happened to each tensor of a file; if not, its report need not list them.
-    fn reads_tensors(&self) -> bool {
-        true
-    }
 }
 
 /// The progress of a checkpoint, shard by shard.

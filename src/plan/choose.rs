@@ -141,7 +141,8 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     let mut storable = Vec::new();
     for (at, (place, logical)) in all().enumerate() {
         let input = place.0;
-        let name = renamed.remove(&at).unwrap_or_else(|| new_name(inputs, input, logical, request.container));
+        let renamed = if renamed.is_empty() { None } else { renamed.remove(&at) }; // without a hash of each number
+        let name = renamed.unwrap_or_else(|| new_name(inputs, input, logical, request.container));
         chosen.push(match logical {
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());

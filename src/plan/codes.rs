@@ -106,6 +106,12 @@ impl Codes {
         Some(Error::new(format!("{why}; a cast would take them for values")).of(Kind::Codes { globs, model }))
     }
 
+    /// Whether any tensor holds the scales of others.
+    #[must_use]
+    pub(crate) fn have_scales(&self) -> bool {
+        !self.scales.is_empty()
+    }
+
     /// Whether a tensor holds the scales of others.
     #[must_use]
     pub(crate) fn is_scale(&self, name: &str) -> bool {

@@ -19,6 +19,7 @@ mod folders;
 mod foreign;
 mod help;
 mod inspect;
+mod many;
 mod onnx_casts;
 mod onnx_models;
 mod onnx_quantize;

@@ -38,7 +38,7 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     let selection = Selection { all: true, ..selection(args.to, &args.selection) };
     let options = options(args.to, &args.file, &selection, json!({}));
     convert(&Task {
-        job: job(Operator::BitCast, args.to, &args.file, options),
+        job: job(Operator::BitCast, args.to, (&args.file, None), options),
         inputs: &args.inputs,
         file: &args.file,
         selection,

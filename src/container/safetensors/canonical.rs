@@ -137,11 +137,18 @@ impl<'a> Cursor<'a> {
     }
 
     fn number(&mut self) -> Option<u64> {
-        let end = self.rest.bytes().position(|byte| !byte.is_ascii_digit())?;
-        let (digits, after) = self.rest.split_at(end);
-        self.rest = after;
-        let has_leading_zero = digits.len() > 1 && digits.starts_with('0');
-        if has_leading_zero { None } else { digits.parse().ok() }
+        let (mut number, mut len) = (0_u64, 0);
+        for byte in self.rest.bytes() {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                break;
+            }
+            number = number.checked_mul(10)?.checked_add(digit.into())?;
+            len += 1;
+        }
+        let has_leading_zero = len > 1 && self.rest.starts_with('0');
+        self.rest = &self.rest[len..];
+        if has_leading_zero || len == 0 { None } else { Some(number) }
     }
 
     fn numbers(&mut self) -> Option<Vec<u64>> {

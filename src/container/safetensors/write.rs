@@ -7,7 +7,6 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Storage;
 use crate::threads;
-use serde::Serialize;
 
 /// Where each tensor's bytes go after the header: in the order of the header, unless that would misalign one.
 pub(super) struct Places {
@@ -98,18 +97,46 @@ const ENTRY: usize = 80;
 fn write_entries(header: &mut Vec<u8>, tensors: &[NewTensor], places: &[Placement]) -> Result<()> {
     for (tensor, Placement { range, .. }) in tensors.iter().zip(places) {
         let (StoredForm { dtype, shape, .. }, _) = store(tensor)?; // again, because keeping them takes longer
-        push_json(header, &*tensor.name);
+        push_text(header, &tensor.name);
         header.extend_from_slice(br#":{"dtype":"#);
-        push_json(header, &*dtype);
-        header.extend_from_slice(br#","shape":"#);
-        push_json(header, &*shape);
-        header.extend_from_slice(br#","data_offsets":"#);
-        push_json(header, &[range.start, range.end]);
-        header.extend_from_slice(b"},");
+        push_text(header, &dtype);
+        header.extend_from_slice(br#","shape":["#);
+        push_numbers(header, &shape);
+        header.extend_from_slice(br#"],"data_offsets":["#);
+        push_numbers(header, &[range.start, range.end]);
+        header.extend_from_slice(b"]},");
     }
     Ok(())
 }
 
-fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {
-    serde_json::to_writer(header, value).expect(ALWAYS_JSON);
+/// Adds a text as JSON.
+fn push_text(header: &mut Vec<u8>, text: &str) {
+    if text.bytes().any(|byte| matches!(byte, b'"' | b'\\' | ..0x20)) {
+        serde_json::to_writer(header, text).expect(ALWAYS_JSON);
+        return;
+    }
+    header.push(b'"');
+    header.extend_from_slice(text.as_bytes());
+    header.push(b'"');
+}
+
+/// Adds numbers with commas between them.
+fn push_numbers(header: &mut Vec<u8>, numbers: &[u64]) {
+    /// As many digits as the largest number has.
+    const MOST: usize = 20;
+    for (at, number) in numbers.iter().enumerate() {
+        if at > 0 {
+            header.push(b',');
+        }
+        let (mut digits, mut start, mut left) = ([0; MOST], MOST, *number);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        header.extend_from_slice(&digits[start..]);
+    }
 }
