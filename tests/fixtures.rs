@@ -132,7 +132,7 @@ fn npy_headers_are_numpys_byte_for_byte() {
             fortran_order: fortran_order == "true",
             text: None,
         };
-        let layout = npy.lay_out(&[tensor], None, 1).unwrap();
+        let layout = npy.lay_out(&vec![tensor], None, 1).unwrap();
         let written = hex(&layout.literals[0].1);
         assert_eq!(written, *header, "{row:?}");
         checked += 1;

@@ -6,8 +6,28 @@ use crate::error::Error;
 use std::borrow::Cow;
 use std::ops::Range;
 
+/// The tensors of a new file. They are not a slice, because of a million it would be longer than what it is made from.
+#[doc(hidden)]
+pub trait NewTensors: Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// One of them.
+    fn get(&self, at: usize) -> NewTensor<'_>;
+}
+
+impl NewTensors for Vec<NewTensor<'_>> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn get(&self, at: usize) -> NewTensor<'_> {
+        self[at].clone()
+    }
+}
+
 /// A tensor of a new file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct NewTensor<'a> {
     /// Its name; a format without names drops it.

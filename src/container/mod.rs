@@ -36,7 +36,7 @@ pub(crate) use tensor::sum_of;
 pub use tensor::{Elements, Tensor};
 #[doc(hidden)] // what containers are made of, and what tests need
 pub use {
-    layout::{FileLayout, NewTensor, PendingCrc, Placement},
+    layout::{FileLayout, NewTensor, NewTensors, PendingCrc, Placement},
     reader::{Stream, Streamed},
     shape::{element_count, row_major},
     tensor::{Checksum, Data},
@@ -70,7 +70,7 @@ pub trait Container: Format {
 
 /// What a container does with bytes. Other crates cannot name it, so all containers are in this one.
 mod format {
-    use super::{Contents, FileLayout, MappedFile, NewTensor, Result};
+    use super::{Contents, FileLayout, MappedFile, NewTensors, Result};
 
     pub trait Format: Sync {
         /// Whether a file that starts with these bytes has this format.
@@ -88,7 +88,7 @@ mod format {
         /// When the format cannot hold them.
         fn lay_out(
             &self,
-            tensors: &[NewTensor],
+            tensors: &dyn NewTensors,
             metadata: Option<&[(String, String)]>,
             threads: usize,
         ) -> Result<FileLayout>;
@@ -105,9 +105,9 @@ impl dyn Container + '_ {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    fn only<'a, 't>(&self, tensors: &'a [NewTensor<'t>]) -> Result<&'a NewTensor<'t>> {
-        if let [tensor] = tensors {
-            return Ok(tensor);
+    fn only<'a>(&self, tensors: &'a dyn NewTensors) -> Result<NewTensor<'a>> {
+        if tensors.count() == 1 {
+            return Ok(tensors.get(0));
         }
         let several = CONTAINERS
             .iter()
@@ -115,7 +115,7 @@ impl dyn Container + '_ {
             .filter(|facts| !facts.holds_one && !facts.is_changed_only);
         let several: Vec<&str> = several.map(|facts| facts.extension).collect();
         let extension = self.format_info().extension;
-        Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.len()))
+        Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()))
             .remedy(format!("name an output that ends in {}", one_of(&several))))
     }
 }

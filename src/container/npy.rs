@@ -10,8 +10,8 @@ pub(super) mod text;
 
 use super::text::MAX_TEXT;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
-    TextForm, cannot_hold, element_count, position, too_long,
+    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, NewTensors,
+    Placement, Tensor, TextForm, cannot_hold, element_count, position, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -68,12 +68,12 @@ impl Format for Npy {
 
     fn lay_out(
         &self,
-        tensors: &[NewTensor],
+        tensors: &dyn NewTensors,
         _metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {
         let tensor = (self as &dyn Container).only(tensors)?;
-        let (header, form) = header_of(tensor)?;
+        let (header, form) = header_of(&tensor)?;
         let start = header.len() as u64;
         let len = form.bytes(tensor.count).and_then(|bytes| start.checked_add(bytes)).ok_or_else(too_long)?;
         let places = vec![Placement { form, range: start..len, crc: None }];

@@ -6,8 +6,8 @@
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, PICKLE, PendingCrc,
-    Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
+    Checksum, Container, Contents, Data, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, PICKLE,
+    PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -75,16 +75,16 @@ impl Format for Npz {
 
     fn lay_out(
         &self,
-        tensors: &[NewTensor],
+        tensors: &dyn NewTensors,
         _metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {
-        let mut literals = Vec::with_capacity(tensors.len() + 1);
-        let mut places = Vec::with_capacity(tensors.len());
+        let mut literals = Vec::with_capacity(tensors.count() + 1);
+        let mut places = Vec::with_capacity(tensors.count());
         let mut directory = Vec::new();
         let mut names = HashSet::new();
         let mut end = 0_u64;
-        for tensor in tensors {
+        for tensor in (0..tensors.count()).map(|at| tensors.get(at)) {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             let name = format!("{}.npy", tensor.name);
             if name.len() > usize::from(u16::MAX) {
@@ -93,13 +93,13 @@ impl Format for Npz {
             if name.contains('\0') {
                 return refuse("a zip archive cannot hold a name with a NUL in it");
             }
-            if !names.insert(&tensor.name) {
+            if !names.insert(tensor.name.to_string()) {
                 return refuse("two tensors have this name");
             }
             // An array that is copied includes its header.
             let (array, form) = match tensor.opaque {
                 Some(_) => (Vec::new(), Form::Numbers(Storage::per_byte(tensor.dtype))),
-                None => npy::header_of(tensor)?,
+                None => npy::header_of(&tensor)?,
             };
             let data = form.bytes(tensor.count).ok_or_else(too_long)?;
             let size = data.checked_add(array.len() as u64).ok_or_else(too_long)?;
@@ -117,7 +117,7 @@ impl Format for Npz {
         for crc in places.iter_mut().filter_map(|place| place.crc.as_mut()) {
             crc.offsets[1] += end;
         }
-        let tail = [directory.as_slice(), &end_records(tensors.len() as u64, directory.len() as u64, end)].concat();
+        let tail = [directory.as_slice(), &end_records(tensors.count() as u64, directory.len() as u64, end)].concat();
         let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
         literals.push((end, tail));
         Ok(FileLayout { literals, places, len })

@@ -11,7 +11,7 @@ mod write;
 use super::json::{MapOnly, StringPairs};
 use super::names::NameHashes;
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
+    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, Placement, Tensor,
     element_count, too_long,
 };
 use crate::dtype::Dtype;
@@ -94,25 +94,26 @@ impl Format for Safetensors {
 
     fn lay_out(
         &self,
-        tensors: &[NewTensor],
+        tensors: &dyn NewTensors,
         metadata: Option<&[(String, String)]>,
         threads: usize,
     ) -> Result<FileLayout> {
         let mut notes = Notes { tensors: BTreeMap::new(), version: 1 };
-        let mut places = Places::with_capacity(tensors.len());
-        let mut names = NameHashes::with_capacity(tensors.len());
-        for tensor in tensors {
+        let all = || (0..tensors.count()).map(|at| tensors.get(at));
+        let mut places = Places::with_capacity(tensors.count());
+        let mut names = NameHashes::with_capacity(tensors.count());
+        for tensor in all() {
             let refuse = |message: &str| Err(Error::new(message).in_tensor(&tensor.name));
             if tensor.name == METADATA {
                 return refuse("safetensors keeps this name for its metadata");
             }
             names.add(&tensor.name);
-            let (stored, note) = store(tensor).map_err(|error| error.in_tensor(&tensor.name))?;
+            let (stored, note) = store(&tensor).map_err(|error| error.in_tensor(&tensor.name))?;
             notes.tensors.extend(note.map(|note| (tensor.name.to_string(), note)));
             places.add(tensor.dtype, &stored)?;
         }
-        if let Some(name) = names.repeated(tensors.iter().map(|tensor| &*tensor.name)) {
-            return Err(Error::new("two tensors have this name").in_tensor(name));
+        if let Some(name) = names.repeated(all().map(|tensor| tensor.name)) {
+            return Err(Error::new("two tensors have this name").in_tensor(&name));
         }
         let mut places = places.finish(tensors)?;
         let literals = write_header(tensors, &places, with_notes(metadata, &notes)?.as_deref(), threads)?;

@@ -102,7 +102,7 @@ impl<'a> Pieces<'a> {
             let count = item.count(plan);
             match (&end, order.last_mut()) {
                 (Some(end), Some((_, joined))) if next.as_ref().is_some_and(|next| next.follows(end)) => {
-                    *joined += count
+                    *joined += count;
                 }
                 _ => order.push((item, count)),
             }

@@ -9,7 +9,7 @@ use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
 use crate::container::onnx::model::{Dequantization, Study, TensorRole};
-use crate::container::{Container, Elements, Form, Input, NewTensor, Tensor, TextExtent};
+use crate::container::{Container, Elements, Form, Input, NewTensor, NewTensors, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -76,19 +76,15 @@ impl Chosen<'_> {
         }
     }
 
-    /// Adds the tensors for the output.
-    pub(super) fn add_new_tensors<'s>(&'s self, new: &mut Vec<NewTensor<'s>>) {
-        if let From::Values(weight) = &self.from {
-            new.extend(weight.part_names().zip(weight.rows.encoder.parts()).map(new_part));
-            return;
-        }
+    /// The tensor for the output, if there is only one.
+    fn new_tensor(&self) -> NewTensor<'_> {
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
             From::Elements(_) => (&source.shape[..], (source.elements == Elements::Opaque).then_some(&*source.stored)),
             From::Parts(decoder) => (decoder.shape(), None),
             From::Values(_) => (&[][..], None),
         };
-        new.push(NewTensor {
+        NewTensor {
             name: Cow::Borrowed(&self.name),
             dtype: self.dtype,
             shape,
@@ -96,7 +92,41 @@ impl Chosen<'_> {
             fortran_order: self.fortran_order,
             text: self.text.clone(),
             opaque,
-        });
+        }
+    }
+}
+
+/// The tensors of an output.
+pub(super) struct ChosenTensors<'s, 'a> {
+    chosen: &'s [Chosen<'a>],
+    /// All of them, if some belong together.
+    listed: Vec<NewTensor<'s>>,
+}
+
+impl<'s, 'a> ChosenTensors<'s, 'a> {
+    pub(super) fn new(chosen: &'s [Chosen<'a>]) -> Self {
+        let mut listed = Vec::new();
+        if chosen.iter().any(|chosen| matches!(chosen.from, From::Values(_))) {
+            for chosen in chosen {
+                match &chosen.from {
+                    From::Values(weight) => {
+                        listed.extend(weight.part_names().zip(weight.rows.encoder.parts()).map(new_part));
+                    }
+                    From::Elements(_) | From::Parts(_) => listed.push(chosen.new_tensor()),
+                }
+            }
+        }
+        Self { chosen, listed }
+    }
+}
+
+impl NewTensors for ChosenTensors<'_, '_> {
+    fn count(&self) -> usize {
+        if self.listed.is_empty() { self.chosen.len() } else { self.listed.len() }
+    }
+
+    fn get(&self, at: usize) -> NewTensor<'_> {
+        if self.listed.is_empty() { self.chosen[at].new_tensor() } else { self.listed[at].clone() }
     }
 }
 

@@ -27,14 +27,14 @@ pub use step::{Plan, Step};
 pub use weights::{QuantizedWeight, Weights};
 
 use crate::container::onnx::model::Study;
-use crate::container::{Container, Form, Input, Metadata, NewTensor};
+use crate::container::{Container, Form, Input, Metadata};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
-use choose::{Chosen, From, choose, measure_texts};
+use choose::{Chosen, ChosenTensors, From, choose, measure_texts};
 use few::Few;
 use groups::groups;
 use std::borrow::Cow;
@@ -145,12 +145,12 @@ impl<'r, 'a> Draft<'r, 'a> {
         measure_texts(&mut chosen, measured)?;
         let mut plans = Vec::new();
         for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
-            let mut new: Vec<NewTensor> = Vec::with_capacity(group.len());
+            let mut sources: Vec<usize> = Vec::new();
             for chosen in &group {
-                chosen.add_new_tensors(&mut new);
+                if sources.last() != Some(&chosen.place.0) {
+                    sources.push(chosen.place.0);
+                }
             }
-            let mut sources: Vec<usize> = group.iter().map(|chosen| chosen.place.0).collect();
-            sources.dedup();
             if spread == Spread::AsInputs {
                 sources = vec![at]; // one without tensors too
             } else if sources.is_empty() {
@@ -167,8 +167,8 @@ impl<'r, 'a> Draft<'r, 'a> {
                     None => true,
                 });
             }
-            let layout = request.container.lay_out(&new, metadata.as_deref(), request.threads)?;
-            drop(new);
+            let layout =
+                request.container.lay_out(&ChosenTensors::new(&group), metadata.as_deref(), request.threads)?;
             let mut places = layout.places.into_iter();
             let step = |chosen: Chosen<'a>| {
                 let Chosen { sources, from, target, fortran_order, name, .. } = chosen;

@@ -9,7 +9,7 @@ pub(super) mod protobuf;
 mod typed;
 
 use super::{
-    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensor, Placement, Tensor,
+    Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, Placement, Tensor,
     TextForm, element_count, too_long,
 };
 use crate::dtype::Dtype;
@@ -88,7 +88,7 @@ impl Format for Onnx {
 
     fn lay_out(
         &self,
-        tensors: &[NewTensor],
+        tensors: &dyn NewTensors,
         metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {

@@ -2,11 +2,13 @@
 
 use super::METADATA;
 use super::notes::{ALWAYS_JSON, StoredForm, json, store};
-use crate::container::{Form, NewTensor, Placement, too_long};
+use crate::container::{Form, NewTensor, NewTensors, Placement, too_long};
 use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Storage;
 use crate::threads;
+use serde::Serialize;
+use std::ops::Range;
 
 /// Where each tensor's bytes go after the header: in the order of the header, unless that would misalign one.
 pub(super) struct Places {
@@ -31,13 +33,13 @@ impl Places {
     }
 
     /// The places. If one would be misaligned, wider types come first, as in the reference writer.
-    pub(super) fn finish(mut self, tensors: &[NewTensor]) -> Result<Vec<Placement>> {
+    pub(super) fn finish(mut self, tensors: &dyn NewTensors) -> Result<Vec<Placement>> {
         if self.are_aligned {
             return Ok(self.all);
         }
-        let alignment = |tensor| Ok(store(tensor)?.0.alignment);
-        let alignments = tensors.iter().map(alignment).collect::<Result<Vec<u64>>>()?;
-        let mut order: Vec<usize> = (0..tensors.len()).collect();
+        let alignment = |at| Ok(store(&tensors.get(at))?.0.alignment);
+        let alignments = (0..tensors.count()).map(alignment).collect::<Result<Vec<u64>>>()?;
+        let mut order: Vec<usize> = (0..tensors.count()).collect();
         order.sort_by_key(|&at| std::cmp::Reverse(alignments[at]));
         let mut end = 0;
         for at in order {
@@ -51,18 +53,17 @@ impl Places {
 
 /// The length and the JSON, padded with spaces to a multiple of 8, in parts with their offsets: each thread writes one.
 pub(super) fn write_header(
-    tensors: &[NewTensor],
+    tensors: &dyn NewTensors,
     places: &[Placement],
     metadata: Option<&[(String, String)]>,
     threads: usize,
 ) -> Result<Vec<(u64, Vec<u8>)>> {
     /// As many tensors are worth a thread.
     const PART: usize = 1 << 14;
-    let parts = threads.min(tensors.len() / PART).max(1);
-    let range = |at: usize| tensors.len() * at / parts..tensors.len() * (at + 1) / parts;
+    let (count, parts) = (places.len(), threads.min(places.len() / PART).max(1));
+    let range = |at: usize| count * at / parts..count * (at + 1) / parts;
     let write = |at: usize| {
-        let (mut part, tensors) = (Vec::new(), &tensors[range(at)]);
-        part.reserve(tensors.iter().map(|tensor| tensor.name.len() + ENTRY).sum());
+        let mut part = Vec::with_capacity(range(at).map(|at| tensors.get(at).name.len() + ENTRY).sum());
         if at == 0 {
             part.extend([0; 8]);
             part.push(b'{');
@@ -72,7 +73,7 @@ pub(super) fn write_header(
                 part.extend(format!("{}:{{{}}},", json(METADATA), pairs.join(",")).bytes());
             }
         }
-        write_entries(&mut part, tensors, &places[range(at)]).map(|()| part)
+        write_entries(&mut part, range(at).map(|at| (tensors.get(at), &places[at].range))).map(|()| part)
     };
     let parts = threads::each(parts, parts, write).into_iter().collect::<Result<Vec<_>>>()?;
     let mut end = 0;
@@ -94,49 +95,24 @@ pub(super) fn write_header(
 /// About as many bytes as an entry takes besides the name.
 const ENTRY: usize = 80;
 
-fn write_entries(header: &mut Vec<u8>, tensors: &[NewTensor], places: &[Placement]) -> Result<()> {
-    for (tensor, Placement { range, .. }) in tensors.iter().zip(places) {
-        let (StoredForm { dtype, shape, .. }, _) = store(tensor)?; // again, because keeping them takes longer
-        push_text(header, &tensor.name);
+fn write_entries<'a>(
+    header: &mut Vec<u8>,
+    tensors: impl Iterator<Item = (NewTensor<'a>, &'a Range<u64>)>,
+) -> Result<()> {
+    for (tensor, range) in tensors {
+        let (StoredForm { dtype, shape, .. }, _) = store(&tensor)?; // again, because keeping them takes longer
+        push_json(header, &*tensor.name);
         header.extend_from_slice(br#":{"dtype":"#);
-        push_text(header, &dtype);
-        header.extend_from_slice(br#","shape":["#);
-        push_numbers(header, &shape);
-        header.extend_from_slice(br#"],"data_offsets":["#);
-        push_numbers(header, &[range.start, range.end]);
-        header.extend_from_slice(b"]},");
+        push_json(header, &*dtype);
+        header.extend_from_slice(br#","shape":"#);
+        push_json(header, &*shape);
+        header.extend_from_slice(br#","data_offsets":"#);
+        push_json(header, &[range.start, range.end]);
+        header.extend_from_slice(b"},");
     }
     Ok(())
 }
 
-/// Adds a text as JSON.
-fn push_text(header: &mut Vec<u8>, text: &str) {
-    if text.bytes().any(|byte| matches!(byte, b'"' | b'\\' | ..0x20)) {
-        serde_json::to_writer(header, text).expect(ALWAYS_JSON);
-        return;
-    }
-    header.push(b'"');
-    header.extend_from_slice(text.as_bytes());
-    header.push(b'"');
-}
-
-/// Adds numbers with commas between them.
-fn push_numbers(header: &mut Vec<u8>, numbers: &[u64]) {
-    /// As many digits as the largest number has.
-    const MOST: usize = 20;
-    for (at, number) in numbers.iter().enumerate() {
-        if at > 0 {
-            header.push(b',');
-        }
-        let (mut digits, mut start, mut left) = ([0; MOST], MOST, *number);
-        loop {
-            start -= 1;
-            digits[start] = b'0' + (left % 10) as u8;
-            left /= 10;
-            if left == 0 {
-                break;
-            }
-        }
-        header.extend_from_slice(&digits[start..]);
-    }
+fn push_json<T: Serialize + ?Sized>(header: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(header, value).expect(ALWAYS_JSON);
 }

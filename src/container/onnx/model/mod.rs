@@ -36,7 +36,7 @@ pub(crate) use nodes::{Dequantization, WeightUse};
 pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 
-use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensor};
+use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensors};
 use super::Message;
 use super::protobuf::{MessageFields, Value};
 use crate::dtype::Dtype;
@@ -91,7 +91,7 @@ impl Format for OnnxModel {
 
     fn lay_out(
         &self,
-        _tensors: &[NewTensor],
+        _tensors: &dyn NewTensors,
         _metadata: Option<&[(String, String)]>,
         _threads: usize,
     ) -> Result<FileLayout> {
