@@ -3,12 +3,11 @@
 use super::counts::{Counts, Loss};
 use super::decode::Decode;
 use super::encode::{Encode, bools};
-use super::half::Half;
 use super::isa::{Isa, Loop, prefetch_behind};
 use super::lane::{BLOCK, room};
-use super::narrow::Narrowing;
 use super::pack;
 use super::rules::{OutOfRange, Rules};
+use super::shortcut::Shortcut;
 use super::storage::{Storage, SubByteLayout};
 use super::tally::count_float32_specials;
 use crate::dtype::{Class, Dtype};
@@ -38,9 +37,8 @@ pub struct Kernel {
     source: Storage,
     target: Storage,
     lane: Lane,
-    /// The short ways of a [`Lane::Float32`].
-    pub(super) narrowing: Option<Narrowing>,
-    pub(super) half: Option<Half>,
+    /// For a [`Lane::Float32`].
+    pub(super) shortcut: Option<Shortcut>,
     refused: Option<Loss>,
 }
 
@@ -72,12 +70,11 @@ impl Kernel {
         };
         let refuses = rules.out_of_range == OutOfRange::Error
             && matches!(&lane, Lane::Float32(_, Encode::Int(_)) | Lane::Float64(_, Encode::Int(_)));
-        let narrowing = match &lane {
-            Lane::Float32(_, Encode::Narrow(rounding, false)) => Narrowing::new(source.dtype, target.dtype, rounding),
+        let shortcut = match &lane {
+            Lane::Float32(decode, encode) => Shortcut::new(source.dtype, target.dtype, decode, encode),
             _ => None,
         };
-        let half = if let Lane::Float32(..) = &lane { Half::new(source.dtype, target.dtype) } else { None };
-        Some(Self { source, target, lane, narrowing, half, refused: refuses.then_some(Loss::Wrapped) })
+        Some(Self { source, target, lane, shortcut, refused: refuses.then_some(Loss::Wrapped) })
     }
 
     /// Copies the bits to another storage: equal dtypes, or dtypes of equal width.
@@ -87,7 +84,7 @@ impl Kernel {
     pub fn copy(source: Storage, target: Storage) -> Option<Self> {
         let bits = source.dtype.bits();
         let fits = bits != 0 && bits == target.dtype.bits() && target.swapped_bytes().is_none();
-        fits.then_some(Self { source, target, lane: Lane::Codes, narrowing: None, half: None, refused: None })
+        fits.then_some(Self { source, target, lane: Lane::Codes, shortcut: None, refused: None })
     }
 
     /// How the elements of the source and of the target are stored.
@@ -165,20 +162,11 @@ impl Kernel {
             }
             Lane::Float32(decode, encode) => {
                 // Not `and_then`: a closure might not be compiled for the instruction set.
-                let narrowed = match (self.narrowing, self.half) {
-                    (Some(narrowing), _) => narrowing.encode(input, result, isa == Isa::Avx512),
-                    (None, Some(half)) => half.encode(input, result),
-                    (None, None) => None,
-                };
-                let is_upper_half = self.target.dtype == Dtype::Bfloat16;
-                let short = if is_upper_half { decode.short_numbers(input) } else { None };
-                if let Some(counts) = narrowed {
-                    counts
-                } else if let Some(widening) = short {
-                    widening.fill_bfloat16(input, result);
-                    Counts::default()
-                } else {
-                    encode.encode_float32(decode.to_float32(input, count, lane), result)
+                let short =
+                    if let Some(shortcut) = self.shortcut { shortcut.convert(input, result, isa) } else { None };
+                match short {
+                    Some(counts) => counts,
+                    None => encode.encode_float32(decode.to_float32(input, count, lane), result),
                 }
             }
             Lane::Float64(decode, encode) => encode.encode_float64(decode.to_float64(input, count, lane), result),

@@ -4,6 +4,7 @@
 //! odd. The float64 lane is exact except for 64-bit integers, which also enter rounded to odd. The integer lane takes
 //! only integers and extends their sign.
 
+use super::counts::Counts;
 use super::lane::{LaneElement, room};
 use super::round::{narrow_to_odd, signed_to_odd, unsigned_to_odd, widen};
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
@@ -107,16 +108,6 @@ impl Decode {
         }
     }
 
-    /// The widening of these elements, if they are floats of 8 bits or fewer and all of them are numbers. The lower
-    /// half of their float32 bits is zero, so the upper half is the same number as bfloat16.
-    #[inline(always)]
-    pub(super) fn short_numbers(&self, bytes: &[u8]) -> Option<Widening> {
-        match self {
-            Self::Narrow(_, widening) if !widening.has_special(bytes, |[code]| code.into()) => Some(*widening),
-            _ => None,
-        }
-    }
-
     /// As [`Self::to_float32`].
     #[inline(always)]
     pub(super) fn to_float64<'a>(&self, bytes: &'a [u8], count: usize, scratch: &'a mut Vec<u8>) -> &'a [[u8; 8]] {
@@ -186,9 +177,13 @@ pub(super) struct Widening {
 }
 
 impl Widening {
-    /// Writes numbers as bfloat16: see [`Decode::short_numbers`].
+    /// Writes floats of 8 bits or fewer as bfloat16, if all of them are numbers: the upper half of their float32 bits, as the
+    /// lower half is zero. Nothing is lost.
     #[inline(always)]
-    pub(super) fn fill_bfloat16(self, bytes: &[u8], result: &mut [u8]) {
+    pub(super) fn fill_bfloat16(self, bytes: &[u8], result: &mut [u8]) -> Option<Counts> {
+        if self.has_special(bytes, |[code]| code.into()) {
+            return None;
+        }
         let result = result.as_chunks_mut().0;
         // A format of four mantissa bits would need another line.
         if self.shift < 20 {
@@ -196,6 +191,7 @@ impl Widening {
         } else {
             load(bytes, result, |[code]| self.widen_to_bfloat16(code.into()));
         }
+        Some(Counts::default())
     }
 
     /// The bfloat16 of a code with at most three mantissa bits that is a number, in a lane of 16 bits.

@@ -86,36 +86,3 @@ fn to_bfloat16(magnitude: i16) -> (u16, bool) {
     let rounded = (code.wrapping_add(3 + (code >> 3 & 1)) >> 3) + ((127 - 15 - 8) << 7);
     (if magnitude == 0 { 0 } else { rounded }, code & 7 == 0)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Isa, Kernel, Rules, Storage};
-    use super::*;
-
-    #[test]
-    fn every_code_becomes_what_it_becomes_through_float32() {
-        for (source, target) in [(Dtype::Bfloat16, Dtype::Float16), (Dtype::Float16, Dtype::Bfloat16)] {
-            let [from, to] = [source, target].map(Storage::packed);
-            let [fast, mut plain] = [(); 2].map(|()| Kernel::cast(from, to, &Rules::default()).unwrap());
-            let half = plain.half.take().unwrap();
-            let mut taken = Vec::new();
-            for bytes in (0..=u16::MAX).map(u16::to_le_bytes) {
-                let (mut code, mut expected) = ([0xee; 2], [0xee; 2]);
-                let counts = plain.run_on(Isa::Baseline, &bytes, &mut expected, 1).unwrap();
-                if let Some(found) = half.encode(&bytes, &mut code) {
-                    assert_eq!((found, code), (counts, expected), "{source} {bytes:?} -> {target}");
-                    taken.extend(bytes);
-                }
-            }
-            // The loops as they run: vectors, and what is left of them.
-            let count = taken.len() / 2;
-            assert!(count > if source == Dtype::Float16 { 63_000 } else { 8_000 }, "{count}");
-            let (mut codes, mut expected) = (vec![0xee; 2 * count], vec![0xee; 2 * count]);
-            let counts = plain.run_on(Isa::Baseline, &taken, &mut expected, count);
-            for isa in Isa::available() {
-                assert_eq!(fast.run_on(isa, &taken, &mut codes, count), counts, "{source} -> {target} on {isa:?}");
-                assert!(codes == expected, "{source} -> {target} on {isa:?}");
-            }
-        }
-    }
-}

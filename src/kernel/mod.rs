@@ -16,8 +16,8 @@
 //! the block is converted again by the complete rules. Tests compare both with the same reference implementation, in
 //! blocks of either kind.
 //!
-//! bfloat16 and float16 to floats of 8 bits and fewer have a lane of 16 bits, with half as many vectors (`narrow.rs`).
-//! Blocks are 1 KiB of the source and prefetched: computing and reading then overlap.
+//! Between bfloat16, float16 and floats of 8 bits and fewer, such blocks take lanes of 16 bits, with half as many vectors
+//! (`shortcut.rs`). Blocks are 1 KiB of the source and prefetched: computing and reading then overlap.
 //!
 //! What was tried, in GB of float32 per second for one core with AVX-512 and all counts (`cargo bench --bench kernels`;
 //! ratios are stable, absolute values vary by half with other load):
@@ -60,6 +60,7 @@ mod parse;
 mod print;
 mod round;
 mod rules;
+mod shortcut;
 mod storage;
 mod tally;
 mod text;

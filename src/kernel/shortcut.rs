@@ -1,0 +1,100 @@
+//! Shorter ways than through float32, for blocks without special values, in lanes of 16 bits: twice as many elements in a
+//! vector.
+
+use super::counts::Counts;
+use super::decode::{Decode, Widening};
+use super::encode::Encode;
+use super::half::Half;
+use super::isa::Isa;
+use super::narrow::Narrowing;
+use crate::dtype::Dtype;
+
+#[derive(Clone, Copy)]
+pub(super) enum Shortcut {
+    /// bfloat16 and float16 to floats of 8 bits and fewer.
+    Narrow(Narrowing),
+    /// bfloat16 and float16 to each other.
+    Half(Half),
+    /// Floats of 8 bits and fewer to bfloat16.
+    Widen(Widening),
+}
+
+impl Shortcut {
+    pub(super) fn new(source: Dtype, target: Dtype, decode: &Decode, encode: &Encode) -> Option<Self> {
+        match (decode, encode) {
+            (_, Encode::Narrow(rounding, false)) => Narrowing::new(source, target, rounding).map(Self::Narrow),
+            (Decode::Narrow(_, widening), _) if target == Dtype::Bfloat16 => Some(Self::Widen(*widening)),
+            _ => Half::new(source, target).map(Self::Half),
+        }
+    }
+
+    /// Writes all results. `None` where the block needs the rules in full; `result` may then hold anything.
+    #[inline(always)]
+    pub(super) fn convert(self, bytes: &[u8], result: &mut [u8], isa: Isa) -> Option<Counts> {
+        match self {
+            // Only AVX-512 shifts each lane of 16 bits by a distance of its own.
+            Self::Narrow(narrowing) => narrowing.encode(bytes, result, isa == Isa::Avx512),
+            Self::Half(half) => half.encode(bytes, result),
+            Self::Widen(widening) => widening.fill_bfloat16(bytes, result),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Kernel, Loss, Rules, Storage, SubByteLayout};
+    use super::*;
+
+    #[test]
+    fn every_code_becomes_what_it_becomes_through_float32() {
+        let mut pairs = [0; 3];
+        let types = || Dtype::all().filter(|dtype| dtype.bits() <= 16);
+        for (source, target) in types().flat_map(|source| types().map(move |target| (source, target))) {
+            for saturate in [true, false] {
+                let rules = Rules { saturate, infinity_saturates_fnuz: saturate, ..Rules::default() };
+                let [from, to] =
+                    [source, target].map(|dtype| Storage { dtype, layout: SubByteLayout::PerByte, big_endian: false });
+                let [Some(fast), Some(mut plain)] = [(); 2].map(|()| Kernel::cast(from, to, &rules)) else { continue };
+                let Some(shortcut) = plain.shortcut.take() else { continue };
+                let (is_partial, kind) = match shortcut {
+                    Shortcut::Narrow(_) => (false, 0),
+                    Shortcut::Half(_) => (true, 1),
+                    Shortcut::Widen(_) => (false, 2),
+                };
+                pairs[kind] += 1;
+                let [width, result_width] = [source, target].map(|dtype| dtype.bits().div_ceil(8) as usize);
+                let mut taken = Vec::new();
+                for code in 0..1_u32 << source.bits() {
+                    let bytes = &code.to_le_bytes()[..width];
+                    let (mut result, mut expected) = ([0xee; 2], [0xee; 2]);
+                    let counts = plain.run_on(Isa::Baseline, bytes, &mut expected, 1).unwrap();
+                    let is_plain = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost]
+                        .iter()
+                        .all(|loss| counts[*loss] == 0)
+                        && counts.input_nan + counts.input_infinite == 0;
+                    let found = [Isa::Baseline, Isa::Avx512].map(|isa| {
+                        let found = shortcut.convert(bytes, &mut result[..result_width], isa);
+                        assert!(found.is_none() || result == expected, "{source} {code:#x} -> {target}");
+                        found
+                    });
+                    let is_expected =
+                        |found: Option<Counts>| found == is_plain.then_some(counts) || is_partial && found.is_none();
+                    assert!(found.into_iter().all(is_expected), "{source} {code:#x} -> {target}: {found:?}");
+                    if found[0].is_some() {
+                        taken.extend(bytes);
+                    }
+                }
+                // The loops as they run: vectors, and what is left of them.
+                let count = taken.len() / width;
+                assert!(!is_partial || count > if source == Dtype::Float16 { 63_000 } else { 8_000 }, "{count}");
+                let (mut results, mut expected) = (vec![0xee; count * result_width], vec![0xee; count * result_width]);
+                let counts = plain.run_on(Isa::Baseline, &taken, &mut expected, count);
+                for isa in Isa::available() {
+                    assert_eq!(fast.run_on(isa, &taken, &mut results, count), counts, "{source} -> {target}, {isa:?}");
+                    assert!(results == expected, "{source} -> {target} on {isa:?}");
+                }
+            }
+        }
+        assert_eq!(pairs, [2 * (7 + 6), 2 * 2, 2 * 10]);
+    }
+}
