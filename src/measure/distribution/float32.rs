@@ -20,15 +20,15 @@
 //! counter for each sign and exponent that also sums mantissas, as in `tally.rs` for float64: 0.78 on each, without
 //! extremes. Comparing exponents takes 0.23, 0.45 and 0.6, where pairs take 0.38, 0.41 and 0.5, and it takes longer the more
 //! exponents there are. Counters of 64 bits instead of 32: 1.1 to 1.2 times the time.
-//! Out of cache, no gain: four numbers of four bits as an index, five bits for each number of a pair, two tables in turn,
-//! prefetching.
+//! Out of cache, no gain: four numbers of four bits as an index, five bits for each number of a pair, two tables in turn.
+//! Prefetching a KiB of the next block before each pass: 0.93 of the time of whole runs, with one thread and with two.
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
 use super::Distribution;
 use super::sum::{LANES, LOWEST, MANTISSA, Sum};
 use super::tally::{Beside, FloatFields, Repeat, Tally};
-use crate::kernel::{Isa, Loop};
+use crate::kernel::{Isa, Loop, prefetch_behind};
 
 /// Numbers in a row: a row is a few vectors, and columns are processed down the rows.
 const ROW: usize = 128;
@@ -96,7 +96,13 @@ impl Float32Tally {
     /// Adds a block, unless a number of it needs separate treatment.
     #[inline(always)]
     fn add_block(&mut self, block: &FloatBlock, pairs: &mut Pairs, has_wide_vectors: bool) -> bool {
+        // The next block, a KiB before each pass: the processor waits for no more cache lines at a time.
+        let prefetch = |part: usize| {
+            prefetch_behind(block[2 * part..][..2].as_flattened().as_flattened(), size_of::<FloatBlock>());
+        };
+        prefetch(0);
         pair_fields(block, pairs);
+        prefetch(1);
         let (least, low, high) = reach(pairs.as_flattened().as_flattened());
         if high == SPECIAL || least == 0 && has_subnormal(block) {
             return false;
@@ -110,7 +116,9 @@ impl Float32Tally {
                 self.sum.add_lanes(low, sums(block, |number| if within(number) { number } else { 0.0 }));
             }
         }
+        prefetch(2);
         find_extremes(block, &mut self.min, &mut self.max);
+        prefetch(3);
         if has_wide_vectors && high - low < FEW {
             self.count_each(pairs.as_flattened().as_flattened(), low, high);
         } else {
