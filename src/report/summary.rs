@@ -7,6 +7,7 @@ use crate::measure::accuracy::Accuracy;
 use crate::operator::Operator;
 use crate::select::KeptReason;
 use crate::text::{brief, columns, counted, path_text, share, shorten, size, width};
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 /// Rows of the table that a summary shows; a dry run shows all.
@@ -190,36 +191,33 @@ impl Report<'_> {
 
     /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
     fn rows(&self) -> Vec<[String; 6]> {
-        let mut groups: Vec<(String, Vec<&TensorReport>)> = Vec::new();
-        let mut places = std::collections::HashMap::new();
+        let mut groups: Vec<Group> = Vec::new();
+        // There may be a million tensors of the same few patterns.
+        let (mut pattern, mut places) = (String::new(), HashMap::<String, Vec<usize>>::new());
         for tensor in self.tensors() {
-            let pattern = pattern(&tensor.name);
-            let key =
-                (pattern.clone(), tensor.from as usize, tensor.new_type_name(), tensor.kept, tensor.stored.as_deref());
-            let place = *places.entry(key).or_insert_with(|| {
-                groups.push((pattern, Vec::new()));
+            set_pattern(&mut pattern, &tensor.name);
+            let known = places.get(&pattern).into_iter().flatten().copied().find(|at| groups[*at].is_alike(tensor));
+            let at = known.unwrap_or_else(|| {
+                groups.push(Group { first: tensor, count: 0, same_shape: true, bytes_in: 0, bytes_out: 0 });
+                places.entry(pattern.clone()).or_default().push(groups.len() - 1);
                 groups.len() - 1
             });
-            groups[place].1.push(tensor);
+            groups[at].add(tensor);
         }
-        let row = |(pattern, group): &(String, Vec<&TensorReport>)| {
-            let first = group[0];
-            let is_same = group.iter().all(|tensor| tensor.shape == first.shape);
-            let (name, count) = if group.len() == 1 {
-                (&*first.name, String::new())
-            } else {
-                (pattern.as_str(), format!("{} tensors", group.len()))
+        let row = |group: &Group| {
+            let Group { first, count, same_shape, bytes_in, bytes_out } = *group;
+            let (name, count) = match count {
+                1 => (first.name.to_string(), String::new()),
+                _ => (pattern_of(&first.name), format!("{count} tensors")),
             };
-            let shape = if is_same { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
+            let shape = if same_shape { shorten(&format!("{:?}", first.shape)) } else { "[...]".to_owned() };
             let to = match first.kept {
                 None => format!("-> {}", first.new_type_name()),
                 Some(KeptReason::Already) => "already".to_owned(),
                 Some(reason) if self.is_quantized() => format!("kept: {}", reason.describe()),
                 Some(_) => "kept".to_owned(),
             };
-            let sum = |bytes: fn(&TensorReport) -> u64| size(group.iter().map(|tensor| bytes(tensor)).sum());
-            let (before, after) = (sum(|tensor| tensor.bytes_in), sum(|tensor| tensor.bytes_out));
-            [shorten(name), count, shape, format!("{} {to}", first.type_name()), before, after]
+            [shorten(&name), count, shape, format!("{} {to}", first.type_name()), size(bytes_in), size(bytes_out)]
         };
         groups.iter().map(row).collect()
     }
@@ -277,13 +275,50 @@ pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> 
     names.join(", ")
 }
 
+/// Tensors that share a row.
+struct Group<'r> {
+    first: &'r TensorReport<'r>,
+    count: u64,
+    /// Whether all have the shape of the first.
+    same_shape: bool,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+impl Group<'_> {
+    /// Whether the same happened to a tensor whose name has the same pattern.
+    fn is_alike(&self, tensor: &TensorReport) -> bool {
+        let what = |tensor: &TensorReport| (tensor.from, tensor.kept);
+        what(self.first) == what(tensor)
+            && self.first.new_type_name() == tensor.new_type_name()
+            && self.first.stored == tensor.stored
+    }
+
+    fn add(&mut self, tensor: &TensorReport) {
+        self.count += 1;
+        self.same_shape &= tensor.shape == self.first.shape;
+        self.bytes_in += tensor.bytes_in;
+        self.bytes_out += tensor.bytes_out;
+    }
+}
+
 /// A tensor's name with a star for each part that is a number.
-fn pattern(name: &str) -> String {
-    let part = |part: &str| {
+fn pattern_of(name: &str) -> String {
+    let mut pattern = String::new();
+    set_pattern(&mut pattern, name);
+    pattern
+}
+
+/// The same in place of an earlier pattern.
+fn set_pattern(pattern: &mut String, name: &str) {
+    pattern.clear();
+    for (at, part) in name.split('.').enumerate() {
+        if at > 0 {
+            pattern.push('.');
+        }
         let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number { "*".to_owned() } else { part.to_owned() }
-    };
-    name.split('.').map(part).collect::<Vec<_>>().join(".")
+        pattern.push_str(if is_number { "*" } else { part });
+    }
 }
 
 /// Rows in columns; the last two are sizes, before and after.
@@ -298,12 +333,12 @@ fn lines(rows: &[[String; 6]]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::pattern;
+    use super::pattern_of;
 
     #[test]
     fn layers_have_one_pattern() {
-        assert_eq!(pattern("model.layers.12.mlp.experts.3.w1.weight"), "model.layers.*.mlp.experts.*.w1.weight");
-        assert_eq!(pattern("conv1.0"), "conv1.*");
-        assert_eq!(pattern(""), "");
+        assert_eq!(pattern_of("model.layers.12.mlp.experts.3.w1.weight"), "model.layers.*.mlp.experts.*.w1.weight");
+        assert_eq!(pattern_of("conv1.0"), "conv1.*");
+        assert_eq!(pattern_of(""), "");
     }
 }
