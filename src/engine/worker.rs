@@ -30,6 +30,8 @@ pub(super) struct Worker<'a> {
     ahead: Option<MappedBytes<'a>>,
     /// The first elements that this thread has found in a step: its later pieces come after them.
     known: (usize, Firsts),
+    /// The largest error that this thread has found in a step, and where.
+    largest_error: (usize, f64, Option<u64>),
 }
 
 impl<'a> Worker<'a> {
@@ -45,6 +47,7 @@ impl<'a> Worker<'a> {
             runs: Vec::new(),
             ahead: None,
             known,
+            largest_error: (0, 0.0, None),
         }
     }
 
@@ -78,7 +81,7 @@ impl<'a> Worker<'a> {
                     self.convert(at, part, (conversion, kernel, mapped), part.target(self.plan), parts.len() == 1)
                 }
                 Direct::Decode(decoder) => self.decode(step, part, decoder, &part.target(self.plan)),
-                Direct::Encode(weight) => self.encode(step, part, weight),
+                Direct::Encode(weight) => self.encode(at, part, weight),
             }?;
             read += bytes;
             all.push((at, found));
@@ -217,7 +220,8 @@ impl<'a> Worker<'a> {
     }
 
     /// Quantizes some rows of a weight; returns as [`Self::convert`].
-    fn encode(&mut self, step: &Step, part: &PiecePart, weight: &Quantization) -> Result<(StepFindings, u64)> {
+    fn encode(&mut self, at: usize, part: &PiecePart, weight: &Quantization) -> Result<(StepFindings, u64)> {
+        let step = &self.plan.steps[at];
         let encoder = &weight.rows.encoder;
         let ranges = encoder.part_ranges(part.rows());
         let mut rooms = Vec::with_capacity(ranges.len());
@@ -235,7 +239,13 @@ impl<'a> Worker<'a> {
             rest = others;
         }
         let mut tally = EncodeTally::default();
+        tally.skips_errors = self.detail == Detail::Nothing;
+        // The place of an error takes time to find, and that of a smaller one does not matter.
+        if self.largest_error.0 == at {
+            (_, tally.max_error, tally.max_error_at) = self.largest_error;
+        }
         weight.encode(part.rows(), &mut self.values, &mut outputs, &mut tally)?;
+        self.largest_error = (at, tally.max_error, tally.max_error_at);
         let read = weight.rows.bytes(&part.rows());
         let found = StepFindings { encoded: Some(Box::new(tally)), ..StepFindings::default() };
         Ok((found, if weight.extremes.is_some() { read / 2 } else { read }))

@@ -1,8 +1,8 @@
 //! Which weights `tcast quantize` quantizes, by which names engines know them, and what it says about the others.
 
-use super::quantize::{bench_with, config, tensors};
+use super::quantize::{bench_with, config, model, tensors};
 use crate::common::{Bench, safetensors};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fs;
 
 const ATTENTION: &[(&str, &[u64])] = &[
@@ -318,4 +318,25 @@ fn groups_for_which_vllm_has_no_fast_kernel_are_noted() {
     assert!(outcome.code == Some(0) && outcome.stderr.contains(note), "{outcome:?}");
     let outcome = bench.run("quantize m --scheme int4 --group-size 12 -o none");
     assert!(outcome.code == Some(2) && outcome.stderr.contains("not a multiple of 8 from 8 to 65536"), "{outcome:?}");
+}
+
+#[test]
+fn a_quiet_run_writes_the_same_bytes_and_still_measures_what_is_asked_for() {
+    let bench = Bench::new();
+    bench.write("m.safetensors", &model(&[("a.q_proj.weight", &[128, 256])]));
+    for scheme in ["fp8", "fp8-block", "int8", "int4", "int4-asym", "nvfp4", "mxfp4", "mxfp8"] {
+        let line = format!("quantize m.safetensors --scheme {scheme}");
+        let report = bench.run(&format!("{line} --json -o loud.safetensors -f"));
+        assert_eq!(report.code, Some(0), "{report:?}");
+        let report: Value = serde_json::from_str(&report.stdout).unwrap();
+        let sqnr = |report: &Value| report["tensors"][0]["quantized"]["sqnr_db"].as_f64().unwrap();
+        bench.run(&format!("{line} -q -o quiet.safetensors -f")).expect(0, "", "");
+        assert!(bench.read("quiet.safetensors") == bench.read("loud.safetensors"), "{scheme}");
+        bench.run(&format!("{line} -q --report report.json -o quiet.safetensors -f")).expect(0, "", "");
+        let written: Value = serde_json::from_slice(&bench.read("report.json")).unwrap();
+        assert_eq!(sqnr(&written).to_bits(), sqnr(&report).to_bits(), "{scheme}");
+        let refused = bench.run(&format!("{line} -q --min-sqnr 200 -o none.safetensors"));
+        assert_eq!((refused.code, &*refused.stdout), (Some(3), ""), "{refused:?}");
+        assert!(refused.stderr.contains(" dB, below 200 dB"), "{}", refused.stderr);
+    }
 }

@@ -28,6 +28,8 @@ pub(super) struct FusedSegment<'a> {
     pub(super) ahead: &'a [u8],
     /// Whether values may be beyond the codes of floats by half a step or more.
     pub(super) is_clipped: bool,
+    /// Whether errors are summed; if not, the sums are 0.
+    pub(super) is_measured: bool,
 }
 
 /// What a value is divided or multiplied by: the fields of its group.
@@ -88,15 +90,14 @@ impl FusedSegment<'_> {
         let times = |value: f32, group: GroupFactors| value * group.factor;
         // As macros: each loop has types of its own. The closures own their constants, which then stay in registers.
         macro_rules! run {
-            ($is_counted:expr, $encode:expr) => {
-                isa.run(FusedLoop::<$is_counted, 1, W, _, _> {
-                    segment: self,
-                    values: self.bytes.as_chunks().0,
-                    codes,
-                    read,
-                    encode: $encode,
-                })
-            };
+            ($is_counted:expr, $encode:expr) => {{
+                let (values, encode) = (self.bytes.as_chunks().0, $encode);
+                if self.is_measured {
+                    isa.run(FusedLoop::<true, $is_counted, 1, W, _, _> { segment: self, values, codes, read, encode })
+                } else {
+                    isa.run(FusedLoop::<false, false, 1, W, _, _> { segment: self, values, codes, read, encode })
+                }
+            }};
         }
         macro_rules! floats {
             ($float:expr, $number:expr, $round:expr, $is_signed:expr) => {{
@@ -184,7 +185,13 @@ impl FusedSegment<'_> {
             ($is_counted:expr, $encode:expr) => {{
                 let values = self.bytes.as_chunks().0;
                 let encode = $encode;
-                Some(isa.run(FusedLoop::<$is_counted, LANES, W, _, _> { segment: self, values, codes, read, encode }))
+                Some(isa.run(FusedLoop::<true, $is_counted, LANES, W, _, _> {
+                    segment: self,
+                    values,
+                    codes,
+                    read,
+                    encode,
+                }))
             }};
         }
         let Division { quotient, rounding: narrowed, has_zeros, rounds_away } = self.division;
@@ -225,7 +232,7 @@ fn divided(value: f32, group: GroupFactors) -> f32 {
 }
 
 /// The loop, with the steps of one layout. Each [`LANES`] values have so many `GROUPS`: 1 or [`LANES`].
-struct FusedLoop<'a, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> {
+struct FusedLoop<'a, const IS_MEASURED: bool, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> {
     segment: FusedSegment<'a>,
     /// The stored values.
     values: &'a [[u8; W]],
@@ -234,8 +241,8 @@ struct FusedLoop<'a, const IS_COUNTED: bool, const GROUPS: usize, const W: usize
     encode: E,
 }
 
-impl<const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> Loop
-    for FusedLoop<'_, IS_COUNTED, GROUPS, W, R, E>
+impl<const IS_MEASURED: bool, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> Loop
+    for FusedLoop<'_, IS_MEASURED, IS_COUNTED, GROUPS, W, R, E>
 where
     R: Fn([u8; W]) -> f32,
     E: Fn(f32, GroupFactors) -> RoundedCode,
@@ -261,11 +268,13 @@ where
                 let group = GroupFactors { factor: factor[of], zero: zero[of], scale: scale[of] };
                 let rounded = encode(read(values[at]), group);
                 codes[at] = rounded.code as u8;
-                let error = rounded.value - rounded.multiple * group.scale;
-                let square = error * error;
-                signal[at] += rounded.value * rounded.value;
-                noise[at] += square;
-                largest[at] = larger(largest[at], square.to_bits());
+                if IS_MEASURED {
+                    let error = rounded.value - rounded.multiple * group.scale;
+                    let square = error * error;
+                    signal[at] += rounded.value * rounded.value;
+                    noise[at] += square;
+                    largest[at] = larger(largest[at], square.to_bits());
+                }
                 if IS_COUNTED {
                     clipped[at] += u32::from(rounded.is_clipped);
                 }

@@ -403,19 +403,20 @@ mod tests {
             Extremes::of(dtype, source, 0)
         };
         assert_eq!(extremes.largest, Extremes::of(dtype, source, 0).largest);
-        let mut run = |is_fused: bool, isa: Isa| {
+        let mut run = |is_fused: bool, skips_errors: bool, isa: Isa| {
             encoder.is_fused = is_fused;
             let mut parts: Vec<Vec<u8>> =
                 encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
             let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
-            let mut tally = EncodeTally::default();
+            let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
             encoder.encode_on(isa, 0..encoder.rows(), source, &extremes, &mut outputs, &mut tally);
             (parts, tally)
         };
-        let plain = run(false, Isa::Baseline);
+        let plain = run(false, false, Isa::Baseline);
         assert_eq!(plain.1.special, 0);
         for isa in Isa::available() {
-            assert!(run(true, isa) == plain, "{name} {dtype} {isa:?}");
+            assert!(run(true, false, isa) == plain, "{name} {dtype} {isa:?}");
+            assert!(run(true, true, isa).0 == plain.0, "{name} {dtype} {isa:?}, without errors");
         }
     }
 

@@ -218,10 +218,14 @@ impl<'a> EncodeRows<'a, '_> {
             }
             let is_fused = self.encoder.is_fused && room.is_ordinary;
             let fused = if is_fused { self.encode_fused(source, self.ahead(source, ahead), room) } else { None };
-            let fused = fused.filter(ErrorSums::is_complete);
+            let is_measured = !self.tally.skips_errors;
+            let fused = fused.filter(|sums| !is_measured || sums.is_complete());
             let mut sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
+            if !is_measured {
+                continue;
+            }
             // 2. What few segments need.
             let unit = f64::from(room.unit);
             if !sums.is_complete() {
@@ -272,6 +276,7 @@ impl<'a> EncodeRows<'a, '_> {
             has_columns: shape.block[1] == 1,
             ahead,
             is_clipped,
+            is_measured: !self.tally.skips_errors,
         };
         segment.encode(self.isa, rounding, &mut room.codes).map(|sums| sums.total())
     }

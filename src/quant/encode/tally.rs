@@ -27,6 +27,8 @@ pub struct EncodeTally {
     pub(super) signal: ExactSum,
     /// The sum of (y - x)^2.
     pub(super) noise: ExactSum,
+    /// Whether errors and clipped values may be left out, because nobody will look at them.
+    pub(crate) skips_errors: bool,
 }
 
 impl EncodeTally {
