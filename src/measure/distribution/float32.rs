@@ -1,4 +1,6 @@
 //! The loops for float32, and for narrower floats widened to it: blocks into counts and exact sums.
+//! Longer than 400 lines because the passes over a block, and the tests that compare them with single numbers, share its
+//! layout.
 //!
 //! A block is 1024 numbers. The compiler vectorises these loops for each instruction set, and every set gives the same
 //! bits:
