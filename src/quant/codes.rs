@@ -112,35 +112,16 @@ impl TransposedTile {
     }
 }
 
-/// Words that are transposed at a time, in both directions.
-const SQUARE: usize = 8;
-
 /// Writes words of 32 bits of some stored rows, as lines of the transpose.
 #[inline(always)]
 fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, stride: usize, out: &mut [u8]) {
+    /// Stored rows are often pages apart, so the processor does not see which is next.
+    const AHEAD: usize = 8;
     let stored = |row: usize| &window.bytes[row * window.stride..][4 * words.start..4 * words.end];
-    for (at, row) in rows.clone().enumerate().step_by(SQUARE) {
-        let mut word = 0;
-        if row + SQUARE <= rows.end {
-            for ahead in row + SQUARE..rows.end.min(row + 2 * SQUARE) {
-                prefetch(stored(ahead));
-            }
-            let stored: [&[[u8; 4 * SQUARE]]; SQUARE] =
-                std::array::from_fn(|beside| stored(row + beside).as_chunks().0);
-            for square in 0..stored[0].len() {
-                let square = stored.map(|words| words[square]);
-                for beside in 0..SQUARE {
-                    let column: [[u8; 4]; SQUARE] =
-                        square.map(|words| std::array::from_fn(|byte| words[4 * beside + byte]));
-                    out[(word + beside) * stride + 4 * at..][..4 * SQUARE].copy_from_slice(column.as_flattened());
-                }
-                word += SQUARE;
-            }
-        }
-        for (at, row) in (at..).zip(row..rows.end.min(row + SQUARE)) {
-            for (line, bytes) in stored(row).as_chunks::<4>().0.iter().enumerate().skip(word) {
-                out[line * stride + 4 * at..][..4].copy_from_slice(bytes);
-            }
+    for (at, row) in rows.clone().enumerate() {
+        prefetch(stored((row + AHEAD).min(rows.end - 1)));
+        for (line, word) in out.chunks_exact_mut(stride).zip(stored(row).as_chunks::<4>().0) {
+            line[4 * at..][..4].copy_from_slice(word);
         }
     }
 }
@@ -161,15 +142,43 @@ fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
 /// A stream of bits, low bits of a byte first: eight codes take as many bytes as a code has bits.
 #[inline(always)]
 fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
-    let mask = ((1_u16 << bits) - 1) as u8;
-    for (codes, bytes) in out.chunks_mut(8).zip(bytes.chunks(bits)) {
-        let mut word = [0; 8];
-        word[..bytes.len()].copy_from_slice(bytes);
-        let word = u64::from_le_bytes(word);
-        for (at, code) in codes.iter_mut().enumerate() {
-            *code = (word >> (at * bits)) as u8 & mask;
-        }
+    match bits {
+        1 => stream_of::<1>(bytes, out),
+        2 => stream_of::<2>(bytes, out),
+        3 => stream_of::<3>(bytes, out),
+        5 => stream_of::<5>(bytes, out),
+        6 => stream_of::<6>(bytes, out),
+        _ => stream_of::<7>(bytes, out),
     }
+}
+
+#[inline(always)]
+fn stream_of<const BITS: usize>(bytes: &[u8], out: &mut [u8]) {
+    let (eights, last) = out.as_chunks_mut::<8>();
+    let (whole, rest) = bytes.split_at(eights.len() * BITS);
+    for (codes, bytes) in eights.iter_mut().zip(whole.as_chunks::<BITS>().0) {
+        *codes = spread(bytes);
+    }
+    if !last.is_empty() {
+        let mut bytes = [0; BITS];
+        let len = rest.len().min(BITS);
+        bytes[..len].copy_from_slice(&rest[..len]);
+        last.copy_from_slice(&spread(&bytes)[..last.len()]);
+    }
+}
+
+/// Eight codes: the upper half of the bits moves to the upper half of the result, and so do the halves of each half.
+#[inline(always)]
+fn spread<const BITS: usize>(bytes: &[u8; BITS]) -> [u8; 8] {
+    let mut word = [0; 8];
+    word[..BITS].copy_from_slice(bytes);
+    let mut word = u64::from_le_bytes(word);
+    for half in [32, 16, 8] {
+        let used = half / 8 * BITS;
+        let lower = u64::MAX / (u64::MAX >> (64 - 2 * half)) * ((1 << used) - 1);
+        word = word & lower | word << (half - used) & lower << half;
+    }
+    word.to_le_bytes()
 }
 
 #[inline(always)]
