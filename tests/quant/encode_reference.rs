@@ -651,6 +651,38 @@ fn a_group_whose_range_overflows_its_type_gets_a_finite_scale() {
 }
 
 #[test]
+fn a_scale_that_a_library_cannot_compute_is_finite_and_the_codes_are_zeros() {
+    let shape = [128, 128];
+    for (scheme, layout, source, amax, wanted) in [
+        // ComfyUI bounds the reciprocal in float16, so only the scale of other types would be 0.
+        ("fp8", "comfyui", Float16, 0.0, 1.0 / 65504.0),
+        ("fp8", "comfyui", Bfloat16, 0.0, 1.0),
+        ("fp8", "comfyui", Float32, 0.0, 1.0),
+        ("fp8", "comfyui", Float32, 1e-36, 1.0),
+        ("fp8-block", "huggingface", Float32, 0.0, 1.0),
+        ("fp8-block", "huggingface", Float32, 1e-36, 1.0),
+        ("mxfp8", "comfyui", Float32, 1e-36, 0.0),
+        ("nvfp4", "modelopt", Float32, 1e-42, 1.0),
+        ("nvfp4", "comfyui", Float16, 6e-5, 1.0),
+    ] {
+        let stored = tcast::quant::Scheme::find(scheme).unwrap().in_layout(Some(layout)).unwrap();
+        let encoder = Encoder::new(stored.layout(), &stored.grid, &shape, source, EncodeOptions::default()).unwrap();
+        let values = (0..128 * 128).map(|at| round(amax * f64::from(at % 3 - 1), source) as f32);
+        let weight = Weight { source, rows: 128, columns: 128, values: values.collect() };
+        let (parts, _) = encode(&encoder, &weight);
+        let what = format!("{scheme} {layout} {source} {amax:e}");
+        let at = encoder.parts().iter().position(|part| part.role == Role::GlobalScale).unwrap_or(1);
+        let found = match encoder.parts()[at].dtype {
+            Float32 => f32::from_le_bytes(parts[at][..4].try_into().unwrap()),
+            _ => parts[at][0].into(),
+        };
+        assert_eq!(found, wanted, "{what}");
+        let sign = |byte: &u8| byte & if encoder.parts()[0].dtype == Uint8 { 0x77 } else { 0x7f };
+        assert!(parts[0].iter().all(|byte| sign(byte) == 0), "{what}");
+    }
+}
+
+#[test]
 fn scales_of_blocks_of_several_rows_are_not_searched() {
     let layout = tcast::quant::find("ct-pack").unwrap();
     let options = EncodeOptions { scale: ScaleChoice::Mse, ..EncodeOptions::default() };

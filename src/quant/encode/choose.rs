@@ -236,8 +236,8 @@ impl Chooser {
         let scale = amax / self.largest;
         let scale = if self.weight == WeightType::Float16 { 1.0 / (1.0 / scale).min(65504.0) } else { scale };
         let factor = self.weight.round(1.0 / scale);
-        // The library writes NaNs in these cases.
-        let is_zero = (amax == 0.0) | (scale == 0.0) | (factor == f32::INFINITY);
+        // The library writes NaNs in these cases. The scale of zeros is 1 / 65504 in float16, and 0 in other types.
+        let is_zero = (scale == 0.0) | (factor == f32::INFINITY);
         let factor = if is_zero { 1.0 } else { factor };
         GroupScale { factor, ..GroupScale::number(if is_zero { 1.0 } else { scale }, is_zero & (amax > 0.0)) }
     }
