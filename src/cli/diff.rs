@@ -57,6 +57,9 @@ JSON:
       how many differ in bits
     first_difference: null, or index, a, b, bits_a and bits_b
     figures: null, or those of cast --stats, with B as the result
+  With --report, the document has schema, tcast, a, report (the path of the report),
+  is_equal, and tensors. Each of these has its name, and in wrong what is wrong with
+  it, or null.
 
 Exit codes:
   0 equal, or within the tolerance, 1 different, 2 an error or wrong usage,
