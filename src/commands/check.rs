@@ -14,6 +14,7 @@ use crate::report::TensorReport;
 use crate::text::{columns, counted, shorten};
 use crate::threads::each;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -30,6 +31,15 @@ struct Recorded {
     schema: u32,
     tensors: Vec<TensorReport<'static>>,
 }
+
+/// A report about several inputs.
+#[derive(Deserialize)]
+struct SeveralInputs {
+    #[serde(rename = "inputs")]
+    _inputs: Vec<IgnoredAny>,
+}
+
+const REMEDY: &str = "make one with tcast cast --hash --report FILE.json";
 
 /// A tensor's name, and what is wrong with it; `None` if nothing is.
 type CheckedTensor = (String, Option<String>);
@@ -71,9 +81,15 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
 
 fn read(path: &Path) -> Result<Recorded> {
     let file = MappedFile::open(path)?;
+    if file.starts_with(b"<") {
+        return Err(Error::new("is a page, and a comparison needs a report in JSON").remedy(REMEDY));
+    }
+    if serde_json::from_slice::<SeveralInputs>(&file).is_ok() {
+        let error = Error::new("is a report about several inputs, and a comparison needs one about a single input");
+        return Err(error.remedy("convert the inputs one by one, each with a report of its own"));
+    }
     let mut recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
-        let error = Error::new(format!("is not a report of tcast: {}", shorten(&error.to_string())));
-        error.remedy("make one with tcast cast --hash --report FILE.json")
+        Error::new(format!("is not a report of tcast: {}", shorten(&error.to_string()))).remedy(REMEDY)
     })?;
     if recorded.schema != REPORT {
         return Err(Error::new(format!("is a report of version {}; this tcast knows {REPORT}", recorded.schema)));

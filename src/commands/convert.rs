@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job, JobInput, Prepared, Recoding};
 use crate::kernel::Condition;
 use crate::operator::Operator;
+use crate::plan::ModelOptions;
 use crate::select::Selection;
 use crate::text::quoted;
 use clap::ValueEnum;
@@ -78,10 +79,27 @@ pub(super) fn write_recoded(task: &Task, source: &Checkpoint, recoding: Recoding
 
 fn prepare<'a>(task: &Task, inputs: &[JobInput<'a, '_>]) -> Result<Prepared<'a>> {
     let (job, args) = (&task.job, task.file);
+    check_model_options(&job.model, inputs)?;
     if let (Some(output), [_]) = (job.output, inputs) {
         check_standard_output(output, args.json && !args.dry_run)?;
     }
     job::prepare(job, inputs, &Console { is_quiet: args.quiet })
+}
+
+/// Refuses options for ONNX models if no input is one.
+fn check_model_options(given: &ModelOptions, inputs: &[JobInput]) -> Result<()> {
+    let default = ModelOptions::default();
+    let options = [
+        (given.min_elements != default.min_elements, "min_elements"),
+        (given.external_data, "external_data"),
+        (given.raise_opset, "raise_opset"),
+    ];
+    match options.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) if !inputs.iter().any(|input| input.source.is_model()) => {
+            Err(Error::usage("no input is an ONNX model: an option has no effect").without(option))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Runs and reports.

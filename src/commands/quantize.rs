@@ -5,15 +5,17 @@ use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, open_model, threads, warn};
-use crate::cli::{QuantizeArgs, SearchArg};
-use crate::error::{Error, Result};
+use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
+use crate::container::checkpoint::Checkpoint;
+use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
 use crate::quant::{EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::text::{counted, shorten};
+use crate::select::policy::{LoadedSet, Policy};
+use crate::text::{as_glob, counted, shorten};
 use clap::ValueEnum;
 use serde_json::json;
 use std::time::Instant;
@@ -109,7 +111,26 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         config: quantizing.config.block.as_ref(),
         notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
     };
-    write_recoded(&task, source, quantizing.recoding, start)
+    let is_diffusion = layout.is_some_and(|layout| layout.starts_with("comfy"));
+    let written = write_recoded(&task, source, quantizing.recoding, start);
+    written.map_err(|error| with_fused(error, source, is_diffusion))
+}
+
+/// The error for a weight that could be copied, with the weights that engines fuse with it: they can only be copied together.
+fn with_fused(error: Error, source: &Checkpoint, is_diffusion: bool) -> Error {
+    let policy = Policy { layers: None, is_diffusion };
+    let is_excludable = matches!(error.kind(), Kind::Unconvertible);
+    let Some(set) = error.tensor().filter(|_| is_excludable).and_then(|name| policy.loaded_together(name)) else {
+        return error;
+    };
+    let globs = match set {
+        LoadedSet::Experts(layer) => vec![as_glob(&layer) + ".experts.*"],
+        LoadedSet::Fused(_) => {
+            let names = source.names().filter(|name| policy.loaded_together(name).as_ref() == Some(&set));
+            names.map(as_glob).collect()
+        }
+    };
+    error.of(Kind::Excludable(globs.into()))
 }
 
 fn check(args: &QuantizeArgs) -> Result<()> {
@@ -146,7 +167,12 @@ fn check(args: &QuantizeArgs) -> Result<()> {
             Error::usage("--partial-blocks has no effect: only fp8-block in compressed-tensors has partial blocks");
         return Err(error.remedy("leave --partial-blocks out"));
     }
-    for scheme in schemes() {
+    Ok(())
+}
+
+/// Refuses a layout that one of the schemes does not have.
+fn check_layout(args: &QuantizeArgs) -> Result<()> {
+    for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
         let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
         layout_of(scheme, Some(layout)).map_err(|error| {
             let known: Vec<String> = scheme.layouts.iter().map(|layout| format!("--layout {}", layout.name)).collect();
@@ -168,9 +194,13 @@ fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
         (args.input_global_scale.is_some(), "input_global_scale"),
         (args.only_exact, "only_exact"),
         (args.recover, "recover"),
+        (args.arithmetic == RoundingArg::Exact, "arithmetic"),
     ];
     if let Some((_, option)) = no_effect.into_iter().find(|(is_given, _)| *is_given && model.is_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));
+    }
+    if !model.is_model() {
+        check_layout(args)?;
     }
     if !model.found.weights.is_empty() {
         return Ok(());

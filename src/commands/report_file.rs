@@ -4,7 +4,7 @@ use super::threads;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
 use crate::io::sink::Appended;
@@ -70,6 +70,19 @@ impl ReportFile {
     }
 
     fn write_with(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        // The output stays, because it has its name by now.
+        self.create(args, write).map_err(|error| {
+            let is_full = matches!(error.kind(), Kind::NoRoom);
+            let error = error.with_details(vec!["the output is complete; only its report is missing".to_owned()]);
+            if is_full {
+                error.of(Kind::System).remedy("free some space, or name a report on another disk with --report")
+            } else {
+                error
+            }
+        })
+    }
+
+    fn create(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let file = self.destination.create()?;
         let mut output = BufWriter::new(Appended { output: &file, end: 0 });
         let written = write(&mut output).and_then(|()| output.flush());

@@ -109,14 +109,9 @@ impl dyn Container + '_ {
         if tensors.count() == 1 {
             return Ok(tensors.get(0));
         }
-        let several = CONTAINERS
-            .iter()
-            .map(|container| container.format_info())
-            .filter(|facts| !facts.holds_one && !facts.is_changed_only);
-        let several: Vec<&str> = several.map(|facts| facts.extension).collect();
         let extension = self.format_info().extension;
         Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()))
-            .remedy(format!("name an output that ends in {}", one_of(&several))))
+            .remedy(format!("name an output that ends in {}", written_formats(true))))
     }
 }
 
@@ -164,10 +159,11 @@ pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
 }
 
-/// The extensions of the formats that any tensors can be written in.
+/// The extensions of the formats that any tensors can be written in, one or several.
 #[must_use]
-pub(crate) fn written_formats() -> String {
-    let facts = CONTAINERS.iter().map(|container| container.format_info()).filter(|facts| !facts.is_changed_only);
+pub(crate) fn written_formats(are_several: bool) -> String {
+    let facts = CONTAINERS.iter().map(|container| container.format_info());
+    let facts = facts.filter(|facts| !(facts.is_changed_only || are_several && facts.holds_one));
     one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
 }
 

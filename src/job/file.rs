@@ -35,7 +35,7 @@ impl<'a> FileOutput<'a> {
     pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         let Route { input, output, .. } = route;
         check_alone(job, output)?;
-        let container = place::container(route)?;
+        let container = place::container(job, route)?;
         let find_place = || find_place(job, route, files);
         let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
         let mut plan = plans.swap_remove(0);

@@ -7,6 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{descriptor, directory_of, is_standard_output};
+use crate::operator::Operator;
 use crate::text::shorten;
 use std::ffi::OsString;
 use std::fs;
@@ -116,7 +117,7 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
         return Ok(false);
     }
     if *is_named && is_named_as_file(output) {
-        return Err(unknown_format(output));
+        return Err(unknown_format(job, input, output));
     }
     if is_file {
         let error = Error::new("is one file, and shards of a limited size go into a folder").in_file(output);
@@ -129,8 +130,9 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 ///
 /// # Errors
 /// When the extension names no format.
-pub(super) fn container(route: &Route) -> Result<&'static dyn Container> {
-    let Route { input: JobInput { source, .. }, output, is_named } = route;
+pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
+    let Route { input, output, is_named } = route;
+    let source = input.source;
     let given = source.shards[0].container;
     let extension = |container: &dyn Container| container.format_info().extension;
     match container::by_extension(output) {
@@ -138,12 +140,11 @@ pub(super) fn container(route: &Route) -> Result<&'static dyn Container> {
         Some(target) if target.format_info().is_changed_only && extension(target) != extension(given) => {
             let message =
                 format!("a .{} file is only made from another one: it holds more than tensors", extension(target));
-            let remedy = format!("name an output that ends in {}", container::written_formats());
-            Err(Error::new(message).in_file(output).remedy(remedy))
+            Err(Error::new(message).in_file(output).remedy(other_format(job, input)))
         }
         Some(target) => Ok(target),
         None if output.extension().is_none() || output.extension() == source.path.extension() => Ok(given),
-        None => Err(unknown_format(output)),
+        None => Err(unknown_format(job, input, output)),
     }
 }
 
@@ -173,9 +174,18 @@ fn is_named_as_folder(output: &Path) -> bool {
     output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir()
 }
 
-fn unknown_format(output: &Path) -> Error {
-    let error = Error::new("tcast writes no format of this extension").in_file(output);
-    error.remedy(format!("name an output that ends in {}", container::written_formats()))
+fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {
+    Error::new("tcast writes no format of this extension").in_file(output).remedy(other_format(job, input))
+}
+
+/// The remedy for an output in a format that cannot hold the tensors of an input.
+fn other_format(job: &Job, input: &JobInput) -> String {
+    let are_several = input.source.names().nth(1).is_some();
+    let formats = match job.operator {
+        Operator::Quantize => ".safetensors".to_owned(),
+        _ => container::written_formats(are_several),
+    };
+    format!("name an output that ends in {formats}")
 }
 
 /// An output beside the input, if users keep files in that folder, and no loader would mistake the output for a part of

@@ -175,7 +175,7 @@ fn versions(
                 notes.push(format!("the model now imports opset {wanted} instead of {imported}, for {dtype}"));
                 opset = Some(wanted);
             }
-            Some(obstacle) => return Err(refused(dtype, wanted, obstacle)),
+            Some(obstacle) => return Err(refused(dtype, wanted, obstacle, true)),
         }
     }
     for chosen in chosen {
@@ -188,7 +188,7 @@ fn versions(
             _ => 13,
         };
         if let Some(Obstacle::OldIr { version }) = study.old_ir() {
-            return Err(refused(codes, 0, Obstacle::OldIr { version }));
+            return Err(refused(codes, 0, Obstacle::OldIr { version }, false));
         }
         if opset.is_some_and(|known| known >= wanted) {
             continue;
@@ -200,14 +200,21 @@ fn versions(
                 notes.push(format!("the model now imports opset {wanted} instead of {imported}, for {codes}"));
                 opset = Some(wanted);
             }
-            Some(obstacle) => return Err(refused(codes, wanted, obstacle)),
+            Some(obstacle) => return Err(refused(codes, wanted, obstacle, false)),
         }
     }
     let types = converted().map(|(_, to)| to).chain(chosen.iter().filter_map(|chosen| chosen.target.ok()));
     for to in types {
         match study.ir_version_for(to) {
             Ok(wanted) => ir_version = ir_version.max(wanted),
-            Err(obstacle) => return Err(refused(to, 0, obstacle)),
+            Err(obstacle) => {
+                return Err(refused(
+                    to,
+                    0,
+                    obstacle,
+                    !chosen.iter().any(|chosen| matches!(chosen.from, From::Values(_))),
+                ));
+            }
         }
     }
     if let Some(version) = ir_version {
@@ -228,8 +235,14 @@ fn source_type(source: &SourceTensor) -> Dtype {
 }
 
 /// The error for a type that the versions of a model do not have.
-fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle) -> Error {
-    let narrow = "float16 needs no later version";
+fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, is_cast: bool) -> Error {
+    const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
+    // The types of a scheme cannot be chosen.
+    let narrow = is_cast.then_some("float16 needs no later version");
+    let with_remedy = |error: Error| match narrow {
+        Some(remedy) => error.remedy(remedy),
+        None => error,
+    };
     match obstacle {
         Obstacle::Opset { imported, broken } => {
             let what = format!("{dtype} needs opset {wanted}, and the model imports {imported}");
@@ -237,21 +250,20 @@ fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle) -> Error {
                 None => Error::new(what).of(Kind::OldOpset),
                 Some((node, operator, first)) => {
                     Error::new(format!("{what}: node '{node}' ({operator}) means something else from opset {first} on"))
-                        .remedy(format!("{narrow}; onnx.version_converter converts models to later opsets"))
+                        .remedy(narrow.into_iter().chain([CONVERTER]).collect::<Vec<_>>().join("; "))
                 }
             }
         }
         Obstacle::Functions { imported } => {
             let what = format!("{dtype} needs opset {wanted}, and the functions of the model import {imported}");
-            Error::new(what).remedy(narrow)
+            with_remedy(Error::new(what))
         }
         Obstacle::NoOpset => {
             Error::new("the model imports no operators of the default domain, and Cast is one of them")
                 .remedy("name an output that ends in .safetensors")
         }
-        Obstacle::OldIr { version } => Error::new(format!(
+        Obstacle::OldIr { version } => with_remedy(Error::new(format!(
             "{dtype} needs a later IR version than {version}, in which callers could override the initializers"
-        ))
-        .remedy(narrow),
+        ))),
     }
 }

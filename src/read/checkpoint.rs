@@ -240,7 +240,7 @@ impl<'a> LogicalCheckpoint<'a> {
 
     /// Whether it is an ONNX model.
     pub(crate) fn is_model(&self) -> bool {
-        self.source.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
+        self.source.is_model()
     }
 
     /// The parts that the values of a weight depend on, the codes first.

@@ -5,7 +5,7 @@ use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
 use crate::operator::Operator;
-use crate::select::policy::{Policy, module_of};
+use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
 use std::collections::HashSet;
@@ -92,11 +92,9 @@ impl Report<'_> {
     fn together(&self, found: &[&TensorReport]) -> Vec<&TensorReport<'_>> {
         let fused = |tensor: &TensorReport| {
             let is_diffusion = tensor.quantized.as_ref()?.layout.starts_with("comfy");
-            let policy = Policy { layers: None, is_diffusion };
-            let experts = tensor.name.split_once(".experts.").filter(|_| !is_diffusion);
-            experts.map(|(layer, _)| layer.to_owned()).or_else(|| policy.fused_set(module_of(&tensor.name)?))
+            Policy { layers: None, is_diffusion }.loaded_together(&tensor.name)
         };
-        let sets: HashSet<String> = found.iter().filter_map(|tensor| fused(tensor)).collect();
+        let sets: HashSet<LoadedSet> = found.iter().filter_map(|tensor| fused(tensor)).collect();
         let names: HashSet<&str> = found.iter().map(|tensor| &*tensor.name).collect();
         let is_one = |tensor: &&TensorReport| {
             names.contains(&*tensor.name) || fused(tensor).is_some_and(|set| sets.contains(&set))

@@ -133,12 +133,29 @@ impl Policy {
             .then_some(KeptReason::Absorbed)
     }
 
+    /// The weights that engines load as one module with this one, and that are quantized alike or not at all.
+    pub(crate) fn loaded_together(&self, name: &str) -> Option<LoadedSet> {
+        match name.split_once(".experts.").filter(|_| !self.is_diffusion) {
+            Some((layer, _)) => Some(LoadedSet::Experts(layer.to_owned())),
+            None => self.fused_set(module_of(name)?).map(LoadedSet::Fused),
+        }
+    }
+
     /// A key that all modules fused with this one have in common; `None` if it is not fused.
     pub(crate) fn fused_set(&self, module: &str) -> Option<String> {
         let (parent, own) = module.rsplit_once('.').unwrap_or(("", module));
         let set = FUSED.iter().find(|set| !self.is_diffusion && set.contains(&own))?;
         Some(format!("{parent}.{}", set.join("+")))
     }
+}
+
+/// Weights that engines load as one module.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) enum LoadedSet {
+    /// All experts of a layer, which has this name.
+    Experts(String),
+    /// A set of [`Policy::fused_set`].
+    Fused(String),
 }
 
 /// The name of the module of a weight: the part before `.weight`.

@@ -345,6 +345,21 @@ fn hashes_are_those_of_the_bytes_in_both_files() {
     assert_eq!(bench.run("cast d.npz --to f16 --hash").code, Some(2));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_report_that_has_no_room_says_that_the_output_is_complete() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    std::os::unix::fs::symlink("/dev/full", bench.path("r.json")).unwrap();
+    bench.run("cast x.npy --to f16 -o y.npy --report r.json -q").expect(
+        1,
+        "",
+        "tcast: error: r.json: cannot write: no space left on device\n  \
+         the output is complete; only its report is missing\n  \
+         free some space, or name a report on another disk with --report\n",
+    );
+    bench.run("diff x.npy y.npy --tolerance 0.01 -q").expect(0, "", "");
+}
+
 #[test]
 fn a_report_is_written_as_a_page_or_as_json() {
     let bench = Bench::with("model.safetensors", "m.safetensors");

@@ -527,6 +527,20 @@ fn a_report_made_earlier_is_checked_against_the_files() {
     bench.run("diff --report y.json y.npy").expect(0, "1 tensor is as the report says\n", "");
     let outcome = bench.run("diff --report out/config.json half");
     assert!(outcome.code == Some(2) && outcome.stderr.contains("is not a report of tcast"), "{outcome:?}");
+    bench.run("cast x.npy half --to bf16 -o both --hash --report both.json -q").expect(0, "", "");
+    bench.run("diff --report both.json both/x.npy").expect(
+        2,
+        "",
+        "tcast: error: both.json: is a report about several inputs, and a comparison needs one about a single input\n  \
+         convert the inputs one by one, each with a report of its own\n",
+    );
+    bench.write("page.html", b"<!doctype html>");
+    bench.run("diff --report page.html half").expect(
+        2,
+        "",
+        "tcast: error: page.html: is a page, and a comparison needs a report in JSON\n  \
+         make one with tcast cast --hash --report FILE.json\n",
+    );
     assert_eq!(bench.run("diff half").code, Some(2));
     assert_eq!(bench.run("diff half half --report r.json").code, Some(2));
 }

@@ -654,7 +654,7 @@ fn a_folder_is_not_written_under_the_name_of_a_file() {
     for out in ["x.bin", "x.pt", "x.pth", "x.CKPT", "x.gguf", "x.h5", "x.msgpack", "x.zip", "x.tar"] {
         let message = format!(
             "tcast: error: {out}: tcast writes no format of this extension\n  \
-             name an output that ends in .npy, .npz, .safetensors or .pb\n"
+             name an output that ends in .npz or .safetensors\n"
         );
         bench.run(&format!("cast llama --to f16 -o {out}")).expect(1, "", &message);
     }

@@ -93,7 +93,23 @@ fn a_model_whose_data_is_missing_is_listed_and_not_converted() {
         listed.stdout
     );
     let message = "tcast: error: absent.data: tensor 'w': cannot read: no such file or directory\n";
+    assert_eq!((listed.code, &*listed.stderr), (Some(1), message));
     bench.run("cast m.onnx --to f16 -o m.safetensors").expect(1, "", message);
+}
+
+#[test]
+fn options_for_models_are_refused_for_other_inputs() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    for command in ["cast x.npy --to f16 -o out.npy", "quantize m --scheme fp8 -o out"] {
+        for option in ["--min-elements 2", "--external-data", "--raise-opset"] {
+            let name = option.split(' ').next().unwrap();
+            let message =
+                format!("tcast: error: no input is an ONNX model: an option has no effect\n  leave {name} out\n");
+            bench.run(&format!("{command} {option}")).expect(2, "", &message);
+        }
+    }
+    assert!(!bench.path("out.npy").exists() && !bench.path("out").exists());
 }
 
 #[cfg(unix)]

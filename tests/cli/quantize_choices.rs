@@ -238,6 +238,11 @@ fn an_error_about_weights_of_which_none_fits_names_a_shape() {
     let detail = "1 tensor: of shapes that do not fit the groups, such as a.o_proj.weight [16, 100]: its rows of 100 values \
                   are not a multiple of 128\n";
     expect_refused(&bench, "quantize m --scheme int4", 1, "m: no weight would be quantized", detail);
+    let remedy = "choose a scheme with --scheme, or another layout with --layout\n";
+    expect_refused(&bench, "quantize m --scheme int4", 1, detail, remedy);
+    let message = "none.onnx: a .onnx file is only made from another one: it holds more than tensors\n";
+    let outcome = bench.run("quantize m --scheme fp8 -o none.onnx");
+    outcome.expect(1, "", &format!("tcast: error: {message}  name an output that ends in .safetensors\n"));
 }
 
 #[test]

@@ -49,7 +49,12 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     // First everything that could be read is shown.
     let failed = listing.stats.into_iter().find_map(Result::err);
     drop(model);
-    folder.broken.into_iter().next().or(failed).map_or(Ok(()), Err)
+    // What a file says about its tensors may be wrong; what another file should hold must be there.
+    let unreadable = folder.shards.into_iter().flat_map(|shard| {
+        let path = shard.path().to_owned();
+        shard.contents.unreadable.into_iter().map(move |error| error.in_file(&path))
+    });
+    folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next().or(failed).map_or(Ok(()), Err)
 }
 
 /// What is shown.

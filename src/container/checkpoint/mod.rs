@@ -51,6 +51,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Whether it is an ONNX model.
+    pub(crate) fn is_model(&self) -> bool {
+        self.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
+    }
+
     /// All tensors, with their shards.
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))

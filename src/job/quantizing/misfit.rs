@@ -73,7 +73,8 @@ fn no_weight_of(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -
         };
         format!("{}: {}{example}", counted(*count, "tensor"), reason.describe())
     });
-    Error::new("no weight would be quantized").with_details(details.collect())
+    let error = Error::new("no weight would be quantized").with_details(details.collect());
+    if misfits.is_empty() { error } else { error.of(Kind::Unstorable) }
 }
 
 /// The kind of an error about a bank of experts: they can be copied together.
