@@ -191,21 +191,21 @@ impl Report<'_> {
 
     /// Tensors whose names differ by numbers only, as those of layers do, in a row each.
     fn rows(&self) -> Vec<[String; 6]> {
-        let mut groups: Vec<Group> = Vec::new();
+        let mut groups: Vec<SummaryRow> = Vec::new();
         // There may be a million tensors of the same few patterns.
         let (mut pattern, mut places) = (String::new(), HashMap::<String, Vec<usize>>::new());
         for tensor in self.tensors() {
             set_pattern(&mut pattern, &tensor.name);
             let known = places.get(&pattern).into_iter().flatten().copied().find(|at| groups[*at].is_alike(tensor));
             let at = known.unwrap_or_else(|| {
-                groups.push(Group { first: tensor, count: 0, same_shape: true, bytes_in: 0, bytes_out: 0 });
+                groups.push(SummaryRow { first: tensor, count: 0, same_shape: true, bytes_in: 0, bytes_out: 0 });
                 places.entry(pattern.clone()).or_default().push(groups.len() - 1);
                 groups.len() - 1
             });
             groups[at].add(tensor);
         }
-        let row = |group: &Group| {
-            let Group { first, count, same_shape, bytes_in, bytes_out } = *group;
+        let row = |group: &SummaryRow| {
+            let SummaryRow { first, count, same_shape, bytes_in, bytes_out } = *group;
             let (name, count) = match count {
                 1 => (first.name.to_string(), String::new()),
                 _ => (pattern_of(&first.name), format!("{count} tensors")),
@@ -276,7 +276,7 @@ pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> 
 }
 
 /// Tensors that share a row.
-struct Group<'r> {
+struct SummaryRow<'r> {
     first: &'r TensorReport<'r>,
     count: u64,
     /// Whether all have the shape of the first.
@@ -285,7 +285,7 @@ struct Group<'r> {
     bytes_out: u64,
 }
 
-impl Group<'_> {
+impl SummaryRow<'_> {
     /// Whether the same happened to a tensor whose name has the same pattern.
     fn is_alike(&self, tensor: &TensorReport) -> bool {
         let what = |tensor: &TensorReport| (tensor.from, tensor.kept);
