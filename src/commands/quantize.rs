@@ -5,7 +5,7 @@ use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, open_model, threads, warn};
-use crate::cli::{QuantizeArgs, RoundingArg, SearchArg};
+use crate::cli::{QuantizeArgs, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
@@ -194,7 +194,6 @@ fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
         (args.input_global_scale.is_some(), "input_global_scale"),
         (args.only_exact, "only_exact"),
         (args.recover, "recover"),
-        (args.arithmetic == RoundingArg::Exact, "arithmetic"),
     ];
     if let Some((_, option)) = no_effect.into_iter().find(|(is_given, _)| *is_given && model.is_model()) {
         return Err(in_file(Error::usage("is an ONNX model, for which an option has no effect").without(option)));

@@ -223,9 +223,6 @@ fn a_scheme_that_the_opset_lacks_is_refused_unless_it_can_be_raised() {
     bench.write("in.onnx", &model(&graph));
     let message = "tcast: error: in.onnx: the layout modelopt is not one of ONNX models\n  leave --layout out\n";
     bench.run("quantize in.onnx --scheme int8 --layout modelopt -o no.onnx").expect(2, "", message);
-    let message =
-        "tcast: error: in.onnx: is an ONNX model, for which an option has no effect\n  leave --arithmetic out\n";
-    bench.run("quantize in.onnx --scheme int8 --arithmetic exact -o no.onnx").expect(2, "", message);
     for (scheme, dtype, opset) in [("fp8", "float8e4m3fn", 19), ("int4", "int4", 21), ("int4-asym", "uint4", 21)] {
         bench.run(&format!("quantize in.onnx --scheme {scheme} -o no.onnx --min-elements 0")).expect(
             1,
