@@ -281,7 +281,7 @@ fn values_that_are_no_numbers_are_named_and_nothing_is_written() {
             assert!(outcome.stderr.contains(message), "{scheme}: {}", outcome.stderr);
             assert!(!bench.path("out/config.json").exists());
             // The remedy names the weights that engines fuse with it too.
-            let remedy = "copy the weights as they are with --exclude a.q_proj.weight --exclude a.k_proj.weight\n";
+            let remedy = "copy the weights as they are with --exclude 'a.q_proj.weight' --exclude 'a.k_proj.weight'\n";
             assert!(outcome.stderr.contains(remedy), "{scheme}: {}", outcome.stderr);
         }
     }
