@@ -15,7 +15,7 @@ With --sync, tcast flushes to the disk; the limit never does. The job "slow disk
 --gib is the size of the float32 input; inputs of other types and quantized weights have as many elements. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
 and onnxruntime that it has installed. --docs writes the tables of docs/performance.md and of the README.
 """
-import argparse, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
+import argparse, mmap, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
 
 from slow_disk import lacks, slow_disk
 
@@ -149,7 +149,10 @@ def make_quantized(folder, job, values):
 
 def fill_and_free(size):
     """Makes the host of a virtual machine provide so much memory. It takes back what is free for two seconds."""
-    bytearray(b"1") * size
+    with mmap.mmap(-1, size) as memory:
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)
 
 
 def run(command):
@@ -202,7 +205,7 @@ class Bench:
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
                 before()
                 self.remove_output()
-                fill_and_free(self.args.gib * 3 << 29)
+                fill_and_free(self.args.gib * 3 << 30)
                 result = run(contenders[name])
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
