@@ -205,7 +205,7 @@ class Bench:
             for name in list(contenders)[:: 1 if attempt % 2 else -1]:
                 before()
                 self.remove_output()
-                fill_and_free(self.args.gib * 3 << 30)
+                fill_and_free(self.args.gib << 31)
                 result = run(contenders[name])
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
