@@ -84,11 +84,11 @@ fn read(path: &Path) -> Result<Recorded> {
     if file.starts_with(b"<") {
         return Err(Error::new("is a page, and a comparison needs a report in JSON").remedy(REMEDY));
     }
-    if serde_json::from_slice::<SeveralInputs>(&file).is_ok() {
-        let error = Error::new("is a report about several inputs, and a comparison needs one about a single input");
-        return Err(error.remedy("convert the inputs one by one, each with a report of its own"));
-    }
     let mut recorded: Recorded = serde_json::from_slice(&file).map_err(|error| {
+        if serde_json::from_slice::<SeveralInputs>(&file).is_ok() {
+            let error = Error::new("is a report about several inputs, and a comparison needs one about a single input");
+            return error.remedy("convert the inputs one by one, each with a report of its own");
+        }
         Error::new(format!("is not a report of tcast: {}", shorten(&error.to_string()))).remedy(REMEDY)
     })?;
     if recorded.schema != REPORT {
