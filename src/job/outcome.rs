@@ -58,8 +58,14 @@ impl FailOn {
         let defects = self.defects.iter().map(move |defect| count(*defect)).filter(|(count, ..)| *count > 0);
         let defects = defects.map(|(count, what, how)| format!("{} {how}", counted(count, what)));
         let noise = self.min_sqnr_db.zip(figures.sqnr_db).filter(|(least, sqnr)| sqnr < least);
-        defects.chain(noise.map(|(least, sqnr)| format!("SQNR {sqnr:.2} dB, below {least} dB")))
+        defects.chain(noise.map(|(least, sqnr)| format!("SQNR {} dB, below {least} dB", text_below(sqnr, least))))
     }
+}
+
+/// `value` with two decimals, or with as many as show that it is below `limit`.
+fn text_below(value: f64, limit: f64) -> String {
+    let text = |decimals: usize| format!("{value:.decimals$}");
+    (2..17).map(text).find(|text| text.parse().is_ok_and(|shown: f64| shown < limit)).unwrap_or_else(|| value.to_string())
 }
 
 /// How a weight was quantized, and its accuracy.
