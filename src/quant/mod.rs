@@ -19,40 +19,24 @@
     reason = "a loop vectorises when all of it is inlined and without branches; equality of floats is meant exactly"
 )]
 
-mod casts;
-mod codes;
 mod config;
 mod decode;
 mod encode;
 mod engine_config;
-mod explain;
-mod fused;
-mod geometry;
-mod lanes;
 mod layout;
-mod linear;
 mod parts;
 mod recognize;
-mod room;
-mod rotate;
 mod rules;
-mod scales;
 mod scheme;
-mod segment;
-mod steps;
 mod table;
-mod tally;
 mod transcode;
-mod weight;
-mod zeros;
 
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
-pub use decode::Decoder;
+pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid};
 pub use encode::{
     EncodeOptions, EncodeTally, EncodedPart, Encoder, Extremes, Recoverer, ScaleChoice, ScaleMatch, SharedScale, Unfit,
 };
 pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
-pub use explain::{CodeKind, Explanation, Grid};
 pub use layout::{
     CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
     ScaleOrder, Zeros,
@@ -63,7 +47,5 @@ pub use recognize::{
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
-pub use steps::Arithmetic;
 pub use table::{LAYOUTS, ONNX, find};
-pub use tally::DecodeTally;
 pub use transcode::{Fidelity, RowMap, Transcoder};

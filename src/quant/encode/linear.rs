@@ -7,10 +7,10 @@ use super::super::parts::LinearAxis;
 use super::super::scheme::{CodeType, TargetGrid};
 use super::choose::Chooser;
 use super::extremes::Extremes;
+use super::geometry::{EncodeGeometry, EncodedPart, Unfit};
 use super::lanes::{self, larger};
 use super::rounding::{WeightType, from_float16};
 use super::scale::GroupScale;
-use super::shape::{EncodeShape, EncodedPart, Unfit};
 use super::{EncodeOptions, Encoder};
 use crate::dtype::Dtype;
 use crate::kernel::{Isa, Loop};
@@ -28,8 +28,8 @@ impl Encoder {
         options: EncodeOptions,
     ) -> Result<Self, Unfit> {
         let weight = WeightType::new(source).ok_or(Unfit::Source(source))?;
-        let encode_shape = EncodeShape::linear(layout, grid, (shape, axis), source)?;
-        let encoder = Self::with_shape(layout, grid, encode_shape, (source, weight, false), options)?;
+        let geometry = EncodeGeometry::linear(layout, grid, (shape, axis), source)?;
+        let encoder = Self::with_geometry(layout, grid, geometry, (source, weight, false), options)?;
         Ok(Self { axis: Some(axis), ..encoder })
     }
 
@@ -43,7 +43,7 @@ impl Encoder {
     /// [`Extremes::of_columns`].
     #[must_use]
     pub fn has_column_scales(&self) -> bool {
-        self.shape.has_column_scales
+        self.geometry.has_column_scales
     }
 }
 
@@ -97,7 +97,7 @@ fn largest_of_columns<const W: usize>(bytes: &[u8], columns: usize, read: impl F
     largest
 }
 
-impl EncodeShape {
+impl EncodeGeometry {
     /// For a tensor of the shape `shape`, with scales along an axis.
     pub(super) fn linear(
         layout: &'static Layout,

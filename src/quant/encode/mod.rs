@@ -13,7 +13,9 @@
 mod choose;
 mod exact;
 mod extremes;
+mod float64;
 mod fused;
+mod geometry;
 mod groups;
 mod lanes;
 mod linear;
@@ -24,33 +26,31 @@ mod rows;
 mod scale;
 mod screen;
 mod search;
-mod shape;
 mod store;
 mod tally;
-mod wide;
 
 pub use extremes::Extremes;
+pub use geometry::{EncodedPart, Unfit};
 pub use recover::{Recoverer, ScaleMatch, SharedScale};
 pub(super) use rounding::nearest_bfloat16;
-pub use shape::{EncodedPart, Unfit};
 pub(super) use store::PartWriter;
 pub use tally::EncodeTally;
 
+use super::decode::Arithmetic;
 use super::layout::{Group, Layout, Packing};
 use super::parts::LinearAxis;
 use super::rules::{ScaleRule, SignRule};
 use super::scheme::{CodeType, TargetGrid};
-use super::steps::Arithmetic;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::Isa;
 use choose::{Chooser, Quotient};
+use float64::Float64Rows;
+use geometry::EncodeGeometry;
 use lanes::{CodeRounding, Division, LANES};
 use rounding::{Minifloat, WeightType};
 use rows::EncodeRows;
 use search::ScaleSearch;
-use shape::EncodeShape;
 use std::ops::Range;
-use wide::WideRows;
 
 /// How the encoder chooses scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl Default for EncodeOptions {
 pub struct Encoder {
     layout: &'static Layout,
     chooser: Chooser,
-    shape: EncodeShape,
+    geometry: EncodeGeometry,
     weight: WeightType,
     /// Bytes per source value.
     width: usize,
@@ -109,7 +109,7 @@ pub struct Encoder {
     search: Option<ScaleSearch>,
     float16: Minifloat,
     /// Whether values are float64.
-    is_wide: bool,
+    is_float64: bool,
     /// Of a tensor of an ONNX model.
     axis: Option<LinearAxis>,
 }
@@ -129,24 +129,24 @@ impl Encoder {
     ) -> Result<Self, Unfit> {
         let is_exact = options.arithmetic == Arithmetic::Exact;
         // Searches for scales take float64 values as float32.
-        let is_wide = source == Dtype::Float64 && is_exact;
+        let is_float64 = source == Dtype::Float64 && is_exact;
         let weight =
-            if is_wide { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
-        let shape = EncodeShape::new(layout, grid, shape, source)?;
-        Self::with_shape(layout, grid, shape, (source, weight, is_wide), options)
+            if is_float64 { WeightType::Float32 } else { WeightType::new(source).ok_or(Unfit::Source(source))? };
+        let geometry = EncodeGeometry::new(layout, grid, shape, source)?;
+        Self::with_geometry(layout, grid, geometry, (source, weight, is_float64), options)
     }
 
-    fn with_shape(
+    fn with_geometry(
         layout: &'static Layout,
         grid: &TargetGrid,
-        mut shape: EncodeShape,
-        (source, weight, is_wide): (Dtype, WeightType, bool),
+        mut geometry: EncodeGeometry,
+        (source, weight, is_float64): (Dtype, WeightType, bool),
         options: EncodeOptions,
     ) -> Result<Self, Unfit> {
         let is_exact = options.arithmetic == Arithmetic::Exact;
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
         if let Some(scale) = options.input_global_scale {
-            shape.add_input_scale(layout, scale)?;
+            geometry.add_input_scale(layout, scale)?;
         }
         let minifloat = |dtype: Dtype| match dtype.class() {
             Class::Float(format) if dtype.bits() <= 16 => Some(Minifloat::new(&format)),
@@ -168,7 +168,7 @@ impl Encoder {
             }
             CodeType::Int { bits, symmetric } => {
                 let half = (1_u32 << (bits - 1)) as f32;
-                let is_stored = matches!(shape.parts[0].dtype, Dtype::Int8 | Dtype::Int4);
+                let is_stored = matches!(geometry.parts[0].dtype, Dtype::Int8 | Dtype::Int4);
                 let offset = if is_stored { 0 } else { half as u8 };
                 let is_full = matches!(encoding.scale, ScaleRule::Plain | ScaleRule::Linear);
                 let largest = if is_full { half - 1.0 } else { half - 0.5 };
@@ -181,7 +181,7 @@ impl Encoder {
             weight: if is_exact { WeightType::Float32 } else { weight },
             largest,
             largest_exponent: (largest.to_bits() >> 23) as i32 - 127,
-            stored: shape.parts[1].dtype,
+            stored: geometry.parts[1].dtype,
             is_tensor: grid.group == Group::Tensor,
             has_three_bits: grid.codes == CodeType::Float(Dtype::Float6E2M3),
             zero_bits,
@@ -192,16 +192,16 @@ impl Encoder {
             chooser.quotient(matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. }));
         let search = match options.scale {
             ScaleChoice::Amax => None,
-            ScaleChoice::Mse if !shape.is_tensor && shape.block[0] > 1 => return Err(Unfit::Search),
+            ScaleChoice::Mse if !geometry.is_tensor && geometry.block[0] > 1 => return Err(Unfit::Search),
             ScaleChoice::Mse => Some(ScaleSearch::new(&chooser, grid.codes.bits()).ok_or(Unfit::Search)?),
         };
-        let block = shape.block[1];
-        let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= shape.columns;
+        let block = geometry.block[1];
+        let is_whole = block == 1 || block.is_multiple_of(LANES as u64) || block >= geometry.columns;
         let is_fused = quotient != Quotient::Exact && is_whole;
         Ok(Self {
             layout,
             chooser,
-            shape,
+            geometry,
             weight,
             width: source.bits() as usize / 8,
             division: Division {
@@ -216,7 +216,7 @@ impl Encoder {
             is_clipped: encoding.scale == ScaleRule::Floor || options.scale == ScaleChoice::Mse,
             search,
             float16: minifloat(Dtype::Float16).ok_or(Unfit::Grid)?,
-            is_wide,
+            is_float64,
             axis: None,
         })
     }
@@ -230,38 +230,38 @@ impl Encoder {
     /// The tensors that the encoder writes, in the order in which the library writes them.
     #[must_use]
     pub fn parts(&self) -> &[EncodedPart] {
-        &self.shape.parts
+        &self.geometry.parts
     }
 
     /// The shape of the weight.
     #[must_use]
     pub fn shape(&self) -> &[u64] {
-        &self.shape.shape
+        &self.geometry.shape
     }
 
     /// The number of rows: the product of all dimensions but the last.
     #[must_use]
     pub fn rows(&self) -> u64 {
-        self.shape.all_rows()
+        self.geometry.all_rows()
     }
 
     /// Values of a row.
     #[must_use]
     pub fn columns(&self) -> u64 {
-        self.shape.columns
+        self.geometry.columns
     }
 
     /// Bytes of one row of source values.
     #[must_use]
     pub fn row_bytes(&self) -> u64 {
-        self.shape.columns * self.width as u64
+        self.geometry.columns * self.width as u64
     }
 
     /// Stored bits per value, counting all parts: codes, scales, zero points and the rest.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         let bytes: u64 = self.parts().iter().map(EncodedPart::byte_len).sum();
-        8.0 * bytes as f64 / (self.rows() * self.shape.columns) as f64
+        8.0 * bytes as f64 / (self.rows() * self.geometry.columns) as f64
     }
 
     /// Whether scales depend on the largest magnitude of the whole tensor or of all tensors that share a scale. If so,
@@ -272,20 +272,20 @@ impl Encoder {
             self.chooser.rule,
             ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded
         );
-        is_global || self.shape.is_tensor || self.shape.has_column_scales
+        is_global || self.geometry.is_tensor || self.geometry.has_column_scales
     }
 
     /// A range of rows to encode must start at a multiple of this, and end at a multiple or after the last row.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
-        self.shape.row_alignment()
+        self.geometry.row_alignment()
     }
 
     /// The byte range within each part that encoding these rows writes. Ranges of rows that together cover the weight
     /// also cover all parts: bytes that belong to no row come with the first row, padding comes with the last.
     #[must_use]
     pub fn part_ranges(&self, rows: Range<u64>) -> Vec<Range<u64>> {
-        self.shape.part_ranges(&rows)
+        self.geometry.part_ranges(&rows)
     }
 
     /// Encodes a range of rows. `source` holds their values, little-endian; `outputs` are buffers for the byte ranges
@@ -335,9 +335,9 @@ impl Encoder {
         if !rows.is_empty() {
             let global = self.chooser.global(extremes.largest);
             let writer = PartWriter::new(self, &rows, outputs, global).on(isa);
-            if self.is_wide {
+            if self.is_float64 {
                 let (source, amax) = (source.as_chunks().0, extremes.largest);
-                isa.run(WideRows { encoder: self, rows, source, amax, global, writer, tally });
+                isa.run(Float64Rows { encoder: self, rows, source, amax, global, writer, tally });
             } else {
                 let amax = extremes.largest as f32;
                 let columns = &extremes.columns[..];
@@ -455,7 +455,7 @@ mod tests {
                     let options = EncodeOptions::default();
                     let mut encoder = Encoder::linear(stored.layout(), &stored.grid, along, dtype, options).unwrap();
                     assert!(encoder.is_fused || shape[1] == 1101, "{}", stored.name);
-                    with_columns += usize::from(encoder.shape.block[1] == 1);
+                    with_columns += usize::from(encoder.geometry.block[1] == 1);
                     let count = (shape[0] * shape[1]) as usize;
                     for source in [weights(dtype, count), halves(dtype, count)] {
                         check(&mut encoder, dtype, &source, stored.name);

@@ -49,15 +49,15 @@ struct Tile {
 impl<'a> EncodeRows<'a, '_> {
     pub(super) fn run(mut self) {
         let encoder = self.encoder;
-        let shape = &encoder.shape;
-        let (height, width) = (shape.rows as usize, shape.columns as usize);
-        let [below, beside] = shape.block.map(|length| length as usize);
+        let geometry = &encoder.geometry;
+        let (height, width) = (geometry.rows as usize, geometry.columns as usize);
+        let [below, beside] = geometry.block.map(|length| length as usize);
         // Groups per tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
         let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
         let columns = SEGMENT.min(width);
         let mut room = EncodeRoom::new(columns, [groups, beside], encoder.width);
         let (global, is_divided) = (self.global, encoder.division.quotient == Quotient::Divide);
-        if shape.is_tensor {
+        if geometry.is_tensor {
             room.amax[0] = self.amax.to_bits();
             self.isa.run(Choose {
                 chooser: &encoder.chooser,
@@ -86,9 +86,9 @@ impl<'a> EncodeRows<'a, '_> {
                     groups: group..(group + groups).min(width.div_ceil(beside)),
                 };
                 let count = tile.groups.len();
-                if !shape.is_tensor {
+                if !geometry.is_tensor {
                     self.choose(&tile, &mut room, global);
-                    if !shape.has_column_scales || row == 0 {
+                    if !geometry.has_column_scales || row == 0 {
                         self.tally.underflowed_groups += room.chosen.underflowed(count);
                         self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
                     }
@@ -104,10 +104,10 @@ impl<'a> EncodeRows<'a, '_> {
 
     /// The stored values of some columns of a row of a matrix.
     fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
-        let shape = &self.encoder.shape;
+        let geometry = &self.encoder.geometry;
         let width = self.encoder.width;
-        let row = matrix * shape.rows as usize + row - self.rows.start as usize;
-        let start = row * shape.columns as usize;
+        let row = matrix * geometry.rows as usize + row - self.rows.start as usize;
+        let start = row * geometry.columns as usize;
         &self.source[(start + columns.start) * width..(start + columns.end) * width]
     }
 
@@ -120,11 +120,11 @@ impl<'a> EncodeRows<'a, '_> {
 
     /// Chooses the scales of a tile.
     fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
-        let Encoder { chooser, shape, weight, width, .. } = self.encoder;
-        let (count, size) = (tile.groups.len(), shape.block[1] as usize);
+        let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
+        let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
         let (amax, bounds) = (&mut room.amax[..count], &mut room.bounds[..count]);
         amax.fill(0);
-        if shape.has_column_scales {
+        if geometry.has_column_scales {
             amax.copy_from_slice(&self.columns[tile.groups.clone()]);
             let bounds = &room.bounds;
             self.isa.run(Choose { chooser, amax: &room.amax, count, bounds, global, out: &mut room.chosen });
@@ -180,13 +180,13 @@ impl<'a> EncodeRows<'a, '_> {
 
     #[inline(never)]
     fn count_special(&mut self, tile: &Tile) {
-        let Encoder { shape, weight, width, .. } = self.encoder;
+        let Encoder { geometry, weight, width, .. } = self.encoder;
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
             let special = bytes.chunks_exact(*width).filter(|bytes| largest(*weight, bytes) >= INFINITY).count() as u64;
             let first = first_special(*weight, bytes).map(|at| {
-                let row = (tile.matrix as u64) * shape.rows + row as u64;
-                row * shape.columns + (tile.columns.start + at / width) as u64
+                let row = (tile.matrix as u64) * geometry.rows + row as u64;
+                row * geometry.columns + (tile.columns.start + at / width) as u64
             });
             self.tally.special += special;
             self.tally.first_special = self.tally.first_special.into_iter().chain(first).min();
@@ -195,13 +195,13 @@ impl<'a> EncodeRows<'a, '_> {
 
     /// Encodes one row of a tile.
     fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
-        let Encoder { shape, weight, width, .. } = self.encoder;
-        let size = shape.block[1] as usize;
+        let Encoder { geometry, weight, width, .. } = self.encoder;
+        let size = geometry.block[1] as usize;
         let step = if size > SEGMENT { SEGMENT } else { tile.columns.len() };
         // Where the values are that will be read after those between: of the next row, of the next tile, or a bit further.
-        let ahead = match shape.block {
-            _ if shape.is_tensor => AHEAD,
-            _ if shape.has_column_scales => self.encoder.row_bytes() as usize,
+        let ahead = match geometry.block {
+            _ if geometry.is_tensor => AHEAD,
+            _ if geometry.has_column_scales => self.encoder.row_bytes() as usize,
             [1, length] if length > SEGMENT as u64 => self.encoder.row_bytes() as usize,
             [1, _] => AHEAD,
             _ => tile.columns.len() * width,
@@ -231,7 +231,7 @@ impl<'a> EncodeRows<'a, '_> {
             if !sums.is_complete() {
                 complete(&mut sums, *weight, source, room);
             }
-            let first = (tile.matrix as u64 * shape.rows + row as u64) * shape.columns + column as u64;
+            let first = (tile.matrix as u64 * geometry.rows + row as u64) * geometry.columns + column as u64;
             let largest = f64::from(sums.largest) * unit;
             if self.tally.needs_place(largest, first) {
                 if fused.is_some() {
@@ -250,7 +250,7 @@ impl<'a> EncodeRows<'a, '_> {
 
     /// Encodes a segment in one loop: see `fused`. `None` for what it does not do.
     fn encode_fused(&self, source: &[u8], ahead: &[u8], room: &mut EncodeRoom) -> Option<ErrorSums> {
-        let Encoder { shape, weight, width, division, rounding, .. } = self.encoder;
+        let Encoder { geometry, weight, width, division, rounding, .. } = self.encoder;
         let whole = source.len().next_multiple_of(LANES * width);
         let bytes = if whole == source.len() {
             source
@@ -273,7 +273,7 @@ impl<'a> EncodeRows<'a, '_> {
             factors,
             zeros,
             scales,
-            has_columns: shape.block[1] == 1,
+            has_columns: geometry.block[1] == 1,
             ahead,
             is_clipped,
             is_measured: !self.tally.skips_errors,

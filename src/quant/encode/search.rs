@@ -171,7 +171,7 @@ mod tests {
                         continue;
                     };
                     let encoder = encoder.as_ref().unwrap();
-                    let size = encoder.shape.block[1] as usize;
+                    let size = encoder.geometry.block[1] as usize;
                     for round in 0..300 {
                         // Values as those of weights, few different ones, halves of a step, and a single large one.
                         let unit = [0.02, 1.0, 3.0e-4, 7.0][round % 4];

@@ -1,7 +1,7 @@
 //! Stores scales, zero points and codes at their places in the parts of a weight.
 
+use super::super::decode::scales::swizzled_line;
 use super::super::layout::{Combination, Exponents, Packing, Role};
-use super::super::scales::swizzled_line;
 use super::Encoder;
 use super::lanes::{CodeRounding, Pack};
 use super::linear::store_nibbles;
@@ -26,14 +26,14 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         outputs: &'a mut [&'o mut [u8]],
         global: f32,
     ) -> Self {
-        let starts = encoder.shape.part_ranges(rows).iter().map(|range| range.start as usize).collect();
+        let starts = encoder.geometry.part_ranges(rows).iter().map(|range| range.start as usize).collect();
         // Codes without padding are overwritten.
-        let shape = &encoder.shape;
-        let is_cut = shape.is_stream && !(shape.columns * u64::from(shape.bits)).is_multiple_of(8);
-        let is_padded =
-            is_cut || shape.parts[0].byte_len() * 8 != shape.all_rows() * shape.columns * u64::from(shape.bits);
+        let geometry = &encoder.geometry;
+        let is_cut = geometry.is_stream && !(geometry.columns * u64::from(geometry.bits)).is_multiple_of(8);
+        let is_padded = is_cut
+            || geometry.parts[0].byte_len() * 8 != geometry.all_rows() * geometry.columns * u64::from(geometry.bits);
         outputs.iter_mut().skip(usize::from(!is_padded)).for_each(|out| out.fill(0));
-        for (part, out) in encoder.shape.parts.iter().zip(&mut *outputs) {
+        for (part, out) in encoder.geometry.parts.iter().zip(&mut *outputs) {
             match (&part.fixed, part.role) {
                 _ if out.is_empty() => {}
                 (Some(bytes), _) => out.copy_from_slice(bytes),
@@ -63,27 +63,27 @@ impl<'a, 'o> PartWriter<'a, 'o> {
         first: usize,
         groups: impl Iterator<Item = (u32, f32)> + Clone,
     ) {
-        let shape = &self.encoder.shape;
-        let [height, beside] = shape.grid.map(|count| count as usize);
-        let below = row / shape.block[0] as usize;
+        let geometry = &self.encoder.geometry;
+        let [height, beside] = geometry.grid.map(|count| count as usize);
+        let below = row / geometry.block[0] as usize;
         let line = (matrix * height + below) * beside;
         let (start, zero_start) = (self.starts[1], self.starts.get(2).copied().unwrap_or_default());
-        if let Some([_, columns]) = shape.swizzled {
+        if let Some([_, columns]) = geometry.swizzled {
             let line = swizzled_line(below, columns as usize) - start;
             for (group, (code, _)) in (first..).zip(groups) {
                 self.outputs[1][line + 512 * (group / 4) + group % 4] = code as u8;
             }
             return;
         }
-        let width = shape.parts[1].dtype.bits() as usize / 8;
+        let width = geometry.parts[1].dtype.bits() as usize / 8;
         // Only plain zero points lie as scales do.
-        let before = if shape.is_stream { 2 * zero_start } else { zero_start };
+        let before = if geometry.is_stream { 2 * zero_start } else { zero_start };
         let zero = (line + first).wrapping_sub(before);
         self.store(groups.clone(), [(line + first) * width - start, zero]);
-        if let Some(words) = shape.zero_words {
-            let bit = row * shape.bits as usize;
+        if let Some(words) = geometry.zero_words {
+            let bit = row * geometry.bits as usize;
             let out = &mut self.outputs[2];
-            let half = (1_u32 << (shape.bits - 1)) as f32;
+            let half = (1_u32 << (geometry.bits - 1)) as f32;
             for (group, (_, zero)) in (first..).zip(groups) {
                 let code = u64::from((zero + half) as u32) << (bit % 32);
                 for (word, code) in [code as u32, (code >> 32) as u32].into_iter().enumerate() {
@@ -99,10 +99,10 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores scales and plain zero points from these places of their buffers on.
     fn store(&mut self, groups: impl Iterator<Item = (u32, f32)> + Clone, [scale, zero]: [usize; 2]) {
-        let Encoder { shape, float16, chooser, .. } = self.encoder;
+        let Encoder { geometry, float16, chooser, .. } = self.encoder;
         let out = &mut self.outputs[1][scale..];
         let stored = groups.clone().map(|(stored, _)| stored);
-        match shape.parts[1].dtype {
+        match geometry.parts[1].dtype {
             Dtype::Float32 => {
                 out.as_chunks_mut().0.iter_mut().zip(stored).for_each(|(out, bits)| *out = bits.to_le_bytes());
             }
@@ -118,11 +118,11 @@ impl<'a, 'o> PartWriter<'a, 'o> {
             }
             _ => out.iter_mut().zip(stored).for_each(|(out, code)| *out = code as u8),
         }
-        if shape.is_stream {
+        if geometry.is_stream {
             if let Some(out) = self.outputs.get_mut(2) {
                 store_nibbles(groups.map(|(_, zero)| zero as u8), zero, out);
             }
-        } else if chooser.zero_bits.is_some() && shape.zero_words.is_none() {
+        } else if chooser.zero_bits.is_some() && geometry.zero_words.is_none() {
             let out = &mut self.outputs[2][zero..];
             out.iter_mut().zip(groups).for_each(|(out, (_, zero))| *out = zero as i8 as u8);
         }
@@ -130,10 +130,10 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 
     /// Stores the codes of some columns of a row of a matrix, one per byte of `codes`.
     pub(in crate::quant) fn store_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>, codes: &[u8]) {
-        let Encoder { shape, packing, .. } = self.encoder;
-        let (bits, stride) = (shape.bits as usize, shape.stride as usize);
-        if shape.is_stream {
-            let first = row * shape.columns as usize + columns.start - self.starts[0] * 8 / bits;
+        let Encoder { geometry, packing, .. } = self.encoder;
+        let (bits, stride) = (geometry.bits as usize, geometry.stride as usize);
+        if geometry.is_stream {
+            let first = row * geometry.columns as usize + columns.start - self.starts[0] * 8 / bits;
             if bits == 8 {
                 self.outputs[0][first..first + codes.len()].copy_from_slice(codes);
             } else if first.is_multiple_of(2) && codes.len().is_multiple_of(2) {
@@ -144,14 +144,14 @@ impl<'a, 'o> PartWriter<'a, 'o> {
             }
             return;
         }
-        let line = (matrix * shape.rows as usize + row) * stride - self.starts[0];
+        let line = (matrix * geometry.rows as usize + row) * stride - self.starts[0];
         let start = line + columns.start * bits / 8;
-        let end = if columns.end == shape.columns as usize { line + stride } else { line + columns.end * bits / 8 };
+        let end = if columns.end == geometry.columns as usize { line + stride } else { line + columns.end * bits / 8 };
         let out = &mut self.outputs[0][start..end];
-        if shape.bits == 8 {
+        if geometry.bits == 8 {
             out[..codes.len()].copy_from_slice(codes);
         } else {
-            self.isa.run(Pack { codes, bits: shape.bits, high_first: *packing == Packing::RowsHighFirst, out });
+            self.isa.run(Pack { codes, bits: geometry.bits, high_first: *packing == Packing::RowsHighFirst, out });
         }
     }
 }
@@ -159,8 +159,8 @@ impl<'a, 'o> PartWriter<'a, 'o> {
 impl PartWriter<'_, '_> {
     /// Copies the stored codes of a row of a matrix, which takes whole bytes: see [`Encoder::stores_rows_as`].
     pub(in crate::quant) fn copy_codes(&mut self, matrix: usize, row: usize, stored: &[u8]) {
-        let shape = &self.encoder.shape;
-        let line = (matrix * shape.rows as usize + row) * shape.stride as usize - self.starts[0];
+        let geometry = &self.encoder.geometry;
+        let line = (matrix * geometry.rows as usize + row) * geometry.stride as usize - self.starts[0];
         self.outputs[0][line..line + stored.len()].copy_from_slice(stored);
     }
 }
@@ -174,34 +174,34 @@ impl Encoder {
             (packing, own) => packing == Packing::RowsHighFirst && own == packing,
         };
         is_same
-            && !self.shape.is_stream
-            && bits == self.shape.bits
-            && (self.shape.columns * u64::from(bits)).is_multiple_of(8)
+            && !self.geometry.is_stream
+            && bits == self.geometry.bits
+            && (self.geometry.columns * u64::from(bits)).is_multiple_of(8)
     }
 
     /// Whether scales are bytes, and there are no zero points.
     pub(in crate::quant) fn has_byte_scales(&self) -> bool {
-        self.shape.parts[1].dtype.bits() == 8 && self.chooser.zero_bits.is_none() && !self.shape.is_stream
+        self.geometry.parts[1].dtype.bits() == 8 && self.chooser.zero_bits.is_none() && !self.geometry.is_stream
     }
 
     /// Whether the whole weight has one scale.
     pub(in crate::quant) fn has_one_scale(&self) -> bool {
-        self.shape.is_tensor
+        self.geometry.is_tensor
     }
 
     /// Rows of a group.
     pub(in crate::quant) fn block_height(&self) -> usize {
-        self.shape.block[0] as usize
+        self.geometry.block[0] as usize
     }
 
     /// Columns of a group.
     pub(in crate::quant) fn block_width(&self) -> usize {
-        self.shape.block[1] as usize
+        self.geometry.block[1] as usize
     }
 
     /// Rows of one matrix of the weight.
     pub(in crate::quant) fn matrix_rows(&self) -> usize {
-        self.shape.rows as usize
+        self.geometry.rows as usize
     }
 
     /// What block scales are multiplied by for a stored global scale.
@@ -216,7 +216,7 @@ impl Encoder {
                 let sign = if number.is_sign_negative() { float.sign } else { 0 };
                 if number.is_nan() {
                     // The only type with a NaN among those that are written and have 8 bits; others have none.
-                    return (self.shape.parts[0].dtype == Dtype::Float8E4M3FN).then_some(0x7f | sign);
+                    return (self.geometry.parts[0].dtype == Dtype::Float8E4M3FN).then_some(0x7f | sign);
                 }
                 let (code, value) = float.round(number.abs());
                 (value == number.abs()).then_some(code as u8 | sign)
@@ -246,7 +246,7 @@ impl Encoder {
         if !is_zero_allowed || !(0.0..f64::INFINITY).contains(&scale) {
             return None;
         }
-        let stored = match self.shape.parts[1].dtype {
+        let stored = match self.geometry.parts[1].dtype {
             Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => {
                 let narrow = scale as f32;
                 (f64::from(narrow) == scale && self.chooser.store(narrow) == narrow).then(|| narrow.to_bits())?

@@ -9,7 +9,7 @@ use super::modules::Listed;
 use super::names::{Pair, decoded};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::geometry::Geometry;
+use crate::quant::decode::geometry::DecodeGeometry;
 use crate::quant::{Combination, Layout, Names, Packing, Parameters, Role, ScaleOrder};
 use crate::text::shorten;
 use std::collections::HashMap;
@@ -312,7 +312,7 @@ impl Finder<'_> {
             shape: Vec::new(),
             parts: parts.to_vec(),
         };
-        let geometry = Geometry::new(layout, parameters, &weight.parts(self.source.tensors))?;
+        let geometry = DecodeGeometry::new(layout, parameters, &weight.parts(self.source.tensors))?;
         let [below, beside] = geometry.block;
         let is_in_rows = layout.scale_order == ScaleOrder::Rows && geometry.group_index.is_none();
         if is_in_rows && below == 1 && geometry.columns % beside != 0 {

@@ -1,11 +1,11 @@
 //! The codes and scales of a quantized weight as exact numbers.
 
-use super::super::codes::CodeWindow;
 use super::super::decode::Decoder;
+use super::super::decode::codes::CodeWindow;
+use super::super::decode::room::global_scale;
+use super::super::decode::rows::widen;
+use super::super::decode::scales::{GroupRange, stored_scales};
 use super::super::layout::{CodeValues, Combination, Packing, ScaleOrder, Zeros};
-use super::super::room::global_scale;
-use super::super::scales::{GroupRange, stored_scales};
-use super::super::segment::widen;
 use super::RowMap;
 use crate::dtype::Class;
 use crate::error::Result;

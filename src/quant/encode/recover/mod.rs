@@ -7,8 +7,8 @@
 mod candidates;
 mod redecode;
 
+use super::super::decode::Arithmetic;
 use super::super::layout::Combination;
-use super::super::steps::Arithmetic;
 use super::extremes::{INFINITY, first_special, largest};
 use super::lanes::{self, CodeRounding};
 use super::rounding::WeightType;
@@ -54,11 +54,11 @@ impl Recoverer {
     /// When the origin is not float32, bfloat16 or float16.
     #[must_use]
     pub fn new(encoder: Arc<Encoder>, origin: Dtype, arithmetic: Arithmetic) -> Self {
-        let Encoder { layout, shape, chooser, rounding, float16, .. } = &*encoder;
+        let Encoder { layout, geometry, chooser, rounding, float16, .. } = &*encoder;
         let origin = WeightType::new(origin).expect("weights are float32, bfloat16 or float16");
         let half = if let CodeRounding::Int { low, .. } = rounding { Some(-low) } else { None };
         let chooser = Chooser { weight: origin, is_exact: false, ..*chooser };
-        let (stored, has_zeros) = (shape.parts[1].dtype, chooser.zero_bits.is_some());
+        let (stored, has_zeros) = (geometry.parts[1].dtype, chooser.zero_bits.is_some());
         Self {
             candidates: ScaleCandidates::new(chooser, layout.exponents, *float16, half),
             redecoding: Redecoding::new(layout, *rounding, has_zeros, stored, encoder.weight, arithmetic),
@@ -82,7 +82,7 @@ impl Recoverer {
             return globals.map(|global| SharedScale { global, only: None }).collect();
         }
         let mut scales = vec![SharedScale { global: 1.0, only: None }];
-        if self.encoder.shape.is_tensor {
+        if self.encoder.geometry.is_tensor {
             scales.clear();
             let mut collect = |only: StoredScale| {
                 let shared = SharedScale { global: 1.0, only: Some(only) };
@@ -102,11 +102,11 @@ impl Recoverer {
     pub fn may_fit(&self, source: &[u8]) -> bool {
         /// Enough to have more values than there are codes.
         const LOOKED_AT: usize = 4096;
-        let Encoder { shape, width, weight, .. } = &*self.encoder;
-        let codes = 1_usize << (shape.bits - 1);
-        let size = if shape.is_tensor { LOOKED_AT } else { shape.block[1] as usize };
-        let row = &source[..source.len().min(shape.columns as usize * width)];
-        let row = if shape.is_tensor { source } else { row };
+        let Encoder { geometry, width, weight, .. } = &*self.encoder;
+        let codes = 1_usize << (geometry.bits - 1);
+        let size = if geometry.is_tensor { LOOKED_AT } else { geometry.block[1] as usize };
+        let row = &source[..source.len().min(geometry.columns as usize * width)];
+        let row = if geometry.is_tensor { source } else { row };
         row[..row.len().min(LOOKED_AT * width)].chunks(size * width).all(|group| {
             let mut magnitudes: Vec<u32> =
                 group.chunks_exact(*width).map(|value| lanes::number(*weight, value).abs().to_bits()).collect();
@@ -196,9 +196,9 @@ impl Loop for RecoverRows<'_, '_> {
 
     #[inline(always)]
     fn run(mut self) -> Result<ScaleMatch, u64> {
-        let shape = &self.recoverer.encoder.shape;
-        let (height, width) = (shape.rows as usize, shape.columns as usize);
-        let [below, beside] = shape.block.map(|length| length as usize);
+        let geometry = &self.recoverer.encoder.geometry;
+        let (height, width) = (geometry.rows as usize, geometry.columns as usize);
+        let [below, beside] = geometry.block.map(|length| length as usize);
         let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
         if let (Some(writer), Some(only), 0) = (&mut self.writer, self.shared.only, row) {
             writer.store_only_scale(only);
@@ -317,14 +317,15 @@ impl<'a> RecoverRows<'a, '_> {
     /// The stored values of some columns of a row.
     #[inline(always)]
     fn stored(&self, group: &RecoverGroup, row: usize, columns: Range<usize>) -> &'a [u8] {
-        let Encoder { shape, width, .. } = &*self.recoverer.encoder;
-        let start = (group.matrix * shape.rows as usize + row - self.rows.start as usize) * shape.columns as usize;
+        let Encoder { geometry, width, .. } = &*self.recoverer.encoder;
+        let start =
+            (group.matrix * geometry.rows as usize + row - self.rows.start as usize) * geometry.columns as usize;
         &self.source[(start + columns.start) * width..(start + columns.end) * width]
     }
 
     /// The index of an element in the whole weight.
     fn element(&self, group: &RecoverGroup, row: usize, column: usize) -> u64 {
-        let shape = &self.recoverer.encoder.shape;
-        (group.matrix as u64 * shape.rows + row as u64) * shape.columns + column as u64
+        let geometry = &self.recoverer.encoder.geometry;
+        (group.matrix as u64 * geometry.rows + row as u64) * geometry.columns + column as u64
     }
 }

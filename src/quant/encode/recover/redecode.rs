@@ -1,8 +1,8 @@
 //! The arithmetic of the decoder from the side of the values: which code gives a value back, bit for bit.
 
+use super::super::super::decode::Arithmetic;
 use super::super::super::layout::{CodeValues, Combination, Layout, Precision};
 use super::super::super::rules::{SignRule, Ties};
-use super::super::super::steps::Arithmetic;
 use super::super::lanes::{self, CodeRounding};
 use super::super::rounding::{WeightType, to_odd};
 use crate::dtype::Dtype;

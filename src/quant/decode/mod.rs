@@ -1,18 +1,41 @@
-//! The decoder of all layouts.
+//! The decoder of all layouts: the stored bytes of the parts become values.
+//!
+//! [`Decoder::new`] determines the geometry (`geometry`; `linear` for ONNX) and the arithmetic (`steps`) of a weight once.
+//! [`Decoder::decode`] then walks over the rows (`rows`): `codes` unpacks codes, `scales` and `zeros` fetch what belongs to
+//! their groups, and `fused` or `lanes` multiply.
 
-use super::casts::cast;
+mod casts;
+pub(super) mod codes;
+mod explain;
+pub(super) mod fused;
+pub(super) mod geometry;
+mod lanes;
+pub(super) mod linear;
+pub(super) mod room;
+mod rotate;
+pub(super) mod rows;
+pub(super) mod scales;
+pub(super) mod steps;
+mod tally;
+mod weight;
+pub(super) mod zeros;
+
+pub use explain::{CodeKind, Explanation, Grid};
+pub use steps::Arithmetic;
+pub use tally::DecodeTally;
+
 use super::layout::{Layout, Packing, Role, ScaleOrder, Zeros};
 use super::parts::{Parameters, Part};
-use super::room::{Room, SEGMENT};
-use super::segment::{RowDecoder, RowOutput};
-use super::steps::{Arithmetic, Steps};
 use super::table::GPT_OSS_ROWS;
-use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Isa;
+use casts::cast;
+use room::{Room, SEGMENT};
+use rows::{RowDecoder, RowOutput};
 use std::ops::Range;
 use std::sync::Arc;
+use steps::Steps;
 
 /// Bytes of values that are decoded at a time at least, where rows are shorter.
 const LONGEST: u64 = 4 << 20;

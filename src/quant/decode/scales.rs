@@ -1,14 +1,14 @@
 //! Scales of groups, as float32.
 
+use super::super::layout::{Exponents, Layout, ScaleOrder};
 use super::casts::{cast, run};
-use super::geometry::Geometry;
-use super::layout::{Exponents, Layout, ScaleOrder};
+use super::geometry::DecodeGeometry;
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
 /// How stored scales are converted to numbers.
-pub(super) enum Reading {
+pub(in crate::quant) enum ScaleReader {
     /// Floats.
     Numbers(Kernel),
     /// Bytes that are powers of two: the float32 bits of the first and of the last, and what is subtracted from the
@@ -18,9 +18,9 @@ pub(super) enum Reading {
     Nested { group: usize, offset: f32 },
 }
 
-impl Reading {
+impl ScaleReader {
     /// `None` for a dtype that is not a number.
-    pub(super) fn new(layout: &Layout, geometry: &Geometry, offset: f32) -> Option<Self> {
+    pub(super) fn new(layout: &Layout, geometry: &DecodeGeometry, offset: f32) -> Option<Self> {
         let dtype = geometry.scale.dtype;
         if geometry.nested.is_some() {
             return Some(Self::Nested { group: geometry.nested_group as usize, offset });
@@ -35,13 +35,13 @@ impl Reading {
     }
 
     /// Whether the scales are half of their real values.
-    pub(super) fn is_halved(&self) -> bool {
+    pub(in crate::quant) fn is_halved(&self) -> bool {
         matches!(self, Self::Exponents { less: 1, .. })
     }
 }
 
 /// The first and the last byte: see [`Exponents`].
-fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
+fn exponents(rule: Exponents, dtype: Dtype) -> ScaleReader {
     const TINY: u32 = 0x0040_0000; // 2^-127
     let (infinity, nan) = (f32::INFINITY.to_bits(), f32::NAN.to_bits());
     let (first, last, less) = match rule {
@@ -51,17 +51,17 @@ fn exponents(rule: Exponents, dtype: Dtype) -> Reading {
         // 2^(b-128), which is a float32 for every b; codes are doubled to compensate.
         Exponents::Ldexp => (TINY >> 1, 254 << 23, 1),
     };
-    Reading::Exponents { first, last, less }
+    ScaleReader::Exponents { first, last, less }
 }
 
 /// Groups of one row of a matrix.
 #[derive(Clone)]
-pub(super) struct GroupRange {
-    pub(super) matrix: usize,
+pub(in crate::quant) struct GroupRange {
+    pub(in crate::quant) matrix: usize,
     /// The row of groups.
-    pub(super) below: usize,
+    pub(in crate::quant) below: usize,
     /// The groups; for [`ScaleOrder::Flat`], of the whole weight.
-    pub(super) groups: Range<usize>,
+    pub(in crate::quant) groups: Range<usize>,
 }
 
 impl GroupRange {
@@ -74,12 +74,12 @@ impl GroupRange {
     }
 }
 
-impl Reading {
+impl ScaleReader {
     /// Writes the scales of some groups from the stored `bytes`; `raw` is a buffer for as many of them.
     #[inline(always)]
-    pub(super) fn fetch(
+    pub(in crate::quant) fn fetch(
         &self,
-        geometry: &Geometry,
+        geometry: &DecodeGeometry,
         order: ScaleOrder,
         place: &GroupRange,
         parts: &[&[u8]],
@@ -114,8 +114,8 @@ impl Reading {
 
 /// The stored bytes of the scales of some groups, in the order of the groups; `raw` is a buffer for as many of them.
 #[inline(always)]
-pub(super) fn stored_scales<'a>(
-    geometry: &Geometry,
+pub(in crate::quant) fn stored_scales<'a>(
+    geometry: &DecodeGeometry,
     order: ScaleOrder,
     place: &GroupRange,
     parts: &[&'a [u8]],
@@ -144,7 +144,7 @@ pub(super) fn stored_scales<'a>(
 }
 
 /// The offset of a row's first scale in row-major tiles of 128 x 4: see [`ScaleOrder::Swizzled`].
-pub(super) fn swizzled_line(row: usize, columns: usize) -> usize {
+pub(in crate::quant) fn swizzled_line(row: usize, columns: usize) -> usize {
     512 * (row / 128 * (columns / 4)) + 16 * (row % 32) + 4 * (row % 128 / 32)
 }
 

@@ -1,6 +1,6 @@
 //! Loops over one row of values, in float32, and in float64 for `--arithmetic exact`; the compiler vectorises each.
 
-use super::layout::Combination;
+use super::super::layout::Combination;
 use crate::dtype::FloatFormat;
 
 /// A lane of float32: little endian bytes, as for [`crate::kernel::Kernel`].

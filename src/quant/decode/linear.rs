@@ -5,9 +5,9 @@
 //! row of such a matrix, and a block is some rows of a column. The last axis has one element behind it, so there rows
 //! are the values before the axis, and a block is some neighbours.
 
-use super::geometry::Geometry;
-use super::layout::{Group, Role};
-use super::parts::{LinearAxis, Parts};
+use super::super::layout::{Group, Role};
+use super::super::parts::{LinearAxis, Parts};
+use super::geometry::DecodeGeometry;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 
@@ -18,7 +18,7 @@ fn around(shape: &[u64], axis: usize) -> [u64; 3] {
 
 impl LinearAxis {
     /// Matrices, rows and columns of a tensor with scales along an axis, and the group of a scale.
-    pub(super) fn view(self, shape: &[u64]) -> ([u64; 3], Group) {
+    pub(in crate::quant) fn view(self, shape: &[u64]) -> ([u64; 3], Group) {
         let [before, along, behind] = around(shape, self.axis);
         match (self.axis + 1 == shape.len(), self.block_size) {
             // A scale for each column: all rows of it.
@@ -30,7 +30,7 @@ impl LinearAxis {
     }
 
     /// The shape of the scales of a tensor.
-    pub(super) fn scales(self, shape: &[u64]) -> Vec<u64> {
+    pub(in crate::quant) fn scales(self, shape: &[u64]) -> Vec<u64> {
         if self.block_size == 0 {
             return vec![shape[self.axis]];
         }
@@ -40,7 +40,7 @@ impl LinearAxis {
     }
 }
 
-impl Geometry {
+impl DecodeGeometry {
     /// Where everything is in a tensor of `DequantizeLinear`.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ const SEGMENT: usize = 1024;
 /// Partial sums that are kept side by side, so that the loop vectorizes.
 const LANES: usize = 8;
 /// The rows of one call.
-pub(super) struct WideRows<'a, 'o> {
+pub(super) struct Float64Rows<'a, 'o> {
     pub(super) encoder: &'a Encoder,
     pub(super) rows: Range<u64>,
     /// float64 values, little-endian.
@@ -39,28 +39,28 @@ struct Band {
 }
 
 /// Buffers for the values of a segment.
-struct WideRoom {
+struct Float64Room {
     values: [f64; SEGMENT],
     numbers: [f32; SEGMENT],
     multiples: [f32; SEGMENT],
     codes: [u8; SEGMENT],
 }
 
-impl Loop for WideRows<'_, '_> {
+impl Loop for Float64Rows<'_, '_> {
     type Result = ();
 
     #[inline(always)]
     fn run(mut self) {
-        let shape = &self.encoder.shape;
-        let (height, below) = (shape.rows as usize, shape.block[0] as usize);
-        let mut room = WideRoom {
+        let geometry = &self.encoder.geometry;
+        let (height, below) = (geometry.rows as usize, geometry.block[0] as usize);
+        let mut room = Float64Room {
             values: [0.0; SEGMENT],
             numbers: [0.0; SEGMENT],
             multiples: [0.0; SEGMENT],
             codes: [0; SEGMENT],
         };
         let mut scales = Vec::new();
-        if shape.is_tensor {
+        if geometry.is_tensor {
             scales.push(self.encoder.chooser.exact(self.amax, [0.0; 2], self.global));
             if self.rows.start == 0 {
                 self.writer.store_only_scale((scales[0].stored, scales[0].zero));
@@ -72,7 +72,7 @@ impl Loop for WideRows<'_, '_> {
             let (matrix, within) = (row / height, row % height);
             let rows = (below - within % below).min(height - within).min(end - row);
             let band = Band { matrix, rows: within..within + rows };
-            if !shape.is_tensor {
+            if !geometry.is_tensor {
                 self.choose(&band, &mut scales);
                 let stored = scales.iter().map(|scale| (scale.stored, scale.zero));
                 self.writer.store_scales(matrix, within, 0, stored);
@@ -84,21 +84,21 @@ impl Loop for WideRows<'_, '_> {
     }
 }
 
-impl WideRows<'_, '_> {
+impl Float64Rows<'_, '_> {
     /// The values of a row of a matrix.
     #[inline(always)]
     fn row(&self, matrix: usize, row: usize) -> &[[u8; 8]] {
-        let shape = &self.encoder.shape;
-        let start = (matrix * shape.rows as usize + row - self.rows.start as usize) * shape.columns as usize;
-        &self.source[start..start + shape.columns as usize]
+        let geometry = &self.encoder.geometry;
+        let start = (matrix * geometry.rows as usize + row - self.rows.start as usize) * geometry.columns as usize;
+        &self.source[start..start + geometry.columns as usize]
     }
 
     /// Chooses the scales of a row of groups.
     #[inline(always)]
     fn choose(&mut self, band: &Band, scales: &mut Vec<GroupScale>) {
-        let Encoder { chooser, shape, search, division, rounding, .. } = self.encoder;
-        let size = shape.block[1] as usize;
-        let groups = (shape.columns as usize).div_ceil(size);
+        let Encoder { chooser, geometry, search, division, rounding, .. } = self.encoder;
+        let size = geometry.block[1] as usize;
+        let groups = (geometry.columns as usize).div_ceil(size);
         let mut bounds = vec![[f64::INFINITY, f64::NEG_INFINITY]; groups];
         for row in band.rows.clone() {
             let mut special = None;
@@ -114,7 +114,7 @@ impl WideRows<'_, '_> {
                 special = specials.next().map(|(at, _)| (at, 1 + specials.count() as u64));
             }
             if let Some((at, count)) = special {
-                let first = (band.matrix as u64 * shape.rows + row as u64) * shape.columns + at;
+                let first = (band.matrix as u64 * geometry.rows + row as u64) * geometry.columns + at;
                 self.tally.special += count;
                 self.tally.first_special = self.tally.first_special.into_iter().chain([first]).min();
             }
@@ -143,9 +143,9 @@ impl WideRows<'_, '_> {
 
     /// Encodes a row of a matrix.
     #[inline(always)]
-    fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], room: &mut WideRoom) {
-        let Encoder { shape, rounding, division, .. } = self.encoder;
-        let (size, columns) = (shape.block[1] as usize, shape.columns as usize);
+    fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], room: &mut Float64Room) {
+        let Encoder { geometry, rounding, division, .. } = self.encoder;
+        let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
         let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
         let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {
@@ -159,7 +159,10 @@ impl WideRows<'_, '_> {
             let groups = || {
                 let starts = std::iter::once(start).chain((start / size + 1..).map(move |group| group * size));
                 starts.take_while(move |at| *at < end).map(move |at| {
-                    (at - start..((at / size + 1) * size).min(end) - start, if shape.is_tensor { 0 } else { at / size })
+                    (
+                        at - start..((at / size + 1) * size).min(end) - start,
+                        if geometry.is_tensor { 0 } else { at / size },
+                    )
                 })
             };
             for (range, group) in groups() {
@@ -194,10 +197,10 @@ impl WideRows<'_, '_> {
                 }
             }
         }
-        self.tally.values += shape.columns;
+        self.tally.values += geometry.columns;
         self.tally.take_errors(signals.into_iter().sum(), noises.into_iter().sum());
         if largest.0 > 0.0 {
-            let first = (matrix as u64 * shape.rows + row as u64) * shape.columns;
+            let first = (matrix as u64 * geometry.rows + row as u64) * geometry.columns;
             self.tally.take_error(largest.0, Some(first + largest.1 as u64));
         }
     }

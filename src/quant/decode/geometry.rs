@@ -1,50 +1,53 @@
-//! The shapes of a weight and its parts, checked against each other before a byte is read.
+//! Where the codes, scales and zero points of a stored weight are: from the shapes of its parts, which are checked
+//! against each other before a byte is read. `encode/geometry.rs` is the counterpart for weights that are written.
 
-use super::layout::{CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros};
-use super::parts::{Parameters, Part, Parts, Slot};
-use super::weight::{WeightShape, bits, round_up};
+use super::super::layout::{
+    CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros,
+};
+use super::super::parts::{Parameters, Part, Parts, Slot};
+use super::weight::{WeightShape, bits};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
-/// The positions of everything. Rows and columns are those of a matrix of the weight.
+/// The shape of a weight, and where its parts store each row. Rows and columns are those of one matrix of the weight.
 #[derive(Clone, Debug)]
-pub(super) struct Geometry {
+pub(in crate::quant) struct DecodeGeometry {
     /// The shape of the weight.
-    pub(super) shape: Vec<u64>,
+    pub(in crate::quant) shape: Vec<u64>,
     /// The number of matrices, from the leading dimensions.
-    pub(super) matrices: u64,
-    pub(super) rows: u64,
-    pub(super) columns: u64,
+    pub(in crate::quant) matrices: u64,
+    pub(in crate::quant) rows: u64,
+    pub(in crate::quant) columns: u64,
     /// Width of a code.
-    pub(super) bits: u32,
+    pub(in crate::quant) bits: u32,
     /// Bytes from one stored row of codes to the next, and from one matrix to the next.
-    pub(super) stride: u64,
-    pub(super) matrix_bytes: u64,
+    pub(in crate::quant) stride: u64,
+    pub(in crate::quant) matrix_bytes: u64,
     /// Which elements share a scale; `None` if only the group index says.
-    pub(super) group: Option<Group>,
+    pub(in crate::quant) group: Option<Group>,
     /// Rows and columns of a group.
-    pub(super) block: [u64; 2],
+    pub(in crate::quant) block: [u64; 2],
     /// Groups vertically and horizontally in a matrix.
-    pub(super) grid: [u64; 2],
+    pub(in crate::quant) grid: [u64; 2],
     /// Scales per matrix; 0 if all matrices share them.
-    pub(super) matrix_scales: u64,
+    pub(in crate::quant) matrix_scales: u64,
     /// Global scales per matrix; 0 if all matrices share one.
-    pub(super) matrix_globals: u64,
+    pub(in crate::quant) matrix_globals: u64,
     /// Elements from one row of tiles of a swizzled scale to the next.
-    pub(super) swizzled_columns: u64,
-    pub(super) codes: Slot,
-    pub(super) scale: Slot,
-    pub(super) global: Option<Slot>,
-    pub(super) zero: Option<Slot>,
-    pub(super) group_index: Option<Slot>,
-    pub(super) map: Option<Slot>,
-    pub(super) nested: Option<[Slot; 2]>,
+    pub(in crate::quant) swizzled_columns: u64,
+    pub(in crate::quant) codes: Slot,
+    pub(in crate::quant) scale: Slot,
+    pub(in crate::quant) global: Option<Slot>,
+    pub(in crate::quant) zero: Option<Slot>,
+    pub(in crate::quant) group_index: Option<Slot>,
+    pub(in crate::quant) map: Option<Slot>,
+    pub(in crate::quant) nested: Option<[Slot; 2]>,
     /// Scales that share a nested scale.
-    pub(super) nested_group: u64,
+    pub(in crate::quant) nested_group: u64,
 }
 
-impl Geometry {
-    pub(super) fn new(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
+impl DecodeGeometry {
+    pub(in crate::quant) fn new(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let parts = Parts { layout, parts };
         if layout.codes.packing == Packing::Stream {
             return Self::linear(&parts, parameters.linear);
@@ -108,7 +111,7 @@ impl Geometry {
     }
 
     /// The rows of all matrices.
-    pub(super) fn all_rows(&self) -> u64 {
+    pub(in crate::quant) fn all_rows(&self) -> u64 {
         self.matrices * self.rows
     }
 
@@ -193,8 +196,8 @@ impl Geometry {
             ScaleOrder::Transposed => (of_matrix(&[beside, below]), vec![beside, below]),
             ScaleOrder::Swizzled => {
                 let padding = parts.layout.codes.padding;
-                let beside = round_up(self.columns, padding).div_ceil(self.block[1]);
-                let tiles = [round_up(round_up(self.rows, padding), 128), round_up(beside, 4)];
+                let beside = self.columns.next_multiple_of(padding).div_ceil(self.block[1]);
+                let tiles = [self.rows.next_multiple_of(padding).next_multiple_of(128), beside.next_multiple_of(4)];
                 self.swizzled_columns = tiles[1];
                 (scale.shape == tiles && weight.leading.is_empty(), tiles.to_vec())
             }

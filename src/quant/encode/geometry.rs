@@ -1,9 +1,8 @@
-//! The shapes of a weight to encode, and of the tensors that store it.
+//! Which tensors store a weight, and the byte ranges of its rows in them.
 
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder};
 use super::super::rules::{ScaleRule, ScaleShape};
 use super::super::scheme::{CodeType, TargetGrid};
-use super::super::weight::round_up;
 use crate::dtype::Dtype;
 use std::fmt;
 use std::ops::Range;
@@ -79,10 +78,12 @@ impl EncodedPart {
     }
 }
 
-/// The shapes of a weight and its parts. Rows and columns are those of one matrix of the weight.
+/// The shape of a weight, and the parts that store it. Rows and columns are those of one matrix of the weight.
 #[derive(Clone, Debug)]
-pub(super) struct EncodeShape {
+pub(super) struct EncodeGeometry {
+    /// The shape of the weight.
     pub(super) shape: Vec<u64>,
+    /// The number of matrices, from the leading dimensions.
     pub(super) matrices: u64,
     pub(super) rows: u64,
     pub(super) columns: u64,
@@ -107,7 +108,7 @@ pub(super) struct EncodeShape {
     pub(super) parts: Vec<EncodedPart>,
 }
 
-impl EncodeShape {
+impl EncodeGeometry {
     pub(super) fn new(layout: &'static Layout, grid: &TargetGrid, shape: &[u64], source: Dtype) -> Result<Self, Unfit> {
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
         let padding = layout.codes.padding;
@@ -127,7 +128,7 @@ impl EncodeShape {
         let block = grid.group.lengths([rows, columns]);
         check_groups(layout, grid, block, [rows, columns])?;
         // 2. Codes.
-        let [stored_rows, stored_columns] = [rows, columns].map(|length| round_up(length, padding));
+        let [stored_rows, stored_columns] = [rows, columns].map(|length| length.next_multiple_of(padding));
         let (codes_dtype, stride) = code_rows(layout, grid, stored_columns)?;
         let code_shape = match layout.codes.packing {
             Packing::TransposedBlocks => [leading, &[rows, columns / 32, 16]].concat(),
@@ -136,8 +137,8 @@ impl EncodeShape {
         // 3. Scales.
         let beside = stored_columns.div_ceil(block[1]);
         let counts = [rows.div_ceil(block[0]), beside];
-        let swizzled =
-            (layout.scale_order == ScaleOrder::Swizzled).then(|| [round_up(stored_rows, 128), round_up(beside, 4)]);
+        let swizzled = (layout.scale_order == ScaleOrder::Swizzled)
+            .then(|| [stored_rows.next_multiple_of(128), beside.next_multiple_of(4)]);
         let scale_dtype = grid.scale.unwrap_or(source);
         if !layout.scale_dtypes.contains(&scale_dtype) {
             return Err(Unfit::Grid);

@@ -1,23 +1,23 @@
 //! Unpacks codes of every packing to one per byte.
 
-use super::layout::Packing;
+use super::super::layout::Packing;
 use crate::kernel::prefetch;
 use std::ops::Range;
 
 /// Codes of one row of a matrix.
 #[derive(Clone, Copy)]
-pub(super) struct CodeWindow<'a> {
+pub(in crate::quant) struct CodeWindow<'a> {
     /// The stored bytes of the matrix; for [`Packing::Flat`] and [`Packing::Stream`], of the tensor.
-    pub(super) bytes: &'a [u8],
+    pub(in crate::quant) bytes: &'a [u8],
     /// Bytes from one stored row to the next.
-    pub(super) stride: usize,
-    pub(super) bits: usize,
-    pub(super) row: usize,
+    pub(in crate::quant) stride: usize,
+    pub(in crate::quant) bits: usize,
+    pub(in crate::quant) row: usize,
     /// The first column, a multiple of 32, and how many.
-    pub(super) column: usize,
-    pub(super) columns: usize,
+    pub(in crate::quant) column: usize,
+    pub(in crate::quant) columns: usize,
     /// Columns of the matrix.
-    pub(super) width: usize,
+    pub(in crate::quant) width: usize,
 }
 
 /// The nibble of a word with the code of each of its eight columns (AWQ).
@@ -64,7 +64,7 @@ impl Packing {
     }
 
     /// Writes the codes of a window, which are those of the tensor even if its transpose is stored.
-    pub(super) fn unpack(self, window: &CodeWindow, out: &mut [u8]) {
+    pub(in crate::quant) fn unpack(self, window: &CodeWindow, out: &mut [u8]) {
         let mut tile = TransposedTile::default();
         let window = &tile.read(self, window, 1).unwrap_or(*window);
         if window.is_plain() {

@@ -1,8 +1,8 @@
 //! Buffers for the segments of a row of a quantized weight, with the scales of many of them.
 
+use super::super::layout::{Combination, Zeros};
 use super::casts::run;
 use super::lanes::{self, Float32Lane};
-use super::layout::{Combination, Zeros};
 use super::scales::GroupRange;
 use super::steps::{Arithmetic, Steps};
 use std::ops::Range;
@@ -87,7 +87,7 @@ impl Room {
 
 /// The global scale of a matrix; 1 where there is none.
 #[inline(always)]
-pub(super) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
+pub(in crate::quant) fn global_scale(steps: &Steps, parts: &[&[u8]], matrix: usize, scratch: &mut [u8]) -> f32 {
     let (Some(slot), Some(kernel)) = (steps.geometry.global, &steps.global) else { return 1.0 };
     let width = slot.dtype.bits() as usize / 8;
     let bytes = &parts[slot.index][matrix * steps.geometry.matrix_globals as usize * width..][..width];
@@ -121,9 +121,9 @@ fn combine(steps: &Steps, scales: &mut Float32Lane, global: f32, scratch: &mut [
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Decoder, Parameters, Part, Role, find};
     use super::*;
     use crate::dtype::Dtype;
+    use crate::quant::{Decoder, Parameters, Part, Role, find};
 
     /// The values of NVFP4 weights of 3 rows.
     fn decode(codes: &[u8], scales: &[u8]) -> Vec<u8> {

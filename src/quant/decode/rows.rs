@@ -1,10 +1,10 @@
 //! The rows of one call: a tile of codes, and then each of its rows in segments that fit into the first-level cache.
 
+use super::super::layout::{Combination, Packing, ScaleOrder};
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
 use super::fused::{Products, SegmentGroups};
 use super::lanes::{self, Float32Lane};
-use super::layout::{Combination, Packing, ScaleOrder};
 use super::linear::extend_signs;
 use super::room::Room;
 use super::rotate::{rotate, rotate_float32s};
@@ -95,7 +95,7 @@ impl Loop for RowDecoder<'_> {
 
 /// The numbers that codes represent, minus their centre.
 #[inline(always)]
-pub(super) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
+pub(in crate::quant) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
     match &steps.widening {
         CodeDecoding::Kernel(kernel) => {
             let count = lane.len();

@@ -1,14 +1,14 @@
 //! What a quantized weight consists of, for commands that show it: its grid, and the code and scale of single values.
 
+use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
+use super::super::recognize::{FoundWeight, StoredTensor};
+use super::Decoder;
 use super::codes::CodeWindow;
-use super::decode::Decoder;
-use super::geometry::Geometry;
-use super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
+use super::geometry::DecodeGeometry;
 use super::linear::extend_signs;
-use super::recognize::{FoundWeight, StoredTensor};
 use super::room::{SEGMENT, global_scale};
+use super::rows::widen;
 use super::scales::GroupRange;
-use super::segment::widen;
 use crate::dtype::Dtype;
 use crate::error::Result;
 use std::fmt;
@@ -71,7 +71,7 @@ impl fmt::Display for Grid {
 }
 
 impl Grid {
-    fn new(layout: &Layout, geometry: &Geometry) -> Self {
+    fn new(layout: &Layout, geometry: &DecodeGeometry) -> Self {
         let codes = match layout.codes.values {
             CodeValues::Stored => CodeKind::Dtype(geometry.codes.dtype),
             CodeValues::Float(dtype) | CodeValues::FloatWithoutNegativeZero(dtype) => CodeKind::Dtype(dtype),
@@ -99,7 +99,7 @@ impl FoundWeight {
     /// # Panics
     /// When the tensors are not those in which the weight was found.
     pub fn grid(&self, tensors: &[StoredTensor]) -> Result<Grid> {
-        Ok(Grid::new(self.layout, &Geometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
+        Ok(Grid::new(self.layout, &DecodeGeometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
     }
 }
 

@@ -1,12 +1,12 @@
 //! How each value of a weight is computed, determined once.
 
+use super::super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
+use super::super::parts::{Parameters, Part};
 use super::casts::{Through, cast};
 use super::fused::{Fused, Products};
-use super::geometry::Geometry;
+use super::geometry::DecodeGeometry;
 use super::lanes::SmallFloat;
-use super::layout::{CodeValues, Combination, Layout, Precision, Zeros};
-use super::parts::{Parameters, Part};
-use super::scales::Reading;
+use super::scales::ScaleReader;
 use super::zeros::ZeroPoints;
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
@@ -34,15 +34,15 @@ pub(super) enum CodeDecoding {
 }
 
 /// The layout and the steps of one weight.
-pub(super) struct Steps {
-    pub(super) layout: &'static Layout,
-    pub(super) geometry: Geometry,
+pub(in crate::quant) struct Steps {
+    pub(in crate::quant) layout: &'static Layout,
+    pub(in crate::quant) geometry: DecodeGeometry,
     pub(super) target: Dtype,
     pub(super) arithmetic: Arithmetic,
-    pub(super) rotation: Option<usize>,
+    pub(in crate::quant) rotation: Option<usize>,
     pub(super) widening: CodeDecoding,
-    pub(super) scales: Reading,
-    pub(super) zeros: ZeroPoints,
+    pub(in crate::quant) scales: ScaleReader,
+    pub(in crate::quant) zeros: ZeroPoints,
     /// The global scale to float32.
     pub(super) global: Option<Kernel>,
     pub(super) scale_rounding: Option<Through>,
@@ -66,7 +66,7 @@ impl Steps {
         target: Dtype,
         arithmetic: Arithmetic,
     ) -> Result<Self> {
-        let geometry = Geometry::new(layout, parameters, parts)?;
+        let geometry = DecodeGeometry::new(layout, parameters, parts)?;
         let name = parts[geometry.codes.index].name;
         let no_target = || Error::new(format!("weights cannot be decoded to {target}")).in_tensor(name);
         let last = match arithmetic {
@@ -130,7 +130,7 @@ impl Steps {
             arithmetic,
             rotation: parameters.rotation.map(|size| size as usize),
             widening,
-            scales: Reading::new(layout, &geometry, parameters.nested_offset).ok_or_else(no_target)?,
+            scales: ScaleReader::new(layout, &geometry, parameters.nested_offset).ok_or_else(no_target)?,
             zeros: ZeroPoints {
                 order: if geometry.zero.is_some() { layout.zeros } else { Zeros::None },
                 more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),

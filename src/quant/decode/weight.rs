@@ -1,7 +1,7 @@
 //! The weight that codes represent: its shape, and where its rows are in the codes.
 
-use super::layout::{CodeValues, Packing};
-use super::parts::{Parameters, Part, Parts};
+use super::super::layout::{CodeValues, Packing};
+use super::super::parts::{Parameters, Part, Parts};
 use crate::dtype::Dtype;
 use crate::error::Result;
 
@@ -14,10 +14,6 @@ pub(super) struct WeightShape {
     pub(super) columns: u64,
     pub(super) stride: u64,
     pub(super) matrix_bytes: u64,
-}
-
-pub(super) fn round_up(number: u64, multiple: u64) -> u64 {
-    number.div_ceil(multiple) * multiple
 }
 
 /// The width of a code.
@@ -74,7 +70,7 @@ impl WeightShape {
                 let fits = shape.len() == own.len()
                     && own.iter().zip(shape).rev().enumerate().all(|(at, (stored, wanted))| match at {
                         0 => *wanted == columns,
-                        1 => *wanted <= *stored && round_up(*wanted, parts.layout.codes.padding) == *stored,
+                        1 => *wanted <= *stored && wanted.next_multiple_of(parts.layout.codes.padding) == *stored,
                         _ => wanted == stored,
                     });
                 if !fits {
@@ -133,7 +129,7 @@ fn columns(parts: &Parts, given: Option<&[u64]>, codes: &Part, width: u64, bits:
 }
 
 fn padded(parts: &Parts, codes: &Part, columns: u64, held: u64) -> Result<u64> {
-    if columns <= held && round_up(columns, parts.layout.codes.padding) == held {
+    if columns <= held && columns.next_multiple_of(parts.layout.codes.padding) == held {
         return Ok(columns);
     }
     Err(parts.error(format!("codes of the shape {:?} do not make rows of {columns}", codes.shape)))

@@ -1,17 +1,17 @@
 //! Zero points of groups, as float32.
 
+use super::super::layout::Zeros;
 use super::casts::run;
 use super::codes::AWQ_NIBBLES;
-use super::geometry::Geometry;
-use super::layout::Zeros;
+use super::geometry::DecodeGeometry;
 use super::linear::number_at;
 use crate::dtype::Dtype;
 use crate::kernel::Kernel;
 use std::ops::Range;
 
 /// How zero points are read.
-pub(super) struct ZeroPoints {
-    pub(super) order: Zeros,
+pub(in crate::quant) struct ZeroPoints {
+    pub(in crate::quant) order: Zeros,
     /// What is added to the stored number, modulo the range of codes.
     pub(super) more: u32,
     /// Of [`Zeros::Plain`]: their dtype to float32.
@@ -23,9 +23,9 @@ pub(super) struct ZeroPoints {
 impl ZeroPoints {
     /// Those of some groups of a row of groups, in `bytes` of all of them.
     #[inline(always)]
-    pub(super) fn fetch(
+    pub(in crate::quant) fn fetch(
         &self,
-        geometry: &Geometry,
+        geometry: &DecodeGeometry,
         bytes: &[u8],
         (matrix, below): (usize, usize),
         groups: Range<usize>,
