@@ -65,7 +65,10 @@ impl FailOn {
 /// `value` with two decimals, or with as many as show that it is below `limit`.
 fn text_below(value: f64, limit: f64) -> String {
     let text = |decimals: usize| format!("{value:.decimals$}");
-    (2..17).map(text).find(|text| text.parse().is_ok_and(|shown: f64| shown < limit)).unwrap_or_else(|| value.to_string())
+    (2..17)
+        .map(text)
+        .find(|text| text.parse().is_ok_and(|shown: f64| shown < limit))
+        .unwrap_or_else(|| value.to_string())
 }
 
 /// How a weight was quantized, and its accuracy.

@@ -422,6 +422,21 @@ fn wrong_usage_exits_with_2() {
 }
 
 #[test]
+fn a_folder_of_folders_of_shards_is_an_error_that_names_them() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("pipe/scheduler")).unwrap();
+    for folder in ["unet", "text encoder"] {
+        fs::create_dir(bench.path(&format!("pipe/{folder}"))).unwrap();
+        fs::copy(crate::common::fixture("model.safetensors"), bench.path(&format!("pipe/{folder}/model.safetensors")))
+            .unwrap();
+    }
+    let error = "tcast: error: pipe: is a folder without .safetensors files\n  \
+                 give a folder in it that has such files: 'pipe/text encoder', 'pipe/unet'\n";
+    bench.run("cast pipe --to f16 -o out").expect(1, "", error);
+    bench.run("cast pipe/unet --to f16 -o out -q").expect(0, "", "");
+}
+
+#[test]
 fn bad_inputs_get_one_clear_error_each() {
     let bench = Bench::new();
     let model = fs::read(crate::common::fixture("model.safetensors")).unwrap();

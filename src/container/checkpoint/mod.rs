@@ -253,7 +253,12 @@ fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Chec
     let names: Vec<String> = files.into_iter().filter(|name| is_shard(folder, name)).collect();
     if names.is_empty() {
         let error = Error::new("is a folder without .safetensors files").in_file(folder);
-        return Err(error.remedy(format!("give a {} file, or a folder of shards", known_formats())));
+        let inner = folders_of_shards(folder);
+        return Err(error.remedy(if inner.is_empty() {
+            format!("give a {} file, or a folder of shards", known_formats())
+        } else {
+            format!("give a folder in it that has such files: {}", inner.join(", "))
+        }));
     }
     let (shards, broken) = open_shards(folder, names, threads, |error, _| error)?;
     let disagreements = repetitions(shards.iter()).told();
@@ -317,6 +322,17 @@ fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     let mut names = names.map_err(failed)?;
     names.sort();
     Ok(names)
+}
+
+/// The folders in a folder that have shards, quoted, as in a pipeline of diffusers; at most eight.
+fn folders_of_shards(folder: &Path) -> Vec<String> {
+    let names = file_names(folder).unwrap_or_default().into_iter();
+    let folders = names.map(|name| folder.join(name)).filter(|path| path.is_dir());
+    let has_shards = |path: &PathBuf| {
+        let names = file_names(path).unwrap_or_default();
+        names.iter().any(|name| name.to_str().is_some_and(|name| is_shard(path, name)))
+    };
+    folders.filter(has_shards).map(|path| quoted(&path)).take(8).collect()
 }
 
 /// Names as text. A name that is not text cannot be in an index, and must not be a shard's: the shard would be left
