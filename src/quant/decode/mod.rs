@@ -7,15 +7,16 @@
 mod casts;
 pub(super) mod codes;
 mod explain;
-pub(super) mod fused;
+mod fused;
 pub(super) mod geometry;
+mod group_index;
 mod lanes;
-pub(super) mod linear;
+mod linear;
 pub(super) mod room;
 mod rotate;
 pub(super) mod rows;
 pub(super) mod scales;
-pub(super) mod steps;
+mod steps;
 mod tally;
 mod weight;
 pub(super) mod zeros;
@@ -24,11 +25,11 @@ pub use explain::{CodeKind, Explanation, Grid};
 pub use steps::Arithmetic;
 pub use tally::DecodeTally;
 
-use super::layout::{Layout, Packing, Role, ScaleOrder, Zeros};
+use super::layout::{Layout, Packing, Role, ScaleOrder};
 use super::parts::{Parameters, Part};
 use super::table::GPT_OSS_ROWS;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::kernel::Isa;
 use casts::cast;
 use room::{Room, SEGMENT};
@@ -347,70 +348,5 @@ impl Decoder {
         let room = Room::new(&self.steps, index.is_some());
         let map = map.unwrap_or_default();
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, range, columns, out }))
-    }
-
-    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes.
-    /// `bytes` are those of the part [`Decoder::group_index_part`].
-    ///
-    /// # Errors
-    /// When the index names such a group.
-    pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
-        let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
-        let index = GroupIndex { bytes, dtype: slot.dtype };
-        let is_unused = self.is_unused(&index);
-        (0..index.len()).try_for_each(|column| match index.get(column) {
-            Some(-1) if is_unused => Ok(()),
-            _ => self.group_of(&index, column).map(drop),
-        })
-    }
-
-    /// The index of the part that says which group each column is in, if there is one.
-    #[must_use]
-    pub fn group_index_part(&self) -> Option<usize> {
-        self.steps.geometry.group_index.map(|slot| slot.index)
-    }
-
-    /// The groups of some columns. `None` if groups are contiguous.
-    pub(super) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
-        let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
-        let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
-        if self.is_unused(&index) {
-            return Ok(None);
-        }
-        columns.map(|column| self.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
-    }
-
-    /// Whether the columns are in order after all: compressed-tensors then writes -1 for each.
-    fn is_unused(&self, index: &GroupIndex) -> bool {
-        let Steps { geometry, layout, .. } = &self.steps;
-        let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];
-        layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
-    }
-
-    fn group_of(&self, index: &GroupIndex, column: usize) -> Result<u32> {
-        let (group, groups) = (index.get(column).unwrap_or_default(), self.steps.geometry.grid[1]);
-        let number = u32::try_from(group).ok().filter(|number| u64::from(*number) < groups);
-        number.ok_or_else(|| {
-            Error::new(format!("the group index puts column {column} into group {group}, and there are {groups}"))
-        })
-    }
-}
-
-/// The stored group of each column.
-struct GroupIndex<'a> {
-    bytes: &'a [u8],
-    dtype: Dtype,
-}
-
-impl GroupIndex<'_> {
-    fn len(&self) -> usize {
-        self.bytes.len() / (self.dtype.bits() / 8) as usize
-    }
-
-    fn get(&self, column: usize) -> Option<i64> {
-        match self.dtype {
-            Dtype::Int64 => self.bytes.as_chunks().0.get(column).map(|bytes| i64::from_le_bytes(*bytes)),
-            _ => self.bytes.as_chunks().0.get(column).map(|bytes| i32::from_le_bytes(*bytes).into()),
-        }
     }
 }

@@ -52,8 +52,7 @@ impl Rescaling {
         }
     }
 
-    /// Records up to [`SEGMENT`] codes, one per byte, with the scales of their groups; `first` is the index of the first code
-    /// in the weight.
+    /// As [`Self::count_stored`], for one code per byte: packing them takes less code than a second way to count.
     pub(super) fn count(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
         let mut packed = [0; SEGMENT / 2];
         for (out, pair) in packed.iter_mut().zip(codes.chunks(2)) {
@@ -62,7 +61,8 @@ impl Rescaling {
         self.count_stored(&packed[..codes.len().div_ceil(2)], blocks, first, tally);
     }
 
-    /// As [`Self::count`], for two codes per byte.
+    /// Records up to [`SEGMENT`] codes, two per byte, with the scales of their groups; `first` is the index of the first code
+    /// in the weight.
     pub(super) fn count_stored(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
         // Codes of 0 count as nothing.
         let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];

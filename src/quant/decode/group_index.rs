@@ -1,0 +1,75 @@
+//! The group index: the group of each column, where columns are quantized in the order of their activations (GPTQ's
+//! `desc_act`).
+
+use super::super::layout::Zeros;
+use super::{Decoder, Steps};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use std::ops::Range;
+
+impl Decoder {
+    /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes.
+    /// `bytes` are those of the part [`Decoder::group_index_part`].
+    ///
+    /// # Errors
+    /// When the index names such a group.
+    pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
+        let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
+        let index = GroupIndex { bytes, dtype: slot.dtype };
+        let is_unused = self.is_unused(&index);
+        (0..index.len()).try_for_each(|column| match index.get(column) {
+            Some(-1) if is_unused => Ok(()),
+            _ => self.group_of(&index, column).map(drop),
+        })
+    }
+
+    /// The index of the part that says which group each column is in, if there is one.
+    #[must_use]
+    pub fn group_index_part(&self) -> Option<usize> {
+        self.steps.geometry.group_index.map(|slot| slot.index)
+    }
+
+    /// The groups of some columns. `None` if groups are contiguous.
+    pub(in crate::quant) fn group_index(&self, parts: &[&[u8]], columns: Range<usize>) -> Result<Option<Vec<u32>>> {
+        let Some(slot) = self.steps.geometry.group_index else { return Ok(None) };
+        let index = GroupIndex { bytes: parts[slot.index], dtype: slot.dtype };
+        if self.is_unused(&index) {
+            return Ok(None);
+        }
+        columns.map(|column| self.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
+    }
+
+    /// Whether the columns are in order after all: compressed-tensors then writes -1 for each.
+    fn is_unused(&self, index: &GroupIndex) -> bool {
+        let Steps { geometry, layout, .. } = &self.steps;
+        let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];
+        layout.zeros == Zeros::PackedDown && index.get(0) == Some(-1) && are_contiguous
+    }
+
+    fn group_of(&self, index: &GroupIndex, column: usize) -> Result<u32> {
+        let (group, groups) = (index.get(column).unwrap_or_default(), self.steps.geometry.grid[1]);
+        let number = u32::try_from(group).ok().filter(|number| u64::from(*number) < groups);
+        number.ok_or_else(|| {
+            Error::new(format!("the group index puts column {column} into group {group}, and there are {groups}"))
+        })
+    }
+}
+
+/// The stored group of each column.
+struct GroupIndex<'a> {
+    bytes: &'a [u8],
+    dtype: Dtype,
+}
+
+impl GroupIndex<'_> {
+    fn len(&self) -> usize {
+        self.bytes.len() / (self.dtype.bits() / 8) as usize
+    }
+
+    fn get(&self, column: usize) -> Option<i64> {
+        match self.dtype {
+            Dtype::Int64 => self.bytes.as_chunks().0.get(column).map(|bytes| i64::from_le_bytes(*bytes)),
+            _ => self.bytes.as_chunks().0.get(column).map(|bytes| i32::from_le_bytes(*bytes).into()),
+        }
+    }
+}
