@@ -1,11 +1,16 @@
 //! One call that converts a file.
 
+use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::error::Result;
-use crate::job::{self, Cancel, IfExists, Job, JobInput, Never, Notice, Observer, ShardProgress, TensorReport};
+use crate::error::{Error, Result};
+use crate::job::{
+    self, Cancel, DecodeOptions, IfExists, Job, JobInput, Never, Notice, Observer, Recoding, ShardProgress,
+    TensorReport,
+};
 use crate::kernel::Counts;
 use crate::operator::{Operator, cast::CastAttributes};
 use crate::progress::{Progress, Silent};
+use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -19,8 +24,8 @@ pub struct Options<'a> {
     pub attributes: CastAttributes,
     /// Replace an existing output.
     pub replace: bool,
-    /// Cast the codes of quantized weights as if they were values; they are refused otherwise.
-    pub force_codes: bool,
+    /// What happens to quantized weights.
+    pub quantized: QuantizedInput,
     /// Flush the output to the disk before it takes its name.
     pub sync: bool,
     /// Threads to use; as many as there are cores where this is `None`.
@@ -31,6 +36,18 @@ pub struct Options<'a> {
     pub cancel: &'a dyn Cancel,
 }
 
+/// What [`convert`] does with quantized weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuantizedInput {
+    /// Refuses to cast their codes.
+    #[default]
+    Refuse,
+    /// Decodes those that the selection includes, and copies all other tensors.
+    Decode,
+    /// Casts their codes as if they were values.
+    CastCodes,
+}
+
 impl Options<'_> {
     /// Converts every tensor of floats to `dtype`, as `tcast cast INPUT --to DTYPE` does.
     #[must_use]
@@ -39,12 +56,19 @@ impl Options<'_> {
             selection: Selection { to: Some(dtype), ..Selection::default() },
             attributes: CastAttributes::default(),
             replace: false,
-            force_codes: false,
+            quantized: QuantizedInput::Refuse,
             sync: true,
             threads: None,
             progress: &Silent,
             cancel: &Never,
         }
+    }
+
+    /// Decodes quantized weights to `dtype`: bfloat16, float16 or float32. All other tensors are copied, and `config.json`
+    /// no longer describes the weights as quantized. This is `tcast dequantize INPUT --to DTYPE`.
+    #[must_use]
+    pub fn dequantize(dtype: Dtype) -> Self {
+        Self { quantized: QuantizedInput::Decode, ..Self::to(dtype) }
     }
 }
 
@@ -93,15 +117,16 @@ pub struct Converted {
 ///
 /// # Errors
 /// When the input is no tensor file, the output cannot hold a type or exists, reading or writing fails, a value breaks a
-/// rule, or the work is cancelled.
+/// rule, there are no weights to decode, or the work is cancelled.
 pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Options) -> Result<Vec<Converted>> {
     options.attributes.check()?;
-    let operator = Operator::Cast(options.attributes);
+    let is_decoded = options.quantized == QuantizedInput::Decode;
+    let operator = if is_decoded { Operator::Dequantize } else { Operator::Cast(options.attributes) };
     let mut job = Job {
         output: Some(output.as_ref()),
         existing: if options.replace { IfExists::Replace } else { IfExists::Refuse },
         sync: options.sync,
-        force_codes: options.force_codes,
+        force_codes: options.quantized == QuantizedInput::CastCodes,
         cancel: options.cancel,
         ..Job::new(operator)
     };
@@ -109,7 +134,11 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     let caller = Caller(options.progress);
     let inputs = [input.as_ref().to_owned()];
     let sources = job::open(&inputs, job.publish, job.threads, &caller, |error, _| error)?;
-    let input = |source| JobInput { source, selection: &options.selection, from: None, recoding: None };
+    let recoding = is_decoded.then(|| decoding(&sources[0], &options.selection)).transpose()?;
+    // What is not a weight is copied.
+    let others = Selection { renames: options.selection.renames.clone(), ..Selection::default() };
+    let selection = if is_decoded { &others } else { &options.selection };
+    let input = |source| JobInput { source, selection, from: None, recoding: recoding.as_ref() };
     let inputs: Vec<JobInput> = sources.iter().map(input).collect();
     let mut converted = Vec::new();
     job::prepare(&job, &inputs, &caller)?.run(&job, &caller, |_, _, written| {
@@ -118,6 +147,15 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
         Ok(())
     })?;
     Ok(converted)
+}
+
+/// How the selected weights are decoded.
+fn decoding(source: &Checkpoint, selection: &Selection) -> Result<Recoding> {
+    if let Some(to) = selection.to.filter(|to| !matches!(to, Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32)) {
+        return Err(Error::new(format!("weights are decoded to bfloat16, float16 or float32, not to {to}")));
+    }
+    let model = LogicalCheckpoint::open(source)?;
+    Recoding::decode(&model, selection, DecodeOptions { target: selection.to, ..DecodeOptions::default() })
 }
 
 impl From<TensorReport<'_>> for Converted {

@@ -47,7 +47,7 @@ impl Error {
 
     /// The arguments contradict each other or the input.
     #[must_use]
-    pub fn usage(message: impl Into<String>) -> Self {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(message).of(Kind::Usage)
     }
 
@@ -118,7 +118,7 @@ impl Error {
 
     /// An option that could be omitted.
     #[must_use]
-    pub fn option(&self) -> Option<&'static str> {
+    pub(crate) fn option(&self) -> Option<&'static str> {
         self.option
     }
 

@@ -1,35 +1,56 @@
-//! tcast: tensor files from one number format to another, bit for bit as ONNX Cast defines it.
+//! tcast converts tensors between number formats, bit for bit as ONNX Cast defines it.
 //!
-//! Most people want the program of this name, which can do more than this crate shows: whole checkpoints, reports,
-//! statistics, comparisons. The crate has two entry points:
+//! The program of this name does more than this crate shows: it quantizes checkpoints, compares files, and writes reports
+//! and statistics. A library leaves out the program's feature `cli`, and with it arguments, signals and terminal code:
+//! `tcast = { version = "...", default-features = false }`.
 //!
-//! * **Elements in memory**: [`cast`] converts a slice of one element type to a slice of another and counts what was
-//!   lost. Where types are known only when the program runs, a [`kernel::Kernel`], made of two [`kernel::Storage`]s and
-//!   the rules of a cast, does the same from bytes to bytes. See below, and `examples/convert_in_memory.rs`.
-//! * **Files**: [`convert`](convert()) converts a file in one call, on all cores. Its steps can be taken one by one:
-//!   [`container::open`] reads the headers, [`plan::build`] decides what becomes of each tensor and refuses what cannot
-//!   be, [`engine::run`] converts into an [`io::output::Output`], which takes its name when it is whole. Tensors are
-//!   never held in memory. See `examples/convert_file.rs`.
+//! # Convert a buffer
 //!
-//! The feature `cli`, on by default, is the program. Libraries leave it out, and with it arguments, signals and the
-//! terminal: `tcast = { version = "...", default-features = false }`.
+//! [`cast`] converts a slice to a slice of another element type, and counts what was lost:
 //!
 //! ```
-//! use tcast::{dtype::Dtype, kernel::{Kernel, Storage}, operator::cast::CastAttributes};
+//! use tcast::{kernel::{Loss, Rules}, slice::Float8E4M3FN};
 //!
-//! let (source, target) = (Storage::packed(Dtype::Float32), Storage::packed(Dtype::Float8E4M3FN));
-//! let kernel = Kernel::cast(source, target, &CastAttributes::default().rules()).expect("both are numbers");
-//! let (input, mut output) = ([1.5_f32.to_le_bytes(), 1000_f32.to_le_bytes()].concat(), [0; 2]);
-//! let lost = kernel.run(&input, &mut output, 2).expect("float32 has no malformed bytes");
-//! assert_eq!(output, [0x3c, 0x7e]); // 1000 became 448, the largest float8e4m3fn
-//! assert_eq!(lost[tcast::kernel::Loss::Saturated], 1);
+//! let weights = [0.1_f32, -2.5, 1000.0];
+//! let mut codes = [Float8E4M3FN::default(); 3];
+//! let counts = tcast::cast(&weights, &mut codes, &Rules::default())?;
+//! assert_eq!(codes.map(Float8E4M3FN::to_bits), [0x1d, 0xc2, 0x7e]);
+//! assert_eq!(counts[Loss::Saturated], 1); // 1000 became 448, the largest float8e4m3fn
+//! # Ok::<(), tcast::slice::CastError>(())
 //! ```
 //!
-//! What is documented here is the crate's interface; modules and items that are hidden serve the program and its tests, and
-//! may change at any time.
+//! Where types are known only at run time, a [`kernel::Kernel`] does the same from bytes to bytes: see
+//! `examples/convert_in_memory.rs`.
 //!
-//! A byte goes one way: file -> [`container`] -> [`plan`] -> [`engine`] ([`kernel`]) -> [`io::output`] -> report. A dtype
-//! is a row of one table ([`dtype`]), a file format is one file in `src/container`, a subcommand one in `src/commands`.
+//! # Convert a file, or decode a quantized one
+//!
+//! [`convert`](convert()) converts a tensor file, or a folder of shards, on all cores and without holding a tensor in
+//! memory. It decodes quantized weights too: those of compressed-tensors, `ModelOpt`, GPTQ, AWQ, bitsandbytes, `ComfyUI`,
+//! gpt-oss and ONNX.
+//!
+//! ```
+//! use tcast::{Options, convert, dtype::Dtype};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let [half, decoded] = ["model.bf16.safetensors", "decoded"].map(|name| folder.path().join(name));
+//! # let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/model.safetensors");
+//! # let quantized = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/checkpoints/llama-fp8");
+//! convert(model, half, &Options::to(Dtype::Bfloat16))?;
+//! convert(quantized, decoded, &Options::dequantize(Dtype::Bfloat16))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The steps can be taken one by one: [`container::open`] reads the headers, [`plan::build`] decides what becomes of each
+//! tensor and refuses what cannot be converted, and [`engine::run`] converts into an [`io::output::Output`], which takes
+//! its name when it is complete. See `examples/convert_file.rs`.
+//!
+//! # Conventions
+//!
+//! Lengths and offsets are in bytes where the name says so, and in elements otherwise; shapes are in elements, row-major.
+//! Bytes in memory are little endian unless a [`kernel::Storage`] says otherwise. Every error is an [`error::Error`], which
+//! names the file, the tensor and the cause; only [`cast`] has an error type of its own.
+//!
+//! Modules and items that are hidden here serve the program and its tests, and may change at any time.
 
 #![warn(clippy::unwrap_used)]
 #![cfg_attr(
@@ -73,6 +94,6 @@ mod read;
 mod staging;
 mod threads;
 
-pub use convert::{Converted, Options, convert};
+pub use convert::{Converted, Options, QuantizedInput, convert};
 pub use job::Cancel;
 pub use slice::cast;

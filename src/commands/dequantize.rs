@@ -7,7 +7,7 @@ use super::{check_hash, check_matched, finish, open_model, threads, warn};
 use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{Job, Measures, Recoding};
+use crate::job::{DecodeOptions, Job, Measures, Recoding};
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
@@ -35,9 +35,13 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let names: Vec<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
     check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;
-    let arithmetic = args.arithmetic.into();
-    let is_watched = args.fail_on.contains(&Condition::Lost(Loss::Inexact));
-    let recoding = Recoding::decode(&model, &wanted, target, arithmetic, (args.keep_activation_scales, is_watched))?;
+    let decoding = DecodeOptions {
+        target,
+        arithmetic: args.arithmetic.into(),
+        keeps_activation_scales: args.keep_activation_scales,
+        counts_inexact: args.fail_on.contains(&Condition::Lost(Loss::Inexact)),
+    };
+    let recoding = Recoding::decode(&model, &wanted, decoding)?;
     let divided = recoding.divided.first().map(|names| told_of_divided(names, recoding.divided.len()));
     let padded = told_of_padding(model.found.weights.iter().filter(|weight| wanted.selects(&weight.name)));
     drop(model);

@@ -73,6 +73,7 @@ impl TextForm {
     ///
     /// # Errors
     /// When the bytes are not text, a text is longer than 16 MiB, or `fill` fails.
+    #[doc(hidden)] // for tests
     pub fn read(
         self,
         fill: &mut dyn FnMut(&mut [u8]) -> Result<(), Error>,
@@ -90,7 +91,7 @@ impl TextForm {
     }
 
     /// Appends the bytes of one text. A fixed width must be sufficient, and a form of code points requires UTF-8.
-    pub fn write(self, text: &[u8], output: &mut Vec<u8>) {
+    pub(crate) fn write(self, text: &[u8], output: &mut Vec<u8>) {
         match self {
             Self::CodePoints { width, .. } => npy::text::write_code_points(width, text, output),
             Self::Bytes { width } => npy::text::write_padded(width, text, output),

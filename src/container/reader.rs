@@ -77,7 +77,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Reader::open`].
-    pub fn open_at_once(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
+    pub(crate) fn open_at_once(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
         let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
             (Data::Mapped { file, range, checksum }, false) => {
                 let sum = checksum.clone().map(|checksum| (checksum, crc32fast::Hasher::new()));

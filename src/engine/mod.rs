@@ -54,6 +54,7 @@ pub struct Outcome {
     /// How near the results are to the source, if requested, for conversions from numbers to numbers.
     pub accuracy: Option<Box<Accuracy>>,
     /// What it cost, if it was quantized.
+    #[doc(hidden)] // for the program
     pub quantized: Option<Box<QuantizedAccuracy>>,
 }
 

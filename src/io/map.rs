@@ -273,7 +273,7 @@ pub(super) fn is_fault(error: &std::io::Error) -> bool {
 
 /// The error for bytes that existed when the file was opened and cannot be read.
 #[must_use]
-pub fn cut_short() -> Error {
+pub(crate) fn cut_short() -> Error {
     Error::new("the file was cut short, or could not be read, during the work").of(Kind::System)
 }
 
@@ -288,7 +288,7 @@ static FAULT: AtomicUsize = AtomicUsize::new(0);
 /// # Errors
 /// When the system refuses.
 #[cfg(all(unix, feature = "cli"))]
-pub fn note_faults() -> std::io::Result<()> {
+pub(crate) fn note_faults() -> std::io::Result<()> {
     extern "C" fn note(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the system hands a valid siginfo to a handler installed with SA_SIGINFO; of a SIGBUS it has an
         // address. An atomic store is all that happens, and that is allowed in a handler.
@@ -308,7 +308,7 @@ pub fn note_faults() -> std::io::Result<()> {
 /// What caused a SIGBUS.
 #[cfg(all(unix, feature = "cli"))]
 #[must_use]
-pub fn fault() -> Error {
+pub(crate) fn fault() -> Error {
     let address = FAULT.load(Ordering::Acquire);
     match mapped().iter().find(|(range, _)| range.contains(&address)) {
         Some((_, path)) if path != Path::new("") => cut_short().in_file(path),

@@ -105,7 +105,7 @@ pub(super) fn close(file: File) -> io::Result<()> {
 ///
 /// # Errors
 /// When the disk fails.
-pub fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(windows) {
         return Ok(()); // folders cannot be opened there
     }

@@ -15,7 +15,7 @@ use std::path::Path;
 
 pub use super::destination::Destination;
 pub(crate) use super::destination::{available, check_folder, check_room, descriptor, is_standard_output};
-pub use super::naming::sync_folder;
+pub(crate) use super::naming::sync_folder;
 pub(crate) use super::path::directory_of;
 pub(crate) use super::temporaries::{
     NewFolder, WORK, create_folders, is_own, keep_at_interrupt, remove_leftovers, uninterrupted,

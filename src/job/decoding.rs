@@ -24,19 +24,24 @@ pub(crate) struct Recoding {
     pub(crate) divided: Vec<[String; 2]>,
 }
 
+/// How weights are decoded.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct DecodeOptions {
+    /// The type of the values; `None` for the default of each weight.
+    pub(crate) target: Option<Dtype>,
+    pub(crate) arithmetic: Arithmetic,
+    pub(crate) keeps_activation_scales: bool,
+    /// Whether the values that are not exact are counted.
+    pub(crate) counts_inexact: bool,
+}
+
 impl Recoding {
-    /// Decides how the selected weights are decoded, whether scales of activations are kept, and whether the values that
-    /// are not exact are counted.
+    /// Decides how the selected weights are decoded.
     ///
     /// # Errors
     /// When there are none, a weight cannot be decoded, or its config cannot express that others stay quantized.
-    pub(crate) fn decode(
-        model: &LogicalCheckpoint,
-        selection: &Selection,
-        target: Option<Dtype>,
-        arithmetic: Arithmetic,
-        (keep_activation_scales, is_watched): (bool, bool),
-    ) -> Result<Self> {
+    pub(crate) fn decode(model: &LogicalCheckpoint, selection: &Selection, options: DecodeOptions) -> Result<Self> {
+        let DecodeOptions { target, arithmetic, keeps_activation_scales, counts_inexact } = options;
         let in_file = |error: Error| error.in_file(&model.source.path);
         let (selected, left): (Vec<&FoundWeight>, Vec<&FoundWeight>) =
             model.found.weights.iter().partition(|weight| selection.selects(&weight.name));
@@ -46,12 +51,12 @@ impl Recoding {
         let mut weights = Weights::default();
         weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
-        let mut shared = Decoders::new(model, target, arithmetic, is_watched);
+        let mut shared = Decoders::new(model, target, arithmetic, counts_inexact);
         for weight in &selected {
             for &(role, at) in &weight.parts {
                 match role {
                     Role::Shape | Role::Description => weights.leave_out(model.places[at]),
-                    Role::Activation if !keep_activation_scales => {
+                    Role::Activation if !keeps_activation_scales => {
                         weights.leave_out(model.places[at]);
                         left_out.push(model.tensors[at].name.to_owned());
                     }
@@ -72,7 +77,7 @@ impl Recoding {
             for &at in &model.found.markers {
                 weights.leave_out(model.places[at]);
             }
-            let caches = model.found.activation_scales.iter().filter(|_| !keep_activation_scales);
+            let caches = model.found.activation_scales.iter().filter(|_| !keeps_activation_scales);
             let of_weights: HashSet<usize> =
                 selected.iter().flat_map(|weight| &weight.parts).map(|(_, at)| *at).collect();
             for &at in caches.filter(|at| !of_weights.contains(at)) {

@@ -19,7 +19,7 @@ mod share;
 
 pub use cancel::Cancel;
 pub(crate) use cancel::Never;
-pub(crate) use decoding::Recoding;
+pub(crate) use decoding::{DecodeOptions, Recoding};
 pub(crate) use description::{IfExists, Job, JobInput, Measures, Publish};
 pub(crate) use folder::{Finished, finish};
 pub(crate) use observer::{Notice, Observer, ShardProgress};

@@ -96,8 +96,25 @@ fn one_call_converts_a_folder_of_shards_and_refuses_codes_as_the_program_does() 
     let refused = convert(&options).unwrap_err();
     assert!(matches!(refused.kind(), Kind::Codes { .. }) && refused.remedy_text().is_none(), "{refused}");
     let mut forced = tcast::Options::to(Dtype::Float16);
-    forced.force_codes = true;
+    forced.quantized = tcast::QuantizedInput::CastCodes;
     assert_eq!(convert(&forced).unwrap().len(), 2);
+}
+
+#[test]
+fn one_call_decodes_a_quantized_checkpoint_as_the_program_does() {
+    let bench = Bench::with_checkpoint("llama-fp8", "model");
+    let convert =
+        |output: &str, to| tcast::convert(bench.path("model"), bench.path(output), &tcast::Options::dequantize(to));
+    let converted = convert("a", Dtype::Float16).unwrap();
+    assert!(converted.iter().any(|tensor| tensor.from == Dtype::Float8E4M3FN && tensor.to == Dtype::Float16));
+    bench.run("dequantize model --to float16 -o b -q").expect(0, "", "");
+    for file in std::fs::read_dir(bench.path("b")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(bench.read(&format!("a/{name}")) == bench.read(&format!("b/{name}")), "{name}");
+    }
+    let refused = convert("c", Dtype::Float64).unwrap_err();
+    assert_eq!(refused.to_string(), "weights are decoded to bfloat16, float16 or float32, not to float64");
+    assert!(!bench.path("c").exists());
 }
 
 #[test]

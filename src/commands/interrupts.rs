@@ -1,0 +1,74 @@
+//! What signals do: they remove what is half written, and end the process with a message.
+#![allow(clippy::exit, reason = "an interrupt ends the process from a thread of its own")]
+
+use crate::error::Error;
+use crate::io::temporaries;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The exit code if an input that is cut short ends the process.
+static CUT_SHORT: AtomicU8 = AtomicU8::new(1);
+
+/// Chooses the exit code if an input that is cut short ends the process.
+pub(super) fn set_exit_code(code: u8) {
+    CUT_SHORT.store(code, Ordering::Relaxed);
+}
+
+/// Makes the signals that end a process first remove what is half written, and exit with code 130: SIGINT and SIGTERM,
+/// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, and SIGHUP when a
+/// terminal closes. A SIGBUS, caused by an input that was cut short, becomes an ordinary error. A file beyond the size
+/// limit is then a write error, not a SIGXFSZ.
+///
+/// # Errors
+/// When the system cannot create a thread for it.
+pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
+    #[cfg(unix)]
+    {
+        use super::messages::{tell, tell_error};
+        use super::observer::describe;
+        use crate::io::map;
+        use signal_hook::consts::{
+            SIGALRM, SIGBUS, SIGHUP, SIGINT, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+        };
+        use std::io::IsTerminal;
+        let failed = |error: std::io::Error| Error::io("cannot listen to signals", &error);
+        map::note_faults().map_err(failed)?;
+        signal_hook::flag::register(SIGXFSZ, std::sync::Arc::default()).map_err(failed)?;
+        let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
+        let ignored = ignored_signals();
+        // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
+        let is_heeded = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
+        let heeded = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_heeded));
+        let mut signals = signal_hook::iterator::Signals::new(heeded).map_err(failed)?;
+        let listen = move || {
+            for signal in signals.forever() {
+                let Some(interrupt) = temporaries::remove_temporaries() else { continue };
+                if signal == SIGBUS {
+                    tell_error(&map::fault());
+                    if let Some(kept) = &interrupt.kept {
+                        tell(&format!("tcast: {}", describe(kept)));
+                    }
+                    std::process::exit(CUT_SHORT.load(Ordering::Relaxed).into());
+                }
+                let kept = interrupt.kept.as_ref().map_or("no output was written".to_owned(), describe);
+                let line_end = if std::io::stderr().is_terminal() { "\n" } else { "" }; // behind the terminal's own ^C
+                tell(&format!("{line_end}tcast: interrupted, {kept}"));
+                std::process::exit(130);
+            }
+        };
+        std::thread::Builder::new().spawn(listen).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The signals that the process ignores from its start, as a mask; `None` if the system does not say.
+#[cfg(unix)]
+fn ignored_signals() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(mask.trim(), 16).ok()
+}
+
+/// The process ends by itself: from here on, interrupts are ignored.
+pub fn end_interrupts() {
+    temporaries::end_interrupts();
+}

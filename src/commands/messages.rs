@@ -1,0 +1,72 @@
+//! What a command prints: messages on standard error, and results on standard output.
+
+use super::remedies::{alternative, remedy};
+use crate::error::Error;
+use crate::io::temporaries;
+use crate::text::{counted, quoted, size, visible, write_json};
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+pub(super) const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const REMEDY: Style = AnsiColor::Cyan.on_default();
+
+/// Prints a message on standard error; it is no failure if nobody can read it.
+pub(super) fn tell(message: &str) {
+    let _ = writeln!(anstream::stderr(), "{message}");
+}
+
+pub(super) fn tell_error(error: &Error) {
+    tell(&format!("tcast: {ERROR}error:{ERROR:#} {error}"));
+    error.details().iter().for_each(|detail| tell(&format!("  {}", visible(detail))));
+    if let Some(remedy) = remedy(error) {
+        tell(&format!("  {REMEDY}{}{REMEDY:#}", visible(&remedy)));
+    }
+    if let Some(alternative) = alternative(error) {
+        tell(&format!("  {}", visible(&alternative)));
+    }
+}
+
+pub(super) fn warn(message: &str) {
+    tell(&format!("tcast: {WARNING}warning:{WARNING:#} {}", visible(message)));
+}
+
+pub(super) fn note(message: &str) {
+    tell(&format!("tcast: {REMEDY}note:{REMEDY:#} {}", visible(message)));
+}
+
+/// Warns of abandoned temporary files in the folder of an output.
+pub(super) fn warn_of_abandoned(folder: &Path) {
+    const MOST: usize = 20;
+    let found = temporaries::abandoned(folder);
+    if found.is_empty() {
+        return;
+    }
+    let names: Vec<String> = found.iter().take(MOST).map(|(path, _)| quoted(path)).collect();
+    let files = counted(found.len() as u64, "temporary file");
+    let bytes = size(found.iter().map(|(_, len)| len).sum());
+    warn(&format!("{files} of runs that were killed, {bytes} in all, can be removed"));
+    tell(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
+}
+
+/// Prints a result on standard output; it is no failure if the reader is gone.
+pub(super) fn print(text: &str) -> Result<(), Error> {
+    printed(writeln!(anstream::stdout().lock(), "{text}"))
+}
+
+/// Prints a JSON document like [`print()`].
+pub(super) fn print_json(document: &impl Serialize) -> Result<(), Error> {
+    let mut output = BufWriter::new(anstream::stdout().lock());
+    printed(write_json(&mut output, document).and_then(|()| writeln!(output)).and_then(|()| output.flush()))
+}
+
+fn printed(result: std::io::Result<()>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::io("cannot write to standard output", &error))
+        }
+        _ => Ok(()),
+    }
+}
