@@ -80,6 +80,18 @@ impl Error {
         Self::new(format!("{what}: {}", describe(error))).of(Kind::System).with_source(source)
     }
 
+    /// An operating system error while making an output; `verb` says what failed.
+    #[must_use]
+    pub(crate) fn cannot(verb: &str, error: &io::Error) -> Self {
+        use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let failure = Self::io(&format!("cannot {verb}"), error);
+        match error.kind() {
+            StorageFull | QuotaExceeded => failure.of(Kind::NoRoom),
+            PermissionDenied | ReadOnlyFilesystem => failure.of(Kind::Unwritable),
+            _ => failure,
+        }
+    }
+
     /// The error that caused this one, which [`std::error::Error::source`] gives.
     #[must_use]
     pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
@@ -89,7 +101,7 @@ impl Error {
     /// Whether the system refused something that may succeed the next time.
     #[must_use]
     pub fn is_io(&self) -> bool {
-        matches!(self.kind(), Kind::System | Kind::NoRoom)
+        matches!(self.kind(), Kind::System | Kind::NoRoom | Kind::Unwritable)
     }
 
     /// Names the file, unless one is named already; an empty path (a file without a name) is ignored.

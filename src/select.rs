@@ -116,9 +116,12 @@ impl std::str::FromStr for Rename {
     type Err = Error;
 
     /// # Errors
-    /// When there is no `=`.
+    /// When there is no `=`, or no new name.
     fn from_str(text: &str) -> Result<Self, Error> {
         let (old, new) = text.split_once('=').ok_or_else(|| Error::new("a new name is given as OLD=NEW"))?;
+        if new.is_empty() {
+            return Err(Error::new("the new name is empty"));
+        }
         Ok(Self { old: old.to_owned(), new: new.to_owned() })
     }
 }

@@ -72,13 +72,13 @@ impl ReportFile {
     fn write_with(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         // The output stays, because it has its name by now.
         self.create(args, write).map_err(|error| {
-            let is_full = matches!(error.kind(), Kind::NoRoom);
+            let remedy = match error.kind() {
+                Kind::NoRoom => "free some space, or name a report on another disk with --report",
+                Kind::Unwritable => "name a report in a folder that you can write to, with --report",
+                _ => "",
+            };
             let error = error.with_details(vec!["the output is complete; only its report is missing".to_owned()]);
-            if is_full {
-                error.of(Kind::System).remedy("free some space, or name a report on another disk with --report")
-            } else {
-                error
-            }
+            if remedy.is_empty() { error } else { error.of(Kind::System).remedy(remedy) }
         })
     }
 
@@ -86,7 +86,7 @@ impl ReportFile {
         let file = self.destination.create()?;
         let mut output = BufWriter::new(Appended { output: &file, end: 0 });
         let written = write(&mut output).and_then(|()| output.flush());
-        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::io("cannot write", &error)))?;
+        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))?;
         drop(output);
         file.publish(!args.no_sync, None)
     }

@@ -114,15 +114,16 @@ pub(super) fn show(
         });
     }
     if job.partition.is_some() && !args.dry_run {
-        let when = if finished == all { "all are" } else { "when all are" };
-        let all = counted(all as u64, "shard");
-        tell(&format!(
-            "{finished} of {all} are done; {when}: tcast {} --finish {}",
-            job.operator.name(),
-            quoted(output)
-        ));
+        tell_finish(job, output, finished, all);
     }
     Ok(())
+}
+
+/// Says how many shards of a folder are done, and how to complete it.
+fn tell_finish(job: &Job, output: &Path, finished: usize, all: usize) {
+    let when = if finished == all { "all are" } else { "when all are" };
+    let all = counted(all as u64, "shard");
+    tell(&format!("{finished} of {all} are done; {when}: tcast {} --finish {}", job.operator.name(), quoted(output)));
 }
 
 /// The message if there is nothing left to do.
@@ -184,11 +185,15 @@ impl Several {
         let operator = task.job.operator.name();
         match written {
             Ok(Some(written)) => {
-                let was_complete = written.was_complete;
+                let (was_complete, finished, all) = (written.was_complete, written.finished, written.all);
                 let report = report(task, source, output, written, begin);
-                match report.refusal(&task.job.fail_on) {
-                    Some(refusal) => self.fail(refusal, json!(report)),
-                    None => return self.add_converted(task, &report, was_complete),
+                if let Some(refusal) = report.refusal(&task.job.fail_on) {
+                    self.fail(refusal, json!(report));
+                    return Ok(());
+                }
+                self.add_converted(task, &report, was_complete)?;
+                if task.job.partition.is_some() && !was_complete && !task.file.dry_run && !task.file.quiet {
+                    tell_finish(&task.job, output, finished, all);
                 }
             }
             Ok(None) => {

@@ -15,6 +15,8 @@ pub enum Kind {
     System,
     /// The disk has no room for the output.
     NoRoom,
+    /// The user may not write to the place of the output.
+    Unwritable,
     /// The arguments contradict each other or the input.
     Usage,
     /// A loss happened that the caller forbids.

@@ -65,7 +65,7 @@ impl Destination {
         let existing = match fs::metadata(&file) {
             Ok(existing) => Some(existing),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::io("cannot write", &error).in_file(path)),
+            Err(error) => return Err(Error::cannot("write", &error).in_file(path)),
         };
         if existing.as_ref().is_some_and(fs::Metadata::is_dir) {
             return refuse("the output is a directory", "name a file in it");
@@ -191,5 +191,5 @@ pub(super) fn standard_output(path: &Path) -> Result<File> {
     let copied = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned();
     #[cfg(windows)]
     let copied = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned();
-    copied.map(File::from).map_err(|error| Error::io("cannot write", &error).in_file(path))
+    copied.map(File::from).map_err(|error| Error::cannot("write", &error).in_file(path))
 }

@@ -8,7 +8,7 @@ use super::destination::{OutputKind, exists, standard_output};
 use super::map::{MappedFile, cut_short, is_fault};
 use super::naming::{self, close};
 use super::temporaries::{self, Named};
-use crate::error::{self, Error, Result};
+use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -27,7 +27,7 @@ impl Destination {
     /// # Errors
     /// When the temporary file, or the device, cannot be opened.
     pub fn create(self) -> Result<Output> {
-        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.path);
+        let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.path);
         match self.kind {
             OutputKind::Stream => {
                 let file = standard_output(&self.path)?;
@@ -148,12 +148,7 @@ impl Output {
     }
 
     fn failed(&self, error: &io::Error) -> Error {
-        let failure = Error::io("cannot write", error).in_file(self.path());
-        if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-            failure.of(error::Kind::NoRoom)
-        } else {
-            failure
-        }
+        Error::cannot("write", error).in_file(self.path())
     }
 
     /// Gives the complete output its name; with `sync`, data and name are on the disk afterwards. From the moment that
@@ -163,7 +158,7 @@ impl Output {
     /// When flushing, closing or renaming fails; nothing is left then.
     pub fn publish(self, sync: bool, kept: Option<&str>) -> Result<()> {
         let Self { file, temporary, destination, .. } = self;
-        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&destination.path);
+        let failed = |error: io::Error| Error::cannot("write", &error).in_file(&destination.path);
         let Some(temporary) = temporary else { return close(file).map_err(failed) };
         if sync {
             file.sync_all().map_err(failed)?;

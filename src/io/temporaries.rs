@@ -138,8 +138,7 @@ fn remove(path: &Path) {
 /// # Errors
 /// When the system cannot.
 pub(crate) fn create_folders(path: &Path) -> Result<()> {
-    uninterrupted(|| fs::create_dir_all(path))
-        .map_err(|error| Error::io("cannot make the folder", &error).in_file(path))
+    uninterrupted(|| fs::create_dir_all(path)).map_err(|error| Error::cannot("make the folder", &error).in_file(path))
 }
 
 /// How the names of temporary files begin and end.
@@ -180,7 +179,7 @@ impl NewFolder {
     /// When the system cannot.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let mut temporaries = lock();
-        fs::create_dir(path).map_err(|error| Error::io("cannot make the folder", &error).in_file(path))?;
+        fs::create_dir(path).map_err(|error| Error::cannot("make the folder", &error).in_file(path))?;
         temporaries.paths.push(path.to_owned());
         Ok(Self(path.to_owned()))
     }

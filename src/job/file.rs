@@ -217,7 +217,7 @@ fn check_alone(job: &Job, output: &Path) -> Result<()> {
 /// The destination of the output, if it is possible; `None` in a dry run whose folder does not exist yet.
 fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Destination>> {
     let Route { output, is_named, .. } = route;
-    if !is_named && job.publish == Publish::Each {
+    if !is_named {
         place::check_own_place(job, output, files)?;
     }
     let has_folder = output.parent().is_none_or(|folder| folder == Path::new("") || folder.exists());
@@ -225,7 +225,11 @@ fn find_place(job: &Job, route: &Route, files: &mut Files) -> Result<Option<Dest
         files.write(output).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
         return Ok(None);
     }
-    let destination = Destination::among(files, output, job.existing == IfExists::Replace)?;
+    let destination = Destination::among(files, output, job.existing == IfExists::Replace);
+    let destination = destination.map_err(|error| match error.kind() {
+        Kind::Exists(_) if !is_named && job.output.is_some() => error.of(Kind::Exists(Wanted::Folder)),
+        _ => error,
+    })?;
     if job.measures.hash && !destination.keeps() {
         let error = Error::new("cannot be read again for its hashes: it is not a file").in_file(output);
         return Err(error.remedy("name a file").without("hash"));

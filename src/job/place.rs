@@ -153,10 +153,16 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
 /// # Errors
 /// When it is a file of the input, or another output.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
-    let elsewhere = if job.output.is_some() { Wanted::FolderOrBeside } else { Wanted::FileOrFolder };
+    let elsewhere = match (job.output, job.publish) {
+        (None, _) => Wanted::FileOrFolder,
+        (Some(_), Publish::Each) => Wanted::FolderOrBeside,
+        (Some(_), Publish::Together) => Wanted::Folder,
+    };
     files.check_unread(output).map_err(|error| error.of(Kind::Taken(elsewhere)))?;
-    let apart = "convert one of these inputs in a run of its own, to another place";
-    files.check_unwritten(output).map_err(|error| error.remedy(apart))
+    files.check_unwritten(output).map_err(|error| match job.publish {
+        Publish::Each => error.remedy("convert one of these inputs in a run of its own, to another place"),
+        Publish::Together => error.remedy("rename one of the inputs").of(Kind::Taken(Wanted::Folder)),
+    })
 }
 
 /// Whether a new output is named like files of weights, and not like a folder; the dot in `llama-3.1` says neither.

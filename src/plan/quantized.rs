@@ -5,9 +5,11 @@ use super::source::stored_dtype;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
-    Decoder, EncodeTally, Encoder, Extremes, Recoverer, RowMap, ScaleMatch, Scheme, SharedScale, Transcoder,
+    Decoder, EncodeTally, Encoder, Explanation, Extremes, Recoverer, RowMap, ScaleMatch, Scheme, SharedScale,
+    Transcoder, count_special,
 };
 use crate::read::{SourceTensor, read_values};
+use crate::text::shorten;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -257,7 +259,7 @@ impl<'a> WeightRows<'a> {
         }
     }
 
-    /// The error for an infinite or NaN element, given by its index in the weight.
+    /// The error for the first infinite or NaN element, given by its index in the weight: it says how many there are, and why.
     pub(crate) fn special(&self, element: u64) -> Error {
         let columns = self.encoder.columns();
         let (row, column) = (element / columns, element % columns);
@@ -270,9 +272,43 @@ impl<'a> WeightRows<'a> {
                 crate::container::indices(source, coded.decoder.shape(), false)
             }
         };
-        let error =
-            Error::new(format!("element {indices:?} is infinite or NaN, which codes and scales cannot represent"));
+        let found = self.count_special().and_then(|count| Ok((count, self.cause(row, column)?)));
+        let (count, cause) = match found {
+            Ok(found) => found,
+            Err(error) => return error,
+        };
+        let (is, all) = (if count == 1 { "is" } else { "are" }, self.encoder.rows() * columns);
+        let error = Error::new(format!(
+            "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
+        ));
         self.sources[0].error(error.of(Kind::Unconvertible))
+    }
+
+    /// How many elements are infinite or NaN.
+    fn count_special(&self) -> Result<u64> {
+        /// Bytes that are read at a time.
+        const STEP: u64 = 1 << 20;
+        let (rows, mut room) = (self.encoder.rows(), Vec::new());
+        let step = (STEP / self.encoder.row_bytes().max(1)).max(1);
+        (0..rows).step_by(step as usize).try_fold(0, |count, start| {
+            let bytes = self.read(start..rows.min(start + step), &mut room)?;
+            Ok(count + count_special(self.dtype(), bytes))
+        })
+    }
+
+    /// Why an element is infinite or NaN, if the weight is quantized.
+    fn cause(&self, row: u64, column: u64) -> Result<String> {
+        let WeightValues::Coded(coded) = &self.values else { return Ok(String::new()) };
+        let parts = self.parts(coded, &(row..row + 1))?;
+        let explained = coded.decoder.explain(coded.rows.row(row), column..column + 1, &parts)?;
+        let Some(Explanation { number, scale, global_scale, .. }) = explained.first() else { return Ok(String::new()) };
+        if !number.is_finite() {
+            return Ok(format!(", whose code is {}", if number.is_nan() { "NaN" } else { "infinite" }));
+        }
+        let named = |part: usize| format!("'{}'", shorten(&self.sources[part].tensor.name));
+        let scales = coded.decoder.scale_parts().map(named).collect::<Vec<_>>().join(" or ");
+        let is_nan = scale.is_nan() || global_scale.is_some_and(|(scale, _)| scale.is_nan());
+        Ok(format!(", whose scale in {scales} is {}", if is_nan { "NaN" } else { "infinite or too large" }))
     }
 }
 

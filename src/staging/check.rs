@@ -20,7 +20,7 @@ enum FolderState {
 }
 
 fn find(folder: &Path) -> Result<FolderState> {
-    let failed = |error: io::Error| Error::io("cannot write into", &error).in_file(folder);
+    let failed = |error: io::Error| Error::cannot("write into", &error).in_file(folder);
     let Ok(found) = fs::metadata(folder) else {
         if exists(folder)? {
             fs::metadata(folder).map_err(failed)?; // a link that leads nowhere

@@ -40,7 +40,7 @@ pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = uninterrupted(|| options.open(&path)).map_err(|error| {
         let is_file = fs::symlink_metadata(&path).map_or(true, |found| found.is_file());
-        let error = Error::io("cannot write", &error).in_file(&path);
+        let error = Error::cannot("write", &error).in_file(&path);
         if is_file { error } else { error.remedy(format!("rm -r {}", quoted(&path))) }
     })?;
     match if is_shared { file.try_lock_shared() } else { file.try_lock() } {

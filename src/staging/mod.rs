@@ -284,7 +284,7 @@ impl Staging {
         let output = destination.create()?;
         let mut file = BufWriter::with_capacity(PIECE, Appended { output: &output, end: 0 });
         let written = write_json(&mut file, document).and_then(|()| file.flush());
-        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::io("cannot write", &error)))?;
+        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))?;
         drop(file);
         output.publish(self.sync, None)
     }
@@ -367,7 +367,7 @@ pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a M
 }
 
 fn sync_name(folder: &Path) -> Result<()> {
-    sync_folder(folder).map_err(|error| Error::io("cannot write", &error).in_file(folder))
+    sync_folder(folder).map_err(|error| Error::cannot("write", &error).in_file(folder))
 }
 
 /// The hash is computed only once, because the manifest is longer than everything else.

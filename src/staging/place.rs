@@ -109,7 +109,7 @@ impl Staging {
 
     /// Removes the rest of the old folder, and then the work folder.
     pub(super) fn clean_up(&mut self) -> Result<()> {
-        let failed = |error: io::Error| Error::io("cannot write", &error).in_file(&self.folder);
+        let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.folder);
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
             if exists(&aside.join(WORK))? && !is_staged(&aside)? {
                 let known = self.manifest.files().chain(&self.manifest.replaced).map(PathBuf::from).collect();
@@ -145,7 +145,7 @@ pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
         return remove_aside(&aside);
     }
     match fs::rename(&aside, &files) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("cannot write", &error).in_file(&aside)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::cannot("write", &error).in_file(&aside)),
         _ => Ok(()), // another part was faster
     }
 }

@@ -288,6 +288,8 @@ fn tensors_get_new_names() {
     refused("--rename c=d", "there is no tensor 'c' to rename");
     refused("--rename a=c --rename a=d", "tensor 'a': is renamed twice");
     assert_eq!(bench.run("cast x.safetensors --to u8 --rename a").code, Some(2));
+    let empty = "tcast: error: invalid value 'a=' for '--rename <OLD=NEW>': the new name is empty\n\nFor more information, try '--help'.\n";
+    bench.run("cast x.safetensors --to u8 --rename a=").expect(2, "", empty);
     // A .npy file gives its tensor no name: its own stands in.
     bench.write("v.npy", &npy_f32(&[1.0]));
     bench.run("cast v.npy --to f32 --rename v=weight -o v.safetensors -q").expect(0, "", "");

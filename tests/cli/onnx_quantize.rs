@@ -209,7 +209,7 @@ fn tensors_that_are_no_weights_alone_are_kept_with_the_reason() {
     bench.write("inf.onnx", &of_opset(21, &[infinite, node("MatMul", &["x", "w"], "y")].concat()));
     for scheme in ["int8", "int4"] {
         let outcome = bench.run(&format!("quantize inf.onnx --scheme {scheme} -o no.onnx --min-elements 0"));
-        let message = "tcast: error: inf.onnx: tensor 'w': element [0, 1] is infinite or NaN, which codes and scales cannot represent\n";
+        let message = "tcast: error: inf.onnx: tensor 'w': 1 of 2 elements is infinite or NaN, which codes and scales cannot represent: the first is [0, 1]\n";
         assert!(outcome.code == Some(1) && outcome.stderr.contains(message), "{}", outcome.stderr);
     }
     assert!(!bench.files().contains(&"no.onnx".to_owned()));

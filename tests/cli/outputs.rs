@@ -82,7 +82,8 @@ fn two_outputs_that_are_one_file_are_refused() {
     let bench = two_files();
     fs::create_dir(bench.path("o")).unwrap();
     symlink("a.npy", bench.path("o/b.npy")).unwrap();
-    let message = "tcast: error: o/b.npy: would be written twice: o/a.npy is the same file\n  name another file\n";
+    let message = "tcast: error: o/b.npy: would be written twice: o/a.npy is the same file
+  rename one of the inputs, or name another folder with -o\n";
     bench.run("promote a.npy b.npy -o o -f").expect(1, "", message);
     assert!(!bench.path("o/a.npy").exists());
     // And when it exists.

@@ -277,7 +277,8 @@ fn values_that_are_no_numbers_are_named_and_nothing_is_written() {
         for threads in [1, 3] {
             let outcome = bench.run(&format!("quantize m --scheme {scheme} -o out -j{threads}"));
             assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
-            let message = "tensor 'a.k_proj.weight': element [3, 63] is infinite or NaN";
+            let message = "tensor 'a.k_proj.weight': 1 of 256 elements is infinite or NaN, which codes and scales cannot \
+                           represent: the first is [3, 63]\n";
             assert!(outcome.stderr.contains(message), "{scheme}: {}", outcome.stderr);
             assert!(!bench.path("out/config.json").exists());
             // The remedy names the weights that engines fuse with it too.

@@ -245,3 +245,47 @@ fn inputs_that_are_complete_are_said_to_be() {
     assert_eq!(report["inputs"].as_array().map(Vec::len), Some(2));
     assert_eq!(report["inputs"][1]["tensors_cast"], 38);
 }
+
+#[test]
+fn outputs_that_have_no_place_in_a_folder_are_told_to_go_to_another_folder() {
+    let bench = bench();
+    bench.run("promote a.npy b.npy -o .").expect(
+        1,
+        "",
+        "tcast: error: ./a.npy: is a file of the input (a.npy), and would be replaced\n  name another folder with -o\n",
+    );
+    bench.run("promote a.npy b.npy -o out -q").expect(0, "", "");
+    let there = |name| {
+        format!(
+            "tcast: error: out/{name}: the output exists already\n  add --force to replace it, or name another folder with -o\n"
+        )
+    };
+    bench.run("promote a.npy b.npy -o out").expect(4, "", &there("a.npy"));
+    let refused = "tcast: error: 2 of 2 inputs are refused, nothing was written\n";
+    let all = format!("{}{}{refused}", there("a.npy"), there("b.npy"));
+    bench.run("cast a.npy b.npy --to f16 -o out").expect(4, "", &all);
+    bench.run("promote a.npy a.npy -o twice").expect(
+        1,
+        "",
+        "tcast: error: twice/a.npy: would be written twice\n  rename one of the inputs, or name another folder with -o\n",
+    );
+}
+
+#[test]
+fn parts_of_several_folders_say_how_to_complete_each() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "one");
+    bench.add_checkpoint("llama-tiny-bf16", "two");
+    for (part, when) in [("1/2", "when all are"), ("2/2", "all are")] {
+        let outcome = bench.run(&format!("cast one two --to f16 -o out --part {part}"));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+        for name in ["one", "two"] {
+            let line = format!(" shards are done; {when}: tcast cast --finish 'out/{name}'\n");
+            assert!(outcome.stderr.contains(&line), "{line}: {outcome:?}");
+        }
+    }
+    for name in ["one", "two"] {
+        assert_eq!(bench.run(&format!("cast --finish out/{name}")).code, Some(0));
+    }
+    let quiet = bench.run("cast one two --to f16 -o quiet --part 1/2 -q");
+    quiet.expect(0, "", "");
+}

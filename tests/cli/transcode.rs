@@ -232,3 +232,32 @@ fn experts_that_are_quantized_are_not_put_together_for_gpt_oss() {
     assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
     assert!(!bench.path("out").exists());
 }
+
+#[test]
+fn an_error_about_values_that_are_no_numbers_says_how_many_there_are_and_whether_codes_or_scales_cause_them() {
+    let weight = "model.layers.0.mlp.down_proj.weight";
+    let file = "q/model-00001-of-00002.safetensors";
+    let refused = |part: &str, offset: usize, bytes: &[u8], scheme: &str, what: &str| {
+        let bench = Bench::with_checkpoint("llama-fp8", "q");
+        let mut content = bench.read(file);
+        let start = 8 + u64::from_le_bytes(*content.first_chunk().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&content[8..start]).unwrap();
+        let at = start + header[part]["data_offsets"][0].as_u64().unwrap() as usize + offset;
+        content[at..at + bytes.len()].copy_from_slice(bytes);
+        bench.write(file, &content);
+        let remedy = format!("  copy it as it is with --exclude '{weight}'\n");
+        let message = format!("tcast: error: {file}: tensor '{weight}': {what}\n{remedy}");
+        bench.run(&format!("quantize q --scheme {scheme} -o out")).expect(1, "", &message);
+        assert!(!bench.path("out/config.json").exists());
+    };
+    let scale = format!("{weight}_scale_inv");
+    for scheme in ["fp8", "nvfp4"] {
+        let what = "infinite or NaN, which codes and scales cannot represent: the first is";
+        refused(weight, 5, &[0x7f; 2], scheme, &format!("2 of 32768 elements are {what} [0, 5], whose code is NaN"));
+        let cause = format!("whose scale in '{scale}' is");
+        for (bits, state) in [(0x7fc0_0000_u32, "NaN"), (0x7f80_0000, "infinite or too large")] {
+            let what = format!("16384 of 32768 elements are {what} [0, 0], {cause} {state}");
+            refused(&scale, 0, &bits.to_le_bytes(), scheme, &what);
+        }
+    }
+}

@@ -213,17 +213,23 @@ fn a_folder_without_write_permission_is_an_error() {
     bench.write("x.npy", &numbers(10));
     let line = "cast x.npy --to f16 -o disk/out.npy";
     let script = format!("mount -t tmpfs -o ro tmpfs disk; \"$1\" {line} 2>&1 || echo $?");
+    let remedy = "  name an output in a folder that you can write to, with -o\n";
     if let Some(said) = with_mounts(&bench, "a disk that is read-only", &script) {
-        assert_eq!(said, "tcast: error: disk/out.npy: cannot write: read-only file system\n1\n");
+        assert_eq!(said, format!("tcast: error: disk/out.npy: cannot write: read-only file system\n{remedy}1\n"));
     }
     fs::set_permissions(bench.path("disk"), fs::Permissions::from_mode(0o555)).unwrap();
     // Root may write anywhere, unless it gives its powers up.
     let powerless =
         "[ $(id -u) != 0 ] || powerless='setpriv --bounding-set=-all --inh-caps=-all'; exec $powerless \"$@\"";
-    let message = "tcast: error: disk/out.npy: cannot write: permission denied\n";
+    let message = format!("tcast: error: disk/out.npy: cannot write: permission denied\n{remedy}");
+    in_shell(&bench, powerless, line).expect(1, "", &message);
+    let message = format!("tcast: error: disk/out: cannot make the folder: permission denied\n{remedy}");
+    in_shell(&bench, powerless, "cast x.npy --to f16 --max-shard-size 1KB -o disk/out").expect(1, "", &message);
+    let line = "cast x.npy --to f16 -q -o out.npy --report disk/r.json";
+    let message = "tcast: error: disk/r.json: cannot write: permission denied
+  the output is complete; only its report is missing
+  name a report in a folder that you can write to, with --report\n";
     in_shell(&bench, powerless, line).expect(1, "", message);
-    let message = "tcast: error: disk/out: cannot make the folder: permission denied\n";
-    in_shell(&bench, powerless, "cast x.npy --to f16 --max-shard-size 1KB -o disk/out").expect(1, "", message);
     assert_eq!(fs::read_dir(bench.path("disk")).unwrap().count(), 0);
 }
 

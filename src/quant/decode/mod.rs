@@ -349,4 +349,10 @@ impl Decoder {
         let map = map.unwrap_or_default();
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, range, columns, out }))
     }
+
+    /// The indices of the parts that hold scales and the global scale.
+    pub(crate) fn scale_parts(&self) -> impl Iterator<Item = usize> {
+        let geometry = &self.steps.geometry;
+        std::iter::once(geometry.scale.index).chain(geometry.global.map(|slot| slot.index))
+    }
 }

@@ -103,6 +103,15 @@ pub(super) fn largest(weight: WeightType, bytes: &[u8]) -> u32 {
     }
 }
 
+/// How many stored values are infinite or NaN, of the types of [`Extremes::of`].
+pub(crate) fn count_special(source: Dtype, bytes: &[u8]) -> u64 {
+    let is_special = |value: &&[u8]| match WeightType::new(source) {
+        Some(weight) => largest(weight, value) >= INFINITY,
+        None => value.first_chunk().is_some_and(|bytes| !is_finite(f64::from_le_bytes(*bytes))),
+    };
+    bytes.chunks_exact(source.bits() as usize / 8).filter(is_special).count() as u64
+}
+
 /// The byte offset of the first value that is not finite.
 pub(super) fn first_special(weight: WeightType, bytes: &[u8]) -> Option<usize> {
     let width = if weight == WeightType::Float32 { 4 } else { 2 };

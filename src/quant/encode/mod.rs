@@ -30,6 +30,7 @@ mod store;
 mod tally;
 
 pub use extremes::Extremes;
+pub(crate) use extremes::count_special;
 pub use geometry::{EncodedPart, Unfit};
 pub use recover::{Recoverer, ScaleMatch, SharedScale};
 pub(super) use rounding::nearest_bfloat16;
