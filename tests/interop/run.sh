@@ -7,6 +7,7 @@
 #   tests/interop/run.sh --transformers  whole checkpoints are loaded and decoded by transformers; with --torch's installation.
 #   tests/interop/run.sh --quantized  compressed-tensors and comfy-kitchen read what quantize writes; with --torch's installation.
 #   tests/interop/run.sh --models   ONNX Runtime computes with models that packages ship, before and after a cast; four minutes
+#   tests/interop/run.sh --install  installs the libraries and ends
 #                                   All switches can be given
 #
 # TCAST=/path/to/tcast tests that binary instead of building one. PYTHON=/path/to/python3 takes that interpreter,
@@ -19,6 +20,7 @@ with_openvino=
 with_transformers=
 with_quantized=
 with_models=
+install_only=
 for switch in "$@"; do
     case "$switch" in
         --torch) with_torch=yes ;;
@@ -26,18 +28,12 @@ for switch in "$@"; do
         --transformers) with_transformers=yes ;;
         --quantized) with_quantized=yes ;;
         --models) with_models=yes ;;
-        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--models]" >&2; exit 2 ;;
+        --install) install_only=yes ;;
+        *) echo "usage: $0 [--torch] [--openvino] [--transformers] [--quantized] [--models] [--install]" >&2; exit 2 ;;
     esac
 done
 
 target=${CARGO_TARGET_DIR:-target}
-if [ -z "${TCAST-}" ]; then
-    cargo build --release --quiet
-    TCAST=$target/release/tcast
-fi
-case "$TCAST" in /*) ;; *) TCAST=$PWD/$TCAST ;; esac
-export TCAST
-
 # A stamp of what was asked for, so that a changed list is installed anew.
 install() {
     stamp=$venv/$1
@@ -67,6 +63,15 @@ if [ -z "${PYTHON-}" ]; then
     fi
     PYTHON=$venv/bin/python
 fi
+
+[ -z "$install_only" ] || exit 0
+
+if [ -z "${TCAST-}" ]; then
+    cargo build --release --quiet
+    TCAST=$target/release/tcast
+fi
+case "$TCAST" in /*) ;; *) TCAST=$PWD/$TCAST ;; esac
+export TCAST
 
 export PYTHONDONTWRITEBYTECODE=1
 exec "$PYTHON" tests/interop/main.py every_pair files corpus onnx_nodes onnx_models containers strings ${with_torch:+torch_reads} \
