@@ -26,6 +26,13 @@ pub struct ShardArgs {
     pub finish: Option<PathBuf>,
 }
 
+impl ShardArgs {
+    /// The most bytes of tensors in a shard.
+    pub(crate) fn max_bytes(&self) -> Option<u64> {
+        self.max_shard_size.map(|Size(bytes)| bytes)
+    }
+}
+
 /// A number of bytes: `5GB`, `500MB`, `2GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);

@@ -1,6 +1,6 @@
 //! `tcast cast`: its attributes, and then a conversion like any other.
 
-use super::convert::{condition_names, job, options, run as convert, selection};
+use super::convert::{condition_names, job_of_shards, options, run as convert, selection};
 use super::results::Task;
 use super::{check_hash, finish};
 use crate::cli::{CastArgs, ValueArgs};
@@ -28,14 +28,11 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     let selection = Selection { all: args.all, protect: args.protect, ..selection(args.to, &args.selection) };
     let options = options(args.to, &args.file, &selection, attributes_in_effect(args, attributes));
     let job = Job {
-        max_shard_size: args.shards.max_shard_size.map(|size| size.0),
-        partition: args.shards.part,
-        resume: args.shards.resume,
         force_codes: args.force_codes,
         model: args.model.options(),
         fail_on: fail_on(args).into(),
         measures: Measures { accuracy: args.stats || args.reports.report.is_some(), hash: args.reports.hash },
-        ..job(Operator::Cast(attributes), args.to, (&args.file, args.reports.report.as_deref()), options)
+        ..job_of_shards(Operator::Cast(attributes), args.to, (&args.file, &args.shards, &args.reports), options)
     };
     convert(&Task {
         job,
@@ -107,6 +104,6 @@ fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
         "external_data": args.model.external_data,
         "raise_opset": args.model.raise_opset,
         "fail_on": condition_names(&args.values.fail_on),
-        "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
+        "max_shard_size": args.shards.max_bytes(),
     })
 }

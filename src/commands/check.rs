@@ -1,6 +1,7 @@
 //! `tcast diff --report`: whether files still contain what a report says was written.
 
-use super::{print, print_json, threads};
+use super::messages::{print, print_json};
+use super::threads;
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};

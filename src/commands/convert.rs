@@ -4,12 +4,12 @@ use super::observer::Console;
 use super::report_file::ReportFile;
 use super::results::{Several, Task, show, show_skipped};
 use super::{check_matched, check_standard_output, threads};
-use crate::cli::{FileArgs, SelectionArgs};
+use crate::cli::{FileArgs, ReportArgs, SelectionArgs, ShardArgs};
 use crate::container;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{self, IfExists, Job, JobInput, Prepared, Recoding};
+use crate::job::{self, IfExists, Job, JobInput, Measures, Prepared, Recoding};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
@@ -39,6 +39,22 @@ pub(super) fn job<'a>(
         threads: threads(file.threads),
         options,
         ..Job::new(operator)
+    }
+}
+
+/// The job for the arguments of commands that also write folders of shards and reports.
+pub(super) fn job_of_shards<'a>(
+    operator: Operator,
+    to: Option<Dtype>,
+    (file, shards, reports): (&'a FileArgs, &ShardArgs, &ReportArgs),
+    options: Value,
+) -> Job<'a> {
+    Job {
+        max_shard_size: shards.max_bytes(),
+        partition: shards.part,
+        resume: shards.resume,
+        measures: Measures { accuracy: false, hash: reports.hash },
+        ..job(operator, to, (file, reports.report.as_deref()), options)
     }
 }
 

@@ -1,13 +1,14 @@
 //! `tcast dequantize`: finds the quantized weights, and then a conversion like any other.
 
-use super::convert::{condition_names, job, options, write_recoded};
+use super::convert::{condition_names, job_of_shards, options, write_recoded};
+use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
-use super::{check_hash, check_matched, finish, open_model, threads, warn};
+use super::{check_hash, check_matched, finish, open_model, threads};
 use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::job::{DecodeOptions, Job, Measures, Recoding};
+use crate::job::{DecodeOptions, Job, Recoding};
 use crate::kernel::{Condition, Loss};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
@@ -56,21 +57,17 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         "keep_activation_scales": args.keep_activation_scales,
         "fail_on": condition_names(&args.fail_on),
         "external_data": args.external_data,
-        "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
+        "max_shard_size": args.shards.max_bytes(),
     });
     let chosen = Selection { renames: args.rename.clone(), ..wanted };
     let job = Job {
         label: label.map(Dtype::name),
-        max_shard_size: args.shards.max_shard_size.map(|size| size.0),
         model: ModelOptions { external_data: args.external_data, ..ModelOptions::default() },
-        partition: args.shards.part,
-        resume: args.shards.resume,
         fail_on: args.fail_on.clone().into(),
-        measures: Measures { accuracy: false, hash: args.reports.hash },
-        ..job(
+        ..job_of_shards(
             Operator::Dequantize,
             target,
-            (&args.file, args.reports.report.as_deref()),
+            (&args.file, &args.shards, &args.reports),
             options(target, &args.file, &chosen, more),
         )
     };

@@ -1,7 +1,8 @@
 //! `tcast diff`: how two files or folders of shards differ.
 
 use super::check::check;
-use super::{check_matched, print, print_json, threads, warn};
+use super::messages::{print, print_json, warn};
+use super::{check_matched, threads};
 use crate::cli::DiffArgs;
 use crate::container::checkpoint;
 use crate::container::{Elements, Form};

@@ -1,7 +1,8 @@
 //! `--finish`: completes a folder and reports on it.
 
+use super::messages::{print_json, tell};
 use super::results::already_complete;
-use super::{print_json, tell, threads};
+use super::threads;
 use crate::cli::FileArgs;
 use crate::error::Result;
 use crate::job::{self, Finished};

@@ -1,6 +1,6 @@
 //! What a job reports on its way, on standard error: warnings and progress bars.
 
-use super::{tell, tell_error, warn, warn_of_abandoned};
+use super::messages::{tell, tell_error, warn, warn_of_abandoned};
 use crate::io::temporaries::Kept;
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};

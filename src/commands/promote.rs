@@ -1,8 +1,9 @@
 //! `tcast promote`: converts tensors of several files, or of one, to a common type.
 
 use super::convert::existing;
+use super::messages::{print, print_json, tell};
 use super::observer::Console;
-use super::{check_standard_output, print, print_json, say_which, tell, threads};
+use super::{check_standard_output, say_which, threads};
 use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;

@@ -1,14 +1,15 @@
 //! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
 
-use super::convert::{job, options, write_recoded};
+use super::convert::{job_of_shards, options, write_recoded};
+use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish, open_model, threads, warn};
+use super::{check_hash, check_matched, finish, open_model, threads};
 use crate::cli::{QuantizeArgs, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
-use crate::job::{FailOn, Job, Measures, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
+use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
 use crate::quant::{EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
@@ -82,21 +83,17 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         "min_elements": args.model_options.min_elements,
         "external_data": args.model_options.external_data,
         "raise_opset": args.model_options.raise_opset,
-        "max_shard_size": args.shards.max_shard_size.map(|size| size.0),
+        "max_shard_size": args.shards.max_bytes(),
     });
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
         label: args.scheme.map_or(layout, |scheme| Some(scheme.name)),
-        max_shard_size: args.shards.max_shard_size.map(|size| size.0),
         model: args.model_options.options(),
-        partition: args.shards.part,
-        resume: args.shards.resume,
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
-        measures: Measures { accuracy: false, hash: args.reports.hash },
-        ..job(
+        ..job_of_shards(
             Operator::Quantize,
             None,
-            (&args.file, args.reports.report.as_deref()),
+            (&args.file, &args.shards, &args.reports),
             options(None, &args.file, &chosen, more),
         )
     };

@@ -1,7 +1,7 @@
 //! What happened to the inputs of a conversion, in words and as JSON.
 
+use super::messages::{note, print, print_json, tell, tell_error};
 use super::report_file::ReportFile;
-use super::{note, print, print_json, tell, tell_error};
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{CONFIG, Checkpoint};
 use crate::dtype::Dtype;

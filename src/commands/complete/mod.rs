@@ -10,7 +10,7 @@
 
 mod line;
 
-use super::tell;
+use super::messages::tell;
 use crate::cli::Cli;
 use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;

@@ -3,7 +3,8 @@
 mod row;
 mod stats;
 
-use super::{check_matched, print, print_json, threads, warn};
+use super::messages::{print, print_json, warn};
+use super::{check_matched, threads};
 use crate::cli::InspectArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::error::{Error, Result};
