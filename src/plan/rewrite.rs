@@ -33,82 +33,9 @@ pub(super) fn build<'a>(
     let mut notes = Vec::new();
     let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
     let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
-    let mut layout = study.lay_out(input, &change)?;
-    let is_long = layout.layout.len > MAX_MODEL;
-    if is_long || request.model.external_data {
-        let needed = || {
-            let error = Error::new(format!("a model of {}; protobuf ends at 2 GiB", size(layout.layout.len)));
-            if is_long { error } else { Error::new("the elements go to a file beside the model") }
-        };
-        let named = request.model.data_file.filter(|name| !name.contains(".."));
-        let remedy = "name an output file, in UTF-8 and without '..'";
-        change.data_file = Some(named.ok_or_else(|| needed().remedy(remedy))?);
-        if is_long && !request.model.external_data {
-            let len = size(layout.layout.len);
-            notes.push(format!("the elements of large tensors go to a second file: a model of {len} is too long"));
-        }
-        layout = study.lay_out(input, &change)?;
-        let model_len = layout.data_start.unwrap_or(layout.layout.len);
-        if model_len > MAX_MODEL {
-            let what = "without its initializers, and protobuf ends at 2 GiB";
-            return Err(Error::new(format!("a model of {} {what}", size(model_len))));
-        }
-    }
-    let ModelLayout { layout, places, copies, data_start } = layout;
-    let mut steps = Vec::with_capacity(chosen.len());
-    for Chosen { place, sources, from, target, name, .. } in chosen {
-        let at = place.1;
-        let place = places[at].map(|place| layout.places[place].clone());
-        let from = match from {
-            From::Elements(from) => from,
-            From::Parts(decoder) => {
-                let (own, to) = (source_type(&sources[1]), decoder.target());
-                if own != to {
-                    let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
-                    return Err(error
-                        .in_tensor(&name)
-                        .remedy("name an output that ends in .safetensors")
-                        .without("to"));
-                }
-                let range = place.expect("what is decoded gets a new place").range;
-                let results = Few::One(NewStored { name, range, crc: None });
-                let how = Operation::Decode(decoder);
-                steps.push(converted(sources, results, how));
-                continue;
-            }
-            From::Values(weight) => {
-                let first = places[at].expect("what is quantized gets new places");
-                let stored = study.stored_name(&sources[0].tensor.name, weight.rows.encoder.parts()[0].dtype);
-                let new = |(number, part): (usize, &EncodedPart)| NewStored {
-                    name: Cow::Owned(format!("{stored}{}", part.suffix)),
-                    range: layout.places[first + number].range.clone(),
-                    crc: None,
-                };
-                let results = Few::Several(weight.rows.encoder.parts().iter().enumerate().map(new).collect());
-                let how = Operation::Encode(weight);
-                steps.push(converted(sources, results, how));
-                continue;
-            }
-        };
-        let to = place.as_ref().map_or(from, |place| place.form);
-        let conversion = conversions.get(from, to, target.is_ok());
-        let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
-        let conversion = conversion.ok_or_else(refused)?;
-        let name = match target {
-            Ok(to) => Cow::Owned(study.stored_name(&name, to)),
-            Err(_) => name,
-        };
-        let range = place.as_ref().map_or(0..sources[0].stored_len(), |place| place.range.clone());
-        steps.push(Step {
-            stays: place.is_none(),
-            sources,
-            results: Few::One(NewStored { name, range, crc: None }),
-            how: Operation::Convert(conversion),
-            is_converted: target.is_ok(),
-            kept: target.err(),
-            fortran_order: false,
-        });
-    }
+    let layout = lay_out(request, input, study, &mut change, &mut notes)?;
+    let steps = chosen.into_iter().map(|chosen| step(chosen, study, &layout, conversions)).collect::<Result<_>>()?;
+    let ModelLayout { layout, copies, data_start, .. } = layout;
     let copied = |(offset, range)| (offset, MappedBytes { file: &input.files[0], range, checksum: None });
     Ok(Plan {
         steps,
@@ -119,6 +46,96 @@ pub(super) fn build<'a>(
         notes,
         is_deflated: false,
     })
+}
+
+/// Lays out the model, with a second file for its elements if it is too long or the request wants one.
+fn lay_out<'c>(
+    request: &Request<'c>,
+    input: &Input,
+    study: &Study,
+    change: &mut Change<'c>,
+    notes: &mut Vec<String>,
+) -> Result<ModelLayout> {
+    let whole = study.lay_out(input, change)?;
+    let len = whole.layout.len;
+    let is_long = len > MAX_MODEL;
+    if !is_long && !request.model.external_data {
+        return Ok(whole);
+    }
+    let needed = || {
+        let error = Error::new(format!("a model of {}; protobuf ends at 2 GiB", size(len)));
+        if is_long { error } else { Error::new("the elements go to a file beside the model") }
+    };
+    let named = request.model.data_file.filter(|name| !name.contains(".."));
+    let remedy = "name an output file, in UTF-8 and without '..'";
+    change.data_file = Some(named.ok_or_else(|| needed().remedy(remedy))?);
+    if is_long && !request.model.external_data {
+        let len = size(len);
+        notes.push(format!("the elements of large tensors go to a second file: a model of {len} is too long"));
+    }
+    let divided = study.lay_out(input, change)?;
+    let model_len = divided.data_start.unwrap_or(divided.layout.len);
+    if model_len > MAX_MODEL {
+        let what = "without its initializers, and protobuf ends at 2 GiB";
+        return Err(Error::new(format!("a model of {} {what}", size(model_len))));
+    }
+    Ok(divided)
+}
+
+/// What happens to a tensor.
+fn step<'a>(
+    chosen: Chosen<'a>,
+    study: &Study,
+    ModelLayout { layout, places, .. }: &ModelLayout,
+    conversions: &mut Conversions,
+) -> Result<Step<'a>> {
+    let Chosen { place: (_, at), sources, from, target, name, .. } = chosen;
+    let place = places[at].map(|place| layout.places[place].clone());
+    match from {
+        From::Elements(from) => {
+            let to = place.as_ref().map_or(from, |place| place.form);
+            let conversion = conversions.get(from, to, target.is_ok());
+            let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
+            let conversion = conversion.ok_or_else(refused)?;
+            let name = match target {
+                Ok(to) => Cow::Owned(study.stored_name(&name, to)),
+                Err(_) => name,
+            };
+            let range = place.as_ref().map_or(0..sources[0].stored_len(), |place| place.range.clone());
+            Ok(Step {
+                stays: place.is_none(),
+                sources,
+                results: Few::One(NewStored { name, range, crc: None }),
+                how: Operation::Convert(conversion),
+                is_converted: target.is_ok(),
+                kept: target.err(),
+                fortran_order: false,
+            })
+        }
+        From::Parts(decoder) => {
+            let (own, to) = (source_type(&sources[1]), decoder.target());
+            if own != to {
+                let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
+                let remedy = "name an output that ends in .safetensors";
+                return Err(error.in_tensor(&name).remedy(remedy).without("to"));
+            }
+            let range = place.expect("what is decoded gets a new place").range;
+            let results = Few::One(NewStored { name, range, crc: None });
+            Ok(converted(sources, results, Operation::Decode(decoder)))
+        }
+        From::Values(weight) => {
+            let first = places[at].expect("what is quantized gets new places");
+            let parts = weight.rows.encoder.parts();
+            let stored = study.stored_name(&sources[0].tensor.name, parts[0].dtype);
+            let new = |(number, part): (usize, &EncodedPart)| NewStored {
+                name: Cow::Owned(format!("{stored}{}", part.suffix)),
+                range: layout.places[first + number].range.clone(),
+                crc: None,
+            };
+            let results = Few::Several(parts.iter().enumerate().map(new).collect());
+            Ok(converted(sources, results, Operation::Encode(weight)))
+        }
+    }
 }
 
 /// A tensor whose values are computed.
@@ -165,18 +182,24 @@ fn versions(
         let cast = chosen.iter().filter(is_cast);
         cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
     };
-    let (mut opset, mut ir_version) = (None, None);
+    // The opset to import instead, the type that needs it, and the opset that is imported.
+    let mut raised: Option<(u64, Dtype, u64)> = None;
+    let mut require = |dtype: Dtype, wanted: u64, remedy: Option<&str>| {
+        if raised.is_some_and(|(known, ..)| known >= wanted) {
+            return Ok(());
+        }
+        match study.obstacle(&input.files[0], wanted) {
+            None => Ok(()),
+            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
+                raised = Some((wanted, dtype, imported));
+                Ok(())
+            }
+            Some(obstacle) => Err(refused(dtype, wanted, obstacle, remedy)),
+        }
+    };
     let types = converted().flat_map(|(from, to)| [from, to]);
     if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
-        let wanted = u64::from(since(dtype));
-        match study.obstacle(&input.files[0], wanted) {
-            None => {}
-            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
-                notes.push(format!("the model now imports opset {wanted} instead of {imported}, for {dtype}"));
-                opset = Some(wanted);
-            }
-            Some(obstacle) => return Err(refused(dtype, wanted, obstacle, true)),
-        }
+        require(dtype, since(dtype).into(), OTHER_TYPE)?;
     }
     for chosen in chosen {
         let (From::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
@@ -187,40 +210,29 @@ fn versions(
             _ if source_dtype(chosen) != Dtype::Float32 => 19, // scales of other types
             _ => 13,
         };
-        if let Some(Obstacle::OldIr { version }) = study.old_ir() {
-            return Err(refused(codes, 0, Obstacle::OldIr { version }, false));
+        if let Some(obstacle) = study.old_ir() {
+            return Err(refused(codes, 0, obstacle, None));
         }
-        if opset.is_some_and(|known| known >= wanted) {
-            continue;
-        }
-        match study.obstacle(&input.files[0], wanted) {
-            None => {}
-            Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
-                notes.retain(|note: &String| !note.starts_with("the model now imports"));
-                notes.push(format!("the model now imports opset {wanted} instead of {imported}, for {codes}"));
-                opset = Some(wanted);
-            }
-            Some(obstacle) => return Err(refused(codes, wanted, obstacle, false)),
-        }
+        require(codes, wanted, None)?;
     }
+    if let Some((opset, dtype, imported)) = raised {
+        notes.push(format!("the model now imports opset {opset} instead of {imported}, for {dtype}"));
+    }
+    let mut ir_version = None;
     let types = converted().map(|(_, to)| to).chain(chosen.iter().filter_map(|chosen| chosen.target.ok()));
     for to in types {
         match study.ir_version_for(to) {
             Ok(wanted) => ir_version = ir_version.max(wanted),
             Err(obstacle) => {
-                return Err(refused(
-                    to,
-                    0,
-                    obstacle,
-                    !chosen.iter().any(|chosen| matches!(chosen.from, From::Values(_))),
-                ));
+                let is_quantized = chosen.iter().any(|chosen| matches!(chosen.from, From::Values(_)));
+                return Err(refused(to, 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
             }
         }
     }
     if let Some(version) = ir_version {
         notes.push(format!("the model now has IR version {version}, which its types need"));
     }
-    Ok((opset, ir_version))
+    Ok((raised.map(|(opset, ..)| opset), ir_version))
 }
 
 fn source_dtype(chosen: &Chosen) -> Dtype {
@@ -234,12 +246,13 @@ fn source_type(source: &SourceTensor) -> Dtype {
     }
 }
 
-/// The error for a type that the versions of a model do not have.
-fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, is_cast: bool) -> Error {
+/// What helps if users choose the type, as for a cast. The types of a scheme are fixed.
+const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
+
+/// The error for a type that the versions of a model do not have, and what helps beside another version.
+fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
     const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
-    // The types of a scheme cannot be chosen.
-    let narrow = is_cast.then_some("float16 needs no later version");
-    let with_remedy = |error: Error| match narrow {
+    let with_remedy = |error: Error| match remedy {
         Some(remedy) => error.remedy(remedy),
         None => error,
     };
@@ -250,7 +263,7 @@ fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, is_cast: bool) -> Erro
                 None => Error::new(what).of(Kind::OldOpset),
                 Some((node, operator, first)) => {
                     Error::new(format!("{what}: node '{node}' ({operator}) means something else from opset {first} on"))
-                        .remedy(narrow.into_iter().chain([CONVERTER]).collect::<Vec<_>>().join("; "))
+                        .remedy(remedy.into_iter().chain([CONVERTER]).collect::<Vec<_>>().join("; "))
                 }
             }
         }
