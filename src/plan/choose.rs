@@ -35,7 +35,7 @@ pub(super) struct Chosen<'a> {
     /// The tensor that it takes the place of.
     pub place: TensorIndex,
     pub sources: Few<SourceTensor<'a>>,
-    pub from: From<'a>,
+    pub from: Origin<'a>,
     /// The type to convert to, or why the tensor is copied.
     pub target: Result<Dtype, KeptReason>,
     /// Its name in the output.
@@ -49,7 +49,7 @@ pub(super) struct Chosen<'a> {
 }
 
 /// What a logical tensor is stored as.
-pub(super) enum From<'a> {
+pub(super) enum Origin<'a> {
     /// Elements in this form.
     Elements(Form),
     /// The parts of a quantized weight.
@@ -62,16 +62,16 @@ impl Chosen<'_> {
     /// The number of elements, the product of the shape.
     fn count(&self) -> u64 {
         match &self.from {
-            From::Elements(_) => self.sources[0].tensor.count,
-            From::Parts(decoder) => decoder.shape().iter().product(),
-            From::Values(weight) => weight.rows.encoder.shape().iter().product(),
+            Origin::Elements(_) => self.sources[0].tensor.count,
+            Origin::Parts(decoder) => decoder.shape().iter().product(),
+            Origin::Values(weight) => weight.rows.encoder.shape().iter().product(),
         }
     }
 
     /// Its bytes in the output.
     pub(super) fn bytes(&self) -> u64 {
         match &self.from {
-            From::Values(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
+            Origin::Values(weight) => weight.rows.encoder.parts().iter().map(EncodedPart::byte_len).sum(),
             _ => self.dtype.packed_bytes(self.count()).unwrap_or(u64::MAX),
         }
     }
@@ -80,9 +80,11 @@ impl Chosen<'_> {
     fn new_tensor(&self) -> NewTensor<'_> {
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
-            From::Elements(_) => (&source.shape[..], (source.elements == Elements::Opaque).then_some(&*source.stored)),
-            From::Parts(decoder) => (decoder.shape(), None),
-            From::Values(_) => (&[][..], None),
+            Origin::Elements(_) => {
+                (&source.shape[..], (source.elements == Elements::Opaque).then_some(&*source.stored))
+            }
+            Origin::Parts(decoder) => (decoder.shape(), None),
+            Origin::Values(_) => (&[][..], None),
         };
         NewTensor {
             name: Cow::Borrowed(&self.name),
@@ -106,13 +108,13 @@ pub(super) struct ChosenTensors<'s, 'a> {
 impl<'s, 'a> ChosenTensors<'s, 'a> {
     pub(super) fn new(chosen: &'s [Chosen<'a>]) -> Self {
         let mut listed = Vec::new();
-        if chosen.iter().any(|chosen| matches!(chosen.from, From::Values(_))) {
+        if chosen.iter().any(|chosen| matches!(chosen.from, Origin::Values(_))) {
             for chosen in chosen {
                 match &chosen.from {
-                    From::Values(weight) => {
+                    Origin::Values(weight) => {
                         listed.extend(weight.part_names().zip(weight.rows.encoder.parts()).map(new_part));
                     }
-                    From::Elements(_) | From::Parts(_) => listed.push(chosen.new_tensor()),
+                    Origin::Elements(_) | Origin::Parts(_) => listed.push(chosen.new_tensor()),
                 }
             }
         }
@@ -177,7 +179,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
             Logical::Plain(tensor, reason) => {
                 let in_place = |error: Error| error.in_tensor(&tensor.name).in_file(inputs[input].path());
                 let mut plain = choose_plain(request, inputs, place, tensor, name, &mut storable).map_err(in_place)?;
-                if let (Some(study), Ok(to), From::Elements(from)) = (model, plain.target, &plain.from) {
+                if let (Some(study), Ok(to), Origin::Elements(from)) = (model, plain.target, &plain.from) {
                     let stored = (tensor, inputs[input].name_of(tensor));
                     let kept = model::kept(request, study.role(place.1), stored, from.dtype(), to).map_err(in_place)?;
                     if let Some(reason) = kept {
@@ -271,7 +273,7 @@ fn choose_to_quantize<'a>(
     }
     let dtype = weight.encoder.parts()[0].dtype;
     let extremes = weight.shared.map(|number| shared.get(number));
-    let from = From::Values(Box::new(Quantization {
+    let from = Origin::Values(Box::new(Quantization {
         name: name.to_string(),
         rows: weight.rows(sources.clone()),
         scheme: weight.scheme,
@@ -302,7 +304,7 @@ fn choose_weight<'a>(
     if request.container.stores(dtype).is_none() {
         return Err(sources[0].error(request.container.refusal(dtype)));
     }
-    let (from, target) = (From::Parts(Arc::clone(&weight.decoder)), Ok(dtype));
+    let (from, target) = (Origin::Parts(Arc::clone(&weight.decoder)), Ok(dtype));
     Ok(Chosen { place, sources, from, target, name, dtype, fortran_order: false, text: None })
 }
 
@@ -328,7 +330,7 @@ fn choose_plain<'a>(
         return Ok(Chosen {
             place,
             sources: Few::One(source),
-            from: From::Elements(form),
+            from: Origin::Elements(form),
             target: Err(KeptReason::LeftOut),
             name: new_name,
             dtype: form.dtype(),
@@ -368,7 +370,7 @@ fn choose_plain<'a>(
     Ok(Chosen {
         place,
         sources: Few::One(source),
-        from: From::Elements(form),
+        from: Origin::Elements(form),
         target,
         name: new_name,
         dtype,
@@ -380,7 +382,7 @@ fn choose_plain<'a>(
 /// Determines how long the texts to be written are: no file can be laid out without that.
 pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
     for chosen in chosen.iter_mut().filter(|chosen| chosen.dtype == Dtype::String) {
-        let (source, From::Elements(form)) = (&chosen.sources[0], &chosen.from) else { continue };
+        let (source, Origin::Elements(form)) = (&chosen.sources[0], &chosen.from) else { continue };
         let mut share = Share::new(source.stored_len(), source.tensor.count);
         let progress = &mut |elements| measured(share.up_to(elements));
         let extent = source.open().and_then(|reader| conversion::measure(*form, source.named(), reader, progress));

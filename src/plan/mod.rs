@@ -27,14 +27,14 @@ pub use step::{Plan, Step};
 pub use weights::{QuantizedWeight, Weights};
 
 use crate::container::onnx::model::Study;
-use crate::container::{Container, Form, Input, Metadata};
+use crate::container::{Container, Form, Input, Metadata, Placement};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
-use choose::{Chosen, ChosenTensors, From, choose, measure_texts};
+use choose::{Chosen, ChosenTensors, Origin, choose, measure_texts};
 use few::Few;
 use groups::groups;
 use std::borrow::Cow;
@@ -156,49 +156,13 @@ impl<'r, 'a> Draft<'r, 'a> {
             } else if sources.is_empty() {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
-            let mut metadata = merge_metadata(sources.iter().map(|input| &inputs[*input]), request.container);
-            if let (Some(pairs), Some(weights)) = (&mut metadata, request.weights) {
-                pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
-                    Some(Some(new)) => {
-                        value.clone_from(new);
-                        true
-                    }
-                    Some(None) => false,
-                    None => true,
-                });
-            }
+            let metadata = metadata_of(request, sources.iter().map(|input| &inputs[*input]));
             let layout =
                 request.container.lay_out(&ChosenTensors::new(&group), metadata.as_deref(), request.threads)?;
             let mut places = layout.places.into_iter();
-            let step = |chosen: Chosen<'a>| {
-                let Chosen { sources, from, target, fortran_order, name, .. } = chosen;
-                let mut form = None;
-                let mut result = |name| {
-                    let place = places.next().expect("every new tensor has a place");
-                    form = Some(place.form);
-                    NewStored { name, range: place.range, crc: place.crc }
-                };
-                let results = match &from {
-                    From::Values(weight) => Few::Several(weight.part_names().map(Cow::Owned).map(result).collect()),
-                    From::Elements(_) | From::Parts(_) => Few::One(result(name)),
-                };
-                let how = match from {
-                    From::Parts(decoder) => Operation::Decode(decoder),
-                    From::Values(weight) => Operation::Encode(weight),
-                    From::Elements(from) => {
-                        let to = form.expect("it has a result");
-                        let refused = || {
-                            Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()))
-                                .in_tensor(&results[0].name)
-                        };
-                        Operation::Convert(conversions.get(from, to, target.is_ok()).ok_or_else(refused)?)
-                    }
-                };
-                let (is_converted, kept) = (target.is_ok(), target.err());
-                Ok(Step { stays: false, sources, results, how, is_converted, kept, fortran_order })
-            };
             // They take the place of what was chosen in memory.
-            let steps = group.into_iter().map(step).collect::<Result<Vec<Step>>>()?;
+            let steps = group.into_iter().map(|chosen| step(chosen, &mut places, &mut conversions));
+            let steps = steps.collect::<Result<Vec<Step>>>()?;
             plans.push(Plan {
                 steps,
                 literals: layout.literals,
@@ -211,6 +175,37 @@ impl<'r, 'a> Draft<'r, 'a> {
         }
         Ok(plans)
     }
+}
+
+/// What happens to a tensor, which takes the next of the places.
+fn step<'a>(
+    chosen: Chosen<'a>,
+    places: &mut impl Iterator<Item = Placement>,
+    conversions: &mut Conversions,
+) -> Result<Step<'a>> {
+    let Chosen { sources, from, target, fortran_order, name, .. } = chosen;
+    let mut form = None;
+    let mut result = |name| {
+        let place = places.next().expect("every new tensor has a place");
+        form = Some(place.form);
+        NewStored { name, range: place.range, crc: place.crc }
+    };
+    let results = match &from {
+        Origin::Values(weight) => Few::Several(weight.part_names().map(Cow::Owned).map(result).collect()),
+        Origin::Elements(_) | Origin::Parts(_) => Few::One(result(name)),
+    };
+    let how = match from {
+        Origin::Parts(decoder) => Operation::Decode(decoder),
+        Origin::Values(weight) => Operation::Encode(weight),
+        Origin::Elements(from) => {
+            let to = form.expect("it has a result");
+            let conversion = conversions.get(from, to, target.is_ok());
+            let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()));
+            Operation::Convert(conversion.ok_or_else(|| refused().in_tensor(&results[0].name))?)
+        }
+    };
+    let (is_converted, kept) = (target.is_ok(), target.err());
+    Ok(Step { stays: false, sources, results, how, is_converted, kept, fortran_order })
 }
 
 /// The conversions of a plan: one of each kind, shared by all tensors.
@@ -244,7 +239,23 @@ impl Conversions<'_> {
     }
 }
 
-/// The metadata of an output: those of all files that its tensors come from; if they differ, the first file's.
+/// The metadata of an output, as the weights that are decoded change it.
+fn metadata_of<'a>(request: &Request, sources: impl Iterator<Item = &'a Input>) -> Option<Vec<(String, String)>> {
+    let mut pairs = merge_metadata(sources, request.container)?;
+    if let Some(weights) = request.weights {
+        pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
+            Some(Some(new)) => {
+                value.clone_from(new);
+                true
+            }
+            Some(None) => false,
+            None => true,
+        });
+    }
+    Some(pairs)
+}
+
+/// The metadata of all files that the tensors of an output come from; if they differ, the first file's.
 fn merge_metadata<'a>(
     sources: impl Iterator<Item = &'a Input>,
     container: &dyn Container,

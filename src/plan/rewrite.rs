@@ -1,6 +1,6 @@
 //! The plan for an ONNX model whose weights are stored in narrower types.
 
-use super::choose::{Chosen, From};
+use super::choose::{Chosen, Origin};
 use super::few::Few;
 use super::{Conversions, NewStored, Operation, Plan, Request, Step};
 use crate::container::onnx::model::{
@@ -92,7 +92,7 @@ fn step<'a>(
     let Chosen { place: (_, at), sources, from, target, name, .. } = chosen;
     let place = places[at].map(|place| layout.places[place].clone());
     match from {
-        From::Elements(from) => {
+        Origin::Elements(from) => {
             let to = place.as_ref().map_or(from, |place| place.form);
             let conversion = conversions.get(from, to, target.is_ok());
             let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
@@ -112,7 +112,7 @@ fn step<'a>(
                 fortran_order: false,
             })
         }
-        From::Parts(decoder) => {
+        Origin::Parts(decoder) => {
             let (own, to) = (source_type(&sources[1]), decoder.target());
             if own != to {
                 let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
@@ -123,7 +123,7 @@ fn step<'a>(
             let results = Few::One(NewStored { name, range, crc: None });
             Ok(converted(sources, results, Operation::Decode(decoder)))
         }
-        From::Values(weight) => {
+        Origin::Values(weight) => {
             let first = places[at].expect("what is quantized gets new places");
             let parts = weight.rows.encoder.parts();
             let stored = study.stored_name(&sources[0].tensor.name, parts[0].dtype);
@@ -150,19 +150,19 @@ fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<Tenso
     for chosen in chosen {
         tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
             (_, Err(_)) => TensorChange::Stays,
-            (From::Parts(_), Ok(to)) => {
+            (Origin::Parts(_), Ok(to)) => {
                 let is_it = |found: &Dequantization| found.codes == chosen.place.1;
                 let number = study.dequantizations.iter().position(is_it).expect("the graph says what is decoded");
                 TensorChange::Decoded(number, to)
             }
-            (From::Values(weight), Ok(_)) => {
+            (Origin::Values(weight), Ok(_)) => {
                 let encoder = &weight.rows.encoder;
                 let parts = encoder.parts().iter().map(|part| (part.dtype, &part.shape[..])).collect();
                 let LinearAxis { axis, block_size } = encoder.axis().expect("the encoder is one for models");
                 quantized.push(QuantizedTensor { parts, axis, block_size });
                 TensorChange::Quantized(quantized.len() - 1)
             }
-            (From::Elements(_), Ok(to)) => TensorChange::Cast(to),
+            (Origin::Elements(_), Ok(to)) => TensorChange::Cast(to),
         };
     }
     (tensors, quantized)
@@ -177,7 +177,7 @@ fn versions(
     notes: &mut Vec<String>,
 ) -> Result<(Option<u64>, Option<u64>)> {
     let since = |dtype: Dtype| VERSIONS.iter().find(|version| version.added.contains(&dtype)).map_or(0, |it| it.since);
-    let is_cast = |chosen: &&Chosen| matches!(chosen.from, From::Elements(_));
+    let is_cast = |chosen: &&Chosen| matches!(chosen.from, Origin::Elements(_));
     let converted = || {
         let cast = chosen.iter().filter(is_cast);
         cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
@@ -202,7 +202,7 @@ fn versions(
         require(dtype, since(dtype).into(), OTHER_TYPE)?;
     }
     for chosen in chosen {
-        let (From::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
+        let (Origin::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
         let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
         let wanted = match codes {
             codes if is_blocked || codes.bits() < 8 => 21,
@@ -224,7 +224,7 @@ fn versions(
         match study.ir_version_for(to) {
             Ok(wanted) => ir_version = ir_version.max(wanted),
             Err(obstacle) => {
-                let is_quantized = chosen.iter().any(|chosen| matches!(chosen.from, From::Values(_)));
+                let is_quantized = chosen.iter().any(|chosen| matches!(chosen.from, Origin::Values(_)));
                 return Err(refused(to, 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
             }
         }
