@@ -1,5 +1,10 @@
 //! Decides which weights of an input are quantized, and how.
+//!
+//! `candidates` finds the weights and asks options and policy; `coded` does so for weights that are quantized already. `fit`
+//! makes the encoders and keeps what does not fit, `recovering` looks for the codes that values were decoded from,
+//! `sharing` finds the weights that share a scale, and `describing` writes the config. `model` decides for ONNX models.
 
+mod candidates;
 mod coded;
 mod describing;
 mod fit;
@@ -12,25 +17,22 @@ mod rule;
 mod sharing;
 
 pub(crate) use misfit::Misfit;
-use misfit::{no_weight, nothing_to_quantize, whole_bank};
+use misfit::nothing_to_quantize;
 pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
 use super::observer::Observer;
 use super::share::Partition;
-use crate::container::Form;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::directory_of;
-use crate::plan::{TensorIndex, WeightValues, source_form};
-use crate::quant::{
-    Decoder, EncodeOptions, Encoder, EngineConfig, Grid, Group, RowMap, Scheme, SchemeLayout, TargetGrid,
-};
+use crate::plan::{TensorIndex, WeightValues};
+use crate::quant::{Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid};
 use crate::read::{LogicalCheckpoint, Membership};
-use crate::select::experts::{Expert, Model, experts, unsplit_bank};
-use crate::select::policy::{Policy, module_of};
-use crate::select::{KeptReason, Pattern, Rename, Selection};
+use crate::select::experts::{Model, experts};
+use crate::select::policy::Policy;
+use crate::select::{KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -232,154 +234,4 @@ struct Planner<'a> {
     source: &'a LogicalCheckpoint<'a>,
     /// What each tensor of the source is.
     memberships: Vec<Membership>,
-}
-
-impl Planner<'_> {
-    /// Decides by names, dtypes and ranks.
-    fn candidates(&self) -> Result<WeightCandidates> {
-        let mut memberships = self.memberships.iter();
-        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
-        // For each rule, whether it names a weight, and an error for the first other tensor that it names.
-        let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
-        for (input, shard) in self.source.source.shards.iter().enumerate() {
-            for (at, tensor) in shard.contents.tensors.iter().enumerate() {
-                let (place, name) = ((input, at), shard.name_of(tensor));
-                let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
-                match memberships.next() {
-                    Some(Membership::Codes(weight)) => {
-                        let weights = self.coded_candidates(*weight, place, &mut rules).map_err(in_place)?;
-                        found.weights.extend(weights);
-                        continue;
-                    }
-                    Some(Membership::Plain) | None => {}
-                    Some(_) => continue, // a part of a weight, or of no use without codes
-                }
-                let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
-                    found.others.push((place, KeptReason::NotFloating));
-                    continue;
-                };
-                let whole = self.gpt_oss_bank(name, &tensor.shape).map_err(in_place)?;
-                let bank = if whole.is_some() { None } else { experts(self.model, name, &tensor.shape) };
-                let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), None).map_err(in_place)?;
-                let is_named = rule.is_some() || matches!(asked, Err(KeptReason::LeftOut));
-                let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
-                let is_matrix = tensor.shape.len() == 2 && module_of(name).is_some();
-                let is_unsplit = unsplit_bank(name).is_some() && tensor.shape.len() == 3;
-                let cannot = match dtype {
-                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if whole.is_some() => None,
-                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if self.layout == gpt_oss::NAME => {
-                        Some(reason.unwrap_or(KeptReason::NoExpert))
-                    }
-                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if is_matrix || bank.is_some() => None,
-                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 if is_unsplit => Some(KeptReason::Bank),
-                    Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => Some(reason.unwrap_or(KeptReason::NoMatrix)),
-                    dtype if dtype.is_floating() => Some(KeptReason::OtherFloat),
-                    _ => Some(KeptReason::NotFloating),
-                };
-                if let (Some(rule), Ok(stored)) = (rule, &asked) {
-                    let (is_met, error) = &mut rules[rule];
-                    *is_met |= cannot.is_none();
-                    error.get_or_insert_with(|| in_place(no_weight(stored, &tensor.shape, dtype)));
-                }
-                let stored = match (cannot, reason, asked) {
-                    (Some(reason), _, _) => Err(reason),
-                    (None, Some(reason), Ok(_) | Err(KeptReason::Unquantized)) if !is_named => Err(reason),
-                    (None, _, asked) => asked,
-                };
-                let one = |name: &str, values, shape: &[u64]| WeightCandidate {
-                    place,
-                    name: name.to_owned(),
-                    values: Values::Stored(values),
-                    shape: shape.to_vec(),
-                    dtype,
-                    stored: stored.clone(),
-                    is_named,
-                };
-                if let Some(shape) = whole {
-                    found.weights.push(one(name, WeightValues::Columns, &shape));
-                    continue;
-                }
-                match (bank, &stored) {
-                    (Some(Err(error)), Ok(_)) => return Err(in_place(error.of(whole_bank(name)))),
-                    (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
-                        let error = Error::new("is a bank of experts, which the layout cannot store");
-                        return Err(in_place(error.of(whole_bank(name))));
-                    }
-                    (Some(Ok(bank)), Ok(_)) => found.weights.extend(
-                        bank.iter()
-                            .map(|expert| one(&expert.name, WeightValues::Rows(expert.first_row), &expert.shape)),
-                    ),
-                    // A bank that is kept is not split.
-                    (Some(_), Err(_)) => found.weights.push(one(name, WeightValues::Rows(0), &tensor.shape)),
-                    (None, _) if is_matrix || is_unsplit => {
-                        found.weights.push(one(name, WeightValues::Rows(0), &tensor.shape));
-                    }
-                    (None, stored) => {
-                        found.others.push((place, stored.as_ref().err().copied().unwrap_or(KeptReason::NoMatrix)));
-                    }
-                }
-            }
-        }
-        match rules.into_iter().find_map(|(is_met, error)| error.filter(|_| !is_met)) {
-            Some(error) => Err(error),
-            None => Ok(found),
-        }
-    }
-
-    /// Why engines need a weight as it is, judging by its name in the output.
-    fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
-        self.policy.reason(self.new_name(name), has_four_bits)
-    }
-
-    /// What the options ask for a weight, or for all experts of a bank.
-    ///
-    /// # Errors
-    /// When they do not ask the same for all experts, which engines load as one module.
-    fn asked_of(&self, name: &str, bank: Option<&Result<Vec<Expert>>>, coded: Option<&Grid>) -> Result<Asked> {
-        let Some(Ok([first, others @ ..])) = bank.map(Result::as_deref) else {
-            return self.asked(&[name], coded);
-        };
-        let asked = self.asked(&[name, &first.name], coded)?;
-        for expert in others {
-            let own = self.asked(&[name, &expert.name], coded)?;
-            if (own.rule, own.stored.is_ok()) != (asked.rule, asked.stored.is_ok()) {
-                let message = format!(
-                    "engines load its experts together, and the options treat '{}' differently",
-                    shorten(&expert.name)
-                );
-                return Err(Error::new(message).of(whole_bank(name)));
-            }
-        }
-        Ok(asked)
-    }
-
-    /// What the options ask for a weight with these names.
-    fn asked(&self, names: &[&str], coded: Option<&Grid>) -> Result<Asked> {
-        let is_one =
-            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
-        let Selection { include, exclude, .. } = self.request.selection;
-        if !include.is_empty() && !is_one(include) || is_one(exclude) {
-            return Ok(Asked { stored: Err(KeptReason::LeftOut), rule: None });
-        }
-        let rule = self.request.rules.iter().position(|rule| rule.matches_one(names));
-        let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
-            Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
-            Some(Some(scheme)) => scheme,
-            // The model has them so on purpose.
-            None if coded.is_none() && !self.source.found.weights.is_empty() => {
-                return Ok(Asked { stored: Err(KeptReason::Unquantized), rule });
-            }
-            None => match (self.request.scheme, coded) {
-                (Some(scheme), _) => scheme,
-                (None, None) => return Ok(Asked { stored: Err(KeptReason::Unquantized), rule }),
-                (None, Some(grid)) => return Ok(Asked { stored: Ok(self.same_grid(grid)?), rule }),
-            },
-        };
-        let layout = layout_of(scheme, Some(self.layout))?;
-        let mut grid = layout.grid;
-        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size) {
-            grid.group = Group::Neighbours(size);
-        }
-        Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })
-    }
 }

@@ -1,0 +1,183 @@
+//! Which tensors are weights that could be quantized, and what the options and the policy say about each.
+
+use super::misfit::{no_weight, whole_bank};
+use super::{Asked, Planner, StoredAs, Values, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
+use crate::container::{Form, Input, Tensor};
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::plan::{TensorIndex, WeightValues, source_form};
+use crate::quant::{Grid, Group};
+use crate::read::Membership;
+use crate::select::experts::{Expert, experts, unsplit_bank};
+use crate::select::policy::module_of;
+use crate::select::{KeptReason, Pattern, Selection};
+use crate::text::shorten;
+
+impl Planner<'_> {
+    /// Decides by names, dtypes and ranks.
+    pub(super) fn candidates(&self) -> Result<WeightCandidates> {
+        let mut memberships = self.memberships.iter();
+        let mut found = WeightCandidates { weights: Vec::new(), others: Vec::new() };
+        // For each rule, whether it names a weight, and an error for the first other tensor that it names.
+        let mut rules: Vec<(bool, Option<Error>)> = self.request.rules.iter().map(|_| (false, None)).collect();
+        for (input, shard) in self.source.source.shards.iter().enumerate() {
+            for (at, tensor) in shard.contents.tensors.iter().enumerate() {
+                let (place, name) = ((input, at), shard.name_of(tensor));
+                let in_place = |error: Error| error.in_tensor(name).in_file(shard.path());
+                match memberships.next() {
+                    Some(Membership::Codes(weight)) => {
+                        let weights = self.coded_candidates(*weight, place, &mut rules).map_err(in_place)?;
+                        found.weights.extend(weights);
+                    }
+                    Some(Membership::Plain) | None => {
+                        let candidates = self.plain_candidates(place, (shard, tensor), &mut rules, &mut found);
+                        candidates.map_err(in_place)?;
+                    }
+                    Some(_) => {} // a part of a weight, or of no use without codes
+                }
+            }
+        }
+        match rules.into_iter().find_map(|(is_met, error)| error.filter(|_| !is_met)) {
+            Some(error) => Err(error),
+            None => Ok(found),
+        }
+    }
+
+    /// Decides about a tensor that is not quantized: it is a weight, or a bank of several, or none.
+    fn plain_candidates(
+        &self,
+        place: TensorIndex,
+        (shard, tensor): (&Input, &Tensor),
+        rules: &mut [(bool, Option<Error>)],
+        found: &mut WeightCandidates,
+    ) -> Result<()> {
+        let (name, shape) = (shard.name_of(tensor), &tensor.shape[..]);
+        let Ok(dtype) = source_form(tensor, None).map(Form::dtype) else {
+            found.others.push((place, KeptReason::NotFloating));
+            return Ok(());
+        };
+        let whole = self.gpt_oss_bank(name, shape)?;
+        let bank = if whole.is_some() { None } else { experts(self.model, name, shape) };
+        let Asked { stored: asked, rule } = self.asked_of(name, bank.as_ref(), None)?;
+        let is_named = rule.is_some() || matches!(asked, Err(KeptReason::LeftOut));
+        let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
+        let is_matrix = shape.len() == 2 && module_of(name).is_some();
+        let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
+        let cannot = if !matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) {
+            Some(if dtype.is_floating() { KeptReason::OtherFloat } else { KeptReason::NotFloating })
+        } else if whole.is_some() {
+            None
+        } else if self.layout == gpt_oss::NAME {
+            Some(reason.unwrap_or(KeptReason::NoExpert))
+        } else if is_matrix || bank.is_some() {
+            None
+        } else if is_unsplit {
+            Some(KeptReason::Bank)
+        } else {
+            Some(reason.unwrap_or(KeptReason::NoMatrix))
+        };
+        if let (Some(rule), Ok(stored)) = (rule, &asked) {
+            let (is_met, error) = &mut rules[rule];
+            *is_met |= cannot.is_none();
+            error.get_or_insert_with(|| no_weight(stored, shape, dtype).in_tensor(name).in_file(shard.path()));
+        }
+        let stored = match (cannot, reason, asked) {
+            (Some(reason), _, _) => Err(reason),
+            (None, Some(reason), Ok(_) | Err(KeptReason::Unquantized)) if !is_named => Err(reason),
+            (None, _, asked) => asked,
+        };
+        let one = |name: &str, values, shape: &[u64]| WeightCandidate {
+            place,
+            name: name.to_owned(),
+            values: Values::Stored(values),
+            shape: shape.to_vec(),
+            dtype,
+            stored: stored.clone(),
+            is_named,
+        };
+        if let Some(shape) = whole {
+            found.weights.push(one(name, WeightValues::Columns, &shape));
+            return Ok(());
+        }
+        match (bank, &stored) {
+            (Some(Err(error)), Ok(_)) => return Err(error.of(whole_bank(name))),
+            (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
+                let error = Error::new("is a bank of experts, which the layout cannot store");
+                return Err(error.of(whole_bank(name)));
+            }
+            (Some(Ok(bank)), Ok(_)) => {
+                let of_bank = |expert: &Expert| one(&expert.name, WeightValues::Rows(expert.first_row), &expert.shape);
+                found.weights.extend(bank.iter().map(of_bank));
+            }
+            // A bank that is kept is not split.
+            (Some(_), Err(_)) => found.weights.push(one(name, WeightValues::Rows(0), shape)),
+            (None, _) if is_matrix || is_unsplit => found.weights.push(one(name, WeightValues::Rows(0), shape)),
+            (None, stored) => {
+                found.others.push((place, stored.as_ref().err().copied().unwrap_or(KeptReason::NoMatrix)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Why engines need a weight as it is, judging by its name in the output.
+    pub(super) fn reason(&self, name: &str, has_four_bits: bool) -> Option<KeptReason> {
+        self.policy.reason(self.new_name(name), has_four_bits)
+    }
+
+    /// What the options ask for a weight, or for all experts of a bank.
+    ///
+    /// # Errors
+    /// When they do not ask the same for all experts, which engines load as one module.
+    pub(super) fn asked_of(
+        &self,
+        name: &str,
+        bank: Option<&Result<Vec<Expert>>>,
+        coded: Option<&Grid>,
+    ) -> Result<Asked> {
+        let Some(Ok([first, others @ ..])) = bank.map(Result::as_deref) else {
+            return self.asked(&[name], coded);
+        };
+        let asked = self.asked(&[name, &first.name], coded)?;
+        for expert in others {
+            let own = self.asked(&[name, &expert.name], coded)?;
+            if (own.rule, own.stored.is_ok()) != (asked.rule, asked.stored.is_ok()) {
+                let message = format!(
+                    "engines load its experts together, and the options treat '{}' differently",
+                    shorten(&expert.name)
+                );
+                return Err(Error::new(message).of(whole_bank(name)));
+            }
+        }
+        Ok(asked)
+    }
+
+    /// What the options ask for a weight with these names.
+    pub(super) fn asked(&self, names: &[&str], coded: Option<&Grid>) -> Result<Asked> {
+        let is_one =
+            |patterns: &[Pattern]| patterns.iter().any(|pattern| names.iter().any(|name| pattern.matches(name)));
+        let Selection { include, exclude, .. } = self.request.selection;
+        if !include.is_empty() && !is_one(include) || is_one(exclude) {
+            return Ok(Asked { stored: Err(KeptReason::LeftOut), rule: None });
+        }
+        let rule = self.request.rules.iter().position(|rule| rule.matches_one(names));
+        let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
+            Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
+            Some(Some(scheme)) => scheme,
+            // The model has them so on purpose.
+            None if coded.is_none() && !self.source.found.weights.is_empty() => {
+                return Ok(Asked { stored: Err(KeptReason::Unquantized), rule });
+            }
+            None => match (self.request.scheme, coded) {
+                (Some(scheme), _) => scheme,
+                (None, None) => return Ok(Asked { stored: Err(KeptReason::Unquantized), rule }),
+                (None, Some(grid)) => return Ok(Asked { stored: Ok(self.same_grid(grid)?), rule }),
+            },
+        };
+        let layout = layout_of(scheme, Some(self.layout))?;
+        let mut grid = layout.grid;
+        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size) {
+            grid.group = Group::Neighbours(size);
+        }
+        Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })
+    }
+}
