@@ -83,12 +83,8 @@ fn check(source: Dtype, target: Dtype, rules: Rules, codes: &[u64]) {
     let inputs = source_storages(source).into_iter().map(|storage| (storage, to_bytes(codes.iter().copied(), storage)));
     let inputs: Vec<_> = inputs.collect();
     for target in layouts(target) {
-        let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), target);
         for (source, input) in &inputs {
-            let pair = Pair::new(*source, target, rules);
-            for isa in Isa::available() {
-                pair.check(isa, input, &expected, codes, &outcomes);
-            }
+            Pair::new(*source, target, rules).check(input, codes, &outcomes);
         }
     }
     check_counts_by_kind(&Pair::new(Storage::packed(source), Storage::packed(target), rules), codes, &outcomes);
@@ -104,11 +100,7 @@ fn check_counts_by_kind(pair: &Pair, codes: &[u64], outcomes: &[Outcome]) {
         outcomes.push(*outcome);
     }
     for (codes, outcomes) in groups.iter().filter(|(codes, _)| !codes.is_empty()) {
-        let input = to_bytes(codes.iter().copied(), pair.source);
-        let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), pair.target);
-        for isa in Isa::available() {
-            pair.check(isa, &input, &expected, codes, outcomes);
-        }
+        pair.check(&to_bytes(codes.iter().copied(), pair.source), codes, outcomes);
     }
 }
 
@@ -126,14 +118,24 @@ impl Pair {
         Self { source, target, rules, kernel }
     }
 
-    /// `input` is the bytes of `codes`, `expected` those of `outcomes`.
-    fn check(&self, isa: Isa, input: &[u8], expected: &[u8], codes: &[u64], outcomes: &[Outcome]) {
-        let (output, counts) = run(&self.kernel, isa, input, self.target, codes.len());
-        if output == expected && counts == reference::counts(outcomes) {
-            return;
+    /// Runs the kernel on every instruction set. `input` is the bytes of `codes`, of which the reference makes `outcomes`.
+    fn check(&self, input: &[u8], codes: &[u64], outcomes: &[Outcome]) {
+        let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), self.target);
+        let expected_counts = reference::counts(outcomes);
+        for isa in Isa::available() {
+            let (output, counts) = run(&self.kernel, isa, input, self.target, codes.len());
+            if output != expected || counts != expected_counts {
+                self.fail(isa, &output, codes, outcomes);
+                panic!("{} on {isa:?}: expected {expected_counts:?}, got {counts:?}", self.name());
+            }
         }
+    }
+
+    /// Panics at the first code whose result is wrong by itself.
+    fn fail(&self, isa: Isa, output: &[u8], codes: &[u64], outcomes: &[Outcome]) {
+        let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), self.target);
         for (index, (code, outcome)) in codes.iter().zip(outcomes).enumerate() {
-            let [expected, got] = [expected, &output].map(|bytes| reference::element(bytes, self.target, index));
+            let [expected, got] = [&expected[..], output].map(|bytes| reference::element(bytes, self.target, index));
             assert!(expected == got, "{} on {isa:?}: {code:x} -> expected {expected:x}, got {got:x}", self.name());
             let (_, counts) = run(&self.kernel, isa, &to_bytes([*code], self.source), self.target, 1);
             let expected = outcome.losses.counts(1);
@@ -143,8 +145,6 @@ impl Pair {
                 self.name()
             );
         }
-        let expected = reference::counts(outcomes);
-        panic!("{} on {isa:?}: {} values -> expected {expected:?}, got {counts:?}", self.name(), codes.len());
     }
 
     fn name(&self) -> String {
@@ -334,12 +334,12 @@ fn uint64_thresholds_and_random_values_cast_as_the_reference_does() {
 }
 
 #[test]
-fn double_rounding_counterexamplees_are_rounded_once() {
+fn double_rounding_counterexamples_are_rounded_once() {
     use Dtype as D;
     const NO_SATURATION: Rules = Rules { saturate: false, ..RULES };
     const NEAREST: Rules = Rules { round_mode: RoundMode::Nearest, ..RULES };
     // On the way over float32 (the last but one: float64) each would end one code away.
-    let counterexamplees = [
+    let counterexamples = [
         (D::Float64, 0x3ff0020000000001, D::Float16, RULES, 0x3c01),
         (D::Float64, 0x40effdffffffffff, D::Float16, RULES, 0x7bff),
         (D::Float64, 0x3ff0100000000001, D::Bfloat16, RULES, 0x3f81),
@@ -356,7 +356,7 @@ fn double_rounding_counterexamplees_are_rounded_once() {
         (D::Int64, 0x4000004000000001, D::Float32, RULES, 0x5e800001),
         (D::Uint32, 0xbfffffff, D::Float8E8M0, NEAREST, 0x9e),
     ];
-    for (source, code, target, rules, expected) in counterexamplees {
+    for (source, code, target, rules, expected) in counterexamples {
         let (source, target) = (Storage::packed(source), Storage::packed(target));
         let pair = Pair::new(source, target, rules);
         for isa in Isa::available() {
@@ -465,10 +465,7 @@ fn bits_above_an_integer_in_a_byte_are_ignored() {
             let codes: Vec<u64> = bytes.iter().map(|&byte| u64::from(byte) & mask(bits(source))).collect();
             let reference = Reference::new(source, target, RULES);
             let outcomes: Vec<Outcome> = codes.iter().map(|&code| reference.cast(code)).collect();
-            let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), pair.target);
-            for isa in Isa::available() {
-                pair.check(isa, &bytes, &expected, &codes, &outcomes);
-            }
+            pair.check(&bytes, &codes, &outcomes);
         }
     }
 }
@@ -578,11 +575,7 @@ fn every_float32_casts_as_the_reference_does() {
                 }
                 let codes: Vec<u64> = (start..start + BLOCK).collect();
                 let outcomes: Vec<Outcome> = codes.iter().map(|&code| reference.cast(code)).collect();
-                let input = to_bytes(codes.iter().copied(), pair.source);
-                let expected = to_bytes(outcomes.iter().map(|outcome| outcome.code), pair.target);
-                for isa in Isa::available() {
-                    pair.check(isa, &input, &expected, &codes, &outcomes);
-                }
+                pair.check(&to_bytes(codes.iter().copied(), pair.source), &codes, &outcomes);
             }
         };
         thread::scope(|scope| {

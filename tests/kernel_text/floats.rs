@@ -138,7 +138,7 @@ fn wide_floats_round_once_beside_every_kind_of_tie() {
 }
 
 #[test]
-fn known_counterexamplees_of_double_rounding_are_rounded_once() {
+fn known_counterexamples_of_double_rounding_are_rounded_once() {
     let max = format!("{:.0}", f64::MAX);
     let table: &[(Dtype, &str, u64)] = &[
         (Dtype::Bfloat16, "1.00390625000000000001", 0x3f81),
