@@ -407,7 +407,7 @@ pub(super) fn sum_of_squares(numbers: impl Iterator<Item = f32>) -> f64 {
 }
 
 /// The sums of all lanes.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ErrorSums {
     pub(super) signal: f64,
     pub(super) noise: f64,

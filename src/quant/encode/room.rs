@@ -5,11 +5,17 @@ use super::rounding::power_of_two;
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;
 
-/// Values that are encoded together.
-pub(super) const SEGMENT: usize = 1024;
+/// Values that are encoded together, and whose errors are summed in float32.
+const SEGMENT: usize = 1024;
+/// The same if errors are not summed: what is done for each segment then takes less of the time.
+const LONG_SEGMENT: usize = 4096;
 
 /// Scratch space for each lane of a segment, and for the groups of a tile.
 pub(super) struct EncodeRoom {
+    /// Values that are encoded together.
+    pub(super) segment: usize,
+    /// Groups of a tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
+    pub(super) groups: usize,
     pub(super) values: Vec<f32>,
     pub(super) numbers: Vec<f32>,
     /// A copy of its group's factor for each value, if groups are small.
@@ -31,6 +37,8 @@ pub(super) struct EncodeRoom {
     pub(super) has_no_scales: bool,
     /// Whether all scales are of a size for which [`super::fused`] is exact.
     pub(super) is_ordinary: bool,
+    /// Whether no scale is above 1.
+    pub(super) is_at_most_one: bool,
     /// The largest magnitude of a number to round.
     pub(super) most: f32,
     /// Factors, zero points and such scales of every [`LANES`] values, or of each value if groups have one column.
@@ -40,16 +48,21 @@ pub(super) struct EncodeRoom {
 }
 
 impl EncodeRoom {
-    /// For segments of so many values in so many groups of `beside`; a stored value takes `width` bytes.
-    pub(super) fn new(columns: usize, [groups, beside]: [usize; 2], width: usize) -> Self {
-        let spread = groups * beside.min(SEGMENT).div_ceil(LANES);
+    /// For groups of these rows and columns in rows of so many values; a stored value takes `width` bytes.
+    pub(super) fn new([rows, beside]: [usize; 2], columns: usize, width: usize, is_measured: bool) -> Self {
+        // All rows of a tile should stay in the second-level cache.
+        let segment = if is_measured || rows > 1 { SEGMENT } else { LONG_SEGMENT };
+        let groups = (segment / beside).max(1).min(columns.div_ceil(beside));
+        let spread = groups * beside.min(segment).div_ceil(LANES);
         let spread = if beside == 1 { spread.next_multiple_of(LANES) } else { spread };
         Self {
-            values: vec![0.0; columns],
-            numbers: vec![0.0; columns],
-            lane: vec![0.0; columns],
-            multiples: vec![0.0; SEGMENT],
-            codes: vec![0; SEGMENT],
+            segment,
+            groups,
+            values: Vec::new(),
+            numbers: Vec::new(),
+            lane: Vec::new(),
+            multiples: Vec::new(),
+            codes: vec![0; segment],
             amax: vec![0; groups.next_multiple_of(WIDTH)],
             bounds: vec![[0.0; 2]; groups.next_multiple_of(WIDTH)],
             chosen: ChosenScales::new(groups),
@@ -58,9 +71,17 @@ impl EncodeRoom {
             unit: 1.0,
             has_no_scales: false,
             is_ordinary: false,
+            is_at_most_one: false,
             most: 0.0,
             spread: std::array::from_fn(|_| vec![0.0; spread]),
-            padded: vec![0; SEGMENT * width],
+            padded: vec![0; segment * width],
+        }
+    }
+
+    /// Makes room for the lanes of so many values, which few segments need.
+    pub(super) fn make_lanes(&mut self, count: usize) {
+        for lane in [&mut self.values, &mut self.numbers, &mut self.lane, &mut self.multiples] {
+            lane.resize(count.max(lane.len()), 0.0);
         }
     }
 
@@ -97,13 +118,14 @@ impl Loop for SpreadScales<'_> {
         room.has_no_scales = largest == 0;
         room.set_unit(f32::from_bits(largest as u32));
         room.is_ordinary = room.unit == 1.0 && least >= power_of_two(-80).to_bits() as i32;
+        room.is_at_most_one = largest <= 1.0_f32.to_bits() as i32;
         let over = 1.0 / room.unit;
-        let EncodeRoom { chosen, scales, factors, spread, amax, .. } = room;
+        let EncodeRoom { segment, chosen, scales, factors, spread, amax, .. } = room;
         for (scale, chosen) in scales.iter_mut().zip(&chosen.scale[..count]) {
             *scale = *chosen * over;
         }
         // A group may be longer than a segment.
-        let times = size.min(SEGMENT).div_ceil(LANES);
+        let times = size.min(*segment).div_ceil(LANES);
         if is_divided {
             for (factor, chosen) in factors.iter_mut().zip(&chosen.factor[..count]) {
                 *factor = 1.0 / *chosen;

@@ -1,20 +1,21 @@
 //! Encodes the rows of one call: first the scales of a band of groups, then the codes of its rows, in segments that fit
 //! into the first-level cache.
 
-use super::super::rules::ScaleRule;
-use super::Encoder;
+use super::super::rules::{ScaleRule, SignRule};
 use super::choose::Quotient;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::groups::Choose;
 use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
 use super::linear::ExtendColumns;
-use super::room::{EncodeRoom, SEGMENT, SpreadScales};
+use super::narrow::NarrowGroups;
+use super::room::{EncodeRoom, SpreadScales};
 use super::rounding::WeightType;
 use super::screen::SearchGroup;
 use super::search::FindScale;
 use super::store::PartWriter;
 use super::tally::EncodeTally;
+use super::{Encoder, SegmentLoop};
 use crate::kernel::{Isa, Loop};
 use std::ops::Range;
 
@@ -52,10 +53,9 @@ impl<'a> EncodeRows<'a, '_> {
         let geometry = &encoder.geometry;
         let (height, width) = (geometry.rows as usize, geometry.columns as usize);
         let [below, beside] = geometry.block.map(|length| length as usize);
-        // Groups per tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
-        let groups = (SEGMENT / beside).max(1).min(width.div_ceil(beside));
-        let columns = SEGMENT.min(width);
-        let mut room = EncodeRoom::new(columns, [groups, beside], encoder.width);
+        let group = [if geometry.is_tensor { 1 } else { below }, beside];
+        let mut room = EncodeRoom::new(group, width, encoder.width, !self.tally.skips_errors);
+        let groups = room.groups;
         let (global, is_divided) = (self.global, encoder.division.quotient == Quotient::Divide);
         if geometry.is_tensor {
             room.amax[0] = self.amax.to_bits();
@@ -122,6 +122,10 @@ impl<'a> EncodeRows<'a, '_> {
     fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);
+        let has_bounds = chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4;
+        if has_bounds || size == 1 {
+            room.make_lanes(room.segment.min(tile.columns.len()));
+        }
         let (amax, bounds) = (&mut room.amax[..count], &mut room.bounds[..count]);
         amax.fill(0);
         if geometry.has_column_scales {
@@ -130,7 +134,6 @@ impl<'a> EncodeRows<'a, '_> {
             self.isa.run(Choose { chooser, amax: &room.amax, count, bounds, global, out: &mut room.chosen });
             return;
         }
-        let has_bounds = chooser.zero_bits.is_some() || chooser.rule == ScaleRule::Linear && chooser.bits == 4;
         if has_bounds || size == 1 {
             bounds.fill([f32::INFINITY, f32::NEG_INFINITY]);
         }
@@ -146,7 +149,7 @@ impl<'a> EncodeRows<'a, '_> {
             if has_bounds {
                 // A group may be longer than a segment.
                 for (bounds, bytes) in bounds.iter_mut().zip(bytes.chunks(size * width)) {
-                    for bytes in bytes.chunks(SEGMENT * width) {
+                    for bytes in bytes.chunks(room.segment * width) {
                         let values = &mut room.values[..bytes.len() / width];
                         let [low, high] = self.isa.run(Bounds { weight: *weight, bytes, values });
                         *bounds = [low.min(bounds[0]), high.max(bounds[1])];
@@ -197,15 +200,17 @@ impl<'a> EncodeRows<'a, '_> {
     fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         let size = geometry.block[1] as usize;
-        let step = if size > SEGMENT { SEGMENT } else { tile.columns.len() };
+        let step = if size > room.segment { room.segment } else { tile.columns.len() };
         // Where the values are that will be read after those between: of the next row, of the next tile, or a bit further.
+        let tile_bytes = tile.columns.len() * width;
         let ahead = match geometry.block {
             _ if geometry.is_tensor => AHEAD,
             _ if geometry.has_column_scales => self.encoder.row_bytes() as usize,
-            [1, length] if length > SEGMENT as u64 => self.encoder.row_bytes() as usize,
-            [1, _] => AHEAD,
-            _ => tile.columns.len() * width,
+            [1, length] if length > room.segment as u64 => self.encoder.row_bytes() as usize,
+            [1, _] => tile_bytes.max(AHEAD),
+            _ => tile_bytes,
         };
+        let is_measured = !self.tally.skips_errors;
         let (mut signal, mut noise) = (0.0, 0.0);
         for column in tile.columns.clone().step_by(step) {
             let columns = column..(column + step).min(tile.columns.end);
@@ -216,10 +221,11 @@ impl<'a> EncodeRows<'a, '_> {
                 // Codes of 0: the errors are the values, whose squares must not overflow.
                 room.set_unit(f32::from_bits(largest(*weight, source)));
             }
-            let is_fused = self.encoder.is_fused && room.is_ordinary;
-            let fused = if is_fused { self.encode_fused(source, self.ahead(source, ahead), room) } else { None };
-            let is_measured = !self.tally.skips_errors;
-            let fused = fused.filter(|sums| !is_measured || sums.is_complete());
+            let fused = self.encode_fused(tile.matrix, row, &columns, self.ahead(source, ahead), room);
+            if !is_measured && fused.is_some() {
+                continue;
+            }
+            let fused = fused.filter(ErrorSums::is_complete);
             let mut sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
@@ -248,11 +254,40 @@ impl<'a> EncodeRows<'a, '_> {
         self.tally.noise.add(noise);
     }
 
-    /// Encodes a segment in one loop: see `fused`. `None` for what it does not do.
-    fn encode_fused(&self, source: &[u8], ahead: &[u8], room: &mut EncodeRoom) -> Option<ErrorSums> {
-        let Encoder { geometry, weight, width, division, rounding, .. } = self.encoder;
+    /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `room` and not yet
+    /// stored. `None` for what it does not do.
+    fn encode_fused(
+        &mut self,
+        matrix: usize,
+        row: usize,
+        columns: &Range<usize>,
+        ahead: &[u8],
+        room: &mut EncodeRoom,
+    ) -> Option<ErrorSums> {
+        let Encoder { ref geometry, weight, width, division, rounding, is_clipped, segments, .. } = *self.encoder;
+        let is_measured = !self.tally.skips_errors;
+        let has_room = |limit: f32| is_clipped || room.most < limit;
+        if segments == SegmentLoop::Steps
+            || !room.is_ordinary
+            || matches!(rounding, CodeRounding::Float { float, .. } if !has_room(float.limit))
+        {
+            return None;
+        }
+        let source = self.stored(matrix, row, columns.clone());
+        let keeps_zero = matches!(rounding, CodeRounding::Float { sign: SignRule::Kept, .. });
+        // Numbers that are too small for float32 have no sign either.
+        if segments == SegmentLoop::Narrow && !is_measured && (keeps_zero || room.is_at_most_one) {
+            let (exponents, out) = (&room.chosen.stored[..], self.writer.row_codes(matrix, row, columns.clone()));
+            if keeps_zero {
+                self.isa.run(NarrowGroups::<true> { bytes: source, exponents, ahead, out });
+            } else {
+                self.isa.run(NarrowGroups::<false> { bytes: source, exponents, ahead, out });
+            }
+            return Some(ErrorSums::default());
+        }
         let whole = source.len().next_multiple_of(LANES * width);
-        let bytes = if whole == source.len() {
+        let is_whole = whole == source.len();
+        let bytes = if is_whole {
             source
         } else {
             let (values, rest) = room.padded[..whole].split_at_mut(source.len());
@@ -261,28 +296,34 @@ impl<'a> EncodeRows<'a, '_> {
             &room.padded[..whole]
         };
         let [factors, zeros, scales] = room.spread.each_ref().map(|lane| &lane[..]);
-        let is_clipped = self.encoder.is_clipped;
-        let has_room = |limit: f32| is_clipped || room.most < limit;
-        if matches!(rounding, CodeRounding::Float { float, .. } if !has_room(float.limit)) {
-            return None;
-        }
+        let has_columns = geometry.block[1] == 1;
         let segment = FusedSegment {
-            weight: *weight,
+            weight,
             bytes,
-            division: *division,
+            division,
             factors,
             zeros,
             scales,
-            has_columns: geometry.block[1] == 1,
+            has_columns,
             ahead,
             is_clipped,
-            is_measured: !self.tally.skips_errors,
+            is_measured,
         };
-        segment.encode(self.isa, rounding, &mut room.codes).map(|sums| sums.total())
+        if is_measured {
+            return segment.encode(self.isa, &rounding, &mut room.codes).map(|sums| sums.total());
+        }
+        if is_whole && geometry.bits == 8 && !geometry.is_stream {
+            segment.encode(self.isa, &rounding, self.writer.row_codes(matrix, row, columns.clone()))?;
+        } else {
+            segment.encode(self.isa, &rounding, &mut room.codes)?;
+            self.writer.store_codes(matrix, row, columns.clone(), &room.codes[..columns.len()]);
+        }
+        Some(ErrorSums::default())
     }
 
     /// The same step by step, for groups of any size, and for exact quotients.
     fn encode_in_steps(&self, source: &[u8], room: &mut EncodeRoom, size: usize) -> ErrorSums {
+        room.make_lanes(source.len() / self.encoder.width);
         self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size }).total()
     }
 }

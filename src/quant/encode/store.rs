@@ -131,8 +131,8 @@ impl<'a, 'o> PartWriter<'a, 'o> {
     /// Stores the codes of some columns of a row of a matrix, one per byte of `codes`.
     pub(in crate::quant) fn store_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>, codes: &[u8]) {
         let Encoder { geometry, packing, .. } = self.encoder;
-        let (bits, stride) = (geometry.bits as usize, geometry.stride as usize);
         if geometry.is_stream {
+            let bits = geometry.bits as usize;
             let first = row * geometry.columns as usize + columns.start - self.starts[0] * 8 / bits;
             if bits == 8 {
                 self.outputs[0][first..first + codes.len()].copy_from_slice(codes);
@@ -144,15 +144,23 @@ impl<'a, 'o> PartWriter<'a, 'o> {
             }
             return;
         }
+        let (isa, bits, high_first) = (self.isa, geometry.bits, *packing == Packing::RowsHighFirst);
+        let out = self.row_codes(matrix, row, columns);
+        if bits == 8 {
+            out[..codes.len()].copy_from_slice(codes);
+        } else {
+            isa.run(Pack { codes, bits, high_first, out });
+        }
+    }
+
+    /// The place of the codes of some columns of a row of a matrix, where rows of codes are whole bytes.
+    pub(super) fn row_codes(&mut self, matrix: usize, row: usize, columns: Range<usize>) -> &mut [u8] {
+        let geometry = &self.encoder.geometry;
+        let (bits, stride) = (geometry.bits as usize, geometry.stride as usize);
         let line = (matrix * geometry.rows as usize + row) * stride - self.starts[0];
         let start = line + columns.start * bits / 8;
         let end = if columns.end == geometry.columns as usize { line + stride } else { line + columns.end * bits / 8 };
-        let out = &mut self.outputs[0][start..end];
-        if geometry.bits == 8 {
-            out[..codes.len()].copy_from_slice(codes);
-        } else {
-            self.isa.run(Pack { codes, bits: geometry.bits, high_first: *packing == Packing::RowsHighFirst, out });
-        }
+        &mut self.outputs[0][start..end]
     }
 }
 
