@@ -19,20 +19,7 @@
 //! Between bfloat16, float16 and floats of 8 bits and fewer, such blocks take lanes of 16 bits, with half as many vectors
 //! (`shortcut.rs`). Blocks are 1 KiB of the source and prefetched: computing and reading then overlap.
 //!
-//! What was tried, in GB of float32 per second for one core with AVX-512 and all counts (`cargo bench --bench kernels`;
-//! ratios are stable, absolute values vary by half with other load):
-//!
-//! * Flags of all losses for every element, and a choice between two roundings: 5. `Rounding::round` still does this,
-//!   for blocks with something special.
-//! * One rounding by addition (`Rounding::round_in_range`), rare losses found by the block's span: 11.
-//! * The source's own bytes as the lane, where it is float32, instead of a copy: 14. Without counts: 16 to 20.
-//! * A format's constants behind a reference, in a choice between two results: a gather for each vector, a fifth of the
-//!   speed. Loops use copies of them.
-//! * Floats of 8 bits to bfloat16 as the upper half of float32, without the encoder: 2.5 times as fast.
-//! * 256-entry tables for sources of 8 bits: half the speed of vector arithmetic, and a quarter where the compiler
-//!   emits gathers.
-//! * Saturating `f32 as i32`: not vectorised, a tenth of the speed of adding 2^23.
-//! * SSE4.2 as one more instruction set: 1.4 times the baseline, for machines from before 2013; dropped.
+//! `docs/experiments.md` lists what was tried, and how fast it was.
 //!
 //! Text does not use the lanes: [`Printer`] widens a block and prints its numbers; [`Parser`] reads decimals and passes
 //! them to the lanes as float64 rounded to odd, so that a number is rounded once there too.

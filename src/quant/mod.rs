@@ -2,7 +2,15 @@
 //!
 //! A quantized weight is stored as several tensors, its *parts*: codes, the scales that codes are multiplied by, and
 //! sometimes a global scale, zero points or tables. How one library stores and computes them is a [`Layout`], a row of
-//! the table [`LAYOUTS`]. One [`Decoder`] reads all of them:
+//! the table [`LAYOUTS`]. Four folders work with it:
+//!
+//! * `recognize` finds the weights of a checkpoint, by the names of tensors, configs and shapes ([`recognize()`]);
+//! * `decode` turns parts into values ([`Decoder`]);
+//! * `encode` turns values into parts, in a [`Scheme`] that users name ([`Encoder`]);
+//! * `transcode` moves codes and scales to another layout if no value changes ([`Transcoder`]).
+//!
+//! `config` rewrites `config.json` after weights were decoded, and `engine_config` writes what engines need after they were
+//! quantized. The steps of decoding:
 //!
 //! 1. [`Decoder::new`] takes the layout, the parameters from its config ([`Parameters`]) and the [`Part`]s from the
 //!    headers, and checks all shapes and dtypes against each other.

@@ -1,5 +1,6 @@
 //! What the program answers the scripts of `completions/`; `completions/run.py` presses Tab in the shells themselves.
 
+use super::help::SUBCOMMANDS;
 use crate::common::{Bench, Outcome, fixture, npy_f32, safetensors};
 use std::fs;
 
@@ -35,10 +36,7 @@ fn the_program_prints_the_script_of_each_shell() {
 #[test]
 fn subcommands_and_flags_are_known() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
-    assert_eq!(
-        completed(&bench, "tcast "),
-        ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff", "help"]
-    );
+    assert_eq!(completed(&bench, "tcast "), [&SUBCOMMANDS[..], &["help"]].concat());
     assert_eq!(completed(&bench, "tcast b"), ["bitcast"]);
     assert_eq!(completed(&bench, "tcast cast x.npy --no"), ["--no-saturate", "--no-sync"]);
     // Rare flags are hidden from -h, and complete all the same.
@@ -127,10 +125,7 @@ fn what_cannot_be_read_gives_nothing() {
     bench.write("hostile.safetensors", &safetensors(header, &[0; 4]));
     assert_eq!(completed(&bench, "tcast bitcast hostile.safetensors --tensor "), [""; 0]);
     assert_eq!(completed(&bench, "tcast"), [""; 0]);
-    assert_eq!(
-        completed(&bench, "tcast quux "),
-        ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff", "help"]
-    );
+    assert_eq!(completed(&bench, "tcast quux "), completed(&bench, "tcast "));
 }
 
 #[cfg(unix)]

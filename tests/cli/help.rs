@@ -3,7 +3,7 @@
 use crate::common::{Bench, fixture};
 use std::fs;
 
-const SUBCOMMANDS: [&str; 7] = ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff"];
+pub(crate) const SUBCOMMANDS: [&str; 7] = ["cast", "dequantize", "quantize", "bitcast", "promote", "inspect", "diff"];
 
 /// The help of a command line, in a terminal of 80 columns.
 fn help(line: &str) -> String {
