@@ -65,15 +65,17 @@ impl FromStr for Dtype {
     /// # Errors
     /// [`UnknownDtype`] when the spelling is not accepted, or has several meanings.
     fn from_str(spelling: &str) -> Result<Self, UnknownDtype> {
-        let unknown = |candidates, ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, ambiguous };
+        let refused = |candidates, ambiguous| UnknownDtype { spelling: spelling.to_owned(), candidates, ambiguous };
+        let ambiguous = |candidates: &[Dtype]| refused(candidates.to_vec(), true);
+        let unknown = |near| refused(near, false);
         // The one clash of two exact names that differ only in case.
         if spelling == "F4" {
-            return Err(unknown(vec![Dtype::Float4E2M1, Dtype::Float32], true));
+            return Err(ambiguous(&[Dtype::Float4E2M1, Dtype::Float32]));
         }
         let lower = spelling.trim().to_lowercase();
         if let Some(code) = lower.strip_prefix(['<', '=', '|']) {
             let row = TABLE.iter().find(|row| row.numpy == Some(code));
-            return row.map(|row| row.dtype).ok_or_else(|| unknown(Vec::new(), false));
+            return row.map(|row| row.dtype).ok_or_else(|| unknown(Vec::new()));
         }
         if let Some(row) = TABLE.iter().find(|row| row.aliases.contains(&lower.as_str())) {
             return Ok(row.dtype); // `torch.int` keeps its prefix: `int` alone is ambiguous
@@ -83,9 +85,9 @@ impl FromStr for Dtype {
             return Ok(row.dtype);
         }
         if let Some((_, candidates)) = AMBIGUOUS.iter().find(|(known, _)| *known == plain) {
-            return Err(unknown(candidates.to_vec(), true));
+            return Err(ambiguous(candidates));
         }
-        Err(unknown(near(&plain), false))
+        Err(unknown(near(&plain)))
     }
 }
 

@@ -86,20 +86,19 @@ impl Job<'_> {
         self.lists_tensors || self.measures.hash || !self.fail_on.is_empty()
     }
 
-    /// Runs a plan and writes its output to a sink, until it is done or the job is cancelled. There are no outcomes without
-    /// `with_outcomes`.
+    /// What the report of a tensor needs.
+    pub(super) fn detail(&self) -> Detail {
+        if self.measures.accuracy { Detail::Accuracy } else { Detail::Counts }
+    }
+
+    /// Runs a plan and writes its output to a sink, until it is done or the job is cancelled.
     pub(super) fn convert(
         &self,
         plan: &Plan,
         sink: &dyn Sink,
-        with_outcomes: bool,
+        detail: Detail,
         progress: &dyn Progress,
     ) -> Result<Vec<Outcome>> {
-        let detail = match (with_outcomes, self.measures.accuracy) {
-            (false, _) => Detail::Nothing,
-            (true, false) => Detail::Counts,
-            (true, true) => Detail::Accuracy,
-        };
         let sink = Cancellable { sink, cancel: self.cancel };
         let outcomes = engine::run(plan, &sink, self.threads, detail, progress)?;
         sink.check()?;

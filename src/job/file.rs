@@ -7,6 +7,7 @@ use super::place::{self, Route};
 use super::{IfExists, Job, Publish, Written};
 use crate::container::{self, Container};
 use crate::dtype::Dtype;
+use crate::engine::Detail;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
 use crate::io::output::{Destination, Output};
@@ -90,11 +91,12 @@ impl<'a> FileOutput<'a> {
         let stored = (self.plan.is_deflated && !job.dry_run).then(|| file.beside()).transpose()?;
         let target = stored.as_ref().unwrap_or(&file);
         let lists_tensors = job.lists_tensors();
+        let detail = if lists_tensors { job.detail() } else { Detail::Nothing };
         let outcomes = match (&data, self.plan.data_start) {
             (Some(data), Some(start)) => {
-                job.convert(&self.plan, &Divided { first: target, second: data, start }, lists_tensors, progress)
+                job.convert(&self.plan, &Divided { first: target, second: data, start }, detail, progress)
             }
-            _ => job.convert(&self.plan, target, lists_tensors, progress),
+            _ => job.convert(&self.plan, target, detail, progress),
         }?;
         (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // of many tensors these take as much memory as the report will
         let name = output.to_string_lossy().into_owned();

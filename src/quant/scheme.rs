@@ -107,8 +107,12 @@ const fn float(codes: Dtype, group: Group, scale: Option<Dtype>) -> TargetGrid {
     TargetGrid { codes: CodeType::Float(codes), group, scale }
 }
 
-const fn integer(bits: u32, symmetric: bool, group: Group, scale: Option<Dtype>) -> TargetGrid {
-    TargetGrid { codes: CodeType::Int { bits, symmetric }, group, scale }
+const fn symmetric(bits: u32, group: Group, scale: Option<Dtype>) -> TargetGrid {
+    TargetGrid { codes: CodeType::Int { bits, symmetric: true }, group, scale }
+}
+
+const fn asymmetric(bits: u32, group: Group, scale: Option<Dtype>) -> TargetGrid {
+    TargetGrid { codes: CodeType::Int { bits, symmetric: false }, group, scale }
 }
 
 const fn stored(name: &'static str, layout: &'static str, grid: TargetGrid) -> SchemeLayout {
@@ -124,9 +128,9 @@ const BLOCK: Group = Group::Block([128, 128]);
 /// How ONNX models store schemes, by their names. A channel is an output of a layer, and neighbours are its inputs.
 static IN_MODELS: &[(&str, SchemeLayout)] = &[
     ("fp8", stored("onnx", "onnx", float(Float8E4M3FN, Group::Channel, None))),
-    ("int8", stored("onnx", "onnx", integer(8, true, Group::Channel, None))),
-    ("int4", stored("onnx", "onnx", integer(4, true, Group::Neighbours(128), None))),
-    ("int4-asym", stored("onnx", "onnx", integer(4, false, Group::Neighbours(128), None))),
+    ("int8", stored("onnx", "onnx", symmetric(8, Group::Channel, None))),
+    ("int4", stored("onnx", "onnx", symmetric(4, Group::Neighbours(128), None))),
+    ("int4-asym", stored("onnx", "onnx", asymmetric(4, Group::Neighbours(128), None))),
 ];
 
 /// All schemes.
@@ -175,8 +179,8 @@ pub static SCHEMES: &[Scheme] = &[
         aliases: &["W8A8"],
         summary: "int8, a scale for each row",
         layouts: &[
-            stored(COMPRESSED_TENSORS, "ct-int8", integer(8, true, Group::Channel, None)),
-            stored(COMFYUI, "comfy-int8", integer(8, true, Group::Tensor, Some(Float32))),
+            stored(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel, None)),
+            stored(COMFYUI, "comfy-int8", symmetric(8, Group::Tensor, Some(Float32))),
         ],
         has_group_size: false,
     },
@@ -184,21 +188,21 @@ pub static SCHEMES: &[Scheme] = &[
         name: "int8a16",
         aliases: &["W8A16"],
         summary: "int8 in words, a scale for each 128 values",
-        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", integer(8, true, Group::Neighbours(128), None))],
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", symmetric(8, Group::Neighbours(128), None))],
         has_group_size: true,
     },
     Scheme {
         name: "int4",
         aliases: &["W4A16"],
         summary: "int4 in words, a scale for each 128 values",
-        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", integer(4, true, Group::Neighbours(128), None))],
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", symmetric(4, Group::Neighbours(128), None))],
         has_group_size: true,
     },
     Scheme {
         name: "int4-asym",
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
-        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", integer(4, false, Group::Neighbours(128), None))],
+        layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, Group::Neighbours(128), None))],
         has_group_size: true,
     },
     Scheme {

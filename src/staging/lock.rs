@@ -30,8 +30,17 @@ pub(super) fn remove_work(work: &Path, sync: bool) -> io::Result<()> {
     unless_gone(fs::remove_dir_all(&removed))
 }
 
-/// Locks out others, or those who work alone. On a file system without locks, everybody may work.
-pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
+/// Who may work in a folder at the same time.
+#[derive(Clone, Copy)]
+pub(super) enum Sharing {
+    /// Nobody else.
+    Alone,
+    /// Others that share it too.
+    Shared,
+}
+
+/// Locks out all others, or those who work alone. On a file system without locks, everybody may work.
+pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
     let path = work.join(LOCK);
     // Reading is required too: on NFS, a shared lock is a read lock.
     let mut options = File::options();
@@ -43,7 +52,11 @@ pub(super) fn lock(work: &Path, is_shared: bool) -> Result<Option<File>> {
         let error = Error::cannot("write", &error).in_file(&path);
         if is_file { error } else { error.remedy(format!("rm -r {}", quoted(&path))) }
     })?;
-    match if is_shared { file.try_lock_shared() } else { file.try_lock() } {
+    let locked = match sharing {
+        Sharing::Alone => file.try_lock(),
+        Sharing::Shared => file.try_lock_shared(),
+    };
+    match locked {
         // The previous holder may have removed it, and a third run may hold another file of its name.
         Ok(()) if is_at(&file, &path) => Ok(Some(file)),
         Ok(()) | Err(TryLockError::WouldBlock) => {

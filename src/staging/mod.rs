@@ -33,7 +33,7 @@ use crate::io::sink::Appended;
 use crate::io::temporaries::Kept;
 use crate::text::{counted, path_text, write_json};
 use files::{check_folders, exists, json, read};
-use lock::lock;
+use lock::{Sharing, lock};
 use manifest::sha256;
 use place::recover;
 use serde::de::IgnoredAny;
@@ -133,7 +133,7 @@ impl Staging {
             }
         }
         made.reverse();
-        let lock = match lock(&work, start == Start::Part) {
+        let lock = match lock(&work, if start == Start::Part { Sharing::Shared } else { Sharing::Alone }) {
             Ok(lock) => lock,
             Err(error) => {
                 made.into_iter().for_each(NewFolder::keep);
@@ -208,7 +208,7 @@ impl Staging {
             let error = Error::new("holds no unfinished conversion").in_file(folder);
             return Err(error.remedy("give the folder that the parts were written into"));
         }
-        let locks = lock(&work, false)?.into_iter().collect();
+        let locks = lock(&work, Sharing::Alone)?.into_iter().collect();
         recover(folder, &work)?;
         Ok(Self { locks, ..Self::stored(folder, sync)? })
     }

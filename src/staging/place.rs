@@ -21,7 +21,7 @@
 
 use super::check::check_places;
 use super::files::exists;
-use super::lock::{lock, remove_work};
+use super::lock::{Sharing, lock, remove_work};
 use super::manifest::sha256;
 use super::{END, Staging, sync_name};
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ impl Staging {
         }
         let inner = new.join(WORK);
         create_folders(&inner)?;
-        self.locks.extend(lock(&inner, false)?);
+        self.locks.extend(lock(&inner, Sharing::Alone)?);
         self.write_json(Destination::within(&inner.join(END)), &self.end())?;
         if self.sync {
             let folders = self.manifest.files().flat_map(|file| Path::new(file).ancestors().skip(1));

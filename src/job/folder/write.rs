@@ -38,7 +38,7 @@ impl<'a> FolderOutput<'a> {
             let (plan, name) = (&plans[at], &self.manifest.shards[at].file);
             let progress = progress.shard(format!("{}/{} {}", at + 1, plans.len(), shorten(name)), plan.source_bytes());
             let nowhere = Destination::nowhere().create()?;
-            let outcomes = job.convert(plan, &nowhere, true, &*progress)?;
+            let outcomes = job.convert(plan, &nowhere, job.detail(), &*progress)?;
             Ok(FileReport::new(name.clone(), plan, Some(outcomes)))
         };
         chosen.iter().map(measure).collect()
@@ -94,7 +94,7 @@ impl<'a> FolderOutput<'a> {
             let file = MappedFile::open(&self.path.join(name))?;
             let progress = progress.shard(format!("comparing {}", shorten(name)), plan.source_bytes());
             let Job { threads, measures, .. } = *job;
-            let outcomes = job.convert(plan, &ExistingFile(&file), true, &*progress)?;
+            let outcomes = job.convert(plan, &ExistingFile(&file), job.detail(), &*progress)?;
             plan.literals = Vec::new();
             let mut report = FileReport::new(name.clone(), plan, Some(outcomes));
             if measures.hash {
@@ -206,7 +206,7 @@ fn convert_shard<'a>(
     let progress = progress.shard(what, plan.source_bytes());
     let Job { threads, measures, ref fail_on, .. } = *job;
     let summed = Summed::new(&output);
-    let outcomes = job.convert(plan, &Cancellable { sink: &summed, cancel: has_failed }, true, &*progress)?;
+    let outcomes = job.convert(plan, &Cancellable { sink: &summed, cancel: has_failed }, job.detail(), &*progress)?;
     let sum = summed.sum();
     plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
