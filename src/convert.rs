@@ -116,7 +116,7 @@ pub struct Converted {
 /// ```
 ///
 /// # Errors
-/// When the input is no tensor file, the output cannot hold a type or exists, reading or writing fails, a value breaks a
+/// When the input is not a tensor file, the output cannot hold a type or exists, reading or writing fails, a value breaks a
 /// rule, there are no weights to decode, or the work is cancelled.
 pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Options) -> Result<Vec<Converted>> {
     options.attributes.check()?;

@@ -11,11 +11,11 @@ pub(crate) use terminal::{Shards, shown};
 
 /// The engine calls this for every finished piece of work, from any thread.
 pub trait Progress: Sync {
-    /// So many bytes of input will be converted in total. `tcast::convert` calls this before it starts; a caller that
+    /// The total number of input bytes to convert. `tcast::convert` calls this before it starts; a caller that
     /// makes a plan knows the number from the plan.
     fn begin(&self, _bytes: u64) {}
 
-    /// So many more bytes of input have been converted.
+    /// The number of input bytes that were converted since the last call.
     fn advance(&self, bytes: u64);
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, Into::into)
 }
 
-/// Calls `work` with each item on so many threads, including this one, and passes the results to `merge` in the order
+/// Calls `work` with each item on several threads, including this one, and passes the results to `merge` in the order
 /// of the items, until that breaks. Each thread has its own state; the states are returned in no particular order.
 ///
 /// # Errors

@@ -36,9 +36,9 @@ pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
         let others = [SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGHUP];
         let ignored = ignored_signals();
         // nohup ignores SIGHUP. Only Linux reveals that without unsafe code; elsewhere this signal is left alone.
-        let is_heeded = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
-        let heeded = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_heeded));
-        let mut signals = signal_hook::iterator::Signals::new(heeded).map_err(failed)?;
+        let is_handled = |signal: &i32| ignored.map_or(*signal != SIGHUP, |mask| mask >> (signal - 1) & 1 == 0);
+        let handled = [SIGINT, SIGTERM, SIGXCPU, SIGBUS].into_iter().chain(others.into_iter().filter(is_handled));
+        let mut signals = signal_hook::iterator::Signals::new(handled).map_err(failed)?;
         let listen = move || {
             for signal in signals.forever() {
                 let Some(interrupt) = temporaries::remove_temporaries() else { continue };

@@ -13,7 +13,7 @@ pub(super) const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const REMEDY: Style = AnsiColor::Cyan.on_default();
 
-/// Prints a message on standard error; it is no failure if nobody can read it.
+/// Prints a message on standard error, if somebody can read it.
 pub(super) fn tell(message: &str) {
     let _ = writeln!(anstream::stderr(), "{message}");
 }
@@ -51,7 +51,7 @@ pub(super) fn warn_of_abandoned(folder: &Path) {
     tell(&format!("  {REMEDY}rm {}{REMEDY:#}", visible(&names.join(" "))));
 }
 
-/// Prints a result on standard output; it is no failure if the reader is gone.
+/// Prints a result on standard output. A reader that has closed the pipe is not an error.
 pub(super) fn print(text: &str) -> Result<(), Error> {
     printed(writeln!(anstream::stdout().lock(), "{text}"))
 }

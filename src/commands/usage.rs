@@ -45,7 +45,7 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
     } else if error.use_stderr() {
         tell(format!("tcast: {}", error.render().ansi()).trim_end());
     } else {
-        let _ = error.print(); // a closed pipe is no failure
+        let _ = error.print(); // a closed pipe is not an error
     }
     ExitCode::from(error.exit_code() as u8)
 }

@@ -109,7 +109,7 @@ pub fn probe(path: &Path) -> Result<Input> {
     probe_on(1, path)
 }
 
-/// [`probe`], with up to so many threads for a long header.
+/// [`probe`], with up to `threads` threads for a long header.
 ///
 /// # Errors
 /// As [`probe`].

@@ -12,7 +12,7 @@ pub(super) struct NameHashes {
 }
 
 impl NameHashes {
-    /// For about so many names.
+    /// With room for about this many names.
     pub(super) fn with_capacity(count: usize) -> Self {
         Self { hashes: Vec::with_capacity(count), start: RandomState::new().hash_one(0) }
     }

@@ -27,7 +27,7 @@ impl Extent {
         }
     }
 
-    /// Integers as floats: at most so many digits, from 1 up; a signed type includes a power of two on one side.
+    /// Integers as floats: at most this many digits, from 1 up; a signed type includes a power of two on one side.
     fn of_int(bits: u32, signed: bool) -> Self {
         let digits = bits - 1 - u32::from(signed);
         let fraction = if signed { 0 } else { (1_u128 << 52 >> digits).wrapping_neg() as u64 & ((1 << 52) - 1) };
@@ -35,7 +35,7 @@ impl Extent {
         Self { digits, lowest: 0, highest, has_infinity: false, has_nan: false }
     }
 
-    /// A float type holds the multiples of its smallest number with at most so many digits, up to the largest.
+    /// A float type holds the multiples of its smallest number with at most this many digits, up to the largest.
     fn holds(&self, other: &Self) -> bool {
         self.digits >= other.digits
             && self.lowest <= other.lowest

@@ -159,7 +159,7 @@ impl Pieces<'_> {
                         return count; // results of a MiB would get large pages again
                     }
                     let end = item.offset(self.plan) + bytes(conversion.to, self.element + count);
-                    (end, to, if from.min(to) < 8 { 8 } else { 1 }) // so many elements fill bytes
+                    (end, to, if from.min(to) < 8 { 8 } else { 1 }) // eight elements fill whole bytes
                 }
                 Operation::Decode(_) | Operation::Encode(_) => return count,
             },
@@ -171,7 +171,7 @@ impl Pieces<'_> {
     }
 }
 
-/// How many elements of so many bits lie behind the last whole page before this offset; `None` if that is no multiple of
+/// How many elements of this width lie behind the last whole page before this offset; `None` if that is no multiple of
 /// `unit`.
 fn elements_beyond_page(end: u64, bits: u64, unit: u64) -> Option<u64> {
     const PAGE: u64 = 1 << 12;

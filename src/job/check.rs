@@ -116,7 +116,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        // A mark has no meaning in other formats, so it is no loss.
+        // A mark has no meaning in other formats, so nothing is lost.
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark =
             |name: &str| matches!(input.container.format_info().metadata, Metadata::Marked(mark, _) if mark == name);

@@ -8,7 +8,7 @@ use std::ops::{AddAssign, Index, IndexMut};
 /// A way in which a result can differ from its source.
 ///
 /// Here x is the source value and y the result; "beyond the range" follows the standards: a float target tests x after
-/// rounding it, E8M0 tests x itself. Losing the sign of a zero or a NaN, or a NaN's payload, is no loss.
+/// rounding it, E8M0 tests x itself. Losing the sign of a zero or a NaN, or a NaN's payload, does not count as a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// x, Inf included, lies beyond the target's range and y is the nearest end of that range.

@@ -110,7 +110,7 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     prefetch_behind(bytes, 0);
 }
 
-/// Asks for as many cache lines as these bytes have, so many bytes behind them. What is there need not be part of the slice: the
+/// Asks for as many cache lines as these bytes have, `distance` bytes behind them. They need not be part of the slice: the
 /// next tensor usually follows.
 #[inline(always)]
 pub(crate) fn prefetch_behind(bytes: &[u8], distance: usize) {

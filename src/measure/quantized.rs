@@ -61,7 +61,7 @@ pub struct QuantizedAccuracy {
     pub is_exact: bool,
     /// The ratio of signal to noise in decibels; `None` where there is no noise.
     pub sqnr_db: Option<f64>,
-    /// The largest difference of a value and what stands for it.
+    /// The largest difference between a value and its decoded code.
     pub max_abs_error: f64,
     /// The first element that has it, counted in row-major order; `None` where there is no noise.
     pub max_abs_error_at: Option<u64>,

@@ -91,7 +91,7 @@ pub enum Spread {
     AsInputs,
     /// One output.
     One,
-    /// At most so many bytes of tensors in each output, in the order of the inputs; a larger tensor has an output of
+    /// At most this many bytes of tensors in each output, in the order of the inputs; a larger tensor has an output of
     /// its own.
     UpTo(u64),
 }

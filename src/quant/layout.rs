@@ -62,14 +62,14 @@ pub enum Group {
     Tensor,
     /// A row.
     Channel,
-    /// A rectangle of so many rows and columns; those at the edges may be partial.
+    /// A rectangle of rows and columns; those at the edges may be partial.
     Block([u64; 2]),
-    /// So many adjacent elements of a row.
+    /// This many adjacent elements of a row.
     Neighbours(u64),
 }
 
 impl Group {
-    /// Its rows and columns, in a matrix of so many.
+    /// Its rows and columns in a matrix of this shape.
     pub(super) fn lengths(self, [rows, columns]: [u64; 2]) -> [u64; 2] {
         match self {
             Self::Tensor => [rows, columns],
@@ -132,7 +132,7 @@ pub enum CodeValues {
 /// How codes are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of so many bytes.
+    /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes.
     Rows(u64),
     /// Like `Rows(1)`, but the high four bits of a byte are the first of two codes (`ComfyUI`'s NVFP4).
     RowsHighFirst,
@@ -188,7 +188,7 @@ pub enum ScaleOrder {
     /// In tiles of 128 x 4, row-major; within a tile, (r, c) is byte 16 * (r % 32) + 4 * (r / 32) + c. Incomplete tiles
     /// are padded (cuBLAS; `ComfyUI`).
     Swizzled,
-    /// One for every so many codes of [`Packing::Flat`]; they are codes themselves if there is a [`Role::NestedScale`]
+    /// One for every group of codes of [`Packing::Flat`]; they are codes themselves if there is a [`Role::NestedScale`]
     /// (bitsandbytes).
     Flat,
 }

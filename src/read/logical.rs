@@ -100,7 +100,7 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
-    /// Bytes of so many elements of a fixed width.
+    /// The bytes of `count` elements of a fixed width.
     pub(crate) fn bytes(&self, count: u64) -> usize {
         self.elements().bytes(count).expect("the headers were checked against the file") as usize
     }

@@ -43,7 +43,7 @@ impl<'a> SourceTensor<'a> {
         error.in_tensor(&self.tensor.name).in_file(self.files[0].path())
     }
 
-    /// Bytes of so many elements of a fixed width.
+    /// The bytes of `count` elements of a fixed width.
     pub(crate) fn bytes(&self, count: u64) -> usize {
         self.elements.bytes(count).expect("the headers were checked against the file") as usize
     }
@@ -119,13 +119,13 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// For a tensor of so many bytes and elements, of which nothing has been read.
+    /// For a tensor of which nothing has been read.
     #[must_use]
     pub(crate) fn new(bytes: u64, elements: u64) -> Self {
         Self { bytes, elements: elements.max(1), reported: 0 }
     }
 
-    /// The bytes that are newly read when so many elements are done.
+    /// The bytes that were read since the last call, if `elements` are done now.
     pub(crate) fn up_to(&mut self, elements: u64) -> u64 {
         let read = (u128::from(self.bytes) * u128::from(elements) / u128::from(self.elements)) as u64;
         let new = read.saturating_sub(self.reported);

@@ -29,7 +29,7 @@ pub(crate) struct Piece<'a, const N: usize> {
 }
 
 impl<'a, const N: usize> Piece<'a, N> {
-    /// The piece in blocks of at most so many elements, a number that makes whole bytes.
+    /// The piece in blocks of at most `most` elements, a number that makes whole bytes.
     pub(crate) fn blocks<'z>(
         &self,
         zip: &'z [LogicalTensor<'a>; N],
@@ -54,12 +54,12 @@ impl<'a, const N: usize> Zip<'a, N> {
         Self { sources, count, threads: threads as u64, progress, shares }
     }
 
-    /// Reports that so many elements were read.
+    /// Reports that elements were read.
     pub(crate) fn advance(&mut self, elements: u64) {
         self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
     }
 
-    /// Passes pieces of so many elements, or about so many for quantized weights, to `look`, with a state for each
+    /// Passes pieces of `piece` elements, or about as many for quantized weights, to `look`, with a state for each
     /// thread, and its results to `merge`, in the order of the elements, until that breaks. Returns the states.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The CRC-32 of a file, which must be a regular file of so many bytes.
+/// The CRC-32 of a file, which must be a regular file of this many bytes.
 pub(crate) fn sum_at(path: &Path, bytes: u64, links: Links, threads: usize) -> Result<u32> {
     const PIECE: usize = 4 << 20;
     let file = open_regular(path, links).map_err(|error| Error::io("cannot read", &error).in_file(path))?;

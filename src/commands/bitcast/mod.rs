@@ -85,7 +85,7 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
     match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
-        // It is no failure if the reader of a pipe has seen enough.
+        // The reader of a pipe may have seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
         Err(Failure::Input(error)) => Err(in_tensor(error)),

@@ -33,7 +33,7 @@ pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Opti
 pub(super) fn show(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> Result<()> {
     let in_tensor = |error: Error| error.in_tensor(&weight.name).in_file(&model.source.path);
     match print(args, model, weight) {
-        // It is no failure if the reader of a pipe has seen enough.
+        // The reader of a pipe may have seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
         Err(Failure::Input(error)) => Err(in_tensor(error)),

@@ -18,7 +18,7 @@ pub(super) struct InspectedTensor<'a> {
     pub(super) model: &'a LogicalCheckpoint<'a>,
     pub(super) at: usize,
     pub(super) tensor: ModelTensor<'a>,
-    /// What its elements are, `--from` heeded; `None` where that is not known, and of quantized weights.
+    /// What its elements are, according to `--from` too; `None` where that is not known, and of quantized weights.
     pub(super) form: Option<Form>,
     /// Of a quantized weight.
     pub(super) grid: Option<Grid>,

@@ -1,4 +1,4 @@
-//! Finds the weights that share a scale, and hands the decisions to the plan.
+//! Finds the weights that share a scale, and passes the decisions to the plan.
 
 use super::{Planner, StoredAs, Values, WeightCandidates, coded};
 use crate::error::Result;

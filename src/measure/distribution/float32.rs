@@ -40,13 +40,13 @@ type FloatBlock = [[[u8; 4]; ROW]; ROWS];
 /// The exponent fields of every two rows of a block, a pair for each column.
 type Pairs = [[[u8; 2]; ROW]; ROWS / 2];
 
-/// So many blocks can be counted in pairs before a counter of 32 bits overflows.
+/// The blocks that can be counted in pairs before a counter of 32 bits overflows.
 const MOST_BLOCKS: u32 = u32::MAX / (ROW * ROWS / 2) as u32;
 
 /// Exponents whose numbers are summed together: 24 bits, 22 exponents apart, 2^7 times, are 53 bits.
 const WINDOW: u8 = 23;
 
-/// Comparing so many exponents takes no longer than counting pairs.
+/// The most exponents that are compared: comparing them takes no longer than counting pairs.
 const FEW: u8 = 24;
 
 /// The exponent field of Inf and NaN.

@@ -357,7 +357,7 @@ fn mean(terms: &[(i32, i128)], count: u64) -> f64 {
             sum = next;
         }
     }
-    let half = unit / 2; // by halves: 2^-1074 is no normal number
+    let half = unit / 2; // by halves: 2^-1074 is subnormal
     (sum + rest) / count as f64 * power_of_two(half) * power_of_two(unit - half)
 }
 

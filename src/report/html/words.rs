@@ -47,7 +47,7 @@ pub(super) fn counted(number: u64) -> String {
     text
 }
 
-/// A number with so many significant digits; tiny and huge ones have an exponent.
+/// A number with this many significant digits; tiny and huge ones have an exponent.
 pub(super) fn significant(value: f64, digits: i32) -> String {
     let magnitude = value.abs().log10().floor();
     match value {

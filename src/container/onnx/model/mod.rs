@@ -101,7 +101,7 @@ impl Format for OnnxModel {
 }
 
 impl OnnxModel {
-    /// Says what a file is that is no model.
+    /// Says what a file is if it is not a model.
     fn explain(&self, file: &MappedFile, error: Error) -> Error {
         if self.recognises(file) {
             return error;

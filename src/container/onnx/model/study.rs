@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// What a tensor of a model is, if it is no plain weight.
+/// What a tensor of a model is, if it is not a plain weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum TensorRole {
@@ -112,7 +112,7 @@ impl Study {
         Ok(Self { header, places, frames, first_nodes, fresh, operators, decoded, uses, dequantizations: Vec::new() })
     }
 
-    /// What a tensor is, if it is no plain weight.
+    /// What a tensor is, if it is not a plain weight.
     pub(crate) fn role(&self, tensor: usize) -> Option<TensorRole> {
         self.places[tensor].role
     }
@@ -274,7 +274,7 @@ impl Visitor for Scout<'_> {
     }
 }
 
-/// What an operator uses an input for, if that is no plain weight.
+/// What an operator uses an input for, if it is not a plain weight.
 fn role_of_input(op: &[u8], domain: &[u8], input: usize) -> Option<TensorRole> {
     let op = std::str::from_utf8(op).ok()?;
     if domain == b"com.microsoft" {
