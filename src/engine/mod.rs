@@ -5,12 +5,7 @@
 //! same for any number of threads. Tensors that can only be read in sequence (compressed ones, text) are one piece
 //! each.
 //!
-//! What was tried, as ratios of whole runs (`benches/speed.py`, page cache warm, ext4):
-//!
-//! * Reserving the output's disk space before the first write: 0.85 to 0.97 of the time without.
-//! * Releasing pages behind the cursor: 0.9 to 1.1. Other ways to read and to write: `benches/io.py`, without tcast.
-//! * Reading ahead if the cache is cold: 0.4 to 0.7 ([`MappedFile::prefetch`](crate::io::map::MappedFile::prefetch)).
-//! * Writing to the disk at once what will be flushed: 0.55 to 0.97 ([`Output`](crate::io::output::Output)).
+//! `docs/experiments.md` lists other ways to read and to write, and what they gained.
 
 mod extremes;
 mod pieces;
@@ -75,18 +70,9 @@ pub fn run(
     detail: Detail,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
-    if !output.is_seekable()
-        && plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc.is_some())
-    {
-        return Err(Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only")
-            .in_file(output.path())
-            .remedy("name a file, or an output that ends in .safetensors"));
-    }
     let is_quantized = plan.steps.iter().any(|step| matches!(step.how, Operation::Encode(_)));
-    if !output.is_seekable() && is_quantized {
-        return Err(Error::new("codes and scales are written side by side, and a pipe takes bytes in order only")
-            .in_file(output.path())
-            .remedy("name a file"));
+    if !output.is_seekable() {
+        check_order(plan, is_quantized).map_err(|error| error.in_file(output.path()))?;
     }
     output.reserve(plan.len)?;
     let is_long = plan.len / PIECE > threads as u64; // then there is no need to look at every tensor
@@ -131,6 +117,19 @@ pub fn run(
         Outcome { counts, firsts, accuracy, quantized }
     });
     Ok(outcomes.collect())
+}
+
+/// Refuses outputs that cannot be written from the first byte to the last, as a pipe needs it.
+fn check_order(plan: &Plan, is_quantized: bool) -> Result<()> {
+    if plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc.is_some()) {
+        let error = Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only");
+        return Err(error.remedy("name a file, or an output that ends in .safetensors"));
+    }
+    if is_quantized {
+        let error = Error::new("codes and scales are written side by side, and a pipe takes bytes in order only");
+        return Err(error.remedy("name a file"));
+    }
+    Ok(())
 }
 
 /// Compares the results of a step with their sources, if this is possible and wanted.

@@ -147,8 +147,8 @@ impl<'s> Neighbor<'s> {
 }
 
 impl Pieces<'_> {
-    /// So many of an item's next elements, or a few less if they become narrower, so that they end with a page of the output: no
-    /// page is then written in two calls, and the next elements are aligned.
+    /// `count` of an item's next elements, or a few less if they become narrower, so that they end with a page of the output:
+    /// no page is then written in two calls, and the next elements are aligned.
     fn cut_at_page(&self, item: Item, count: u64) -> u64 {
         let (end, bits, unit) = match item {
             Item::Literal(_) | Item::Copy(_) => return count,
