@@ -18,7 +18,7 @@ use crate::select::Selection;
 use crate::select::policy::{LoadedSet, Policy};
 use crate::text::{as_glob, counted, shorten};
 use clap::ValueEnum;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Instant;
 
 pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
@@ -33,29 +33,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     check_model(args, &model)?;
     let selection = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
     check_patterns(args, &selection, &model)?;
-    let request = QuantizeRequest {
-        scheme: args.scheme,
-        layout: args.layout.as_deref(),
-        group_size: args.group_size,
-        options: EncodeOptions {
-            arithmetic: args.arithmetic.into(),
-            scale: match args.search {
-                SearchArg::Amax => ScaleChoice::Amax,
-                SearchArg::Mse => ScaleChoice::Mse,
-            },
-            input_global_scale: args.input_global_scale,
-            ..EncodeOptions::default()
-        },
-        selection: &selection,
-        rules: &args.rule,
-        renames: &args.rename,
-        with_partial_blocks: args.partial_blocks,
-        only_exact: args.only_exact,
-        recovers: args.recover,
-        // The weights of new shards are not known yet.
-        partition: args.shards.part.filter(|_| args.shards.max_shard_size.is_none()),
-        threads: threads(args.file.threads),
-    };
+    let request = request(args, &selection);
     let quantizing = if model.is_model() {
         let min_elements = args.model_options.min_elements.unwrap_or(ModelOptions::MIN_ELEMENTS);
         Quantizing::of_model(&model, &request, min_elements)?
@@ -65,26 +43,6 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     warn_about_scales(args, &quantizing.recoding.left_out);
     let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout.as_deref())).transpose()?;
     let layout = layout.map_or(args.layout.as_deref(), |layout| Some(layout.name));
-    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
-    let defects: Vec<_> = args.fail_on.iter().map(|defect| name(defect.to_possible_value())).collect();
-    let more = json!({
-        "scheme": args.scheme.map(|scheme| scheme.name),
-        "layout": layout,
-        "only_exact": args.only_exact,
-        "recover": args.recover,
-        "input_global_scale": args.input_global_scale,
-        "group_size": args.group_size,
-        "arithmetic": name(args.arithmetic.to_possible_value()),
-        "search": name(args.search.to_possible_value()),
-        "partial_blocks": args.partial_blocks,
-        "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
-        "fail_on": defects,
-        "min_sqnr": args.min_sqnr,
-        "min_elements": args.model_options.min_elements,
-        "external_data": args.model_options.external_data,
-        "raise_opset": args.model_options.raise_opset,
-        "max_shard_size": args.shards.max_bytes(),
-    });
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
         label: args.scheme.map_or(layout, |scheme| Some(scheme.name)),
@@ -94,7 +52,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
             Operator::Quantize,
             None,
             (&args.file, &args.shards, &args.reports),
-            options(None, &args.file, &chosen, more),
+            options(None, &args.file, &chosen, options_in_effect(args, layout)),
         )
     };
     let task = Task {
@@ -111,6 +69,56 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     let is_diffusion = layout.is_some_and(|layout| layout.starts_with("comfy"));
     let written = write_recoded(&task, source, quantizing.recoding, start);
     written.map_err(|error| with_fused(error, source, is_diffusion))
+}
+
+fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequest<'a> {
+    QuantizeRequest {
+        scheme: args.scheme,
+        layout: args.layout.as_deref(),
+        group_size: args.group_size,
+        options: EncodeOptions {
+            arithmetic: args.arithmetic.into(),
+            scale: match args.search {
+                SearchArg::Amax => ScaleChoice::Amax,
+                SearchArg::Mse => ScaleChoice::Mse,
+            },
+            input_global_scale: args.input_global_scale,
+            ..EncodeOptions::default()
+        },
+        selection,
+        rules: &args.rule,
+        renames: &args.rename,
+        with_partial_blocks: args.partial_blocks,
+        only_exact: args.only_exact,
+        recovers: args.recover,
+        // The weights of new shards are not known yet.
+        partition: args.shards.part.filter(|_| args.shards.max_shard_size.is_none()),
+        threads: threads(args.file.threads),
+    }
+}
+
+/// The options in effect, including defaults.
+fn options_in_effect(args: &QuantizeArgs, layout: Option<&str>) -> Value {
+    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+    let defects: Vec<_> = args.fail_on.iter().map(|defect| name(defect.to_possible_value())).collect();
+    json!({
+        "scheme": args.scheme.map(|scheme| scheme.name),
+        "layout": layout,
+        "only_exact": args.only_exact,
+        "recover": args.recover,
+        "input_global_scale": args.input_global_scale,
+        "group_size": args.group_size,
+        "arithmetic": name(args.arithmetic.to_possible_value()),
+        "search": name(args.search.to_possible_value()),
+        "partial_blocks": args.partial_blocks,
+        "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
+        "fail_on": defects,
+        "min_sqnr": args.min_sqnr,
+        "min_elements": args.model_options.min_elements,
+        "external_data": args.model_options.external_data,
+        "raise_opset": args.model_options.raise_opset,
+        "max_shard_size": args.shards.max_bytes(),
+    })
 }
 
 /// The error for a weight that could be copied, with the weights that engines fuse with it: they can only be copied together.

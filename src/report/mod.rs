@@ -170,25 +170,28 @@ impl Report<'_> {
 /// The JSON document for an input whose output existed and was kept.
 #[must_use]
 pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
+    let mut document = unconverted(operator, input, output);
+    document["skipped"] = json!(true);
+    document
+}
+
+/// The JSON document for one of several inputs that could not be converted.
+#[must_use]
+pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error) -> Value {
+    let mut document = unconverted(operator, input, output);
+    document["error"] = json!(error.to_string());
+    document
+}
+
+/// What the JSON documents of inputs that were not converted have in common.
+fn unconverted(operator: &str, input: &Path, output: &Path) -> Value {
     json!({
         "schema": SCHEMA,
         "tcast": env!("CARGO_PKG_VERSION"),
         "operator": operator,
         "input": input.to_string_lossy(),
         "output": output.to_string_lossy(),
-        "skipped": true,
     })
-}
-
-/// The JSON document for one of several inputs that could not be converted.
-#[must_use]
-pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error) -> Value {
-    let mut document = skipped(operator, input, output);
-    if let Some(fields) = document.as_object_mut() {
-        fields.remove("skipped");
-        fields.insert("error".to_owned(), json!(error.to_string()));
-    }
-    document
 }
 
 /// The JSON document of several inputs, with a document of each.
