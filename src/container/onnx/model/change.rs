@@ -4,7 +4,7 @@
 //! old type. A Constant node gets the new name for its output, and the Cast node follows it. So whatever refers to the
 //! value, in this graph or in one within, stays as it is, and no value or node of the model has the new name.
 
-use super::super::super::{Form, Input, too_long};
+use super::super::super::{Form, Input, Tensor, too_long};
 use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
 use super::super::{
     DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
@@ -18,7 +18,6 @@ use super::placed::{ModelLayout, Placed, SMALL, dtype_of};
 use super::study::{Place, Study, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use crate::text::shorten;
 use std::ops::Range;
@@ -117,8 +116,7 @@ impl Study {
     /// # Errors
     /// When it would be longer than a file can be.
     pub(crate) fn lay_out(&self, input: &Input, change: &Change) -> Result<ModelLayout> {
-        let file = &input.files[0];
-        let mut edits = Edits::new(file, &self.frames);
+        let mut edits = Edits::new(&input.files[0], &self.frames);
         let mut placed = Placed::default();
         for (at, (tensor, place)) in input.contents.tensors.iter().zip(&self.places).enumerate() {
             let fate = change.tensors[at];
@@ -163,42 +161,57 @@ impl Study {
             };
             self.rewrite(
                 &mut edits,
-                file,
                 place,
                 (placed.forms.len() - 1, len),
                 to,
                 name.as_deref(),
                 (data, change.data_file),
             )?;
-            match (fate, &name) {
-                (TensorChange::Cast(to), Some(name)) => {
-                    self.insert_cast(&mut edits, file, place, name, dtype_of(tensor))?;
-                    if let Some(input) = place.input {
-                        self.rewrite_input(&mut edits, file, input, (name, to))?;
-                    }
-                }
-                (TensorChange::Quantized(number), Some(name)) => {
-                    let quantized = &change.quantized[number];
-                    let new = new_parts(&mut placed, quantized, name, change.data_file);
-                    self.insert_decoding(&mut edits, (at, place), name, quantized, new);
-                    if place.holder == Holder::Constant {
-                        self.rename_output(&mut edits, file, place, name)?;
-                    }
-                    for (number, user) in (2..).zip(self.uses.of_tensors[at].iter().skip(1)) {
-                        self.rename_input(&mut edits, file, *user, &copy_of(name, number))?;
-                    }
-                }
-                (TensorChange::Decoded(number, _), Some(name)) => {
-                    if place.holder == Holder::Constant {
-                        self.rename_output(&mut edits, file, place, name)?;
-                    }
-                    self.fold(&mut edits, file, &self.dequantizations[number])?;
-                }
-                _ => {}
+            if let Some(name) = &name {
+                self.change_graph(&mut edits, &mut placed, (at, tensor), name, change)?;
             }
         }
-        self.rewrite_versions(&mut edits, file, change)?;
+        self.rewrite_versions(&mut edits, change)?;
         placed.lay_out(edits.pieces()?)
+    }
+
+    /// Changes the nodes around a tensor that has a new type and name.
+    fn change_graph(
+        &self,
+        edits: &mut Edits,
+        placed: &mut Placed,
+        (at, tensor): (usize, &Tensor),
+        name: &str,
+        change: &Change,
+    ) -> Result<()> {
+        let place = &self.places[at];
+        match change.tensors[at] {
+            TensorChange::Cast(to) => {
+                self.insert_cast(edits, place, name, dtype_of(tensor))?;
+                if let Some(input) = place.input {
+                    self.rewrite_input(edits, input, (name, to))?;
+                }
+            }
+            TensorChange::Quantized(number) => {
+                let quantized = &change.quantized[number];
+                let new = new_parts(placed, quantized, name, change.data_file);
+                self.insert_decoding(edits, (at, place), name, quantized, new);
+                if place.holder == Holder::Constant {
+                    self.rename_output(edits, place, name)?;
+                }
+                for (number, user) in (2..).zip(self.uses.of_tensors[at].iter().skip(1)) {
+                    self.rename_input(edits, *user, &copy_of(name, number))?;
+                }
+            }
+            TensorChange::Decoded(number, _) => {
+                if place.holder == Holder::Constant {
+                    self.rename_output(edits, place, name)?;
+                }
+                self.fold(edits, &self.dequantizations[number])?;
+            }
+            TensorChange::Stays | TensorChange::Goes => {}
+        }
+        Ok(())
     }
 
     /// Stores a tensor's elements elsewhere, in another type or with another name.
@@ -206,7 +219,6 @@ impl Study {
     fn rewrite(
         &self,
         edits: &mut Edits,
-        file: &MappedFile,
         place: &Place,
         (tensor, len): (usize, u64),
         to: Option<Dtype>,
@@ -215,7 +227,7 @@ impl Study {
     ) -> Result<()> {
         let within = Some(place.message);
         let body = self.frames[place.message].frame.body.clone();
-        let mut fields = MessageFields::new(file, body.clone());
+        let mut fields = MessageFields::new(edits.file, body.clone());
         loop {
             let start = fields.position();
             let Some((field, _)) = fields.next().transpose()? else { break };
@@ -252,15 +264,15 @@ impl Study {
     }
 
     /// Inserts the node that makes the old value of a tensor, and gives a Constant node a new name for its output.
-    fn insert_cast(&self, edits: &mut Edits, file: &MappedFile, place: &Place, name: &str, to: Dtype) -> Result<()> {
+    fn insert_cast(&self, edits: &mut Edits, place: &Place, name: &str, to: Dtype) -> Result<()> {
         let mut node = Vec::new();
         write_bytes(&mut node, 1, name.as_bytes());
-        write_bytes(&mut node, 2, &file[place.name.clone()]);
+        write_bytes(&mut node, 2, edits.bytes(place.name.clone()));
         write_bytes(&mut node, 3, name.as_bytes());
         write_bytes(&mut node, 4, b"Cast");
         let mut attribute = Vec::new();
         write_bytes(&mut attribute, 1, b"to");
-        let is_text = self.opset(file).is_some_and(|opset| opset < 6); // Cast-1
+        let is_text = self.opset(edits.file).is_some_and(|opset| opset < 6); // Cast-1
         if is_text {
             write_bytes(&mut attribute, 4, to.onnx_name().unwrap_or_default().as_bytes());
         } else {
@@ -276,7 +288,7 @@ impl Study {
             edits.replace(first.position..first.position, Some(first.parent), cast);
             return Ok(());
         }
-        self.rename_output(edits, file, place, name)?;
+        self.rename_output(edits, place, name)?;
         let constant = self.constant(place);
         let end = self.frames[constant].frame.body.end;
         edits.replace(end..end, self.frames[constant].parent, cast);
@@ -284,26 +296,26 @@ impl Study {
     }
 
     /// Gives an input of the graph the new name and type.
-    fn rewrite_input(&self, edits: &mut Edits, file: &[u8], input: usize, (name, to): (&str, Dtype)) -> Result<()> {
+    fn rewrite_input(&self, edits: &mut Edits, input: usize, (name, to): (&str, Dtype)) -> Result<()> {
         let body = self.frames[input].frame.body.clone();
         let number = u64::from(to.onnx_number().unwrap_or_default());
         let of_tensor = |field, _: &Value| Ok((field == 1).then(|| number_field(1, number)));
         let of_type = |field, value: &Value| match (field, value) {
-            (1, Value::Bytes(tensor)) => Ok(Some(bytes_field(1, &rebuilt(file, tensor, &of_tensor)?))),
+            (1, Value::Bytes(tensor)) => Ok(Some(bytes_field(1, &rebuilt(edits.file, tensor, &of_tensor)?))),
             _ => Ok(None),
         };
         let of_input = |field, value: &Value| match (field, value) {
             (1, _) => Ok(Some(bytes_field(1, name.as_bytes()))),
-            (2, Value::Bytes(kind)) => Ok(Some(bytes_field(2, &rebuilt(file, kind, &of_type)?))),
+            (2, Value::Bytes(kind)) => Ok(Some(bytes_field(2, &rebuilt(edits.file, kind, &of_type)?))),
             _ => Ok(None),
         };
-        let new = rebuilt(file, &body, &of_input)?;
+        let new = rebuilt(edits.file, &body, &of_input)?;
         edits.replace(body, Some(input), vec![New::Bytes(new)]);
         Ok(())
     }
 
     /// Raises the versions of operators and of the format.
-    fn rewrite_versions(&self, edits: &mut Edits, file: &MappedFile, change: &Change) -> Result<()> {
+    fn rewrite_versions(&self, edits: &mut Edits, change: &Change) -> Result<()> {
         if let (Some(wanted), Some((range, _))) = (change.ir_version, &self.header.ir_version) {
             let mut new = Vec::new();
             write_number(&mut new, 1, wanted);
@@ -311,11 +323,11 @@ impl Study {
         }
         let Some(wanted) = change.opset else { return Ok(()) };
         for (frame, domain, _) in &self.header.imports {
-            if !is_default_domain(&file[domain.clone()]) {
+            if !is_default_domain(edits.bytes(domain.clone())) {
                 continue;
             }
             let of_import = |field, _: &Value| Ok((field == 2).then(|| number_field(2, wanted)));
-            let new = bytes_field(8, &rebuilt(file, &frame.body, &of_import)?);
+            let new = bytes_field(8, &rebuilt(edits.file, &frame.body, &of_import)?);
             edits.replace(frame.start..frame.body.end, None, vec![New::Bytes(new)]);
         }
         Ok(())

@@ -79,10 +79,10 @@ impl Study {
     }
 
     /// Gives a Constant node a new name for its output.
-    pub(super) fn rename_output(&self, edits: &mut Edits, file: &[u8], place: &Place, name: &str) -> Result<()> {
+    pub(super) fn rename_output(&self, edits: &mut Edits, place: &Place, name: &str) -> Result<()> {
         let constant = self.constant(place);
         let body = self.frames[constant].frame.body.clone();
-        let mut fields = MessageFields::new(file, body.clone());
+        let mut fields = MessageFields::new(edits.file, body.clone());
         loop {
             let start = fields.position();
             match fields.next().transpose()? {
@@ -108,31 +108,25 @@ impl Study {
     }
 
     /// Removes the nodes that decode a tensor. Who uses their outputs uses the tensor instead.
-    pub(super) fn fold(&self, edits: &mut Edits, file: &[u8], folded: &Dequantization) -> Result<()> {
+    pub(super) fn fold(&self, edits: &mut Edits, folded: &Dequantization) -> Result<()> {
         for decoding in folded.nodes.iter().map(|at| &self.uses.decoding[*at]) {
             if let Some(node) = decoding.node {
                 self.remove_message(edits, self.uses.nodes[node].frame);
             }
-            if file[decoding.output.clone()] == *folded.name.as_bytes() {
+            if edits.bytes(decoding.output.clone()) == folded.name.as_bytes() {
                 continue;
             }
             for &user in &decoding.users {
-                self.rename_input(edits, file, user, &folded.name)?;
+                self.rename_input(edits, user, &folded.name)?;
             }
         }
         Ok(())
     }
 
     /// Makes an input of a node another value.
-    pub(super) fn rename_input(
-        &self,
-        edits: &mut Edits,
-        file: &[u8],
-        (node, slot): NodeInput,
-        name: &str,
-    ) -> Result<()> {
+    pub(super) fn rename_input(&self, edits: &mut Edits, (node, slot): NodeInput, name: &str) -> Result<()> {
         let frame = self.uses.nodes[node].frame;
-        let mut fields = MessageFields::new(file, self.frames[frame].frame.body.clone());
+        let mut fields = MessageFields::new(edits.file, self.frames[frame].frame.body.clone());
         let mut inputs = 0;
         loop {
             let start = fields.position();

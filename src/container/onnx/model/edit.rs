@@ -60,7 +60,7 @@ pub(super) fn number_field(field: u64, number: u64) -> Vec<u8> {
 
 /// Some changes of a file.
 pub(super) struct Edits<'a> {
-    file: &'a [u8],
+    pub(super) file: &'a [u8],
     frames: &'a [Enclosed],
     /// The range that is replaced, the innermost message around it, and what comes in its place.
     all: Vec<(Range<usize>, Option<usize>, Vec<New>)>,
