@@ -9,7 +9,6 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast dequantize`.
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
     mut_arg("finish", |finish| finish.conflicts_with_all(["model", "to"])),

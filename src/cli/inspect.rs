@@ -6,7 +6,6 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The arguments of `tcast inspect`.
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
     long_about = "List the contents of a file or a folder of shards: names, types, shapes and sizes of the tensors, how they \

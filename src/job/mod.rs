@@ -119,7 +119,6 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
 }
 
 /// What to do with an input, after everything that headers and names show was refused.
-#[allow(clippy::large_enum_variant, reason = "there is one for each input, not for each tensor")]
 enum Ready<'a> {
     /// Nothing: the output exists.
     Skip,

@@ -215,7 +215,6 @@ impl Study {
     }
 
     /// Stores a tensor's elements elsewhere, in another type or with another name.
-    #[allow(clippy::too_many_arguments, reason = "each is a part of the message")]
     fn rewrite(
         &self,
         edits: &mut Edits,
