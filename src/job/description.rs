@@ -3,7 +3,7 @@
 use super::cancel::{Cancel, Cancellable, Never};
 use super::decoding::Recoding;
 use super::outcome::FailOn;
-use super::share::Partition;
+use super::partition::Partition;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::engine::{self, Detail, Outcome};

@@ -13,9 +13,9 @@ mod file;
 mod folder;
 mod observer;
 mod outcome;
+mod partition;
 mod place;
 mod quantizing;
-mod share;
 
 pub use cancel::Cancel;
 pub(crate) use cancel::Never;
@@ -29,9 +29,9 @@ pub(crate) use outcome::FailOn;
 #[cfg(feature = "cli")]
 pub(crate) use outcome::PartReport;
 pub use outcome::{FileReport, TensorReport};
+pub use partition::Partition;
 pub use quantizing::SchemeRule;
 pub(crate) use quantizing::{Misfit, QuantizeRequest, Quantizing, layout_of};
-pub use share::Partition;
 
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;

@@ -6,8 +6,8 @@ mod write;
 pub(crate) use finish::{Finished, finish};
 
 use super::observer::{Notice, Observer};
+use super::partition::{chosen, sizes_of};
 use super::place::Route;
-use super::share::{chosen, sizes_of};
 use super::{IfExists, Job, JobInput};
 use crate::container::Input;
 use crate::container::checkpoint::{

@@ -2,11 +2,11 @@
 //!
 //! `candidates` finds the weights and asks options and policy; `coded` does so for weights that are quantized already. `fit`
 //! makes the encoders and keeps what does not fit, `recovering` looks for the codes that values were decoded from,
-//! `sharing` finds the weights that share a scale, and `describing` writes the config. `model` decides for ONNX models.
+//! `sharing` finds the weights that share a scale, and `config` writes the config. `model` decides for ONNX models.
 
 mod candidates;
 mod coded;
-mod describing;
+mod config;
 mod fit;
 mod gpt_oss;
 mod misfit;
@@ -22,7 +22,7 @@ pub use rule::SchemeRule;
 
 use super::decoding::Recoding;
 use super::observer::Observer;
-use super::share::Partition;
+use super::partition::Partition;
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};

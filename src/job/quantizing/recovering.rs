@@ -9,7 +9,7 @@ use super::{Planner, StoredAs, Values, WeightCandidate};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::observer::Observer;
-use crate::job::share::{chosen, sizes_of};
+use crate::job::partition::{chosen, sizes_of};
 use crate::plan::{Recovery, WeightRows};
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
 use crate::select::policy::{fused_sets, module_of};
