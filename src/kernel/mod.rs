@@ -59,5 +59,5 @@ pub use storage::{Storage, SubByteLayout};
 #[doc(hidden)] // for tests
 pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
 
-pub(crate) use isa::{Loop, prefetch, prefetch_behind};
+pub(crate) use isa::{Loop, Table, prefetch, prefetch_behind};
 pub(crate) use print::shortest;

@@ -48,9 +48,15 @@ impl Packing {
         }
     }
 
-    /// How many rows to decode at a time: those whose codes share cache lines.
-    pub(super) fn tile_rows(self) -> usize {
+    /// How many rows share cache lines.
+    pub(super) fn line_rows(self) -> usize {
         self.rows_of_word().map_or(1, |rows| if rows == 1 { 64 } else { 128 })
+    }
+
+    /// How many rows to decode at a time, if there are so many. Stored rows of gpt-oss are short and pages apart, so two cache
+    /// lines of each take half as many visits of pages.
+    pub(super) fn tile_rows(self) -> usize {
+        self.line_rows() * if self == Self::TransposedBlocks { 2 } else { 1 }
     }
 
     /// How many columns to decode at a time. A tile fits into the second-level cache, and has many columns, because the scales
@@ -112,16 +118,33 @@ impl TransposedTile {
     }
 }
 
-/// Writes words of 32 bits of some stored rows, as lines of the transpose.
+/// Writes words of 32 bits of some stored rows, as lines of the transpose; if possible four by four, which the compiler
+/// turns into shuffles.
 #[inline(always)]
 fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, stride: usize, out: &mut [u8]) {
     /// Stored rows are often pages apart, so the processor does not see which is next.
     const AHEAD: usize = 8;
     let stored = |row: usize| &window.bytes[row * window.stride..][4 * words.start..4 * words.end];
-    for (at, row) in rows.clone().enumerate() {
-        prefetch(stored((row + AHEAD).min(rows.end - 1)));
+    let ahead = |row: usize| prefetch(stored((row + AHEAD).min(rows.end - 1)));
+    let whole = if words.len().is_multiple_of(4) { rows.end - rows.len() % 4 } else { rows.start };
+    for row in (rows.start..whole).step_by(4) {
+        let place = 4 * (row - rows.start);
+        for row in row..row + 4 {
+            ahead(row);
+        }
+        let [a, b, c, d] = [row, row + 1, row + 2, row + 3].map(|row| stored(row).as_chunks::<16>().0);
+        let lines = out.chunks_exact_mut(4 * stride);
+        for ((((a, b), c), d), lines) in a.iter().zip(b).zip(c).zip(d).zip(lines) {
+            let [a, b, c, d] = [a, b, c, d].map(|words| words.as_chunks::<4>().0);
+            for at in 0..4 {
+                lines[at * stride + place..][..16].copy_from_slice([a[at], b[at], c[at], d[at]].as_flattened());
+            }
+        }
+    }
+    for row in whole..rows.end {
+        ahead(row);
         for (line, word) in out.chunks_exact_mut(stride).zip(stored(row).as_chunks::<4>().0) {
-            line[4 * at..][..4].copy_from_slice(word);
+            line[4 * (row - rows.start)..][..4].copy_from_slice(word);
         }
     }
 }

@@ -5,7 +5,9 @@
 //! nanosecond with it, and 2 to 4 with this one.
 
 use super::lanes::{Float32Lane, SmallFloat};
+use super::steps::Steps;
 use crate::dtype::{Class, Dtype};
+use crate::kernel::{Isa, Table};
 
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
@@ -47,6 +49,95 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) is_halved: bool,
     /// What codes of [`Fused::Map`] are.
     pub(super) map: &'a [[u8; 4]; 16],
+}
+
+/// Results of two bytes, looked up instead of computed: those of all 16 codes, once for each group. For machines that can do
+/// this in a register.
+pub(super) struct Results {
+    isa: Isa,
+    /// What the codes represent.
+    numbers: [f32; 16],
+    /// As many as a segment has groups; none if there is another way only.
+    tables: Vec<Table>,
+}
+
+impl Results {
+    /// The smallest groups for which this is faster.
+    const LEAST: usize = 16;
+
+    /// For segments of so many values.
+    pub(super) fn new(isa: Isa, steps: &Steps, columns: usize, map: &[[u8; 4]; 16]) -> Self {
+        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        let number = |code: usize| match steps.fused {
+            Some(Fused::Floats(floats, _)) => floats.number(code as u8) * factor,
+            Some(Fused::Unsigned(half)) => (code as i32 - half) as f32,
+            Some(Fused::Signed) => ((code as i32 ^ 8) - 8) as f32,
+            Some(Fused::Map) => f32::from_le_bytes(map[code]),
+            None => 0.0,
+        };
+        let can = isa.can_look_up() && steps.fused.is_some() && steps.geometry.bits <= 4;
+        let tables = vec![Table::default(); if can { columns / Self::LEAST + 2 } else { 0 }];
+        Self { isa, numbers: std::array::from_fn(number), tables }
+    }
+
+    /// Writes products; false if another way is faster.
+    #[inline(always)]
+    fn write<const W: usize>(
+        &mut self,
+        codes: &[u8],
+        groups: &SegmentGroups,
+        out: &mut [u8],
+        product: impl Fn(f32, f32) -> [u8; W] + Copy,
+    ) -> bool {
+        let (&SegmentGroups { size, skip, .. }, numbers) = (groups, self.numbers);
+        if W != 2 || self.tables.is_empty() || size < Self::LEAST || (size == Self::LEAST && skip > 0) {
+            return false;
+        }
+        let tables = &mut self.tables[..groups.scales.len()];
+        for (table, (scale, zero)) in tables.iter_mut().zip(factors(groups, 0.0)) {
+            for (entry, number) in table.iter_mut().zip(numbers) {
+                entry.copy_from_slice(&product(number - zero, scale));
+            }
+        }
+        let out = out.as_chunks_mut().0;
+        let first = if skip == 0 { 0 } else { (size - skip).min(codes.len()) };
+        let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
+        let (before, tables) = tables.split_at(usize::from(first > 0));
+        self.isa.look_up(codes.0, before, size, out.0);
+        self.isa.look_up(codes.1, tables, size, out.1);
+        true
+    }
+
+    /// Writes products of bfloat16, if each value has a scale of its own, which is a power of two: exponents are added. False if
+    /// another way is needed.
+    #[inline(always)]
+    fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
+        const ONE: u16 = 127 << 7;
+        if groups.size != 1 || !groups.zeros.is_empty() || self.tables.is_empty() {
+            return false;
+        }
+        let mut are_exact = true;
+        for number in self.numbers {
+            are_exact &= number.to_bits() & 0xffff == 0;
+        }
+        for scale in groups.scales {
+            // No product reaches 2^128: codes are below 2^9.
+            let bits = u32::from_le_bytes(*scale);
+            are_exact &= (bits & 0x007f_ffff == 0) & (bits.wrapping_sub(1 << 23) < (126 + 118) << 23);
+        }
+        if !are_exact {
+            return false;
+        }
+        self.tables[0] = self.numbers.map(upper_half);
+        let out = out.as_chunks_mut().0;
+        self.isa.look_up(codes, &self.tables[..1], codes.len(), out);
+        for (out, [_, _, scale @ ..]) in out.iter_mut().zip(groups.scales) {
+            let (number, power) = (u16::from_le_bytes(*out), u16::from_le_bytes(*scale).wrapping_sub(ONE));
+            let power = if number & 0x7fff == 0 { 0 } else { power };
+            *out = number.wrapping_add(power).to_le_bytes();
+        }
+        true
+    }
 }
 
 impl Fused {
@@ -97,20 +188,27 @@ impl Fused {
         groups: &SegmentGroups,
         narrowest: Dtype,
         products: Products,
+        results: &mut Results,
         out: &mut [u8],
     ) -> bool {
         if !self.takes(codes, groups, narrowest, products) {
             return false;
         }
         match (products.rounded, products.written) {
-            (Dtype::Float16, Dtype::Float16) => self.write_integers(codes, groups, out, |a, b| narrow(float16(a, b))),
-            (Dtype::Float16, Dtype::Bfloat16) => {
-                self.write_integers(codes, groups, out, |a, b| upper_half(bfloat16(float16(a, b))));
+            (Dtype::Float16, Dtype::Float16) => {
+                self.write_integers(codes, groups, results, out, |a, b| narrow(float16(a, b)))
             }
-            (Dtype::Float16, _) => self.write_integers(codes, groups, out, |a, b| float16(a, b).to_le_bytes()),
-            (Dtype::Bfloat16, Dtype::Bfloat16) => self.write(codes, groups, out, |a, b| upper_half(bfloat16(a * b))),
-            (Dtype::Bfloat16, _) => self.write(codes, groups, out, |a, b| bfloat16(a * b).to_le_bytes()),
-            _ => self.write(codes, groups, out, |a, b| (a * b).to_le_bytes()),
+            (Dtype::Float16, Dtype::Bfloat16) => {
+                self.write_integers(codes, groups, results, out, |a, b| upper_half(bfloat16(float16(a, b))));
+            }
+            (Dtype::Float16, _) => self.write_integers(codes, groups, results, out, |a, b| float16(a, b).to_le_bytes()),
+            (Dtype::Bfloat16, Dtype::Bfloat16) => {
+                if !results.add_exponents(codes, groups, out) {
+                    self.write(codes, groups, results, out, |a, b| upper_half(bfloat16(a * b)));
+                }
+            }
+            (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b| bfloat16(a * b).to_le_bytes()),
+            _ => self.write(codes, groups, results, out, |a, b| (a * b).to_le_bytes()),
         }
         true
     }
@@ -120,22 +218,28 @@ impl Fused {
         self,
         codes: &[u8],
         groups: &SegmentGroups,
+        results: &mut Results,
         out: &mut [u8],
         product: impl Fn(f32, f32) -> [u8; W] + Copy,
     ) {
+        if matches!(self, Self::Unsigned(_) | Self::Signed) {
+            return self.write_integers(codes, groups, results, out, product);
+        }
+        if results.write(codes, groups, out, product) {
+            return;
+        }
         let factor = if groups.is_halved { 2.0 } else { 1.0 };
         match self {
             Self::Floats(floats, _) => {
                 products(codes, groups, 0.0, out.as_chunks_mut().0, |code, _| floats.number(code) * factor, product);
             }
             // 16 products for each group.
-            Self::Map => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, (scale, _), out| {
+            _ => each_group(codes, groups, 0.0, out.as_chunks_mut().0, |codes, (scale, _), out| {
                 let table = groups.map.map(|number| product(f32::from_le_bytes(number), scale));
                 for (out, code) in out.iter_mut().zip(codes) {
                     *out = table[usize::from(code & 15)];
                 }
             }),
-            Self::Unsigned(_) | Self::Signed => self.write_integers(codes, groups, out, product),
         }
     }
 
@@ -144,9 +248,13 @@ impl Fused {
         self,
         codes: &[u8],
         groups: &SegmentGroups,
+        results: &mut Results,
         out: &mut [u8],
         product: impl Fn(f32, f32) -> [u8; W] + Copy,
     ) {
+        if results.write(codes, groups, out, product) {
+            return;
+        }
         let out = out.as_chunks_mut().0;
         match self {
             Self::Unsigned(half) => {

@@ -32,6 +32,7 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Isa;
 use casts::cast;
+use fused::Results;
 use room::{Room, SEGMENT};
 use rows::{RowDecoder, RowOutput};
 use std::ops::Range;
@@ -151,7 +152,7 @@ impl Decoder {
     /// Ranges of rows that start at multiples of this read the parts most efficiently; any range gives the same bytes.
     #[must_use]
     pub fn row_alignment(&self) -> u64 {
-        self.steps.layout.codes.packing.tile_rows() as u64
+        self.steps.layout.codes.packing.line_rows() as u64
     }
 
     /// About so many values at which a weight can be divided throughout: whole rows, unless they are long. The number is
@@ -347,7 +348,8 @@ impl Decoder {
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
         let map = map.unwrap_or_default();
-        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, range, columns, out }))
+        let results = Results::new(isa, &self.steps, room.columns, &map);
+        Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, results, range, columns, out }))
     }
 
     /// The indices of the parts that hold scales and the global scale.

@@ -3,7 +3,7 @@
 use super::super::layout::{Combination, Packing, ScaleOrder};
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
-use super::fused::{Products, SegmentGroups};
+use super::fused::{Products, Results, SegmentGroups};
 use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
 use super::room::Room;
@@ -30,6 +30,7 @@ pub(super) struct RowDecoder<'a> {
     pub(super) index: Option<Vec<u32>>,
     pub(super) map: [[u8; 4]; 16],
     pub(super) room: Room,
+    pub(super) results: Results,
     pub(super) range: Range<usize>,
     /// The columns of all these rows; the first is a multiple of [`SEGMENT`].
     pub(super) columns: Range<usize>,
@@ -118,7 +119,7 @@ impl RowDecoder<'_> {
         row: usize,
         end: usize,
     ) -> DecodeTally {
-        let Self { steps, parts, index, map, room, range, columns: decoded, out } = self;
+        let Self { steps, parts, index, map, room, results, range, columns: decoded, out } = self;
         let Steps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and how many elements of the first come before them.
         let width = geometry.columns as usize;
@@ -160,10 +161,10 @@ impl RowDecoder<'_> {
                 }
             };
             let is_done = if let Some(products) = steps.products {
-                fused.multiply(codes, &groups, steps.narrowest, products, out)
+                fused.multiply(codes, &groups, steps.narrowest, products, results, out)
             } else {
                 let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
-                let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, lane.as_flattened_mut());
+                let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
                 if is_done {
                     finish(steps, lane, &mut room.scratch, out);
                 }
