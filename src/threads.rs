@@ -139,6 +139,8 @@ impl<I: Iterator, M: FnMut(R) -> ControlFlow<()>, R, E> Shared<I, M, R, E> {
 
     fn put(&self, at: u64, result: Result<R, E>) {
         let queue = &mut *self.lock();
+        // Waking is a system call, and nobody waits otherwise.
+        let was_full = !queue.is_over && queue.taken - queue.merged >= AHEAD;
         // Items are handed out in order, and those in progress are finished: the first failure is among them.
         queue.is_over |= result.is_err();
         queue.waiting.insert(at, result);
@@ -156,7 +158,9 @@ impl<I: Iterator, M: FnMut(R) -> ControlFlow<()>, R, E> Shared<I, M, R, E> {
                 Err(error) => queue.failure = Some(error),
             }
         }
-        self.moved.notify_all();
+        if was_full || queue.is_over {
+            self.moved.notify_all();
+        }
     }
 }
 

@@ -196,7 +196,7 @@ impl Fused {
         }
         match (products.rounded, products.written) {
             (Dtype::Float16, Dtype::Float16) => {
-                self.write_integers(codes, groups, results, out, |a, b| narrow(float16(a, b)))
+                self.write_integers(codes, groups, results, out, |a, b| narrow(float16(a, b)));
             }
             (Dtype::Float16, Dtype::Bfloat16) => {
                 self.write_integers(codes, groups, results, out, |a, b| upper_half(bfloat16(float16(a, b))));
