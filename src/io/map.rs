@@ -2,7 +2,7 @@
 //!
 //! Another process can change a file while it is mapped. There is a guard for each case:
 //! * cut short before the pages are prefetched: [`MappedFile::prefetch`] fails;
-//! * cut short after that, or a failing disk: the system sends a SIGBUS, which [`note_faults`] makes reportable;
+//! * cut short after that, or a failing disk: the system sends a SIGBUS, which `note_faults` makes reportable;
 //! * written to, or cut short within its last page, which then reads as zeros: [`MappedFile::check_unchanged`] asks the
 //!   open file, not its name.
 #![allow(unsafe_code, reason = "mapping a file is unsafe: another process could change the bytes")]
