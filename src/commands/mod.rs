@@ -132,11 +132,23 @@ fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet:
     Ok(())
 }
 
-/// The names of an input's tensors, as many as a message can hold.
-fn some_names(source: &Checkpoint) -> String {
-    let some: Vec<String> = source.names().take(8).map(shorten).collect();
-    let more = if source.names().count() > some.len() { ", ..." } else { "" };
+/// As many of some names as a message can hold.
+fn some_names(names: &[&str]) -> String {
+    let some: Vec<String> = names.iter().take(8).map(|name| shorten(name)).collect();
+    let more = if names.len() > some.len() { ", ..." } else { "" };
     format!("{}{more}", some.join(", "))
+}
+
+/// The error for a name that no tensor has.
+fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
+    let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
+    let near: Vec<String> = unmatched::near(name, &names).into_iter().map(shorten).collect();
+    let others = if near.is_empty() {
+        format!("there are: {}", some_names(&names))
+    } else {
+        format!("near it: {}", near.join(", "))
+    };
+    Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(others)
 }
 
 /// The error if an input does not have exactly one tensor, and one is needed.
@@ -146,7 +158,7 @@ fn say_which(source: &Checkpoint) -> Error {
     let error = Error::usage(format!("holds {}: say which", counted(count as u64, "tensor")));
     // Only this form accepts a name that begins with a dash.
     let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
-    error.remedy(format!("--tensor{joint}NAME, one of {}", some_names(source)))
+    error.remedy(format!("--tensor{joint}NAME, one of {}", some_names(&source.names().collect::<Vec<_>>())))
 }
 
 /// The number of threads: as requested, or the number of cores.

@@ -3,7 +3,7 @@
 use super::convert::existing;
 use super::messages::{print, print_json, tell};
 use super::observer::Console;
-use super::{check_standard_output, say_which, threads};
+use super::{check_standard_output, missing_tensor, say_which, threads};
 use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::{Duration, Instant};
 
 /// The version of the JSON document; it changes when a field changes its meaning or is removed.
@@ -104,12 +105,18 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
             let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path_text(path)) };
             operands.push(Operand { file, tensor, name, dtype });
         }
-        if input.tensors().count() != 1 && (only.is_empty() || operands.len() == before) {
+        if input.tensors().count() != 1 && only.is_empty() {
             return Err(say_which(input).in_file(path));
+        }
+        if let (Some(name), true) = (only.first(), operands.len() == before) {
+            return Err(missing_tensor(slice::from_ref(input), name).in_file(path));
         }
     }
     match args.tensor.iter().find(|name| !found.contains(name.as_str())) {
-        Some(missing) => Err(Error::new(format!("--tensor: there is no tensor '{}'", shorten(missing)))),
+        Some(missing) => {
+            let error = missing_tensor(inputs, missing);
+            Err(if let [only] = &args.inputs[..] { error.in_file(only) } else { error })
+        }
         None => Ok(operands),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
 }
 
 /// The names most similar to a pattern: as a whole, or in as many of their parts as it has.
-fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
+pub(super) fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
     let wanted = pattern.trim_matches('*').trim_matches('.').to_lowercase();
     let length = wanted.split('.').count();
     let score = |name: &str| {

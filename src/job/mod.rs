@@ -305,7 +305,8 @@ fn all_of<'a, T, U>(
     if refused.is_empty() {
         return Ok(done);
     }
-    let what = format!("{} of {} inputs are refused, nothing was written", refused.len(), inputs.len());
+    let are = if refused.len() == 1 { "is" } else { "are" };
+    let what = format!("{} of {} inputs {are} refused, nothing was written", refused.len(), inputs.len());
     Err(summed_up(what, refused))
 }
 

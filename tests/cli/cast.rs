@@ -502,7 +502,7 @@ fn slips_of_the_command_line_get_the_command_that_was_meant() {
         1,
         "",
         "tcast: error: y.npy: cannot read: no such file or directory\n  -o 'y.npy', if it is the output\n\
-         tcast: error: 1 of 2 inputs are refused, nothing was written\n",
+         tcast: error: 1 of 2 inputs is refused, nothing was written\n",
     );
     let outcome = bench.run_args(&["cast", "x.npy", "a;b.npy", "--to", "f16"]);
     assert!(outcome.stderr.contains("\n  -o 'a;b.npy', if it is the output\n"), "{outcome:?}");

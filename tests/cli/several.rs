@@ -219,7 +219,7 @@ fn outputs_whose_names_are_taken_come_with_another_place() {
     bench.run("cast a.npy b.npy --to f16 -o .").expect(1, "", &refused(["a.npy", "b.npy"]));
     let message = "tcast: error: a.float16.npy: would be written twice
   convert one of these inputs in a run of its own, to another place
-tcast: error: 1 of 2 inputs are refused, nothing was written\n";
+tcast: error: 1 of 2 inputs is refused, nothing was written\n";
     bench.run("cast a.npy a.npy --to f16").expect(1, "", message);
     fs::copy(bench.path("a.npy"), bench.path("a.float16.npy")).unwrap();
     let outcome = bench.run("cast a.npy a.float16.npy --to f16 -f");

@@ -4,7 +4,7 @@ mod weight;
 
 use super::convert::{job, options, run as convert, selection};
 use super::results::Task;
-use super::{say_which, some_names, threads};
+use super::{missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::container::{Elements, Form, Input, Reader, Tensor};
@@ -16,10 +16,11 @@ use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::text::{json_text, quoted, shorten};
+use crate::text::{json_text, quoted};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::Range;
+use std::slice;
 
 /// The version of the JSON document; it changes when a field changes its meaning or is removed.
 const SCHEMA: u32 = 1;
@@ -100,10 +101,10 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
         (None, [only]) if source.shards.iter().all(|shard| shard.contents.unreadable.is_empty()) => Ok(*only),
         (None, []) => Err(Error::new("holds no tensor that can be read")),
         (None, _) => Err(say_which(source)),
-        (Some(name), _) => tensors.into_iter().find(|(shard, tensor)| shard.name_of(tensor) == name).ok_or_else(|| {
-            Error::new(format!("there is no tensor '{}'", shorten(name)))
-                .remedy(format!("there are: {}", some_names(source)))
-        }),
+        (Some(name), _) => {
+            let named = tensors.into_iter().find(|(shard, tensor)| shard.name_of(tensor) == name);
+            named.ok_or_else(|| missing_tensor(slice::from_ref(source), name))
+        }
     }
 }
 
