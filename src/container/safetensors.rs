@@ -16,7 +16,7 @@ use super::{
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::map::MappedFile;
+use crate::io::map::{MappedFile, large_room};
 use crate::kernel::Storage;
 use crate::text::shorten;
 use notes::{Notes, Store, store, substitute, take_notes, with_notes};
@@ -73,6 +73,7 @@ impl Format for Safetensors {
 
     fn read(&self, bytes: &MappedFile, threads: usize) -> Result<Contents> {
         let data_start = 8 + header_length(bytes)?;
+        bytes.prefetch(0..data_start)?;
         let json = &bytes[8..data_start];
         let header = canonical::read(json, threads).map_or_else(|| read_general(json), Ok)?;
         let SafetensorsHeader { mut metadata, mut tensors, offsets, wrong, names, known: _ } = header;
@@ -199,7 +200,7 @@ struct SafetensorsHeader {
 impl SafetensorsHeader {
     /// With room for so many tensors: memory that is not needed is never touched. The names can be added to `names`.
     fn with_capacity(count: usize, names: &NameHashes) -> Self {
-        let (tensors, offsets) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        let (tensors, offsets) = (large_room(count), Vec::with_capacity(count));
         Self { tensors, offsets, names: names.beside(count), ..Self::default() }
     }
 

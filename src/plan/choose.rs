@@ -13,6 +13,7 @@ use crate::container::{Container, Elements, Form, Input, NewTensor, NewTensors, 
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::io::map::large_room;
 use crate::operator::Operator;
 use crate::quant::{Decoder, EncodedPart};
 use crate::read::{Share, SourceTensor};
@@ -168,7 +169,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
         })
     };
     let mut renamed = renamed(inputs, all(), &request.selection.renames)?;
-    let mut chosen = Vec::with_capacity(stored().count());
+    let mut chosen = large_room(stored().count());
     let mut shared = SharedScales::new(request.weights, inputs);
     let mut storable = Vec::new();
     for (at, (place, logical)) in all().enumerate() {
