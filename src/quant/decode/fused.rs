@@ -5,7 +5,6 @@
 //! nanosecond with it, and 2 to 4 with this one.
 
 use super::lanes::{Float32Lane, SmallFloat};
-use super::steps::Steps;
 use crate::dtype::{Class, Dtype};
 use crate::kernel::{Isa, Table};
 
@@ -65,17 +64,17 @@ impl Results {
     /// The smallest groups for which this is faster.
     const LEAST: usize = 16;
 
-    /// For segments of so many values.
-    pub(super) fn new(isa: Isa, steps: &Steps, columns: usize, map: &[[u8; 4]; 16]) -> Self {
-        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
-        let number = |code: usize| match steps.fused {
+    /// For segments of `columns` values. Codes have 4 bits at most; floats are doubled if scales are halved.
+    pub(super) fn new(isa: Isa, fused: Option<Fused>, is_halved: bool, columns: usize, map: &[[u8; 4]; 16]) -> Self {
+        let factor = if is_halved { 2.0 } else { 1.0 };
+        let number = |code: usize| match fused {
             Some(Fused::Floats(floats, _)) => floats.number(code as u8) * factor,
             Some(Fused::Unsigned(half)) => (code as i32 - half) as f32,
             Some(Fused::Signed) => ((code as i32 ^ 8) - 8) as f32,
             Some(Fused::Map) => f32::from_le_bytes(map[code]),
             None => 0.0,
         };
-        let can = isa.can_look_up() && steps.fused.is_some() && steps.geometry.bits <= 4;
+        let can = isa.can_look_up() && fused.is_some();
         let tables = vec![Table::default(); if can { columns / Self::LEAST + 2 } else { 0 }];
         Self { isa, numbers: std::array::from_fn(number), tables }
     }

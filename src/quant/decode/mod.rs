@@ -348,7 +348,9 @@ impl Decoder {
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
         let map = map.unwrap_or_default();
-        let results = Results::new(isa, &self.steps, room.columns, &map);
+        let Steps { fused, scales, geometry, .. } = &self.steps;
+        let short = fused.filter(|_| geometry.bits <= 4);
+        let results = Results::new(isa, short, scales.is_halved(), room.columns, &map);
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, results, range, columns, out }))
     }
 

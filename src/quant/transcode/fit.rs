@@ -27,9 +27,9 @@ impl FoundScale {
 /// The new codes for the old ones.
 pub(super) struct Tables {
     /// For each power of two by which codes move, from -24 to 24.
-    moved: Vec<Table>,
+    moved: Vec<CodeTable>,
     /// For groups whose scale is 0: codes of 0, with the sign.
-    nothing: Table,
+    nothing: CodeTable,
     /// Whether codes that do not move have new ones.
     pub(super) is_total: bool,
     /// The exponents of the largest number and of the smallest digit of the new codes.
@@ -38,7 +38,7 @@ pub(super) struct Tables {
 }
 
 /// The new code for each old one; `None` if there is none.
-struct Table {
+struct CodeTable {
     codes: [Option<u8>; 256],
     /// The same with 0 for `None`.
     new: [u8; 256],
@@ -46,7 +46,7 @@ struct Table {
     is_identity: bool,
 }
 
-impl Table {
+impl CodeTable {
     fn replace(&self, codes: &mut [u8]) {
         if !self.is_identity {
             for code in codes {
@@ -79,7 +79,7 @@ impl Tables {
                 *code = encoder.code_of((f64::from(*number) * factor) as f32, source.is_integer);
             }
             let mut new = codes.iter().zip(0..=u8::MAX).take(source.numbers.len());
-            Table {
+            CodeTable {
                 is_identity: new.all(|(new, old)| *new == Some(old)),
                 new: codes.map(Option::unwrap_or_default),
                 codes,
@@ -104,12 +104,12 @@ impl Tables {
         }
     }
 
-    fn shift(&self, shift: i32) -> Option<&Table> {
+    fn shift(&self, shift: i32) -> Option<&CodeTable> {
         self.moved.get(usize::try_from(shift + self.moved.len() as i32 / 2).ok()?)
     }
 
     /// The table for a group and its new scale.
-    fn between(&self, old: f64, new: f64) -> Option<&Table> {
+    fn between(&self, old: f64, new: f64) -> Option<&CodeTable> {
         if old == 0.0 {
             return Some(&self.nothing); // the new scale may not be 0
         }
