@@ -11,8 +11,11 @@ use super::rotate::{rotate, rotate_float32s};
 use super::steps::{Arithmetic, CodeDecoding, Steps};
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, Loop};
+use crate::kernel::{Kernel, Loop, prefetch_behind};
 use std::ops::Range;
+
+/// How many bytes before they are decoded codes of whole bytes are prefetched: as the kernels do.
+const AHEAD: usize = 4096;
 
 /// What becomes of the values.
 pub(super) enum RowOutput<'a> {
@@ -77,6 +80,7 @@ impl Loop for RowDecoder<'_> {
                             ..window
                         };
                         let codes = if window.is_plain() {
+                            prefetch_behind(window.plain(), AHEAD);
                             window.plain()
                         } else {
                             packing.unpack_row(&window, &mut unpacked[..count]);
