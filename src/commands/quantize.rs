@@ -238,6 +238,7 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
     for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
         notes.extend(of_engines(scheme.name, layout).map(str::to_owned));
     }
+    notes.extend(quantizing.experts.iter().filter_map(|&(scheme, layout)| of_experts(scheme, layout)));
     notes.dedup();
     if args.input_global_scale.is_some() {
         notes
@@ -270,6 +271,24 @@ fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
         "int8" => Some("vLLM does not run int8 on GPUs of compute capability 10 and higher"),
         _ => None,
     }
+}
+
+/// What transformers makes of experts in a scheme, if it does not decode them to their values.
+fn of_experts(scheme: &str, layout: &str) -> Option<String> {
+    if layout != "compressed-tensors" {
+        return None;
+    }
+    let instead = match scheme {
+        "nvfp4" => {
+            let what = "transformers 5.23 loads nvfp4 experts without their global scales, and computes wrong results";
+            return Some(what.to_owned());
+        }
+        "fp8-block" => "; it loads --layout huggingface",
+        "mxfp8" => "; it loads --layout mxfp8",
+        "int8" => "; it loads --scheme int8a16",
+        _ => return None,
+    };
+    Some(format!("transformers 5.23 does not load {scheme} experts in the layout {layout}{instead}"))
 }
 
 /// Says why weights of a shape are kept, and with which options they would not be.

@@ -189,6 +189,35 @@ fn patterns_and_rules_choose_and_the_config_names_each_group() {
 }
 
 #[test]
+fn a_note_says_what_transformers_makes_of_experts() {
+    let names = ["gate_proj", "up_proj", "down_proj"].map(|own| format!("model.layers.0.mlp.experts.0.{own}.weight"));
+    let weights = names.each_ref().map(|name| (&**name, &[128, 128][..]));
+    let bench = bench_with(&weights, r#"{"model_type": "qwen3_moe"}"#);
+    for (flags, note) in [
+        ("nvfp4", "loads nvfp4 experts without their global scales, and computes wrong results"),
+        (
+            "fp8-block --layout compressed-tensors",
+            "does not load fp8-block experts in the layout compressed-tensors; it loads --layout huggingface",
+        ),
+        ("int8", "does not load int8 experts in the layout compressed-tensors; it loads --scheme int8a16"),
+        (
+            "mxfp8 --layout compressed-tensors",
+            "does not load mxfp8 experts in the layout compressed-tensors; it loads --layout mxfp8",
+        ),
+        ("fp8", ""),
+        ("fp8-block --layout huggingface", ""),
+    ] {
+        let outcome = bench.run(&format!("quantize m --scheme {flags} -o {}", &flags[..3]));
+        let line = format!("tcast: note: transformers 5.23 {note}\n");
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let is_right =
+            if note.is_empty() { !outcome.stderr.contains("transformers") } else { outcome.stderr.contains(&line) };
+        assert!(is_right, "{flags}: {outcome:?}");
+        fs::remove_dir_all(bench.path(&flags[..3])).unwrap();
+    }
+}
+
+#[test]
 fn banks_of_experts_become_matrices_and_share_what_engines_fuse() {
     const EXPERTS: &str = r#"{"model_type": "qwen3_5_moe", "hidden_size": 64, "moe_intermediate_size": 48}"#;
     let bank: &[(&str, &[u64])] = &[

@@ -34,7 +34,7 @@ use crate::select::experts::{Model, experts};
 use crate::select::policy::Policy;
 use crate::select::{KeptReason, Rename, Selection};
 use crate::text::shorten;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// What the user asks for.
@@ -69,6 +69,8 @@ pub(crate) struct Quantizing {
     pub(crate) misfits: Vec<Misfit>,
     /// Embeddings that a rule quantizes.
     pub(crate) embeddings: Vec<String>,
+    /// The schemes and layouts in which experts are stored one by one.
+    pub(crate) experts: BTreeSet<(&'static str, &'static str)>,
 }
 
 /// A weight that could be quantized, and the decision about it.
@@ -191,10 +193,13 @@ impl Quantizing {
             weight.stored.is_ok() && planner.reason(&weight.name, false) == Some(KeptReason::Embedding)
         };
         let embeddings = plan.weights.iter().filter(is_embedding).map(|weight| weight.name.clone()).collect();
+        let experts = plan.weights.iter().filter(|weight| weight.name.contains(".experts."));
+        let experts = experts.filter_map(|weight| weight.stored.as_ref().ok());
+        let experts = experts.map(|stored| (stored.scheme.name, stored.layout.name)).collect();
         let mut weights = planner.weights(plan, coded, recovered)?;
         let left_out = planner.leave_out(&mut weights);
         let recoding = Recoding { weights, side_files, left_out, divided: Vec::new() };
-        Ok(Self { recoding, config, misfits, embeddings })
+        Ok(Self { recoding, config, misfits, embeddings, experts })
     }
 }
 

@@ -11,6 +11,7 @@ use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHE
 use crate::read::LogicalCheckpoint;
 use crate::select::KeptReason;
 use crate::text::shorten;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The scheme as ONNX models store it.
@@ -99,7 +100,7 @@ impl Quantizing {
         }
         let recoding = Recoding { weights, side_files: Vec::new(), left_out: Vec::new(), divided: Vec::new() };
         let config = EngineConfig { block: None, hf_quant_config: None };
-        Ok(Self { recoding, config, misfits, embeddings: Vec::new() })
+        Ok(Self { recoding, config, misfits, embeddings: Vec::new(), experts: BTreeSet::new() })
     }
 }
 
