@@ -1,7 +1,7 @@
 //! What a job reports on its way, on standard error: warnings and progress bars.
 
 use super::messages::{tell, tell_error, warn, warn_of_abandoned};
-use crate::io::temporaries::Kept;
+use crate::io::temporaries::{Kept, NextRun};
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
 use crate::text::{as_glob, flag_with, path_text, shorten};
@@ -54,8 +54,14 @@ impl ShardProgress for Shards {
 pub(super) fn describe(kept: &Kept) -> String {
     match kept {
         Kept::Outputs(what) => what.clone(),
-        Kept::Shards { what, is_part: true } => format!("{what}: the same command continues it"),
-        Kept::Shards { what, is_part: false } => format!("{what}: the same command with --resume continues it"),
+        Kept::Shards { what, next } => {
+            let how = match next {
+                NextRun::Same => "",
+                NextRun::Resumed => " with --resume",
+                NextRun::ResumedWithoutReplacing => " with --resume instead of --force",
+            };
+            format!("{what}: the same command{how} continues it")
+        }
     }
 }
 

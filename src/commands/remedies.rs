@@ -1,7 +1,7 @@
 //! What helps against an error, in terms of the program's flags, and its exit code. Modules below `commands` only say
 //! what is wrong, by a [`Kind`].
 
-use super::resume::go_on;
+use super::resume::{go_back, go_on};
 use crate::error::{Error, Kind, Wanted};
 use crate::text::{as_glob, flag_with, quoted};
 use std::fmt;
@@ -50,6 +50,7 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Exists(Wanted::Folder) | Kind::Unfinished { can_resume: false } => {
             "add --force to replace it, or name another folder with -o".to_owned()
         }
+        Kind::Exists(Wanted::Report) => "add --force to replace it, or name another file with --report".to_owned(),
         Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
         Kind::Unfinished { can_resume: true } => "add --resume to continue it, or --force to start again".to_owned(),
         Kind::Interrupted(work) => go_on(work),
@@ -98,6 +99,7 @@ fn after(error: &Error) -> Option<String> {
 pub fn alternative(error: &Error) -> Option<String> {
     match error.kind() {
         Kind::Codes { globs, model: Some(_) } => Some(format!("or {}", without_codes(globs))),
+        Kind::Interrupted(work) => go_back(work),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@ use super::threads;
 use crate::cli::FileArgs;
 use crate::container::checkpoint::{self, Checkpoint};
 use crate::dtype::Dtype;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
 use crate::io::sink::Appended;
@@ -46,7 +46,9 @@ impl ReportFile {
             let error = Error::new("the report is, or is in, the output").in_file(path);
             return Err(error.remedy("name another file with --report"));
         }
-        Ok(Self { destination: Destination::among(run, path, replace)?, is_page })
+        let destination = Destination::among(run, path, replace)
+            .map_err(|error| if error.is_existing() { error.of(Kind::Exists(Wanted::Report)) } else { error })?;
+        Ok(Self { destination, is_page })
     }
 
     /// Writes it.

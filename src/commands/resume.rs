@@ -9,10 +9,10 @@ use std::path::Path;
 
 /// What helps where an unfinished conversion is found. Its records are as little to be trusted as any file: of the
 /// command, they give words in quotes only, behind subcommands and flags that there are.
-pub(super) fn go_on(InterruptedWork { folder, work, has_older, state, .. }: &InterruptedWork) -> String {
+pub(super) fn go_on(InterruptedWork { folder, work, has_older, keeps_older, state, .. }: &InterruptedWork) -> String {
     let begin_anew = || {
         let again = "run the tcast command that began it again with --force";
-        if *has_older { again.to_owned() } else { format!("{again}, or rm -r {}", quoted(work)) }
+        if *has_older || *keeps_older { again.to_owned() } else { format!("{again}, or rm -r {}", quoted(work)) }
     };
     match state {
         WorkState::Done(operator) => {
@@ -32,6 +32,11 @@ pub(super) fn go_on(InterruptedWork { folder, work, has_older, state, .. }: &Int
             )
         }
     }
+}
+
+/// How to drop the conversion where an older checkpoint is still in its place.
+pub(super) fn go_back(InterruptedWork { work, keeps_older, .. }: &InterruptedWork) -> Option<String> {
+    keeps_older.then(|| format!("or drop it, and keep the checkpoint that is there: rm -r {}", quoted(work)))
 }
 
 /// A subcommand that can continue what it began.

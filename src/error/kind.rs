@@ -86,6 +86,8 @@ pub enum Wanted {
     FolderOrBeside,
     /// Standard output, or a file.
     Stream,
+    /// A file for the report.
+    Report,
     /// This file or folder.
     At(PathBuf),
 }
@@ -100,6 +102,8 @@ pub struct InterruptedWork {
     pub work: PathBuf,
     /// Whether files of an older checkpoint may be in that.
     pub has_older: bool,
+    /// Whether an older checkpoint is in the folder, and no file of it was touched: it is complete again without `work`.
+    pub keeps_older: bool,
     /// How far it is.
     pub state: WorkState,
 }

@@ -23,9 +23,20 @@ pub(crate) enum Kept {
     Shards {
         /// The sentence.
         what: String,
-        /// Whether they belong to a part: then the same command continues, while a whole conversion has to be resumed.
-        is_part: bool,
+        /// Which command continues.
+        next: NextRun,
     },
+}
+
+/// The run that continues an unfinished one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextRun {
+    /// The same command: a part continues its own work.
+    Same,
+    /// The same command, which has to resume.
+    Resumed,
+    /// The same command, which has to resume, and no longer to replace an existing output.
+    ResumedWithoutReplacing,
 }
 
 pub(super) struct Temporaries {

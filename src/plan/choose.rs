@@ -433,7 +433,14 @@ fn renamed<'a, 'r>(
     let places: HashMap<&str, usize> = old.iter().map(|name| &**name).zip(0..).collect();
     for Rename { old, new } in renames {
         let place = places.get(old.as_str());
-        let &place = place.ok_or_else(|| Error::new(format!("there is no tensor '{}' to rename", shorten(old))))?;
+        let &place = place.ok_or_else(|| {
+            let error = Error::new(format!("there is no tensor '{}' to rename", shorten(old)));
+            if new.contains('=') {
+                error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
+            } else {
+                error
+            }
+        })?;
         if names.insert(place, Cow::Owned(new.clone())).is_some() {
             return Err(Error::new("is renamed twice").in_tensor(old));
         }

@@ -1,6 +1,7 @@
 //! What `--fail-on` refuses: every tensor concerned, with what was counted, and how to keep it from happening.
 
 use super::{Report, TensorReport};
+use crate::container::by_extension;
 use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
@@ -57,9 +58,10 @@ impl Report<'_> {
         }
         let rule = |tensor: &TensorReport| {
             let name = tensor.renamed_from.as_deref().unwrap_or(&tensor.name);
-            // The one tensor of a format without names is called what its file is.
+            // The one tensor of a format without names is called what its file is. Elsewhere, a name can be empty.
             let stem = self.input.file_stem().unwrap_or_default().to_string_lossy();
-            let name = if name.is_empty() { &stem } else { name };
+            let has_names = by_extension(self.input).is_some_and(|format| !format.format_info().holds_one);
+            let name = if name.is_empty() && !has_names { &stem } else { name };
             if self.operator == Operator::Dequantize.name() {
                 return flag_with("--exclude", &as_glob(name)); // which has no rules
             }

@@ -6,7 +6,7 @@ use crate::container::sum_of;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::open::Links;
 use crate::io::output::{WORK, check_folder, is_own};
-use crate::text::shorten;
+use crate::text::{quoted, shorten};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -21,12 +21,19 @@ enum FolderState {
 
 fn find(folder: &Path) -> Result<FolderState> {
     let failed = |error: io::Error| Error::cannot("write into", &error).in_file(folder);
-    let Ok(found) = fs::metadata(folder) else {
-        if exists(folder)? {
-            fs::metadata(folder).map_err(failed)?; // a link that leads nowhere
+    let found = match fs::metadata(folder) {
+        Ok(found) => found,
+        Err(error) if exists(folder)? => {
+            let target = fs::read_link(folder).ok().filter(|_| error.kind() == io::ErrorKind::NotFound);
+            let Some(target) = target else { return Err(failed(error)) };
+            let target = folder.parent().unwrap_or(folder).join(target);
+            let error = Error::new("is a link to a folder that does not exist").in_file(folder);
+            return Err(error.remedy(format!("mkdir {}", quoted(&target))).of(Kind::Taken(Wanted::Folder)));
         }
-        check_folder(folder)?;
-        return Ok(FolderState::Nothing);
+        Err(_) => {
+            check_folder(folder)?;
+            return Ok(FolderState::Nothing);
+        }
     };
     if !found.is_dir() {
         let error = Error::new("is a file, and the output is a folder of shards").in_file(folder);

@@ -30,7 +30,7 @@ use crate::io::output::{
     Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
 };
 use crate::io::sink::Appended;
-use crate::io::temporaries::Kept;
+use crate::io::temporaries::{Kept, NextRun};
 use crate::text::{counted, path_text, write_json};
 use files::{check_folders, exists, json, read};
 use lock::{Sharing, lock};
@@ -62,6 +62,17 @@ pub(crate) enum Start {
     Resume,
     /// It does its part beside others, which may be working now, and continues its own part.
     Part,
+}
+
+impl Start {
+    /// How another run continues the work of one that began like this.
+    fn next(self) -> NextRun {
+        match self {
+            Self::Part => NextRun::Same,
+            Self::Anew | Self::Resume => NextRun::Resumed,
+            Self::Replace => NextRun::ResumedWithoutReplacing,
+        }
+    }
 }
 
 /// What was done, once everything is in its place.
@@ -329,7 +340,7 @@ impl Staging {
     /// From now on, the work is kept when the run fails or is interrupted.
     fn keep(&mut self) {
         let what = format!("finished shards are kept in {}", path_text(&self.work));
-        keep_at_interrupt(Kept::Shards { what, is_part: self.start == Start::Part }, self.made.drain(..));
+        keep_at_interrupt(Kept::Shards { what, next: self.start.next() }, self.made.drain(..));
     }
 
     /// What is kept after a failure: the work of earlier runs and other parts, and that of this run if the system
@@ -343,7 +354,7 @@ impl Staging {
         if self.start == Start::Part || self.before > 0 || is_worth {
             let (all, folder) = (counted(all as u64, "shard"), path_text(&self.work));
             let what = format!("{finished} of {all} are done and kept in {folder}");
-            return Some(Kept::Shards { what, is_part: self.start == Start::Part });
+            return Some(Kept::Shards { what, next: self.start.next() });
         }
         clear(&self.work);
         let _ = fs::remove_dir_all(&self.work);

@@ -273,3 +273,44 @@ fn a_second_run_in_one_process_and_two_at_once_do_their_work() {
         assert_eq!(bench.read(output), bench.read("one.npy"));
     }
 }
+
+#[test]
+fn an_existing_report_and_a_link_that_leads_nowhere_come_with_a_remedy() {
+    let bench = two_files();
+    bench.write("r.json", b"mine");
+    bench.run("cast a.npy --to f16 -o out.npy --report r.json").expect(
+        4,
+        "",
+        "tcast: error: r.json: the output exists already\n  \
+         add --force to replace it, or name another file with --report\n",
+    );
+    assert_eq!(bench.read("r.json"), b"mine");
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
+    symlink("no where", bench.path("link")).unwrap();
+    bench.run("cast in --to f16 -o link").expect(
+        1,
+        "",
+        "tcast: error: link: is a link to a folder that does not exist\n  mkdir 'no where', or name another folder with -o\n",
+    );
+    fs::create_dir(bench.path("no where")).unwrap();
+    bench.run("cast in --to f16 -o link -q").expect(0, "", "");
+    assert!(bench.path("no where/s.safetensors").exists());
+}
+
+#[test]
+fn a_name_that_is_empty_or_contains_an_equals_sign_comes_with_a_remedy() {
+    let bench = Bench::new();
+    bench.write("nm.safetensors", &shard(&[("", 1e30, 2), ("a=b", 1.0, 1)]));
+    let line = "cast nm.safetensors --to f16 -o out.safetensors --fail-on infinite";
+    let outcome = bench.run(line);
+    let remedy = "\n  leave the tensor as it is with --rule '=keep', or choose a wider type\n";
+    assert!(outcome.code == Some(3) && outcome.stderr.ends_with(remedy), "{outcome:?}");
+    bench.run(&format!("{line} --rule =keep -q")).expect(0, "", "");
+    bench.run("cast nm.safetensors --to f16 -o x.safetensors --rename a=b=zz").expect(
+        1,
+        "",
+        "tcast: error: nm.safetensors: there is no tensor 'a' to rename\n  \
+         the old name ends at the first '=': a tensor with '=' in its name cannot be renamed\n",
+    );
+}

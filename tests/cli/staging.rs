@@ -185,7 +185,10 @@ fn an_unfinished_folder_is_no_checkpoint_to_any_command() {
     fs::rename(bench.path("out/.tcast"), bench.path("old/.tcast")).unwrap();
     let llama = fs::canonicalize(bench.path("llama")).unwrap();
     let command = format!("tcast cast '{}' --to 'float16' -o 'old' --resume", llama.display());
-    let error = format!("old: an unfinished conversion is in it, in .tcast\n  {command}\n");
+    let error = format!(
+        "old: an unfinished conversion is in it, in .tcast\n  {command}\n  \
+         or drop it, and keep the checkpoint that is there: rm -r 'old/.tcast'\n"
+    );
     for line in [
         "cast old --to bf16 -o x",
         "cast old --to bf16 -o x.safetensors",
@@ -203,6 +206,14 @@ fn an_unfinished_folder_is_no_checkpoint_to_any_command() {
         let is_told = outcome.stderr == format!("tcast: error: {error}");
         assert!(outcome.code != Some(0) && is_told && outcome.stdout.is_empty(), "{line}: {outcome:?}");
     }
+    // Once a file of the old checkpoint may have been moved, nothing is offered that would lose it.
+    fs::create_dir(bench.path("old/.tcast/old")).unwrap();
+    let outcome = bench.run("inspect old");
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(" --resume\n"), "{outcome:?}");
+    fs::remove_dir(bench.path("old/.tcast/old")).unwrap();
+    fs::remove_dir_all(bench.path("old/.tcast")).unwrap();
+    let outcome = bench.run("diff old whole -q");
+    assert!(outcome.code != Some(2) && outcome.stderr.is_empty(), "{outcome:?}");
     // With all shards there, one command is shorter.
     bench.run("cast llama --to f16 -o ready --part 1/1 -q").expect(0, "", "");
     let outcome = bench.run("inspect ready");
@@ -397,10 +408,36 @@ fn a_part_that_is_run_again_makes_its_own_report_anew_and_no_other() {
     assert!(report.starts_with(b"{"));
     // The second part to name the same report is refused: it would replace the report of the first.
     let message = "tcast: error: r.json: the output exists already
-  add --force to replace it, or name another file with -o\n";
+  add --force to replace it, or name another file with --report\n";
     bench.run(&part(2)).expect(4, "", message);
     assert_eq!(bench.read("r.json"), report);
     bench.run("cast llama --to f16 -o out -q --part 2/2").expect(0, "", "");
     bench.run("cast --finish out -q").expect(0, "", "");
     bench.run(&part(1)).expect(0, "", "");
+}
+
+#[test]
+fn a_run_that_was_killed_before_it_recorded_anything_can_be_repeated() {
+    let bench = begun();
+    for line in ["cast llama --to f16 -o new --resume -q", "cast llama --to f16 -o new -q"] {
+        fs::create_dir_all(bench.path("new/.tcast")).unwrap();
+        bench.write("new/.tcast/lock", b"");
+        bench.run(line).expect(0, "", "");
+        same(&tree(&bench.path("new")), &tree(&bench.path("whole")));
+        fs::remove_dir_all(bench.path("new")).unwrap();
+    }
+    // Nothing says that an older checkpoint may be replaced.
+    bench.run("cast llama --to f32 -o old -q").expect(0, "", "");
+    let before = tree(&bench.path("old"));
+    fs::create_dir(bench.path("old/.tcast")).unwrap();
+    bench.write("old/.tcast/lock", b"");
+    bench.run("cast llama --to f16 -o old --resume -q").expect(
+        1,
+        "",
+        "tcast: error: old: an unfinished conversion is in it, in .tcast\n  \
+         run the tcast command that began it again with --force\n  \
+         or drop it, and keep the checkpoint that is there: rm -r 'old/.tcast'\n",
+    );
+    fs::remove_dir_all(bench.path("old/.tcast")).unwrap();
+    same(&tree(&bench.path("old")), &before);
 }

@@ -178,4 +178,10 @@ fn a_flush_that_fails_is_an_error_of_its_shard_although_the_next_was_begun() {
     );
     bench.run(&format!("{line} --resume")).expect(0, "", "");
     same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+    // A run that replaces a checkpoint is resumed without --force.
+    let Some(mut command) = replace_calls(bench.command(), &[("FSYNC_AT", &at)]) else { return };
+    let said = outcome(command.args(line.split(' ')).arg("--force").output().unwrap());
+    let kept = "are done and kept in out/.tcast: the same command with --resume instead of --force continues it\n";
+    assert!(said.code == Some(1) && said.stderr.contains(kept), "{said:?}");
+    bench.run(&format!("{line} --resume")).expect(0, "", "");
 }
