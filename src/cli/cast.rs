@@ -96,6 +96,7 @@ const CHOICES: &str = "Choosing tensors:
 Checkpoints:
   A folder with model.safetensors.index.json, or with .safetensors files alone,
   becomes a folder with the same shards, an index and copies of the other files.
+  Shards that the index does not name are left out, with a warning.
   config.json names the type that most weights then have, among the types that
   torch computes in. Until everything is complete, the folder contains only
   .tcast/. Weights that are quantized with scales are stored as codes, not as

@@ -219,7 +219,7 @@ fn a_folder_in_doubt_is_listed_and_not_converted() {
     let outcome = bench.run("cast in --to f16 -o out");
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let warnings = "tcast: warning: a.safetensors holds 'extra', which the index does not have there\n\
-                    tcast: warning: c.safetensors is not in the index\n";
+                    tcast: warning: c.safetensors is not in the index, and is left out\n";
     assert!(outcome.stderr.starts_with(warnings), "{}", outcome.stderr);
     assert_eq!(json(&bench.read("out/model.safetensors.index.json"))["weight_map"]["extra"], "a.safetensors");
     fs::remove_file(bench.path("in/model.safetensors.index.json")).unwrap();
@@ -230,6 +230,41 @@ fn a_folder_in_doubt_is_listed_and_not_converted() {
     bench.write("in/model.bin", b"");
     let outcome = bench.run("cast in --to f16 -o pickled");
     assert!(outcome.stderr.contains("names the shard 'model.bin', which is no .safetensors file"), "{outcome:?}");
+}
+
+#[test]
+fn an_index_that_leaves_out_a_shard_is_refused_and_another_file_is_left_out() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/model-00001-of-00002.safetensors", &shard(&[("x", 1.0, 2)]));
+    bench.write("in/model-00002-of-00002.safetensors", &shard(&[("y", 1.0, 2)]));
+    let index = r#"{"weight_map":{"x":"model-00001-of-00002.safetensors"}}"#;
+    bench.write("in/model.safetensors.index.json", index.as_bytes());
+    let short = "the index leaves out model-00002-of-00002.safetensors, which is numbered as one of its shards\n";
+    let refused = format!(
+        "tcast: error: in: {short}  download the index again, or move it to convert all .safetensors files of the \
+         folder: mv -n 'in/model.safetensors.index.json' 'in/..'\n"
+    );
+    for line in ["cast in --to f16 -o out", "quantize in --scheme fp8 -o out", "cast in --to f16 -o out -q"] {
+        bench.run(line).expect(1, "", &refused);
+    }
+    let outcome = bench.run("inspect in");
+    assert_eq!((outcome.code, &*outcome.stderr), (Some(0), &*format!("tcast: warning: {short}")));
+    // The remedy converts both shards.
+    fs::rename(bench.path("in/model.safetensors.index.json"), bench.path("model.safetensors.index.json")).unwrap();
+    bench.run("cast in --to f16 -o both -q").expect(0, "", "");
+    assert!(bench.path("both/model-00002-of-00002.safetensors").exists());
+    // Files of an older checkpoint, and the same model in another format.
+    fs::rename(bench.path("model.safetensors.index.json"), bench.path("in/model.safetensors.index.json")).unwrap();
+    for other in ["model-00002-of-00003", "consolidated", "model.fp16-00002-of-00002"] {
+        fs::rename(bench.path("in/model-00002-of-00002.safetensors"), bench.path(&format!("in/{other}.safetensors")))
+            .unwrap();
+        let outcome = bench.run("cast in --to f16 -o out -f");
+        let left_out = format!("tcast: warning: {other}.safetensors is not in the index, and is left out\n");
+        assert!(outcome.code == Some(0) && outcome.stderr.starts_with(&left_out), "{outcome:?}");
+        fs::rename(bench.path(&format!("in/{other}.safetensors")), bench.path("in/model-00002-of-00002.safetensors"))
+            .unwrap();
+    }
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_folder_is_listed_by_its_index() {
     let map = r#""a":"one.safetensors","b":"one.safetensors","c":"two.safetensors""#;
     bench.write("model.safetensors.index.json", index(map).as_bytes());
     let outcome = bench.run("inspect .");
-    let unnamed = "tcast: warning: other.safetensors is not in the index\n";
+    let unnamed = "tcast: warning: other.safetensors is not in the index, and is left out\n";
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), unnamed));
     fs::remove_file(bench.path("other.safetensors")).unwrap();
     let head = ".: 2 shards, index model.safetensors.index.json, 3 tensors, ";
@@ -152,8 +152,8 @@ fn what_does_not_belong_together_in_a_folder_is_told() {
     assert_eq!(
         outcome.stderr,
         "tcast: warning: the index names no tensor\n\
-         tcast: warning: one.safetensors is not in the index\n\
-         tcast: warning: two.safetensors is not in the index\n"
+         tcast: warning: one.safetensors is not in the index, and is left out\n\
+         tcast: warning: two.safetensors is not in the index, and is left out\n"
     );
     let map: Vec<String> = (10..25).map(|number| format!("\"x{number}\":\"two.safetensors\"")).collect();
     let index = format!("{{\"weight_map\":{{{}}}}}", map.join(","));
@@ -305,4 +305,33 @@ fn the_first_nan_and_inf_are_named_however_the_tensor_is_stored() {
     assert_eq!(stats["first_infinite_index"], serde_json::json!([300, 1]));
     bench.write("none.npy", &npy("'<f4'", "(1,)", &1_f32.to_le_bytes()));
     assert_eq!(at(&bench.run("inspect none.npy --stats --json").stdout), [None, None]);
+}
+
+#[test]
+fn every_field_of_the_document_is_described() {
+    fn keys(value: &serde_json::Value, found: &mut std::collections::BTreeSet<String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    found.insert(name.clone());
+                    if name != "metadata" {
+                        keys(value, found);
+                    }
+                }
+            }
+            serde_json::Value::Array(items) => items.iter().for_each(|item| keys(item, found)),
+            _ => {}
+        }
+    }
+    let page = include_str!("../../docs/report.md");
+    let section = page.split("\n## Inspect\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let bench = Bench::with_checkpoint("llama-fp8", "quantized");
+    let mut found = std::collections::BTreeSet::new();
+    keys(&json(&bench, "inspect quantized --stats --json -q"), &mut found);
+    assert!(found.contains("grid") && found.contains("exponents") && found.contains("quant_method"), "{found:?}");
+    // Only malformed inputs have these.
+    found.extend(["problems", "error"].map(str::to_owned));
+    for name in found {
+        assert!(section.contains(&format!("`{name}`")), "{name}");
+    }
 }

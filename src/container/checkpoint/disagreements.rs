@@ -1,7 +1,7 @@
 //! Where an index and the shards of a checkpoint disagree, or the shards among themselves.
 
 use super::index::WeightMap;
-use crate::container::Input;
+use crate::container::{Input, probe};
 use crate::text::{path_text, shorten};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,16 +17,41 @@ pub struct Disagreement {
     pub text: String,
     /// Whether it leaves open which tensors the checkpoint has. Such a checkpoint can be shown but not converted.
     pub is_fatal: bool,
+    /// Whether the index leaves out a shard of its own, whose tensors would be lost.
+    pub(super) is_index_short: bool,
 }
 
 impl Disagreement {
     pub(super) fn fatal(text: String) -> Self {
-        Self { text, is_fatal: true }
+        Self { text, is_fatal: true, is_index_short: false }
     }
 
     pub(super) fn mild(text: String) -> Self {
-        Self { text, is_fatal: false }
+        Self { text, is_fatal: false, is_index_short: false }
     }
+}
+
+/// A shard in the folder that the index does not name. Loaders leave such a file out, as tcast does: it can be the rest of
+/// an older checkpoint, or the same model in another format. If its number continues those of the shards that the index
+/// names, the index is incomplete, unless the shard has no tensors: no index can name such a shard.
+pub(super) fn unnamed(folder: &Path, file: &str, named: &BTreeSet<&str>) -> Disagreement {
+    let is_of_set = set_of(file).is_some_and(|set| named.iter().any(|other| set_of(other) == Some(set)));
+    let name = shorten(file);
+    let has_tensors = || probe(&folder.join(file)).map_or(true, |shard| !shard.contents.tensors.is_empty());
+    if is_of_set && has_tensors() {
+        let text = format!("the index leaves out {name}, which is numbered as one of its shards");
+        Disagreement { is_index_short: true, ..Disagreement::fatal(text) }
+    } else {
+        Disagreement::mild(format!("{name} is not in the index, and is left out"))
+    }
+}
+
+/// What the names of the shards of a checkpoint have in common: the model and the number of shards, of
+/// `model-00001-of-00002.safetensors`.
+fn set_of(file: &str) -> Option<(&str, &str)> {
+    let (start, count) = file.rsplit_once("-of-")?;
+    let model = start.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    (model.len() < start.len()).then_some((model, count))
 }
 
 /// What the index lists and the shards do not hold, and the reverse, for shards that could be opened.
@@ -49,7 +74,7 @@ pub(super) fn compare(map: &WeightMap, shards: &[Input], found: &mut Disagreemen
         if home.is_none_or(|home| **home != *shard) {
             let text = format!("{} holds '{}', which the index does not have there", shorten(shard), shorten(tensor));
             // A tensor that the index lists elsewhere is a duplicate; one that it does not list is simply kept.
-            found.add(Disagreement { text, is_fatal: home.is_some() });
+            found.add(if home.is_some() { Disagreement::fatal(text) } else { Disagreement::mild(text) });
         }
     }
 }

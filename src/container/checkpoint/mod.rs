@@ -24,7 +24,7 @@ use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
 use crate::text::{path_text, quoted, shorten};
-use disagreements::{Disagreements, compare, repetitions};
+use disagreements::{Disagreements, compare, repetitions, unnamed};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
@@ -132,8 +132,15 @@ pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     }
     if let Some(fatal) = checkpoint.disagreements.iter().find(|disagreement| disagreement.is_fatal) {
         let folder = checkpoint.folder.as_deref().unwrap_or(path);
-        let move_out = |shard: &Path| format!("move it: mv -n {} {}", quoted(shard), quoted(&folder.join("..")));
+        let move_out = |file: &Path| format!("mv -n {} {}", quoted(file), quoted(&folder.join("..")));
         let error = Error::new(&fatal.text).in_file(path);
+        if let Some(index) = checkpoint.index.as_ref().filter(|_| fatal.is_index_short) {
+            let move_out = move_out(&folder.join(&index.name));
+            return Err(error.remedy(format!(
+                "download the index again, or move it to convert all .safetensors files of the folder: {move_out}"
+            )));
+        }
+        let move_out = |shard: &Path| format!("move it: {}", move_out(shard));
         return Err(match (output_among(&checkpoint), newest_to_repeat(&checkpoint)) {
             (Some(output), _) => error.remedy(format!("tcast wrote one of them; {}", move_out(output))),
             (None, Some(newest)) => error.remedy(format!(
@@ -282,10 +289,9 @@ fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint
     }
     let in_folder = |error: Error| error.in_file(folder);
     let files = texts(file_names(folder).map_err(in_folder)?).map_err(in_folder)?;
-    let unnamed = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file.as_str()));
-    let unnamed = unnamed.map(|file| Disagreement::mild(format!("{} is not in the index", shorten(file))));
+    let others = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file.as_str()));
+    let unnamed: Vec<Disagreement> = others.map(|file| unnamed(folder, file, &names)).collect();
     let empty = map.is_empty().then(|| Disagreement::fatal("the index names no tensor".to_owned()));
-    let unnamed: Vec<Disagreement> = unnamed.collect();
     let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
         _ => error,

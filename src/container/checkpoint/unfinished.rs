@@ -1,5 +1,6 @@
 //! A folder with an unfinished conversion in it is not a checkpoint, whatever else it contains.
 
+use super::{file_names, is_shard_name};
 use crate::error::{Error, InterruptedWork, Kind, Result, WorkState};
 use crate::io::open::{Links, read_regular};
 use crate::io::output::WORK;
@@ -93,9 +94,14 @@ fn state(work: &Path) -> WorkState {
 
 fn interrupted(folder: &Path, state: WorkState) -> Kind {
     let work = folder.join(WORK);
-    let old = fs::symlink_metadata(work.join("old"));
-    let has_older = !matches!(old, Err(error) if error.kind() == ErrorKind::NotFound);
-    Kind::Interrupted(Box::new(InterruptedWork { folder: folder.to_owned(), work, has_older, state }))
+    let is_missing =
+        |path: &Path| matches!(fs::symlink_metadata(path), Err(error) if error.kind() == ErrorKind::NotFound);
+    let has_older = !is_missing(&work.join("old"));
+    // Until `old` is made, an older checkpoint is where it was, and no file of the new one is beside it.
+    let is_untouched = !has_older && !matches!(state, WorkState::Placed) && is_missing(&work.join("end.json"));
+    let names = if is_untouched { file_names(folder).unwrap_or_default() } else { Vec::new() };
+    let keeps_older = names.iter().any(|name| is_shard_name(&name.to_string_lossy()));
+    Kind::Interrupted(Box::new(InterruptedWork { folder: folder.to_owned(), work, has_older, keeps_older, state }))
 }
 
 /// What a file of the work folder holds; `None` where it cannot be read.
