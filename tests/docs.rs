@@ -66,7 +66,7 @@ fn folder() -> Bench {
         fs::copy(fixture("weights_f32.npy"), bench.path("weights").join(name)).unwrap();
     }
     fs::create_dir(bench.path("bin")).unwrap();
-    symlink(common::PROGRAM, bench.path("bin/tcast")).unwrap();
+    symlink(assert_cmd::cargo::cargo_bin!("tcast"), bench.path("bin/tcast")).unwrap();
     bench
 }
 

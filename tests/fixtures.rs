@@ -201,3 +201,13 @@ fn a_column_major_array_is_transposed_where_the_container_wants_it() {
         assert_eq!(String::from_utf8_lossy(&file[..128]).contains("'fortran_order': True"), is_fortran);
     }
 }
+
+#[test]
+fn an_independent_reader_agrees_with_what_is_written() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.run("cast x.npy --to float64 -o out.npy -q").expect(0, "", "");
+    let read = |name: &str| npyz::NpyFile::new(std::io::Cursor::new(bench.read(name))).unwrap();
+    assert_eq!(read("out.npy").shape(), read("x.npy").shape());
+    let values: Vec<f64> = read("x.npy").into_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
+    assert_eq!(read("out.npy").into_vec::<f64>().unwrap(), values);
+}

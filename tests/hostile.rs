@@ -140,7 +140,7 @@ fn what_is_short_in_a_file_and_long_in_memory_is_bounded() {
 fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
     let bench = Bench::new();
     let limited = |kibibytes: u32, arguments: &str| {
-        let program = common::PROGRAM;
+        let program = assert_cmd::cargo::cargo_bin!("tcast").display();
         let script = format!("ulimit -v {kibibytes} && exec '{program}' {arguments}");
         let done = std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap();
         (done.status.code(), String::from_utf8(done.stdout).unwrap(), String::from_utf8(done.stderr).unwrap())
@@ -168,7 +168,7 @@ fn reports_and_indexes_take_memory_in_proportion_to_their_text() {
 fn a_listing_and_an_index_of_short_entries_take_a_few_times_their_length() {
     let bench = Bench::new();
     let limited = |arguments: &str| {
-        let program = common::PROGRAM;
+        let program = assert_cmd::cargo::cargo_bin!("tcast").display();
         let script = format!("ulimit -v 262144 && exec '{program}' {arguments}");
         std::process::Command::new("sh").args(["-c", &script]).current_dir(bench.path("")).output().unwrap()
     };

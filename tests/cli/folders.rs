@@ -507,7 +507,7 @@ fn a_hundred_shards_take_the_memory_of_one() {
         }
         let limited = "ulimit -d 24576 && exec \"$0\" cast \"$1\" --to f16 -j2 -q --no-sync";
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", limited]).arg(crate::common::PROGRAM).arg(folder);
+        command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin!("tcast")).arg(folder);
         let outcome = command.current_dir(bench.path("")).output().unwrap();
         assert!(outcome.status.success(), "{folder}: {outcome:?}");
     }

@@ -95,7 +95,7 @@ fn two_outputs_that_are_one_file_are_refused() {
 /// Runs a line of shell, in which `$tcast` is the program.
 fn shell(bench: &Bench, line: &str) -> Outcome {
     let mut command = Command::new("sh");
-    command.args(["-c", line]).env("tcast", crate::common::PROGRAM).current_dir(bench.path(""));
+    command.args(["-c", line]).env("tcast", assert_cmd::cargo::cargo_bin!("tcast")).current_dir(bench.path(""));
     let output = command.output().unwrap();
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     Outcome { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }

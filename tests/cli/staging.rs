@@ -391,7 +391,7 @@ fn the_command_that_goes_on_has_the_bytes_of_the_input() {
         "{outcome:?}"
     );
     let command = outcome.stderr.lines().last().unwrap().trim_start().strip_prefix("tcast ").unwrap();
-    let program = crate::common::PROGRAM;
+    let program = assert_cmd::cargo::cargo_bin!("tcast");
     let mut shell = std::process::Command::new("bash");
     let done = shell.args(["-c", &format!("\"$0\" {command}")]).arg(program).current_dir(bench.path("")).output();
     assert!(done.is_err() || done.is_ok_and(|done| done.status.success()), "{command}");

@@ -9,9 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The program that Cargo built for the tests.
-pub const PROGRAM: &str = env!("CARGO_BIN_EXE_tcast");
-
 /// A folder that goes with the test, and the program run in it.
 pub struct Bench {
     folder: tempfile::TempDir,
@@ -35,7 +32,7 @@ fn emulated() -> Option<Command> {
     let runner = std::env::var("TCAST_RUNNER").ok()?;
     let mut words = runner.split_whitespace();
     let mut command = Command::new(words.next()?);
-    command.args(words).arg(PROGRAM);
+    command.args(words).arg(assert_cmd::cargo::cargo_bin!("tcast"));
     Some(command)
 }
 
@@ -90,7 +87,7 @@ impl Bench {
 
     /// A command of the program in this folder.
     pub fn command(&self) -> Command {
-        let mut command = emulated().unwrap_or_else(|| Command::new(PROGRAM));
+        let mut command = emulated().unwrap_or_else(|| Command::new(assert_cmd::cargo::cargo_bin!("tcast")));
         command.current_dir(self.folder.path()).env_remove("NO_COLOR");
         command
     }
@@ -192,7 +189,7 @@ pub fn check_hostile(file: &Path, allowed: &[i32], what: &str) {
         let emulated = emulated(); // an emulator has memory and time of its own
         let mut command = emulated.unwrap_or_else(|| {
             let mut command = Command::new("sh");
-            command.args(["-c", limited]).arg(PROGRAM);
+            command.args(["-c", limited]).arg(assert_cmd::cargo::cargo_bin!("tcast"));
             command
         });
         command.args(["cast", "-j1", "--no-sync"]);

@@ -14,7 +14,7 @@ use std::process::Command;
 fn with_mounts(bench: &Bench, what: &str, script: &str) -> Option<String> {
     let shell = |script: &str| {
         let mut command = Command::new("unshare");
-        command.args(["-rm", "sh", "-ec", script, "sh"]).arg(crate::common::PROGRAM);
+        command.args(["-rm", "sh", "-ec", script, "sh"]).arg(assert_cmd::cargo::cargo_bin!("tcast"));
         command.current_dir(bench.path("")).output()
     };
     fs::create_dir_all(bench.path("disk")).unwrap();

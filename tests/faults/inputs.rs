@@ -180,7 +180,7 @@ fn an_input_that_is_gone_and_could_not_be_kept_open_is_an_error() {
     for (files, code) in [(16, 1), (64, 0)] {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {files}; exec \"$@\""), "sh"]);
-        command.arg(crate::common::PROGRAM).current_dir(bench.path(""));
+        command.arg(assert_cmd::cargo::cargo_bin!("tcast")).current_dir(bench.path(""));
         command.args("cast in --to f16 -o pipe.safetensors -q -j1".split(' '));
         let said = while_it_waits(&bench, command, || fs::rename(bench.path("in"), bench.path("moved")).unwrap());
         let what = "tcast: error: in/s4.safetensors: the file was removed or renamed during the work, and nothing else \

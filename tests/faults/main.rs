@@ -64,7 +64,7 @@ fn has_strace(what: &str) -> bool {
 fn traced(bench: &Bench, flags: &[&str], line: &str) -> Command {
     let mut command = Command::new("strace");
     command.current_dir(bench.path("")).args(["-f", "-qq", "-o", "trace"]).args(flags);
-    command.arg(common::PROGRAM).args(line.split(' '));
+    command.arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
     command
 }
 
@@ -95,7 +95,7 @@ fn calls(trace: &str) -> Vec<(&str, String)> {
 /// The program behind a line of shell, which ends in `exec "$@"`.
 fn in_shell(bench: &Bench, shell: &str, line: &str) -> Outcome {
     let mut command = Command::new("sh");
-    command.args(["-c", shell, "sh"]).arg(common::PROGRAM).args(line.split(' '));
+    command.args(["-c", shell, "sh"]).arg(assert_cmd::cargo::cargo_bin!("tcast")).args(line.split(' '));
     outcome(command.current_dir(bench.path("")).output().unwrap())
 }
 
