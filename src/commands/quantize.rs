@@ -166,8 +166,10 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         let error = Error::usage(format!("--search mse has no effect: {named} has no choice of scales"));
         return Err(error.remedy("leave --search out"));
     }
-    let has_partial = |scheme: &Scheme| has_partial_blocks(scheme, args.layout.as_deref().unwrap_or_default());
-    if args.partial_blocks && !schemes().any(has_partial) {
+    let layout = args.layout.as_deref().unwrap_or_default();
+    // Without a scheme, weights of fp8-block stay what they are.
+    let stays = || args.scheme.is_none() && layout.eq_ignore_ascii_case("compressed-tensors");
+    if args.partial_blocks && !stays() && !schemes().any(|scheme| has_partial_blocks(scheme, layout)) {
         let error =
             Error::usage("--partial-blocks has no effect: only fp8-block in compressed-tensors has partial blocks");
         return Err(error.remedy("leave --partial-blocks out"));

@@ -113,6 +113,9 @@ impl Report<'_> {
             Some(sqnr) => {
                 let _ = write!(text, "the lowest SQNR is {sqnr:.2} dB, of {}", shorten(&worst.name));
             }
+            None if self.converted().any(|tensor| tensor.layout.is_some()) => {
+                text.push_str("every value that is still quantized came through unchanged");
+            }
             None => text.push_str("every value came through unchanged"),
         }
         let sum = |count: fn(&QuantizedAccuracy) -> u64| weights.iter().map(|(_, accuracy)| count(accuracy)).sum();

@@ -166,6 +166,23 @@ fn a_global_scale_without_an_exact_reciprocal_is_rounded_and_the_report_counts_w
 }
 
 #[test]
+fn weights_that_engines_fuse_are_not_moved_with_different_global_scales() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme nvfp4 --layout comfyui -o c -q").expect(0, "", "");
+    for layout in ["compressed-tensors", "modelopt"] {
+        let outcome = bench.run(&format!("quantize c --layout {layout} -o out"));
+        let why = "_proj.weight: its global scale differs from those of the weights that engines fuse with it\n";
+        assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+        assert!(outcome.stderr.contains(why), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("choose a scheme to quantize these weights again"), "{}", outcome.stderr);
+    }
+    bench.run("quantize c --scheme nvfp4 -o out -q").expect(0, "", "");
+    let found = tensors(&bench.path("out"));
+    let global = |module: &str| &found[&format!("model.layers.0.self_attn.{module}_proj.weight_global_scale")].2;
+    assert!(global("q") == global("k") && global("k") == global("v"));
+}
+
+#[test]
 fn the_page_says_for_each_weight_whether_its_codes_are_those_of_the_input() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     bench.run("quantize q --layout modelopt --report exact.html -q -o exact").expect(0, "", "");

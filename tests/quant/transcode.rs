@@ -306,6 +306,52 @@ fn a_weight_whose_values_are_not_on_the_new_grid_is_not_moved() {
     }
 }
 
+/// Every layout of this file.
+const ALL: &[Stored] = &[
+    HF,
+    HF_BF16,
+    HF_E8M0,
+    HF_MX,
+    CT_BLOCK,
+    CT_BLOCK_BF16,
+    CT_TENSOR,
+    CT_CHANNEL,
+    MO_TENSOR,
+    MO_CHANNEL,
+    MO_BLOCK,
+    COMFY_FP8,
+    CT_NV,
+    MO_NV,
+    COMFY_NV,
+    CT_MX4,
+    MO_MX4,
+    OSS,
+    CT_MX6,
+    CT_MX8,
+    MO_MX8,
+    COMFY_MX8,
+    INT8,
+    PACK8_CHANNEL,
+    PACK8,
+    PACK4,
+    PACK4_32,
+    PACK4_ASYM,
+    PACK4_ASYM_32,
+];
+
+#[test]
+fn a_weight_of_zeros_stays_one_in_every_layout_that_it_is_moved_to() {
+    let shape = [128, 128];
+    for from in ALL {
+        let weight = from.quantize(&shape, &vec![0.0; 128 * 128]);
+        assert!(weight.values().iter().all(|value| *value == 0.0));
+        let moved = ALL.iter().filter_map(|to| Some((to, weight.moved(*to)?)));
+        for (to, moved) in moved {
+            assert!(moved.values().iter().all(|value| *value == 0.0), "{from:?} to {to:?}");
+        }
+    }
+}
+
 #[test]
 fn the_reciprocal_of_a_global_scale_is_exact_for_powers_of_two_only() {
     let mut random = Random { state: 17, is_ordinary: true };

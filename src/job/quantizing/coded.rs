@@ -162,7 +162,8 @@ impl Planner<'_> {
     /// # Errors
     /// When a part cannot be read, or a value would change and must not.
     pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Arc<CodedRows>>>> {
-        let modules: Vec<&str> = weights.iter().map(|weight| module_of(&weight.name).unwrap_or_default()).collect();
+        let names = weights.iter().map(|weight| self.new_name(&weight.name));
+        let modules: Vec<&str> = names.map(|name| module_of(name).unwrap_or_default()).collect();
         // Weights that share a scalar scale are moved together, or not at all.
         let shares = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
         let mut sets = fused_sets(&self.policy, modules.into_iter());
@@ -173,6 +174,7 @@ impl Planner<'_> {
         let is_coded = |at: &usize| weights[*at].coded().is_some();
         sets.retain(|set| set.iter().any(is_coded));
         let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];
+        let mut unmoved = vec![Unmoved::NoGrid; weights.len()];
         let all = &*weights;
         let work = |(): &mut (), set: Vec<usize>| Ok((self.transcoders(all, &set)?, set));
         in_order(
@@ -180,19 +182,25 @@ impl Planner<'_> {
             sets.into_iter(),
             || (),
             work,
-            |(transcoders, set): (Vec<Option<Transcoder>>, Vec<usize>)| {
-                for (at, transcoder) in set.into_iter().zip(transcoders) {
+            |(transcoders, set): (Result<Vec<Transcoder>, Unmoved>, Vec<usize>)| {
+                let why = transcoders.as_ref().err().copied();
+                let mut transcoders = transcoders.unwrap_or_default().into_iter();
+                for at in set {
+                    unmoved[at] = why.unwrap_or(unmoved[at]);
+                    let transcoder = transcoders.next();
                     resolved[at] = all[at].coded().map(|coded| Arc::new(self.rows(coded, transcoder)));
                 }
                 ControlFlow::Continue(())
             },
         )
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
-        if self.request.only_exact && !self.request.recovers {
-            check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
-        } else if self.request.scheme.is_none() && self.request.rules.is_empty() {
+        if self.request.scheme.is_none() && self.request.rules.is_empty() {
             let again = "choose a scheme to quantize these weights again";
-            check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
+            check_is_exact(weights, &resolved, &unmoved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
+        }
+        if self.request.only_exact && !self.request.recovers {
+            check_is_exact(weights, &resolved, &unmoved, Fidelity::Exact)
+                .map_err(|error| error.without("only_exact"))?;
         }
         for (weight, resolved) in weights.iter_mut().zip(&resolved) {
             let is_moved = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
@@ -255,27 +263,40 @@ impl Planner<'_> {
         parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect()
     }
 
-    /// What moves each weight of a set that shares a scale. If one of them cannot be moved, none is.
-    fn transcoders(&self, weights: &[WeightCandidate], set: &[usize]) -> Result<Vec<Option<Transcoder>>> {
-        let none = || set.iter().map(|_| None).collect();
+    /// What moves each weight of a set that shares a scale, or why none of them is moved.
+    fn transcoders(&self, weights: &[WeightCandidate], set: &[usize]) -> Result<Result<Vec<Transcoder>, Unmoved>> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {
             let Some((coded, exact)) = weights[*at].coded().and_then(|coded| Some((coded, coded.exact.as_ref()?)))
             else {
-                return Ok(none());
+                return Ok(Err(Unmoved::NoGrid));
             };
             let parts = self.part_bytes(coded.weight)?;
             let (decoder, encoder) = (Arc::clone(&coded.decoder), Arc::clone(exact));
-            let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts)? else { return Ok(none()) };
+            let Some(transcoder) = Transcoder::new(decoder, coded.rows, encoder, &parts)? else {
+                return Ok(Err(Unmoved::NoGrid));
+            };
             found.push((transcoder, parts));
         }
         let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
         let exponent = exponents.filter_map(|(transcoder, parts)| transcoder.largest_exponent(parts)).max();
         if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts).is_some()) {
-            return Ok(none());
+            return Ok(Err(Unmoved::NoGrid));
         }
-        Ok(found.into_iter().map(|(transcoder, _)| Some(transcoder)).collect())
+        let transcoders: Vec<Transcoder> = found.into_iter().map(|(transcoder, _)| transcoder).collect();
+        // Engines read one global scale for all of them, and would multiply the codes of some by that of another.
+        let is_shared = transcoders.windows(2).all(|pair| pair[0].global().to_bits() == pair[1].global().to_bits());
+        Ok(if is_shared { Ok(transcoders) } else { Err(Unmoved::UnequalGlobals) })
     }
+}
+
+/// Why codes and scales of a weight are not moved.
+#[derive(Clone, Copy, Debug)]
+enum Unmoved {
+    /// The new layout cannot represent all values, of it or of a weight that it shares a scale with.
+    NoGrid,
+    /// Weights that engines fuse have different global scales.
+    UnequalGlobals,
 }
 
 /// The type of scales that are not computed: the same as before, if the layout stores it.
@@ -291,26 +312,38 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
 }
 
 /// Refuses weights whose values would change more than allowed.
-fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>], allowed: Fidelity) -> Result<()> {
-    let changes =
-        |(weight, resolved): (&WeightCandidate, &Option<Arc<CodedRows>>)| match (&weight.stored, &weight.values) {
-            (Ok(stored), Values::Coded(_)) => {
-                let found = resolved.as_ref().and_then(|rows| Some(rows.transcoder.as_ref()?.fidelity()));
-                let scheme = stored.scheme.name;
-                let why = match found {
-                    Some(found) if found == Fidelity::Exact || found == allowed => return None,
-                    Some(_) => "its global scale has no exact reciprocal".to_owned(),
-                    None => format!("some values are not on the grid of {scheme}"),
-                };
-                Some(format!("{}: {why}", shorten(&weight.name)))
-            }
-            (Err(reason), Values::Coded(_)) => {
-                Some(format!("{}: would be decoded ({})", shorten(&weight.name), reason.describe()))
-            }
-            (Ok(_), Values::Stored(_)) => Some(format!("{}: is not quantized in the input", shorten(&weight.name))),
-            (Err(_), Values::Stored(_)) => None,
-        };
-    let details = weights.iter().zip(resolved).filter_map(changes).collect();
+fn check_is_exact(
+    weights: &[WeightCandidate],
+    resolved: &[Option<Arc<CodedRows>>],
+    unmoved: &[Unmoved],
+    allowed: Fidelity,
+) -> Result<()> {
+    let changes = |((weight, resolved), unmoved): ((&WeightCandidate, &Option<Arc<CodedRows>>), &Unmoved)| match (
+        &weight.stored,
+        &weight.values,
+    ) {
+        (Ok(stored), Values::Coded(_)) => {
+            let found = resolved.as_ref().and_then(|rows| Some(rows.transcoder.as_ref()?.fidelity()));
+            let scheme = stored.scheme.name;
+            let why = match found {
+                Some(found) if found == Fidelity::Exact || found == allowed => return None,
+                Some(_) => "its global scale has no exact reciprocal".to_owned(),
+                None => match unmoved {
+                    Unmoved::NoGrid => format!("some values are not on the grid of {scheme}"),
+                    Unmoved::UnequalGlobals => {
+                        "its global scale differs from those of the weights that engines fuse with it".to_owned()
+                    }
+                },
+            };
+            Some(format!("{}: {why}", shorten(&weight.name)))
+        }
+        (Err(reason), Values::Coded(_)) => {
+            Some(format!("{}: would be decoded ({})", shorten(&weight.name), reason.describe()))
+        }
+        (Ok(_), Values::Stored(_)) => Some(format!("{}: is not quantized in the input", shorten(&weight.name))),
+        (Err(_), Values::Stored(_)) => None,
+    };
+    let details = weights.iter().zip(resolved).zip(unmoved).filter_map(changes).collect();
     refuse_some("the values of some weights would change, which is not allowed: no output was written", details)
 }
 

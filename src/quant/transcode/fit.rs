@@ -184,7 +184,7 @@ impl Transcoder {
                 let is_zero = |code: usize| self.source.numbers[code] == 0.0;
                 (0..256).filter(|code| seen[*code]).all(|code| match table {
                     Some(table) => table.codes[code].is_some(),
-                    None => is_zero(code),
+                    None => is_zero(code) && self.tables.nothing.codes[code].is_some(),
                 })
             })
         };
@@ -204,7 +204,8 @@ impl Transcoder {
         let live: Vec<(f64, CodeExtent)> = extents.collect();
         let Some((first, _)) = live.first() else {
             let others = if super::has_global(&self.encoder) { [self.least(); 2] } else { [0.0, 1.0] };
-            return cells.iter().map(|cell| cell.old.scale).chain(others).find_map(|scale| self.stored(scale, 0.0));
+            let mut scales = cells.iter().map(|cell| cell.old.scale).chain(others);
+            return scales.find_map(|scale| self.stored(scale, 0.0).filter(serves));
         };
         if live.iter().any(|(scale, _)| mantissa_of(*scale) != mantissa_of(*first)) {
             return None;

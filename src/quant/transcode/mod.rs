@@ -120,6 +120,11 @@ impl Transcoder {
         Some(self.fidelity())
     }
 
+    /// What the new layout stores as the global scale, after [`Transcoder::settle`]; 1 if it has none.
+    pub(crate) fn global(&self) -> f32 {
+        self.global
+    }
+
     /// Whether values stay the same, after [`Transcoder::settle`].
     #[must_use]
     pub fn fidelity(&self) -> Fidelity {
