@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_code_gets_the_entry_of_its_table() {
-        let codes: Vec<u8> = (0..2000_u32).map(|at| (at * 37 >> 3) as u8 & 15).collect();
+        let codes: Vec<u8> = (0..2000_u32).map(|at| ((at * 37) >> 3) as u8 & 15).collect();
         let entry = |table: usize, code: usize| [(table * 16 + code) as u8, (table * 5) as u8 ^ code as u8];
         let tables: Vec<Table> = (0..126).map(|table| std::array::from_fn(|code| entry(table, code))).collect();
         for isa in Isa::available().into_iter().filter(|isa| isa.can_look_up()) {
