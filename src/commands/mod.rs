@@ -146,7 +146,7 @@ fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
     let others = if near.is_empty() {
         format!("there are: {}", some_names(&names))
     } else {
-        format!("near it: {}", near.join(", "))
+        format!("similar: {}", near.join(", "))
     };
     Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(others)
 }

@@ -49,7 +49,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
         let more = if names.len() > FEW { ", ..." } else { "" };
         return format!("there are {}{more}; {ALLOW}", list(&names[..names.len().min(FEW)]));
     }
-    format!("near it: {}; {ALLOW}", list(&near))
+    format!("similar: {}; {ALLOW}", list(&near))
 }
 
 /// The names most similar to a pattern: as a whole, or in as many of their parts as it has.
@@ -103,9 +103,9 @@ mod tests {
     fn a_misspelt_name_is_answered_with_the_near_ones() {
         let allow = "--allow-unmatched accepts it";
         for (pattern, near) in [
-            ("*lm_haed*", "near it: lm_head.weight"),
-            ("*Up_Proj*", "near it: model.layers.0.mlp.up_proj.weight"),
-            ("model.nrom.weight", "near it: model.norm.weight"),
+            ("*lm_haed*", "similar: lm_head.weight"),
+            ("*Up_Proj*", "similar: model.layers.0.mlp.up_proj.weight"),
+            ("model.nrom.weight", "similar: model.norm.weight"),
             ("*vision*", "there are model.norm.weight, model.layers.0.mlp.up_proj.weight, lm_head.weight"),
         ] {
             let what = format!("--exclude '{pattern}' matches no tensor");

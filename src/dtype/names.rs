@@ -48,7 +48,7 @@ impl fmt::Display for UnknownDtype {
         let names = names.join(", ");
         match (self.ambiguous, names.is_empty()) {
             (true, _) => write!(f, "'{}' could be {names}: say which", self.spelling.escape_debug()),
-            (false, false) => write!(f, "unknown dtype '{}'; near it: {names}", self.spelling.escape_debug()),
+            (false, false) => write!(f, "unknown dtype '{}'; similar: {names}", self.spelling.escape_debug()),
             (false, true) => {
                 let all: Vec<&str> = onnx_rows().map(|row| row.name).collect();
                 write!(f, "unknown dtype '{}'; there are: {}", self.spelling.escape_debug(), all.join(", "))
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn unknown_spellings_list_near_names() {
         let error = "float8e4m4".parse::<Dtype>().unwrap_err().to_string();
-        assert!(error.contains("near it: ") && error.contains("float8e4m3fn"), "{error}");
+        assert!(error.contains("similar: ") && error.contains("float8e4m3fn"), "{error}");
         let error = "quux".parse::<Dtype>().unwrap_err().to_string();
         assert!(error.contains("there are: bool, int2"), "{error}");
     }

@@ -112,7 +112,7 @@ fn one_tensor_of_several_is_to_be_named() {
         "tcast: error: m.safetensors: there is no tensor 'c'\n  there are: a, b\n",
     );
     bench.add_checkpoint("llama-tiny-bf16", "llama");
-    let error = "tcast: error: llama: there is no tensor 'model.norm.wieght'\n  near it: model.norm.weight";
+    let error = "tcast: error: llama: there is no tensor 'model.norm.wieght'\n  similar: model.norm.weight";
     let outcome = bench.run("bitcast llama --hex --tensor model.norm.wieght");
     assert!(outcome.code == Some(1) && outcome.stderr.starts_with(error), "{outcome:?}");
 }

@@ -398,7 +398,7 @@ fn a_full_disk_is_told() {
 fn wrong_usage_exits_with_2() {
     let bench = Bench::with("weights_f32.npy", "x.npy");
     let cases = [
-        ("cast x.npy --to float8e4m4", "unknown dtype 'float8e4m4'; near it: float8e4m3fn"),
+        ("cast x.npy --to float8e4m4", "unknown dtype 'float8e4m4'; similar: float8e4m3fn"),
         (
             "cast x.npy --to fp8",
             "'fp8' could be float8e4m3fn, float8e5m2, float8e4m3fnuz, float8e5m2fnuz, float8e8m0: say which",

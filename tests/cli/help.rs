@@ -135,8 +135,8 @@ fn a_typo_gets_what_was_meant() {
         ("cast x.npy --to f16 --outptu y.npy", "'--output'"),
         ("cast x.npy --to f16 --saturat", "'--saturate'"),
         ("cast x.npy --to f16 --out-of-range saturat", "'saturate'"),
-        ("cast x.npy --to flaot16", "near it: float16"),
-        ("cast x.npy --to bfloat", "near it: bfloat16"),
+        ("cast x.npy --to flaot16", "similar: float16"),
+        ("cast x.npy --to bfloat", "similar: bfloat16"),
     ];
     for (line, meant) in cases {
         let outcome = bench.run(line);

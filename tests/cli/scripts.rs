@@ -95,7 +95,7 @@ fn a_pattern_that_matches_nothing_is_refused_with_near_names() {
         (
             "--include *.nrom.*",
             "--include '*.nrom.*' matches no tensor
-  near it: a.norm.weight; --allow-unmatched accepts it",
+  similar: a.norm.weight; --allow-unmatched accepts it",
         ),
         (
             "--rule *vision*=keep",
@@ -289,7 +289,7 @@ fn a_size_wants_a_unit_and_a_width_that_no_type_has_is_answered_with_the_next() 
     ] {
         let outcome = bench.run(&format!("cast m.safetensors --to {name}"));
         assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(2), ""));
-        assert!(outcome.stderr.contains(&format!("unknown dtype '{name}'; near it: {near}\n")), "{outcome:?}");
+        assert!(outcome.stderr.contains(&format!("unknown dtype '{name}'; similar: {near}\n")), "{outcome:?}");
     }
 }
 
