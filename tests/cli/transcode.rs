@@ -1,7 +1,7 @@
 //! `tcast quantize` of models that are quantized already. `tests/quant/transcode.rs` checks the values of every pair of
 //! layouts.
 
-use super::quantize::{assert_same, config, tensors};
+use super::quantize::{assert_same, bench_with, config, tensors};
 use super::quantize_choices::expect_refused;
 use crate::common::Bench;
 use serde_json::Value;
@@ -180,6 +180,29 @@ fn weights_that_engines_fuse_are_not_moved_with_different_global_scales() {
     let found = tensors(&bench.path("out"));
     let global = |module: &str| &found[&format!("model.layers.0.self_attn.{module}_proj.weight_global_scale")].2;
     assert!(global("q") == global("k") && global("k") == global("v"));
+}
+
+#[test]
+fn partial_blocks_are_moved_if_they_are_asked_for() {
+    let bench = bench_with(&[("a.q_proj.weight", &[160, 256])], "{}");
+    let line = "quantize m --scheme fp8-block --layout compressed-tensors --partial-blocks -o q -q";
+    bench.run(line).expect(0, "", "");
+    let outcome = bench.run("quantize q --layout compressed-tensors -o out");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    bench.run("quantize q --layout compressed-tensors --partial-blocks -o out -q").expect(0, "", "");
+    bench.run("diff q out").expect(0, "1 tensor is equal\n", "");
+}
+
+#[test]
+fn a_summary_with_decoded_weights_does_not_call_every_value_unchanged() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let line = "quantize q --scheme fp8-block --layout modelopt";
+    let outcome = bench.run(&format!("{line} -o all"));
+    assert!(outcome.stderr.contains("; every value came through unchanged\n"), "{}", outcome.stderr);
+    let outcome = bench.run(&format!("{line} --exclude *.0.mlp.down_proj.* -o some"));
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
+    let unchanged = "; every value that is still quantized came through unchanged\n";
+    assert!(outcome.stderr.contains(unchanged), "{}", outcome.stderr);
 }
 
 #[test]
