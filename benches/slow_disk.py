@@ -1,4 +1,4 @@
-"""A disk that reads and writes only so many bytes a second: a file as a loop device, limited by the cgroup controller blkio."""
+"""A disk that reads and writes a given number of bytes a second: a file as a loop device, limited by the cgroup controller blkio."""
 import contextlib, os, subprocess
 
 LIMITS = "/sys/fs/cgroup/blkio/blkio.throttle.{}_bps_device"

@@ -12,7 +12,7 @@ is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "
 next run. Then it fills and frees as much memory as a run may need, because a virtual machine gets memory slowly from its host.
 With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
 
---gib is the size of the float32 input; inputs of other types and quantized weights have as many elements. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
+--gib is the size of the float32 input; inputs of other types and quantized weights have the same number of elements. --python names a Python. The job float32 -> float8e4m3fn also runs those of torch, numpy with ml_dtypes,
 and onnxruntime that it has installed. --docs writes the tables of docs/performance.md and of the README.
 """
 import argparse, mmap, os, re, shlex, shutil, statistics, struct, subprocess, sys, tempfile, threading, time
@@ -93,7 +93,7 @@ def make_checkpoint(path, mib, tensors):
 
 
 def make_quantized(folder, job, values):
-    """A folder of quantized weights with so many values; codes and scales are any ordinary ones, repeated."""
+    """A folder of quantized weights with `values` values; codes and scales are ordinary and repeat."""
     import json, random
     if os.path.exists(folder):
         return
@@ -259,7 +259,7 @@ class Bench:
         return [name for name, module in modules.items() if self.args.python and has(module)]
 
     def limit(self, source, size, threads):
-        """A command that reads every byte of a file and writes so many bytes, with so many threads."""
+        """A command that reads every byte of a file and writes `size` bytes, with `threads` threads."""
         program = os.path.join(self.folder, "limit")
         if not os.path.exists(program):
             source_of_it = os.path.join(ROOT, "benches", "limit.c")

@@ -133,7 +133,7 @@ impl Conversion {
         output: &mut Vec<u8>,
     ) -> Result<Counts> {
         let kernel = self.kernel().expect("numbers to numbers");
-        output.resize(self.to.bytes(count as u64).expect("as many as are read at a time") as usize, 0);
+        output.resize(self.to.bytes(count as u64).expect("a piece fits into memory") as usize, 0);
         run_kernel(kernel, self, elements, start, input, output, count)
     }
 

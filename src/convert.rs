@@ -28,7 +28,7 @@ pub struct Options<'a> {
     pub quantized: QuantizedInput,
     /// Flush the output to the disk before it takes its name.
     pub sync: bool,
-    /// Threads to use; as many as there are cores where this is `None`.
+    /// Threads to use; `None` for all cores.
     pub threads: Option<NonZeroUsize>,
     /// Is called with the bytes that are done.
     pub progress: &'a dyn Progress,

@@ -90,7 +90,7 @@ pub struct DequantizeArgs {
 
     /// ONNX models: store the elements of initializers in a file beside the model, OUT.data
     ///
-    /// A model of 2 GiB or more always has such a file, because protobuf ends there.
+    /// A model of 2 GiB or more always has such a file, because protobuf messages are limited to 2 GiB.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
     pub external_data: bool,
 

@@ -45,7 +45,7 @@ pub(super) fn run(command: &str, path: &Path, args: &FileArgs) -> Result<()> {
         print_json(&report)?;
     }
     if !args.quiet {
-        let what = "is a whole checkpoint, and no unfinished conversion is in it";
+        let what = "is a complete checkpoint, without an unfinished conversion";
         // Nothing shows whether there were parts that were put together.
         tell(&if report.is_published { report.summary() } else { format!("{} {what}", already_complete(path)) });
     }

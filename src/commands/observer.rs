@@ -81,5 +81,8 @@ fn warn_of_left_out(paths: &[PathBuf]) {
     let some: Vec<String> = paths.iter().take(FEW).map(|path| shorten(&path_text(path))).collect();
     let more = paths.len() - some.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    warn(&format!("left out, for they are weights of other kinds or no plain files: {}{more}", some.join(", ")));
+    warn(&format!(
+        "left out, because they are weights in other formats or not regular files: {}{more}",
+        some.join(", ")
+    ));
 }

@@ -17,7 +17,7 @@ impl NameHashes {
         Self { hashes: Vec::with_capacity(count), start: RandomState::new().hash_one(0) }
     }
 
-    /// For about so many names of which the hashes can be added to these.
+    /// An empty set for about `count` names, whose hashes can be added to these.
     pub(super) fn beside(&self, count: usize) -> Self {
         Self { hashes: Vec::with_capacity(count), ..*self }
     }
@@ -124,6 +124,6 @@ mod tests {
     fn names_that_differ_in_a_digit_spread_over_the_table() {
         let slots: HashSet<u64> =
             (0..100_000).map(|at| hash(1, format!("layers.{at}.weight").as_bytes()) & 0x1_ffff).collect();
-        assert!(slots.len() > 65_000, "{}", slots.len()); // of 131,072, as many as random hashes take
+        assert!(slots.len() > 65_000, "{}", slots.len()); // of 131,072, the number that random hashes take
     }
 }

@@ -149,8 +149,9 @@ fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
         .map_err(|error| Error::new(format!("malformed header: {}", shorten(&error.to_string()))))
 }
 
-/// What both readers of headers read from the same bytes, as text, so that fuzzing can compare them; the first is that of usual
-/// headers, with so many threads. `None` if it leaves the header to the other one, which may refuse it with an error.
+/// What both readers of headers read from the same bytes, as text, so that fuzzing can compare them; the first is that
+/// of usual headers, with `threads` threads. `None` if it leaves the header to the other one, which may refuse it with
+/// an error.
 #[doc(hidden)]
 #[must_use]
 pub fn read_header_twice(json: &[u8], threads: usize) -> Option<(String, Result<String>)> {
@@ -198,7 +199,7 @@ struct SafetensorsHeader {
 }
 
 impl SafetensorsHeader {
-    /// With room for so many tensors: memory that is not needed is never touched. The names can be added to `names`.
+    /// Allocates memory for `count` tensors; what is not needed is never touched. The names can be added to `names`.
     fn with_capacity(count: usize, names: &NameHashes) -> Self {
         let (tensors, offsets) = (large_room(count), Vec::with_capacity(count));
         Self { tensors, offsets, names: names.beside(count), ..Self::default() }

@@ -23,7 +23,7 @@ impl From<Error> for TextError {
     }
 }
 
-/// Fills `text` with the next bytes, as many as its length field says.
+/// Fills `text` with the next `length` bytes.
 pub(super) fn read_bytes(length: u64, fill: &mut Fill, text: &mut Vec<u8>) -> Result<(), TextError> {
     if length > MAX_TEXT {
         return Err(TextError::Malformed(format!("a text of {length} bytes; at most {MAX_TEXT} are read")));

@@ -138,8 +138,8 @@ fn comparer(step: &Step, detail: Detail) -> Option<Comparer> {
     if detail == Detail::Accuracy && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
-/// What is known about the converted elements of a step. There may be a million steps, so what is rare has little room, and
-/// what all have needs no memory of its own.
+/// What is known about the converted elements of a step. There may be a million steps, so rare findings are boxed and
+/// common ones are stored inline.
 #[derive(Default)]
 struct StepFindings {
     counts: Counts,

@@ -175,7 +175,8 @@ impl Pieces<'_> {
 /// `unit`.
 fn elements_beyond_page(end: u64, bits: u64, unit: u64) -> Option<u64> {
     const PAGE: u64 = 1 << 12;
-    /// If pieces were whole large pages, Linux would use these. Virtual machines often have to get them from their host first.
+    /// If pieces ended on multiples of this size, Linux would use large pages for them, which a virtual machine often
+    /// has to request from its host first.
     const LARGE_PAGE: u64 = 1 << 16;
     let beyond = if (end / PAGE * PAGE).is_multiple_of(LARGE_PAGE) { end % PAGE + PAGE } else { end % PAGE };
     let elements = beyond * 8 / bits;

@@ -17,8 +17,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-/// Room for so many items. If it takes much memory, Linux is asked for large pages: to make 512 small ones takes four times as
-/// long, which counts when there are a hundred thousand tensors. Memory that is not needed is still never touched.
+/// Allocates memory for `count` items. For a large allocation it asks Linux for large pages, because 512 small ones
+/// take four times as long to create, which counts when there are a hundred thousand tensors. Memory that is not needed
+/// is still never touched.
 #[must_use]
 pub(crate) fn large_room<T>(count: usize) -> Vec<T> {
     let room: Vec<T> = Vec::with_capacity(count);

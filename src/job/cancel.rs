@@ -5,9 +5,9 @@ use crate::io::sink::Sink;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says whether work is to end early. Threads ask before each piece that they write.
+/// Says whether work should end early. Threads ask before each piece that they write.
 pub trait Cancel: Sync {
-    /// Whether it is.
+    /// Whether the work should end early.
     fn is_cancelled(&self) -> bool;
 }
 

@@ -19,8 +19,8 @@ pub(crate) struct Recoding {
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
-    /// The sets of weights that engines load as one module, of which some are decoded and others stay quantized: one of
-    /// either kind.
+    /// For each set that engines load as one module and that is only partly decoded: a decoded weight, and one that
+    /// stays quantized.
     pub(crate) divided: Vec<[String; 2]>,
 }
 

@@ -161,7 +161,7 @@ impl<'a> WholeFile<'a> {
         Ok(())
     }
 
-    /// Gives it its name, unless one of its values is refused. An interrupt reports `kept` from then on.
+    /// Gives it its name, unless one of its values is refused. After that, the message of an interrupt says `kept`.
     ///
     /// # Errors
     /// When the name is taken, or the system refuses.

@@ -97,7 +97,7 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     let made = match folder {
         Some(folder) if !job.dry_run && !folder.exists() => {
             output::check_folder(folder)?;
-            Some(NewFolder::create(folder)?) // which goes again if nothing is written into it
+            Some(NewFolder::create(folder)?) // removed again if nothing is written into it
         }
         _ => None,
     };

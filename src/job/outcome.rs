@@ -62,7 +62,7 @@ impl FailOn {
     }
 }
 
-/// `value` with two decimals, or with as many as show that it is below `limit`.
+/// `value` with two decimals, or with more if it would not look smaller than `limit` otherwise.
 fn text_below(value: f64, limit: f64) -> String {
     let text = |decimals: usize| format!("{value:.decimals$}");
     (2..17)

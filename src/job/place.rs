@@ -148,7 +148,7 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
     }
 }
 
-/// Refuses an output that has its input's name, in the folder of outputs or with the type added, if that file exists.
+/// Refuses an output whose name tcast derived from its input, if that file exists.
 ///
 /// # Errors
 /// When it is a file of the input, or another output.
@@ -165,7 +165,8 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
     })
 }
 
-/// Whether a new output is named like files of weights, and not like a folder; the dot in `llama-3.1` says neither.
+/// Whether a new output is named like a file of weights, and not like a folder; the dot in `llama-3.1` does not make it
+/// a file name.
 fn is_named_as_file(output: &Path) -> bool {
     const FILES: [&str; 23] = [
         "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",

@@ -220,7 +220,7 @@ impl Loop for ConversionLoop<'_> {
         for start in (0..count).step_by(block) {
             let end = count.min(start + block);
             let (from, to) = (source.offset(start), source.offset(end));
-            // With so many steps for each vector, the processor sees too few cache lines ahead by itself.
+            // Each vector takes many steps, so the processor itself does not look far enough ahead.
             prefetch_behind(&self.input[from..to], AHEAD);
             let input = &self.input[from..to];
             let output = &mut self.output[target.offset(start)..target.offset(end)];

@@ -200,9 +200,9 @@ impl Widening {
         let magnitude = code & (self.sign as u16 - 1);
         // 1. With the exponent field in place, read as a fixed-point number: for normal numbers, this is the result.
         let once = (magnitude << (self.shift - 16)) as i16;
-        // 2. A subnormal number of up to three bits lacks so many exponents as its mantissa must be doubled to reach
-        //    the hidden bit. Lines through the powers of two have these values; they are the pieces of a concave
-        //    function, as the logarithm is one, and so the least of them is right.
+        // 2. The mantissa of a subnormal number of up to three bits reaches the hidden bit after some doublings; its
+        //    exponent is smaller by their number. Lines through the powers of two have these values; they are the
+        //    pieces of a concave function, as the logarithm is one, and so the least of them is right.
         let (twice, four_times, eight_times) = (once * 2, once * 4, once * 8);
         let least = once.min(twice - 0x80).min(four_times - 0x100).min(eight_times - 0x180);
         // 3. There is no line through zero.

@@ -60,7 +60,7 @@ impl IntTarget {
         const ONES: f32 = 8_388_608.0;
         // Values below 1, or not nearer to 1 than to 0, become 0.
         let zero = if to_nearest { 0.5_f32.to_bits() } else { 1.0_f32.to_bits() - 1 };
-        // The numbers in range, less the lowest, are those of so many bits.
+        // The numbers in range, less the lowest, are those of `width` bits.
         let width = self.bits.min(23);
         let lowest = if self.signed { -1 << (width - 1) } else { 0 };
         let mut seen = 0;

@@ -184,8 +184,8 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     prefetch_behind(bytes, 0);
 }
 
-/// Asks for as many cache lines as these bytes have, `distance` bytes behind them. They need not be part of the slice: the
-/// next tensor usually follows.
+/// Prefetches the cache lines `distance` bytes behind each of these. They need not be part of the slice: the next
+/// tensor usually follows.
 #[inline(always)]
 pub(crate) fn prefetch_behind(bytes: &[u8], distance: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

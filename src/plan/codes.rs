@@ -1,5 +1,5 @@
-//! Tensors of codes in a checkpoint whose weights are quantized: their small numbers are worth nothing without their scales,
-//! and a cast of them alone would make noise of the model without a word.
+//! Tensors of codes in a checkpoint whose weights are quantized. Codes mean nothing without their scales. Casting only
+//! the codes would ruin the model silently.
 
 use super::source::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};

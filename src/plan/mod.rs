@@ -160,7 +160,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             let layout =
                 request.container.lay_out(&ChosenTensors::new(&group), metadata.as_deref(), request.threads)?;
             let mut places = layout.places.into_iter();
-            // They take the place of what was chosen in memory.
+            // The steps reuse the memory of `group`.
             let steps = group.into_iter().map(|chosen| step(chosen, &mut places, &mut conversions));
             let steps = steps.collect::<Result<Vec<Step>>>()?;
             plans.push(Plan {

@@ -30,17 +30,17 @@ pub struct TargetWeight {
     /// The set of weights whose largest magnitude determines its scale, by the number that
     /// `Weights::share` returned.
     pub shared: Option<usize>,
-    /// What came of the search for the codes and scales that its values were decoded from, if there was one.
+    /// The result of the search for the codes and scales from which its values were decoded; `None` without a search.
     pub recovery: Option<Recovery>,
 }
 
-/// What came of the search for the codes and scales that the values of a weight were decoded from.
+/// The result of a search for the codes and scales from which the values of a weight were decoded.
 #[derive(Clone)]
 pub enum Recovery {
     /// They are found, and decode to the same values.
     Found(Arc<Recoverer>, SharedScale, ScaleMatch),
-    /// There are none for this element, counted in row-major order; `None` if another weight that shares a scale has
-    /// such an element, or its first values are too many different ones.
+    /// There are none for this element, counted in row-major order; `None` if a weight that shares a scale has such an
+    /// element, or if the first values have more distinct magnitudes than there are codes.
     NotFound(Option<u64>),
 }
 
@@ -220,7 +220,8 @@ impl<'a> WeightRows<'a> {
         Ok(())
     }
 
-    /// All bytes of the parts of a quantized weight, of which those that some rows need are read from the disk.
+    /// The mapped bytes of all parts of a quantized weight. Only those that the requested rows need are read from the
+    /// disk.
     pub(crate) fn parts<'s>(&'s self, coded: &'s CodedRows, rows: &Range<u64>) -> Result<Vec<&'s [u8]>> {
         let last = rows.end.saturating_sub(1);
         let [start, end] = [coded.rows.row(rows.start), coded.rows.row(last) + 1];

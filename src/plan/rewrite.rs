@@ -63,7 +63,7 @@ fn lay_out<'c>(
         return Ok(whole);
     }
     let needed = || {
-        let error = Error::new(format!("a model of {}; protobuf ends at 2 GiB", size(len)));
+        let error = Error::new(format!("a model of {}; protobuf messages are limited to 2 GiB", size(len)));
         if is_long { error } else { Error::new("the elements go to a file beside the model") }
     };
     let named = request.model.data_file.filter(|name| !name.contains(".."));
@@ -76,7 +76,7 @@ fn lay_out<'c>(
     let divided = study.lay_out(input, change)?;
     let model_len = divided.data_start.unwrap_or(divided.layout.len);
     if model_len > MAX_MODEL {
-        let what = "without its initializers, and protobuf ends at 2 GiB";
+        let what = "without its initializers, and protobuf messages are limited to 2 GiB";
         return Err(Error::new(format!("a model of {} {what}", size(model_len))));
     }
     Ok(divided)

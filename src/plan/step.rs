@@ -244,8 +244,8 @@ pub(crate) enum Direct<'s, 'a> {
 }
 
 impl<'s> Direct<'s, '_> {
-    /// How many bits an element takes on the wider side, and a number of elements that starts on a whole byte; or what knows
-    /// where to divide.
+    /// The bits of an element in the source or the target, whichever is wider, and the number of elements at whose
+    /// multiples a piece may start; or the decoder, if only it knows where to divide.
     pub(crate) fn unit(&self) -> (u64, u64, Option<&'s Decoder>) {
         /// Packed types start on whole bytes and kernel blocks.
         const ELEMENTS: u64 = 1024;

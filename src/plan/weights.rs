@@ -38,7 +38,7 @@ pub(super) enum Fate {
 }
 
 impl Weights {
-    /// Makes room for as many stored tensors.
+    /// Reserves memory for this many more stored tensors.
     pub(crate) fn reserve(&mut self, tensors: usize) {
         self.tensors.reserve(tensors);
     }

@@ -30,7 +30,7 @@ impl Bar {
     }
 }
 
-/// A line that fits into so many columns, with a word of so many characters: first the numbers become fewer, then the
+/// A line that fits into `columns` columns, with a word of `word` characters: first the numbers become fewer, then the
 /// bar becomes shorter, then the word; the bar goes last. A line that does not fit would wrap and could not be redrawn.
 fn template(columns: usize, word: usize) -> String {
     /// Columns of the shortest bar.

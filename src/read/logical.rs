@@ -47,7 +47,8 @@ pub(crate) fn decode_values(
     decoder.decode_values(values.clone(), &read_values(decoder, parts, values)?, out)
 }
 
-/// All bytes of the parts of a weight, of which those that some values need are read from the disk.
+/// The mapped bytes of all parts of a quantized weight. Only those that the requested values need are read from the
+/// disk.
 ///
 /// # Errors
 /// When a part cannot be read.

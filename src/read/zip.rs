@@ -59,8 +59,8 @@ impl<'a, const N: usize> Zip<'a, N> {
         self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
     }
 
-    /// Passes pieces of `piece` elements, or about as many for quantized weights, to `look`, with a state for each
-    /// thread, and its results to `merge`, in the order of the elements, until that breaks. Returns the states.
+    /// Passes pieces of `piece` elements (of quantized weights: about `piece`) to `look`, with a state for each thread,
+    /// and its results to `merge`, in the order of the elements, until `merge` breaks. Returns the states.
     ///
     /// # Errors
     /// When `look` fails or a tensor is damaged: the first error, whatever the number of threads.

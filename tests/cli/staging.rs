@@ -260,7 +260,7 @@ fn what_is_complete_is_success_to_the_same_command() {
     bench.run("cast --finish out").expect(
         0,
         "",
-        "already complete: out is a whole checkpoint, and no unfinished conversion is in it\n",
+        "already complete: out is a complete checkpoint, without an unfinished conversion\n",
     );
     // The report is that of the same command, and is made anew.
     for _ in 0..2 {

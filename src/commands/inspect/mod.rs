@@ -222,7 +222,7 @@ impl<'a> Listing<'a> {
             let _ = match stats {
                 Ok(Some(stats)) => writeln!(text, "{}", line_of(stats, entry.tensor.shape())),
                 Err(error) => writeln!(text, "  {error}"),
-                Ok(None) => writeln!(text, "  has no numbers that are known"),
+                Ok(None) => writeln!(text, "  has no numeric values"),
             };
         }
         // Position ids and masks say nothing about the range of weights.

@@ -135,7 +135,7 @@ impl Format for Onnx {
         let end = start.checked_add(data).ok_or_else(too_long)?;
         let len = end.checked_add(tail.len() as u64).ok_or_else(too_long)?;
         if len > MAX_MESSAGE {
-            let error = Error::new(format!("an ONNX tensor of {}; protobuf ends at 2 GiB", size(len)));
+            let error = Error::new(format!("an ONNX tensor of {}; protobuf messages are limited to 2 GiB", size(len)));
             return Err(error.in_tensor(&tensor.name).remedy("name an output that ends in .safetensors or .npz"));
         }
         let places = vec![Placement { form, range: start..end, crc: None }];

@@ -91,7 +91,7 @@ fn read_part(json: &[u8], mut header: SafetensorsHeader) -> Option<HeaderPart<'_
     }
 }
 
-/// About as many bytes as a usual entry has; there is room for so many tensors at first.
+/// The approximate length of a usual entry, from which the number of tensors is estimated.
 const ENTRY: usize = 90;
 
 /// What is left of a header.

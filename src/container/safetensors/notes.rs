@@ -70,7 +70,7 @@ pub(super) fn with_notes(
 }
 
 impl Note {
-    /// Changes a stored tensor of so many bytes to what the note says. Tools that rewrite tensors keep old notes: a
+    /// Changes a stored tensor of `bytes` bytes to what the note says. Tools that rewrite tensors keep old notes: a
     /// note that does not fit the stored tensor is refused.
     pub(super) fn apply(&self, tensor: &mut Tensor, bytes: u64) -> Result<()> {
         let stale = || {

@@ -93,7 +93,7 @@ pub(super) fn write_header(
     Ok(parts)
 }
 
-/// About as many bytes as an entry takes besides the name.
+/// The approximate length of an entry without its name.
 const ENTRY: usize = 80;
 
 fn write_entries<'a>(

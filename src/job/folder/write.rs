@@ -75,8 +75,8 @@ impl<'a> FolderOutput<'a> {
         Ok(Written { files, before, finished, all, was_complete: false })
     }
 
-    /// Repeats the work without writing, and compares: a finished conversion is not an error, and nothing else is
-    /// mistaken for one.
+    /// Converts again without writing, and compares with the existing output. An identical output is a success, any
+    /// other an error.
     fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         let there = checkpoint::probe(&self.path, job.threads)?;
         let other = match other_tensor(&there, &self.plans) {

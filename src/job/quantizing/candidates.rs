@@ -163,7 +163,7 @@ impl Planner<'_> {
         let scheme = match rule.map(|rule| self.request.rules[rule].scheme) {
             Some(None) => return Ok(Asked { stored: Err(KeptReason::LeftOut), rule }),
             Some(Some(scheme)) => scheme,
-            // The model has them so on purpose.
+            // The model leaves them unquantized on purpose.
             None if coded.is_none() && !self.source.found.weights.is_empty() => {
                 return Ok(Asked { stored: Err(KeptReason::Unquantized), rule });
             }

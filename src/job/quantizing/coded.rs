@@ -85,8 +85,8 @@ impl Planner<'_> {
             let why = match self.source.found.weights[weight].layout.name {
                 "gptoss-mxfp4" => "is stored in the layout gpt-oss already",
                 _ => {
-                    "is quantized, and tcast writes the layout gpt-oss from plain models only: it does not put experts that \
-                      are stored one by one together"
+                    "is quantized, and tcast writes the layout gpt-oss from plain models only: it does not merge experts \
+                     that are stored separately"
                 }
             };
             return Err(Error::new(why));
@@ -263,7 +263,7 @@ impl Planner<'_> {
         parts.into_iter().map(|(role, at)| self.source.part(role, at)).collect()
     }
 
-    /// What moves each weight of a set that shares a scale, or why none of them is moved.
+    /// A transcoder for each weight of a set that shares a scale, or the reason why none is moved.
     fn transcoders(&self, weights: &[WeightCandidate], set: &[usize]) -> Result<Result<Vec<Transcoder>, Unmoved>> {
         let mut found = Vec::with_capacity(set.len());
         for at in set {

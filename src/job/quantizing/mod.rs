@@ -54,9 +54,9 @@ pub(crate) struct QuantizeRequest<'a> {
     pub with_partial_blocks: bool,
     /// Whether no value of a quantized weight may change, or of a weight that was decoded.
     pub only_exact: bool,
-    /// Whether codes and scales are searched that plain weights were decoded from.
+    /// Whether to search for the codes and scales from which plain weights were decoded.
     pub recovers: bool,
-    /// The share of the input's shards to write in this run, whose weights are searched.
+    /// The shards that this run writes. Only their weights are searched.
     pub partition: Option<Partition>,
     pub threads: usize,
 }

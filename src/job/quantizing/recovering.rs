@@ -26,10 +26,11 @@ const PIECE: u64 = 1 << 20;
 /// Weights that share what is tried next.
 struct RecoverySet<'a> {
     members: Vec<Member<'a>>,
-    /// What is still to be tried: the number of the recoverer, and the scale that all members share. The last comes first.
+    /// Candidates that are not tried yet, the next one last: the index of the recoverer, and the scale that all members
+    /// share.
     left: Vec<(usize, SharedScale)>,
     found: Option<(usize, SharedScale)>,
-    /// What the scales are that were found.
+    /// How the scales that were found relate to the values.
     matched: ScaleMatch,
 }
 
@@ -40,7 +41,7 @@ struct Member<'a> {
     rows: WeightRows<'a>,
     /// One for each type that its values may have had before they were quantized.
     recoverers: Vec<Arc<Recoverer>>,
-    /// The last element up to which codes and scales were found.
+    /// The furthest element at which a search failed, in row-major order.
     misfit: Option<u64>,
 }
 
@@ -298,7 +299,7 @@ fn bytes(sets: &[RecoverySet], is_open: impl Fn(usize) -> bool) -> u64 {
     encoders.map(|encoder| encoder.rows() * encoder.row_bytes()).sum()
 }
 
-/// The rows of the sets that are still open when it is their turn; `skip` receives the bytes of those that are not.
+/// The rows to search, set by set. Sets that have failed by then are skipped; `skip` receives their bytes.
 fn pieces<'s, 'a>(
     sets: &'s [RecoverySet<'a>],
     is_open: impl Fn(usize) -> bool + Copy + Send,

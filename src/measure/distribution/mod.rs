@@ -136,7 +136,7 @@ pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Pr
     measure(LogicalTensor::Weight(weight), from, 1, threads, progress)
 }
 
-/// The distribution of a tensor with so many real numbers per element.
+/// The distribution of a tensor whose elements have `parts` real numbers each.
 fn measure(
     source: LogicalTensor,
     from: Storage,

@@ -53,14 +53,15 @@ impl Packing {
         self.rows_of_word().map_or(1, |rows| if rows == 1 { 64 } else { 128 })
     }
 
-    /// How many rows to decode at a time, if there are so many. Stored rows of gpt-oss are short and pages apart, so two cache
-    /// lines of each take half as many visits of pages.
+    /// The most rows to decode at a time. Stored rows of gpt-oss are short and lie on different pages. Reading two
+    /// cache lines of each halves the number of page accesses.
     pub(super) fn tile_rows(self) -> usize {
         self.line_rows() * if self == Self::TransposedBlocks { 2 } else { 1 }
     }
 
-    /// How many columns to decode at a time. A tile fits into the second-level cache, and has many columns, because the scales
-    /// of each of its rows are fetched at a time; but those of gpt-oss, which are for columns, once for all rows.
+    /// How many columns to decode at a time. A tile fits into the second-level cache, and has many columns, because
+    /// scales are fetched once for each row of a tile. For gpt-oss they belong to columns, and are fetched once for all
+    /// rows.
     pub(super) fn tile_columns(self) -> usize {
         match self {
             Self::TransposedBlocks => 1 << 10,

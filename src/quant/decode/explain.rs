@@ -19,9 +19,9 @@ use std::ops::Range;
 pub enum CodeKind {
     /// Numbers of this type.
     Dtype(Dtype),
-    /// Unsigned integers of so many bits, where half of the range means 0.
+    /// Unsigned integers of this many bits, whose middle value represents 0.
     Centered(u32),
-    /// Unsigned integers of so many bits, less their zero points.
+    /// Unsigned integers of this many bits, from which the zero points are subtracted.
     Shifted(u32),
     /// Indices into a table of 16 values.
     Map,
@@ -190,7 +190,7 @@ impl Decoder {
             let bits = geometry.bits as usize;
             let start_row = if is_stream { row as usize } else { within };
             let window = CodeWindow { bytes, stride, bits, row: start_row, column, columns: count, width };
-            // One code takes so many bytes.
+            // The bytes that one code takes.
             let width_of_code = bits.div_ceil(8);
             codes.resize(count * width_of_code, 0);
             packing.unpack(&window, &mut codes);

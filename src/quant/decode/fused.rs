@@ -11,7 +11,7 @@ use crate::kernel::{Isa, Table};
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
 
-/// What codes are to the loop.
+/// How the fused loop interprets codes.
 #[derive(Clone, Copy)]
 pub(super) enum Fused {
     /// Floats, and the magnitude of the code that is NaN.
@@ -50,8 +50,8 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) map: &'a [[u8; 4]; 16],
 }
 
-/// Results of two bytes, looked up instead of computed: those of all 16 codes, once for each group. For machines that can do
-/// this in a register.
+/// Lookup tables of two-byte results: the products of all 16 codes, computed once for each group. For instruction sets
+/// that look up in a register.
 pub(super) struct Results {
     isa: Isa,
     /// What the codes represent.
@@ -179,7 +179,8 @@ impl Fused {
         all && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))
     }
 
-    /// Writes products. Gives false, and may write anything, where codes or scales need the general way.
+    /// Writes products. Returns false if codes or scales need the general method. The contents of the output are then
+    /// unspecified.
     #[inline(always)]
     pub(super) fn multiply(
         self,

@@ -155,8 +155,8 @@ impl Decoder {
         self.steps.layout.codes.packing.line_rows() as u64
     }
 
-    /// About so many values at which a weight can be divided throughout: whole rows, unless they are long. The number is
-    /// a multiple of 8, unless it is a whole number of rows of such a number of values.
+    /// A number of values near `wanted`, at whose multiples the weight can be divided: whole rows, unless a row takes
+    /// more than [`LONGEST`] bytes. It is a multiple of 8.
     #[must_use]
     pub fn piece(&self, wanted: u64) -> u64 {
         let (columns, row) = (self.columns().max(1), self.row_bytes());
@@ -170,8 +170,8 @@ impl Decoder {
         (wanted / unit).max(1).saturating_mul(unit)
     }
 
-    /// Where to divide the values, which are counted in row-major order: between `start` and `wanted` if that is possible,
-    /// else behind it. Rows are divided where one takes more than [`LONGEST`] bytes.
+    /// Where to divide the values, which are counted in row-major order: the last possible position between `start` and
+    /// `wanted`; if there is none, the first after `wanted`. Rows of more than [`LONGEST`] bytes are divided.
     #[must_use]
     pub fn cut(&self, start: u64, wanted: u64) -> u64 {
         let (columns, all) = (self.columns(), self.rows() * self.columns());

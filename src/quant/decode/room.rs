@@ -54,8 +54,8 @@ impl Room {
         }
     }
 
-    /// Fetches the scales and zero points of these groups of a row of groups, and of as many that follow as there is room
-    /// for, unless they are here already. `all` is the end of the groups that will be needed.
+    /// Fetches the scales and zero points of these groups of a row of groups, and of the following ones for which there
+    /// is room, unless they are here already. `all` is the end of the groups that will be needed.
     #[inline(always)]
     pub(super) fn fetch(
         &mut self,

@@ -75,7 +75,7 @@ impl GroupRange {
 }
 
 impl ScaleReader {
-    /// Writes the scales of some groups from the stored `bytes`; `raw` is a buffer for as many of them.
+    /// Writes the scales of some groups from the stored `bytes`; `raw` is a buffer for the stored ones.
     #[inline(always)]
     pub(in crate::quant) fn fetch(
         &self,
@@ -112,7 +112,7 @@ impl ScaleReader {
     }
 }
 
-/// The stored bytes of the scales of some groups, in the order of the groups; `raw` is a buffer for as many of them.
+/// The stored bytes of the scales of some groups, in the order of the groups; `raw` is a buffer for them.
 #[inline(always)]
 pub(in crate::quant) fn stored_scales<'a>(
     geometry: &DecodeGeometry,

@@ -101,7 +101,7 @@ impl WeightShape {
     }
 }
 
-/// The columns of a weight whose rows have so many stored elements.
+/// The columns of a weight whose rows have `width` stored elements.
 fn columns(parts: &Parts, given: Option<&[u64]>, codes: &Part, width: u64, bits: u32) -> Result<u64> {
     let stored_bits = width * u64::from(codes.dtype.bits());
     if !stored_bits.is_multiple_of(8) {

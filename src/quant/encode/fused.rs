@@ -24,7 +24,7 @@ pub(super) struct FusedSegment<'a> {
     pub(super) scales: &'a [f32],
     /// Whether each value has a group of its own: scales then run along columns.
     pub(super) has_columns: bool,
-    /// What is prefetched meanwhile: at most as many bytes as the segment has.
+    /// The bytes to prefetch meanwhile, at most the length of the segment.
     pub(super) ahead: &'a [u8],
     /// Whether values may be beyond the codes of floats by half a step or more.
     pub(super) is_clipped: bool,
@@ -231,7 +231,7 @@ fn divided(value: f32, group: GroupFactors) -> f32 {
     quotient
 }
 
-/// The loop, with the steps of one layout. Each [`LANES`] values have so many `GROUPS`: 1 or [`LANES`].
+/// The loop, with the steps of one layout. [`LANES`] values belong to `GROUPS` groups: 1 or [`LANES`].
 struct FusedLoop<'a, const IS_MEASURED: bool, const IS_COUNTED: bool, const GROUPS: usize, const W: usize, R, E> {
     segment: FusedSegment<'a>,
     /// The stored values.

@@ -10,11 +10,11 @@ use crate::kernel::Loop;
 /// which matter for groups with zero points.
 pub(super) struct Choose<'a> {
     pub(super) chooser: &'a Chooser,
-    /// For so many groups that they fill whole chunks of [`WIDTH`].
+    /// One for each group, padded to whole chunks of [`WIDTH`].
     pub(super) amax: &'a [u32],
     /// How many groups there are.
     pub(super) count: usize,
-    /// Of [`ScaleRule::Linear`], as many as `amax`.
+    /// Of [`ScaleRule::Linear`], with the length of `amax`.
     pub(super) bounds: &'a [[f32; 2]],
     pub(super) global: f32,
     pub(super) out: &'a mut ChosenScales,

@@ -48,7 +48,7 @@ impl Encoder {
 }
 
 impl Extremes {
-    /// The same for each column, of whole rows of so many values.
+    /// The extremes of each column, of whole rows of `columns` values.
     ///
     /// # Panics
     /// As [`Extremes::of`].

@@ -14,7 +14,7 @@ const LONG_SEGMENT: usize = 4096;
 pub(super) struct EncodeRoom {
     /// Values that are encoded together.
     pub(super) segment: usize,
-    /// Groups of a tile: as many as fit into a segment; a group longer than a segment is a tile of its own.
+    /// Groups of a tile: those that fit into a segment; a group longer than a segment is a tile of its own.
     pub(super) groups: usize,
     pub(super) values: Vec<f32>,
     pub(super) numbers: Vec<f32>,
@@ -48,7 +48,7 @@ pub(super) struct EncodeRoom {
 }
 
 impl EncodeRoom {
-    /// For groups of these rows and columns in rows of so many values; a stored value takes `width` bytes.
+    /// For groups of `rows` x `beside` values in rows of `columns` values; a stored value takes `width` bytes.
     pub(super) fn new([rows, beside]: [usize; 2], columns: usize, width: usize, is_measured: bool) -> Self {
         // All rows of a tile should stay in the second-level cache.
         let segment = if is_measured || rows > 1 { SEGMENT } else { LONG_SEGMENT };
@@ -78,7 +78,7 @@ impl EncodeRoom {
         }
     }
 
-    /// Makes room for the lanes of so many values, which few segments need.
+    /// Makes room for the lanes of `count` values, which few segments need.
     pub(super) fn make_lanes(&mut self, count: usize) {
         for lane in [&mut self.values, &mut self.numbers, &mut self.lane, &mut self.multiples] {
             lane.resize(count.max(lane.len()), 0.0);

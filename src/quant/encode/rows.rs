@@ -111,7 +111,7 @@ impl<'a> EncodeRows<'a, '_> {
         &self.source[(start + columns.start) * width..(start + columns.end) * width]
     }
 
-    /// As many bytes as a segment has, so far behind its start, or what there is of them.
+    /// The bytes `distance` after the start of a segment: as long as the segment, or shorter at the end of the source.
     fn ahead(&self, segment: &[u8], distance: usize) -> &'a [u8] {
         let start = segment.as_ptr().addr() - self.source.as_ptr().addr() + distance;
         let end = (start + segment.len()).min(self.source.len());

@@ -52,7 +52,7 @@ pub(super) struct ChosenScales {
 }
 
 impl ChosenScales {
-    /// Room for so many groups.
+    /// Allocates memory for `groups` groups.
     pub(super) fn new(groups: usize) -> Self {
         let len = groups.next_multiple_of(WIDTH);
         let numbers = vec![0.0; len];

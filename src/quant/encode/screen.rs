@@ -14,7 +14,7 @@ const BATCH: usize = 16;
 const PIECE: usize = 16;
 /// No group has more scales.
 const MOST: usize = 128;
-/// Groups of more values are not screened: float32 sums of so many squares are not precise.
+/// Groups of more values are not screened: their sums of squares are not precise in float32.
 const LONGEST: usize = 1024;
 
 /// One group, and how its values become codes.

@@ -175,7 +175,7 @@ impl PartWriter<'_, '_> {
 
 /// For weights whose codes and scales are found elsewhere.
 impl Encoder {
-    /// Whether rows of codes that are packed like this, and have so many bits, are stored in the same bytes.
+    /// Whether rows of codes with this packing, of `bits` bits, are stored in the same bytes.
     pub(in crate::quant) fn stores_rows_as(&self, packing: Packing, bits: u32) -> bool {
         let is_same = match (packing, self.packing) {
             (Packing::Rows(_), Packing::Rows(_)) => true,

@@ -36,7 +36,7 @@ pub(super) struct Pair<'a> {
     pub(super) scale: usize,
 }
 
-/// The scales of which a tensor may be the codes, judging by its name: one, if nothing is wrong.
+/// The scale tensors that, by their names, may belong to these codes. A valid checkpoint has exactly one.
 pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pair<'a>> {
     let mut found = Vec::<Pair>::new();
     for family in FAMILIES.iter() {

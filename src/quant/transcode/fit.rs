@@ -32,8 +32,9 @@ pub(super) struct Tables {
     nothing: CodeTable,
     /// Whether codes that do not move have new ones.
     pub(super) is_total: bool,
-    /// The exponents of the largest number and of the smallest digit of the new codes.
+    /// The largest number of the new codes.
     largest: f32,
+    /// The exponent of their smallest digit.
     digit: i32,
 }
 

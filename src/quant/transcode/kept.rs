@@ -67,7 +67,8 @@ impl Transcoder {
         self.kept(row, parts, &mut room.raw).is_some()
     }
 
-    /// Writes a row whose scales all have new ones, with the same codes. Gives false, and writes nothing, for others.
+    /// Writes a row whose scales all have new ones, with the same codes. Returns false, and writes nothing, for other
+    /// rows.
     pub(super) fn keep_row(
         &self,
         row: usize,

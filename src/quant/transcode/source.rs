@@ -105,7 +105,7 @@ impl SourceGrid {
         ((row / rows) as usize, (row % rows) as usize)
     }
 
-    /// The global scale of so many rows, and whether scales are divided by it; `None` if the rows have several.
+    /// The global scale of the first `rows` rows, and whether scales are divided by it; `None` if these have several.
     pub(super) fn global(&self, rows: u64, parts: &[&[u8]]) -> Option<(f32, bool)> {
         let steps = &self.decoder.steps;
         let of = |row: u64| global_scale(steps, parts, self.place(row as usize).0, &mut [0; 4]);

@@ -102,7 +102,7 @@ impl<'a> Edits<'a> {
             }
             depth
         };
-        // Of insertions at one place, those at the end of the inner message come first.
+        // At the same position, insertions into the innermost message come first.
         self.all.sort_by_cached_key(|(range, within, _)| (range.start, !range.is_empty(), Reverse(depth(*within))));
         let mut pieces = Vec::new();
         let mut copied = 0;

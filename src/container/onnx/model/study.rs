@@ -52,7 +52,7 @@ pub(super) struct Place {
     pub role: Option<TensorRole>,
 }
 
-/// Where a new node comes before all others of a graph.
+/// The place at which a new node precedes all other nodes of a graph.
 #[derive(Clone, Copy)]
 pub(super) struct FirstNode {
     pub position: usize,
