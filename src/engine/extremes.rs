@@ -1,68 +1,206 @@
 //! The first pass over weights whose scale depends on the largest magnitude of whole tensors.
+//!
+//! It stays just ahead of the pieces that are encoded. The second pass over a tensor then finds its bytes in a cache of the
+//! processor, or at least in memory: a file that does not fit there is read from the disk only once.
 
-use super::pieces::PIECE;
-use crate::error::Result;
-use crate::plan::{Operation, Plan, SharedExtremes};
+use super::pieces::{Item, PIECE, PiecePart};
+use crate::error::{Error, Result};
+use crate::plan::{Operation, Plan, SharedExtremes, Step};
 use crate::progress::Progress;
 use crate::quant::Extremes;
-use crate::threads::in_order;
-use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::iter::from_fn;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Some rows of a member of a set.
-struct MemberRows {
+/// What a thread does next.
+pub(super) enum Task {
+    Scan(MemberRows),
+    Write(Vec<PiecePart>),
+}
+
+/// Some rows of a member of a set, to scan.
+#[derive(Clone)]
+pub(super) struct MemberRows {
     set: usize,
     member: usize,
     rows: Range<u64>,
 }
 
-/// Finds the largest magnitudes that the steps of a plan need and that no earlier plan has found. Progress counts half
-/// of the bytes, because encoding reads them a second time.
-///
-/// # Errors
-/// When a tensor cannot be read, or an element is infinite or NaN. The error names the first one, for any number of
-/// threads.
-pub(super) fn find(plan: &Plan, threads: u64, progress: &dyn Progress) -> Result<()> {
-    let mut sets: Vec<&Arc<SharedExtremes>> = Vec::new();
-    for step in &plan.steps {
-        let Operation::Encode(weight) = &step.how else { continue };
-        if let Some(set) = weight.extremes.as_ref().filter(|set| set.get().is_none()) {
-            // The weights of a set are mostly close together, so the search starts at the last set.
-            if !sets.iter().rev().any(|known| Arc::ptr_eq(known, set)) {
-                sets.push(set);
-            }
+/// The sets of weights whose largest magnitudes a plan needs and no earlier plan has found.
+pub(super) struct FirstPass<'p, 'a> {
+    plan: &'p Plan<'a>,
+    sets: Vec<SetScan<'p, 'a>>,
+    /// The index of each set, by its address.
+    indices: HashMap<usize, usize>,
+}
+
+/// The scan of a set.
+struct SetScan<'p, 'a> {
+    set: &'p SharedExtremes<'a>,
+    /// What was found, and how many calls of [`FirstPass::scan`] are still to come.
+    found: Mutex<(Extremes, usize)>,
+    /// Set when all is found, or never will be.
+    is_over: OnceLock<()>,
+}
+
+impl<'p, 'a> FirstPass<'p, 'a> {
+    pub(super) fn new(plan: &'p Plan<'a>) -> Self {
+        let (mut sets, mut indices) = (Vec::new(), HashMap::new());
+        for set in plan.steps.iter().filter_map(extremes_of).filter(|set| set.get().is_none()) {
+            indices.entry(Arc::as_ptr(set).addr()).or_insert_with(|| {
+                let found = Mutex::new((Extremes::default(), rows_of(sets.len(), set).count()));
+                sets.push(SetScan { set, found, is_over: OnceLock::new() });
+                sets.len() - 1
+            });
         }
+        Self { plan, sets, indices }
     }
-    let pieces = sets.iter().enumerate().flat_map(|(set, extremes)| {
-        extremes.members.iter().enumerate().flat_map(move |(member, weight)| {
-            let (all, count) = (weight.encoder.rows(), (PIECE / weight.encoder.row_bytes().max(1)).max(1));
-            let rows = (0..all).step_by(count as usize).map(move |start| start..all.min(start + count));
-            rows.map(move |rows| MemberRows { set, member, rows })
-        })
-    });
-    let work = |room: &mut Vec<u8>, MemberRows { set, member, rows }: MemberRows| {
-        let weight = &sets[set].members[member];
+
+    /// The pieces to write. Before each of them come all scans that it needs, and a few of the next.
+    pub(super) fn tasks(
+        &self,
+        pieces: impl Iterator<Item = Vec<PiecePart>>,
+        threads: u64,
+    ) -> impl Iterator<Item = Task> {
+        let scans = self.sets.iter().enumerate().flat_map(|(at, scan)| rows_of(at, scan.set));
+        interleave(scans, pieces.map(|piece| (self.needed(&piece).max(), piece)), 2 * threads)
+    }
+
+    /// Scans some rows. Progress counts half of the bytes, because encoding reads them a second time.
+    ///
+    /// # Errors
+    /// When a tensor cannot be read, or an element is infinite or NaN.
+    pub(super) fn scan(&self, rows: MemberRows, room: &mut Vec<u8>, progress: &dyn Progress) -> Result<()> {
+        let MemberRows { set, member, rows } = rows;
+        let scan = &self.sets[set];
+        let mut end = EndOfWait { is_over: &scan.is_over, is_last: true };
+        let weight = &scan.set.members[member];
         let columns = weight.encoder.shape().last().copied().unwrap_or(1);
         let first = rows.start * columns;
         let bytes = weight.read(rows.clone(), room)?;
-        let found = if weight.encoder.has_column_scales() {
+        let next = if weight.encoder.has_column_scales() {
             Extremes::of_columns(weight.dtype(), bytes, first, columns)
         } else {
             Extremes::of(weight.dtype(), bytes, first)
         };
         progress.advance(weight.bytes(&rows) / 2);
-        match found.first_special {
-            Some(element) => Err(weight.special(element)),
-            None => Ok((set, found)),
+        if let Some(element) = next.first_special {
+            return Err(weight.special(element));
         }
-    };
-    let mut found = vec![Extremes::default(); sets.len()];
-    in_order(threads, pieces, Vec::new, work, |(set, next)| {
-        found[set].merge(&next);
-        ControlFlow::Continue(())
-    })?;
-    for (set, found) in sets.into_iter().zip(found) {
-        set.set(found);
+        let (found, left) = &mut *scan.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.merge(&next);
+        *left -= 1;
+        end.is_last = *left == 0;
+        if end.is_last {
+            scan.set.set(std::mem::take(found));
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Waits until other threads have finished the scans that a piece needs.
+    ///
+    /// # Errors
+    /// When one of them has failed, whose error comes first.
+    pub(super) fn wait(&self, piece: &[PiecePart]) -> Result<()> {
+        for set in self.needed(piece) {
+            self.sets[set].is_over.wait();
+            if self.sets[set].set.get().is_none() {
+                return Err(Error::new("the largest magnitude of a tensor is not known"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sets that a piece needs.
+    fn needed(&self, piece: &[PiecePart]) -> impl Iterator<Item = usize> {
+        piece.iter().filter_map(|part| match part.item {
+            Item::Step(at) => self.indices.get(&Arc::as_ptr(extremes_of(&self.plan.steps[at])?).addr()).copied(),
+            Item::Literal(_) | Item::Copy(_) => None,
+        })
+    }
+}
+
+/// Puts scans before the pieces that need sets up to the given one, and keeps about `lead` more scans ahead.
+fn interleave(
+    scans: impl Iterator<Item = MemberRows>,
+    mut pieces: impl Iterator<Item = (Option<usize>, Vec<PiecePart>)>,
+    lead: u64,
+) -> impl Iterator<Item = Task> {
+    let (mut scans, mut next, mut ahead) = (scans.peekable(), None, 0);
+    from_fn(move || {
+        next = next.take().or_else(|| pieces.next());
+        let needed = next.as_ref().and_then(|(set, _)| *set);
+        if let Some(scan) = scans.next_if(|scan| ahead < lead || Some(scan.set) <= needed) {
+            ahead += 1;
+            return Some(Task::Scan(scan));
+        }
+        ahead = ahead.saturating_sub(1);
+        next.take().map(|(_, piece)| Task::Write(piece))
+    })
+}
+
+/// The set whose largest magnitude a step needs.
+fn extremes_of<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Arc<SharedExtremes<'a>>> {
+    if let Operation::Encode(weight) = &step.how { weight.extremes.as_ref() } else { None }
+}
+
+/// All rows of a set, in pieces of about [`PIECE`] bytes.
+fn rows_of(set: usize, extremes: &SharedExtremes) -> impl Iterator<Item = MemberRows> {
+    extremes.members.iter().enumerate().flat_map(move |(member, weight)| {
+        let (all, count) = (weight.encoder.rows(), (PIECE / weight.encoder.row_bytes().max(1)).max(1));
+        let rows = (0..all).step_by(count as usize).map(move |start| start..all.min(start + count));
+        rows.map(move |rows| MemberRows { set, member, rows })
+    })
+}
+
+/// Wakes the threads that wait for a scan when its last part ends, or any part fails.
+struct EndOfWait<'s> {
+    is_over: &'s OnceLock<()>,
+    is_last: bool,
+}
+
+impl Drop for EndOfWait<'_> {
+    fn drop(&mut self) {
+        if self.is_last {
+            let _ = self.is_over.set(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_scanned_just_before_it_is_written() {
+        let scans = (0..50).map(|at| MemberRows { set: at / 10, member: 0, rows: 0..at as u64 });
+        // A piece of the header, 10 of each set, and one of a tensor that is copied.
+        let sets = [None].into_iter().chain((0..50).map(|at| Some(at / 10))).chain([None]);
+        let pieces =
+            sets.map(|set| (set, vec![PiecePart { item: Item::Step(0), start: set.unwrap_or(9) as u64, end: 0 }]));
+        let (mut scanned, mut written) = (0, 0);
+        for task in interleave(scans, pieces, 4) {
+            match task {
+                Task::Scan(rows) => {
+                    assert_eq!(rows.rows.end, scanned, "scans stay in order");
+                    scanned += 1;
+                }
+                Task::Write(piece) => {
+                    let set = piece[0].start;
+                    assert!(set == 9 || (10 * (set + 1)..=10 * (set + 2)).contains(&scanned), "set {set}, {scanned}");
+                    written += 1;
+                }
+            }
+        }
+        assert_eq!((scanned, written), (50, 52));
+    }
+
+    #[test]
+    fn all_scans_are_handed_out_before_a_piece_that_needs_the_last_set() {
+        let scans = (0..9).map(|set| MemberRows { set, member: 0, rows: 0..1 });
+        let order: Vec<bool> =
+            interleave(scans, [(Some(8), vec![])].into_iter(), 1).map(|task| matches!(task, Task::Scan(_))).collect();
+        assert_eq!(order, [[true; 9].as_slice(), &[false]].concat());
+    }
 }

@@ -22,6 +22,7 @@ use crate::quant::{DecodeTally, EncodeTally};
 use crate::read::SourceTensor;
 use crate::threads::in_order;
 use crc32fast::Hasher;
+use extremes::{FirstPass, Task};
 use pieces::{Item, PIECE, PiecePart, Pieces};
 use std::ops::ControlFlow;
 use worker::Worker;
@@ -79,19 +80,28 @@ pub fn run(
     let work_len = if is_long { plan.len } else { plan.len + plan.source_bytes() };
     // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
-    if is_quantized {
-        extremes::find(plan, threads, progress)?;
-    }
+    let first_pass = FirstPass::new(plan);
     let worker = || Worker::new(plan, output, detail, progress);
-    let work = |worker: &mut Worker, piece: Vec<PiecePart>| match piece[..] {
-        [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => Ok(vec![worker.stream(at)?]),
-        _ => worker.assemble(&piece),
+    let work = |worker: &mut Worker, task: Task| match task {
+        Task::Scan(rows) => {
+            first_pass.scan(rows, &mut worker.values, progress)?;
+            Ok(Vec::new())
+        }
+        Task::Write(piece) => {
+            first_pass.wait(&piece)?;
+            match piece[..] {
+                [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => {
+                    Ok(vec![worker.stream(at)?])
+                }
+                _ => worker.assemble(&piece),
+            }
+        }
     };
     let is_kept = detail != Detail::Nothing || plan.steps.iter().any(has_checksum);
     let mut found: Vec<StepFindings> = Vec::new();
     found.resize_with(if is_kept { plan.steps.len() } else { 0 }, StepFindings::default);
     let pieces = Pieces::new(plan, detail != Detail::Accuracy, !is_kept);
-    in_order(threads, pieces, worker, work, |piece| {
+    in_order(threads, first_pass.tasks(pieces, threads), worker, work, |piece| {
         for (at, next) in piece.into_iter().filter(|_| is_kept) {
             found[at].append(next);
         }

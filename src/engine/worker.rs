@@ -23,7 +23,7 @@ pub(super) struct Worker<'a> {
     detail: Detail,
     buffer: Vec<u8>,
     /// Values to quantize that are computed.
-    values: Vec<u8>,
+    pub(super) values: Vec<u8>,
     /// The contents of the buffer: the offset and length of each run of bytes.
     runs: Vec<(u64, usize)>,
     /// Bytes of a file that have been prefetched.

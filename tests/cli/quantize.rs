@@ -318,6 +318,29 @@ fn values_that_are_no_numbers_are_named_and_nothing_is_written() {
 }
 
 #[test]
+fn threads_scan_each_tensor_before_they_encode_it_and_none_waits_for_a_scan_that_failed() {
+    let shape: &[u64] = &[1024, 1024];
+    let bench = bench_with(&[("a.o_proj.weight", shape), ("b.o_proj.weight", shape), ("c.o_proj.weight", shape)], "{}");
+    let quantize = |threads: u32| bench.run(&format!("quantize m --scheme nvfp4 -q -f -o out -j{threads}"));
+    assert_eq!(quantize(1).code, Some(0));
+    let alone = tensors(&bench.path("out"));
+    for threads in [2, 4] {
+        assert_eq!(quantize(threads).code, Some(0));
+        assert_same(&tensors(&bench.path("out")), &alone);
+    }
+    let mut bytes = bench.read("m/model.safetensors");
+    let middle = bytes.len() / 4 * 2; // within the second tensor
+    bytes[middle..middle + 2].copy_from_slice(&[0xff, 0xff]);
+    bench.write("m/model.safetensors", &bytes);
+    for threads in [1, 2, 4] {
+        let outcome = quantize(threads);
+        assert_eq!(outcome.code, Some(1));
+        assert!(outcome.stderr.contains("tensor 'b.o_proj.weight': 1 of 1048576 elements"), "{}", outcome.stderr);
+        assert_same(&tensors(&bench.path("out")), &alone);
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_before_anything_is_written() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     bench.add_checkpoint("llama-tiny-bf16", "m");
