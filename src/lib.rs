@@ -90,6 +90,8 @@ pub mod text;
 mod conversion;
 mod convert;
 mod job;
+#[cfg(test)]
+mod random;
 mod read;
 mod staging;
 mod threads;

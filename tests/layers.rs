@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["kernel"],
     &["dtype", "io", "threads"],
     &["error"],
-    &["text"],
+    &["text", "random"],
 ];
 
 #[test]

@@ -1,6 +1,4 @@
 //! The loops for float32, and for narrower floats widened to it: blocks into counts and exact sums.
-//! Longer than 400 lines because the passes over a block, and the tests that compare them with single numbers, share its
-//! layout.
 //!
 //! A block is 1024 numbers. The compiler vectorises these loops for each instruction set, and every set gives the same
 //! bits:
@@ -322,16 +320,7 @@ fn smallest(field: u8) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Numbers without a pattern.
-    fn random(count: usize) -> Vec<u32> {
-        let mut state = 7_u32;
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state ^ state >> 15
-        };
-        (0..count).map(|_| next()).collect()
-    }
+    use crate::random::random;
 
     /// Compares whole blocks, on every instruction set, with the same numbers processed one at a time.
     fn check(numbers: &[u32]) {
@@ -351,7 +340,8 @@ mod tests {
     #[test]
     fn blocks_have_the_figures_of_their_numbers_one_after_the_other() {
         const COUNT: usize = 4 * ROW * ROWS + 700;
-        let random = random(COUNT);
+        let mut next = random(1);
+        let random: Vec<u32> = (0..COUNT).map(|_| next() as u32).collect();
         check(&random);
         // Exponents as in weights, of both signs and of one, with zeros of both.
         let field = |bits: u32| 127 - (bits >> MANTISSA).trailing_zeros().min(8);

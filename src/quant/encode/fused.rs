@@ -329,6 +329,7 @@ fn to_integer(value: f32, number: f32, [low, high]: [f32; 2], offset: u8) -> Rou
 mod tests {
     use super::super::rounding::power_of_two;
     use super::*;
+    use crate::random::random;
 
     /// Numbers of a type by their significands and exponents, of which the first have all bits.
     fn check(bits: u32, narrow: impl Fn(f32) -> f32, narrow_untied: impl Fn(f32) -> f32) {
@@ -344,13 +345,8 @@ mod tests {
 
     #[test]
     fn quotients_with_corrections_are_those_of_divisions() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = |bits: u32| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as u32 & ((1 << bits) - 1)
-        };
+        let mut next = random(1);
+        let mut random = |bits: u32| next() as u32 & ((1 << bits) - 1);
         for round in 0..1 << 21 {
             // Scales of the sizes that the loop takes; values of few and of all bits, from far below a code to the last one.
             let scale = f32::from_bits((47 + random(16) % 121) << 23 | random(23));

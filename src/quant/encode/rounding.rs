@@ -222,17 +222,13 @@ pub(super) fn exact_ceil_log2(value: f64) -> i32 {
 mod tests {
     use super::*;
     use crate::dtype::Class;
+    use crate::random::random;
     use half::{bf16, f16};
 
     fn samples() -> impl Iterator<Item = f32> {
-        let mut state = 0x9e37_79b9_u32;
+        let mut next = random(1);
         let specials = (0..1 << 16).map(|high: u32| f32::from_bits(high << 16 | (high & 3) << 14));
-        let random = std::iter::repeat_with(move || {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            f32::from_bits(state)
-        });
+        let random = std::iter::repeat_with(move || f32::from_bits(next() as u32));
         specials.chain(random.take(1 << 20)).filter(|value| !value.is_nan())
     }
 

@@ -140,6 +140,7 @@ mod tests {
     use crate::dtype::Dtype;
     use crate::quant::encode::{EncodeOptions, Encoder, ScaleChoice};
     use crate::quant::{Arithmetic, SCHEMES};
+    use crate::random::random;
     use half::{bf16, f16};
 
     /// The stored bytes of some values, and the values.
@@ -155,13 +156,8 @@ mod tests {
 
     #[test]
     fn screening_finds_the_scale_that_trying_all_of_them_finds() {
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
-        let mut random = move |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 20) % below
-        };
+        let mut next = random(1);
+        let mut random = move |below: u64| next() % below;
         for (scheme, layout) in SCHEMES.iter().flat_map(|scheme| scheme.layouts.iter().map(move |row| (scheme, row))) {
             for source in [Dtype::Bfloat16, Dtype::Float16, Dtype::Float32] {
                 for arithmetic in [Arithmetic::Library, Arithmetic::Exact] {

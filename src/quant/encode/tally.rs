@@ -164,14 +164,11 @@ fn carrying_add(a: u64, b: u64, carry: bool) -> (u64, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::random;
 
     #[test]
     fn sums_are_equal_in_any_order() {
-        let mut state = 1_u64;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state
-        };
+        let mut next = random(1);
         let values: Vec<f64> =
             (0..2000).map(|_| (next() >> 11) as f64 * 2_f64.powi((next() >> 33) as i32 % 200 - 150)).collect();
         let sum = |values: &mut dyn Iterator<Item = &f64>| {

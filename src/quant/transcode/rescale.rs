@@ -160,15 +160,13 @@ impl Loop for CountGroups<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::random;
 
     #[test]
     fn sums_over_groups_are_those_of_single_codes_on_every_instruction_set() {
         let rescaling = Rescaling::new(1.0 / 1234.5, f64::from(1.0_f32 / 1234.5));
-        let mut state = 1_u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
+        let mut next = random(1);
+        let mut random = || next() as u8;
         for round in 0..200 {
             let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];
             groups.as_flattened_mut().iter_mut().for_each(|byte| *byte = if round == 0 { 0x77 } else { random() });

@@ -1,0 +1,138 @@
+//! All ways to encode give the same bytes and errors.
+
+use super::super::scheme::SCHEMES;
+use super::*;
+use crate::random::random;
+
+/// Weights of ordinary size, and among them zeros of both signs, subnormal numbers and large ones.
+fn weights(dtype: Dtype, count: usize) -> Vec<u8> {
+    let mut next = random(1);
+    let mut random = || next() as u32 >> 8;
+    let mut bytes = Vec::new();
+    for at in 0..count {
+        let (bits, range) = (random(), (at / 50) % 7);
+        // A run of 50 has numbers of one size, so that all groups of a row differ.
+        match dtype {
+            Dtype::Float32 => {
+                let exponent = [120, 117, 0, 1, 150, 90, 123][range] + bits % 3;
+                let is_zero = bits % 11 == 0;
+                let number = if is_zero { 0 } else { exponent << 23 | random() & 0x7f_ffff };
+                bytes.extend((number | (bits & 1) << 31).to_le_bytes());
+            }
+            Dtype::Bfloat16 => {
+                let exponent = [120, 117, 0, 1, 150, 90, 123][range] + bits % 3;
+                let number = if bits % 11 == 0 { 0 } else { exponent << 7 | random() & 0x7f };
+                bytes.extend(((number | (bits & 1) << 15) as u16).to_le_bytes());
+            }
+            _ => {
+                let exponent = [8, 5, 0, 1, 22, 3, 12][range] + bits % 3;
+                let number = if bits % 11 == 0 { 0 } else { exponent << 10 | random() & 0x3ff };
+                bytes.extend(((number | (bits & 1) << 15) as u16).to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+/// Multiples of 1/2 from -8 to 8, whose quotients by a scale of 1 are ties.
+fn halves(dtype: Dtype, count: usize) -> Vec<u8> {
+    let numbers = (0..count).map(|at| ((at * 7919 + at / 50) % 33) as f32 / 2.0 - 8.0);
+    match dtype {
+        Dtype::Float32 => numbers.flat_map(f32::to_le_bytes).collect(),
+        Dtype::Bfloat16 => numbers.flat_map(|number| half::bf16::from_f32(number).to_le_bytes()).collect(),
+        _ => numbers.flat_map(|number| half::f16::from_f32(number).to_le_bytes()).collect(),
+    }
+}
+
+/// Compares both ways to encode with every instruction set.
+fn check(encoder: &mut Encoder, dtype: Dtype, source: &[u8], name: &str) {
+    let extremes = if encoder.has_column_scales() {
+        Extremes::of_columns(dtype, source, 0, encoder.columns())
+    } else {
+        Extremes::of(dtype, source, 0)
+    };
+    assert_eq!(extremes.largest, Extremes::of(dtype, source, 0).largest);
+    let segments = encoder.segments;
+    let mut run = |is_fused: bool, skips_errors: bool, isa: Isa| {
+        encoder.segments = if is_fused { segments } else { SegmentLoop::Steps };
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0xa5; part.byte_len() as usize]).collect();
+        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+        let mut tally = EncodeTally { skips_errors, ..EncodeTally::default() };
+        encoder.encode_on(isa, 0..encoder.rows(), source, &extremes, &mut outputs, &mut tally);
+        (parts, tally)
+    };
+    let plain = run(false, false, Isa::Baseline);
+    assert_eq!(plain.1.special, 0);
+    for isa in Isa::available() {
+        assert!(run(true, false, isa) == plain, "{name} {dtype} {isa:?}");
+        assert!(run(true, true, isa).0 == plain.0, "{name} {dtype} {isa:?}, without errors");
+    }
+}
+
+#[test]
+fn one_loop_and_single_steps_give_the_same_codes_and_errors() {
+    let mut fused = 0;
+    for stored in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
+        for dtype in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16] {
+            let shape = match stored.grid.group {
+                Group::Block([rows, _]) => [rows, 1152],
+                Group::Neighbours(_) => [32, 1152],
+                _ => [3, 2077],
+            };
+            for keeps_negative_zero in [true, false] {
+                let options = EncodeOptions { keeps_negative_zero, ..EncodeOptions::default() };
+                let mut encoder = Encoder::new(stored.layout(), &stored.grid, &shape, dtype, options).unwrap();
+                fused += usize::from(encoder.segments != SegmentLoop::Steps);
+                check(&mut encoder, dtype, &weights(dtype, (shape[0] * shape[1]) as usize), stored.name);
+            }
+        }
+    }
+    assert!(fused > 100, "{fused}");
+}
+
+#[test]
+fn codes_are_the_same_whether_or_not_anybody_asks_for_errors() {
+    let mut narrow = 0;
+    for stored in SCHEMES.iter().flat_map(|scheme| scheme.layouts) {
+        // A row with numbers up to 1/50, and one with numbers up to 50, whose scales are above 1; zeros of both signs.
+        let number = |at: usize| {
+            let size = if at < 4608 { 0.02 } else { 50.0 };
+            (((at * 7919 + at / 50) % 255) as f32 / 127.0 - 1.0) * size * [1.0, -0.0, 0.3, 0.0, 0.9][at % 5]
+        };
+        // The segments of blocks are as long either way.
+        if matches!(stored.grid.group, Group::Block(_)) {
+            continue;
+        }
+        let source: Vec<u8> = (0..9216).flat_map(|at| half::bf16::from_f32(number(at)).to_le_bytes()).collect();
+        let options = EncodeOptions::default();
+        let mut encoder = Encoder::new(stored.layout(), &stored.grid, &[2, 4608], Dtype::Bfloat16, options).unwrap();
+        narrow += usize::from(encoder.segments == SegmentLoop::Narrow);
+        check(&mut encoder, Dtype::Bfloat16, &source, stored.name);
+    }
+    assert_eq!(narrow, 2);
+}
+
+#[test]
+fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
+    let mut with_columns = 0;
+    for stored in SCHEMES.iter().filter_map(super::super::scheme::Scheme::in_model) {
+        for (dtype, shape) in [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16]
+            .into_iter()
+            .flat_map(|dtype| [[64, 1056], [70, 1101], [5, 1]].map(|shape| (dtype, shape)))
+        {
+            for axis in [0, 1] {
+                let block_size = if let Group::Neighbours(size) = stored.grid.group { size } else { 0 };
+                let along = (&shape[..], LinearAxis { axis, block_size });
+                let options = EncodeOptions::default();
+                let mut encoder = Encoder::linear(stored.layout(), &stored.grid, along, dtype, options).unwrap();
+                assert!(encoder.segments == SegmentLoop::Fused || shape[1] == 1101, "{}", stored.name);
+                with_columns += usize::from(encoder.geometry.block[1] == 1);
+                let count = (shape[0] * shape[1]) as usize;
+                for source in [weights(dtype, count), halves(dtype, count)] {
+                    check(&mut encoder, dtype, &source, stored.name);
+                }
+            }
+        }
+    }
+    assert!(with_columns >= 18, "{with_columns}");
+}
