@@ -126,10 +126,7 @@ impl Format for Onnx {
             }
         }
         for (key, value) in metadata.into_iter().flatten().filter(|(key, _)| key != DOC_NAME) {
-            let mut pair = Vec::new();
-            write_bytes(&mut pair, 1, key.as_bytes());
-            write_bytes(&mut pair, 2, value.as_bytes());
-            write_bytes(&mut tail, METADATA_PROPS, &pair);
+            write_pair(&mut tail, METADATA_PROPS, key, value);
         }
         let start = head.len() as u64;
         let end = start.checked_add(data).ok_or_else(too_long)?;
@@ -307,6 +304,14 @@ fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
         }
     }
     Ok((key, value))
+}
+
+/// Appends a field that is a `StringStringEntryProto`.
+fn write_pair(output: &mut Vec<u8>, field: u64, key: &str, value: &str) {
+    let mut pair = Vec::new();
+    write_bytes(&mut pair, 1, key.as_bytes());
+    write_bytes(&mut pair, 2, value.as_bytes());
+    write_bytes(output, field, &pair);
 }
 
 /// What a message is if it is not what its name says, judging by the kinds of its fields.

@@ -49,8 +49,17 @@ impl<'a> MessageFields<'a> {
         Self { end: range.end, rest: &bytes[range] }
     }
 
+    /// The fields with their ranges, which include the tags.
+    pub(super) fn with_ranges(mut self) -> impl Iterator<Item = Result<(Range<usize>, u64, Value)>> {
+        std::iter::from_fn(move || {
+            let start = self.offset();
+            let field = self.next()?;
+            Some(field.map(|(field, value)| (start..self.offset(), field, value)))
+        })
+    }
+
     /// Where the next field starts.
-    pub(super) fn position(&self) -> usize {
+    fn offset(&self) -> usize {
         self.end - self.rest.len()
     }
 
@@ -81,7 +90,7 @@ impl<'a> MessageFields<'a> {
             let what = format!("a field is to be {length} bytes long, {left} follow; was the file cut short?");
             return Err(corrupt(&what));
         }
-        let start = self.end - left;
+        let start = self.offset();
         self.rest = &self.rest[length as usize..];
         Ok(start..start + length as usize)
     }

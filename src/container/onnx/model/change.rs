@@ -5,15 +5,15 @@
 //! value, in this graph or in one within, stays as it is, and no value or node of the model has the new name.
 
 use super::super::super::{Form, Input, Tensor, too_long};
-use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
+use super::super::protobuf::{MessageFields, Value, write_head};
 use super::super::{
     DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
-use super::decoding::{QuantizedTensor, copy_of, external, new_parts};
+use super::decoding::{NodeValue, QuantizedTensor, copy_of, external, new_parts, node_field};
 use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
 use super::opsets;
-use super::parts::{Holder, is_default_domain};
+use super::parts::{Holder, is_default_domain, model};
 use super::placed::{ModelLayout, Placed, SMALL, dtype_of};
 use super::study::{Place, Study, TensorRole};
 use crate::dtype::Dtype;
@@ -150,8 +150,8 @@ impl Study {
             let data = match (moves, fate) {
                 (false, _) => Stored::Within,
                 // Codes of the same elements differ with the axis of the scales.
-                (true, TensorChange::Quantized(_)) => Stored::Beside(placed.beside_new(len)),
-                (true, _) => Stored::Beside(placed.beside(tensor, target, len)),
+                (true, TensorChange::Quantized(_)) => Stored::Beside(placed.beside(None, len)),
+                (true, _) => Stored::Beside(placed.beside(Some((tensor, target.dtype)), len)),
             };
             let name = match fate {
                 TensorChange::Cast(to) => Some(self.stored_name(&tensor.name, to)),
@@ -226,30 +226,23 @@ impl Study {
     ) -> Result<()> {
         let within = Some(place.message);
         let body = self.frames[place.message].frame.body.clone();
-        let mut fields = MessageFields::new(edits.file, body.clone());
-        loop {
-            let start = fields.position();
-            let Some((field, _)) = fields.next().transpose()? else { break };
-            let range = start..fields.position();
-            let mut new = Vec::new();
-            match (field, to, name) {
+        for field in MessageFields::new(edits.file, body.clone()).with_ranges() {
+            let (range, field, _) = field?;
+            let new = match (field, to, name) {
                 (DATA_TYPE, Some(to), _) => {
-                    write_number(&mut new, DATA_TYPE, to.onnx_number().unwrap_or_default().into());
+                    vec![New::Bytes(number_field(DATA_TYPE, to.onnx_number().unwrap_or_default().into()))]
                 }
                 (NAME, _, Some(name)) if place.holder == Holder::Initializer => {
-                    write_bytes(&mut new, NAME, name.as_bytes());
+                    vec![New::Bytes(bytes_field(NAME, name.as_bytes()))]
                 }
                 (
                     FLOAT_DATA | INT32_DATA | STRING_DATA | INT64_DATA | RAW_DATA | DOUBLE_DATA | UINT64_DATA
                     | EXTERNAL_DATA | DATA_LOCATION,
                     ..,
-                ) => {
-                    edits.replace(range, within, Vec::new());
-                    continue;
-                }
+                ) => Vec::new(),
                 _ => continue,
-            }
-            edits.replace(range, within, vec![New::Bytes(new)]);
+            };
+            edits.replace(range, within, new);
         }
         let mut end = Vec::new();
         let new = if let (Stored::Beside(offset), Some(data_file)) = (data, data_file) {
@@ -264,24 +257,14 @@ impl Study {
 
     /// Inserts the node that makes the old value of a tensor, and gives a Constant node a new name for its output.
     fn insert_cast(&self, edits: &mut Edits, place: &Place, name: &str, to: Dtype) -> Result<()> {
-        let mut node = Vec::new();
-        write_bytes(&mut node, 1, name.as_bytes());
-        write_bytes(&mut node, 2, edits.bytes(place.name.clone()));
-        write_bytes(&mut node, 3, name.as_bytes());
-        write_bytes(&mut node, 4, b"Cast");
-        let mut attribute = Vec::new();
-        write_bytes(&mut attribute, 1, b"to");
         let is_text = self.opset(edits.file).is_some_and(|opset| opset < 6); // Cast-1
-        if is_text {
-            write_bytes(&mut attribute, 4, to.onnx_name().unwrap_or_default().as_bytes());
+        let to = if is_text {
+            NodeValue::Text(to.onnx_name().unwrap_or_default())
         } else {
-            write_number(&mut attribute, 3, to.onnx_number().unwrap_or_default().into());
-        }
-        write_number(&mut attribute, 20, if is_text { 3 } else { 2 });
-        write_bytes(&mut node, 5, &attribute);
-        let mut cast = Vec::new();
-        write_bytes(&mut cast, 1, &node);
-        let cast = vec![New::Bytes(cast)];
+            NodeValue::Int(to.onnx_number().unwrap_or_default().into())
+        };
+        let output = edits.bytes(place.name.clone());
+        let cast = vec![New::Bytes(node_field("Cast", &[name], output, name, &[("to", to)]))];
         if place.holder == Holder::Initializer {
             let first = self.first_nodes[place.graph];
             edits.replace(first.position..first.position, Some(first.parent), cast);
@@ -316,8 +299,7 @@ impl Study {
     /// Raises the versions of operators and of the format.
     fn rewrite_versions(&self, edits: &mut Edits, change: &Change) -> Result<()> {
         if let (Some(wanted), Some((range, _))) = (change.ir_version, &self.header.ir_version) {
-            let mut new = Vec::new();
-            write_number(&mut new, 1, wanted);
+            let new = number_field(model::IR_VERSION, wanted);
             edits.replace(range.clone(), None, vec![New::Bytes(new)]);
         }
         let Some(wanted) = change.opset else { return Ok(()) };
@@ -326,7 +308,7 @@ impl Study {
                 continue;
             }
             let of_import = |field, _: &Value| Ok((field == 2).then(|| number_field(2, wanted)));
-            let new = bytes_field(8, &rebuilt(edits.file, &frame.body, &of_import)?);
+            let new = bytes_field(model::OPSET_IMPORT, &rebuilt(edits.file, &frame.body, &of_import)?);
             edits.replace(frame.start..frame.body.end, None, vec![New::Bytes(new)]);
         }
         Ok(())

@@ -2,11 +2,11 @@
 
 use super::super::super::Form;
 use super::super::protobuf::{MessageFields, Value, write_bytes, write_head, write_number};
-use super::super::{DATA_LOCATION, DATA_TYPE, DIMS, EXTERNAL_DATA, NAME, RAW_DATA};
+use super::super::{DATA_LOCATION, DATA_TYPE, DIMS, EXTERNAL_DATA, NAME, RAW_DATA, write_pair};
 use super::edit::{Edits, New, bytes_field};
 use super::frames::Enclosed;
 use super::nodes::{Dequantization, NodeInput};
-use super::parts::{Holder, graph};
+use super::parts::{Holder, attribute, graph, node};
 use super::placed::{Placed, SMALL};
 use super::study::{Place, Study};
 use crate::dtype::Dtype;
@@ -36,27 +36,14 @@ impl Study {
         let value = place.name.clone();
         let inputs: Vec<String> =
             ["", "_scale", "_zero_point"][..quantized.parts.len()].iter().map(|end| format!("{name}{end}")).collect();
-        let mut attributes = vec![("axis", quantized.axis as u64)];
-        attributes.extend((quantized.block_size > 0).then_some(("block_size", quantized.block_size)));
+        let mut attributes = vec![("axis", NodeValue::Int(quantized.axis as u64))];
+        attributes.extend((quantized.block_size > 0).then_some(("block_size", NodeValue::Int(quantized.block_size))));
         let mut nodes = Vec::new();
         for number in 1..=self.uses.of_tensors[at].len().max(1) {
-            let mut node = Vec::new();
-            for input in &inputs {
-                write_bytes(&mut node, 1, input.as_bytes());
-            }
             let copy = copy_of(name, number);
             let (output, label) =
                 if number == 1 { (edits.bytes(value.clone()), name) } else { (copy.as_bytes(), &*copy) };
-            write_bytes(&mut node, 2, output);
-            write_bytes(&mut node, 3, label.as_bytes());
-            write_bytes(&mut node, 4, b"DequantizeLinear");
-            for (name, number) in &attributes {
-                let mut attribute = bytes_field(1, name.as_bytes());
-                write_number(&mut attribute, 3, *number);
-                write_number(&mut attribute, 20, 2);
-                write_bytes(&mut node, 5, &attribute);
-            }
-            write_bytes(&mut nodes, 1, &node);
+            nodes.extend(node_field("DequantizeLinear", &inputs, output, label, &attributes));
         }
         let holder = if place.holder == Holder::Constant { self.constant(place) } else { place.message };
         let Enclosed { frame, parent } = &self.frames[holder];
@@ -80,21 +67,7 @@ impl Study {
 
     /// Gives a Constant node a new name for its output.
     pub(super) fn rename_output(&self, edits: &mut Edits, place: &Place, name: &str) -> Result<()> {
-        let constant = self.constant(place);
-        let body = self.frames[constant].frame.body.clone();
-        let mut fields = MessageFields::new(edits.file, body.clone());
-        loop {
-            let start = fields.position();
-            match fields.next().transpose()? {
-                Some((2, Value::Bytes(_))) => {
-                    let output = vec![New::Bytes(bytes_field(2, name.as_bytes()))];
-                    edits.replace(start..fields.position(), Some(constant), output);
-                    return Ok(());
-                }
-                Some(_) => {}
-                None => return Ok(()),
-            }
-        }
+        self.rename(edits, self.constant(place), (node::OUTPUT, 0), name)
     }
 
     /// Removes an initializer, or the Constant node that holds a tensor.
@@ -125,23 +98,64 @@ impl Study {
 
     /// Makes an input of a node another value.
     pub(super) fn rename_input(&self, edits: &mut Edits, (node, slot): NodeInput, name: &str) -> Result<()> {
-        let frame = self.uses.nodes[node].frame;
-        let mut fields = MessageFields::new(edits.file, self.frames[frame].frame.body.clone());
-        let mut inputs = 0;
-        loop {
-            let start = fields.position();
-            match fields.next().transpose()? {
-                Some((1, Value::Bytes(_))) if inputs == slot => {
-                    let input = vec![New::Bytes(bytes_field(1, name.as_bytes()))];
-                    edits.replace(start..fields.position(), Some(frame), input);
-                    return Ok(());
+        self.rename(edits, self.uses.nodes[node].frame, (node::INPUT, slot), name)
+    }
+
+    /// Renames one of the inputs or outputs of a node.
+    fn rename(&self, edits: &mut Edits, message: usize, (which, mut slot): (u64, usize), name: &str) -> Result<()> {
+        for field in MessageFields::new(edits.file, self.frames[message].frame.body.clone()).with_ranges() {
+            match field? {
+                (range, field, Value::Bytes(_)) if field == which => {
+                    if slot == 0 {
+                        edits.replace(range, Some(message), vec![New::Bytes(bytes_field(which, name.as_bytes()))]);
+                        return Ok(());
+                    }
+                    slot -= 1;
                 }
-                Some((1, Value::Bytes(_))) => inputs += 1,
-                Some(_) => {}
-                None => return Ok(()),
+                _ => {}
             }
         }
+        Ok(())
     }
+}
+
+/// The value of an attribute of a new node.
+pub(super) enum NodeValue {
+    Int(u64),
+    Text(&'static str),
+}
+
+/// A node, as a field of a graph.
+pub(super) fn node_field(
+    op_type: &str,
+    inputs: &[impl AsRef<str>],
+    output: &[u8],
+    name: &str,
+    attributes: &[(&str, NodeValue)],
+) -> Vec<u8> {
+    let mut new = Vec::new();
+    for input in inputs {
+        write_bytes(&mut new, node::INPUT, input.as_ref().as_bytes());
+    }
+    write_bytes(&mut new, node::OUTPUT, output);
+    write_bytes(&mut new, node::NAME, name.as_bytes());
+    write_bytes(&mut new, node::OP_TYPE, op_type.as_bytes());
+    for (name, value) in attributes {
+        let mut attribute = bytes_field(attribute::NAME, name.as_bytes());
+        let kind = match value {
+            NodeValue::Int(number) => {
+                write_number(&mut attribute, attribute::INT, *number);
+                2
+            }
+            NodeValue::Text(text) => {
+                write_bytes(&mut attribute, attribute::STRING, text.as_bytes());
+                3
+            }
+        };
+        write_number(&mut attribute, attribute::TYPE, kind);
+        write_bytes(&mut new, node::ATTRIBUTE, &attribute);
+    }
+    bytes_field(graph::NODE, &new)
 }
 
 /// The name of the value that another node decodes from the codes with a name; `number` counts from 1.
@@ -168,7 +182,7 @@ pub(super) fn new_parts(
         write_bytes(&mut head, NAME, format!("{name}{end}").as_bytes());
         let mut start = Vec::new();
         if let Some(data_file) = data_file.filter(|_| len >= SMALL) {
-            let offset = placed.beside_new(len);
+            let offset = placed.beside(None, len);
             head.extend(external(data_file, offset, len));
             write_bytes(&mut start, graph::INITIALIZER, &head);
             new.push(New::Bytes(start));
@@ -185,14 +199,9 @@ pub(super) fn new_parts(
 /// The fields of a tensor whose elements are in another file.
 pub(super) fn external(data_file: &str, offset: u64, len: u64) -> Vec<u8> {
     let mut fields = Vec::new();
-    for (key, value) in
-        [("location", data_file.to_owned()), ("offset", offset.to_string()), ("length", len.to_string())]
-    {
-        let mut pair = Vec::new();
-        write_bytes(&mut pair, 1, key.as_bytes());
-        write_bytes(&mut pair, 2, value.as_bytes());
-        write_bytes(&mut fields, EXTERNAL_DATA, &pair);
-    }
+    write_pair(&mut fields, EXTERNAL_DATA, "location", data_file);
+    write_pair(&mut fields, EXTERNAL_DATA, "offset", &offset.to_string());
+    write_pair(&mut fields, EXTERNAL_DATA, "length", &len.to_string());
     write_number(&mut fields, DATA_LOCATION, 1);
     fields
 }

@@ -33,15 +33,14 @@ pub(super) type FieldChange<'a> = dyn Fn(u64, &Value) -> Result<Option<Vec<u8>>>
 /// When it cannot be read, or `change` fails.
 pub(super) fn rebuilt(file: &[u8], body: &Range<usize>, change: &FieldChange) -> Result<Vec<u8>> {
     let mut new = Vec::new();
-    let mut fields = MessageFields::new(file, body.clone());
-    loop {
-        let start = fields.position();
-        let Some((field, value)) = fields.next().transpose()? else { return Ok(new) };
+    for field in MessageFields::new(file, body.clone()).with_ranges() {
+        let (range, field, value) = field?;
         match change(field, &value)? {
             Some(changed) => new.extend(changed),
-            None => new.extend_from_slice(&file[start..fields.position()]),
+            None => new.extend_from_slice(&file[range]),
         }
     }
+    Ok(new)
 }
 
 /// A field of bytes.

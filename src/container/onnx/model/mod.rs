@@ -37,13 +37,13 @@ pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 
 use super::super::{Container, Contents, FileLayout, Format, FormatInfo, Metadata, NewTensors};
-use super::Message;
 use super::protobuf::{MessageFields, Value};
+use super::{DATA_TYPE, MAX_PAIRS, Message};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::{quoted, shorten};
-use parts::is_default_domain;
+use parts::{is_default_domain, model};
 
 /// The format of ONNX models.
 pub(in super::super) struct OnnxModel;
@@ -66,17 +66,17 @@ impl Container for OnnxModel {
 }
 
 impl Format for OnnxModel {
-    /// A model has a graph (7) and no number in field 2, where a tensor has its type.
+    /// A model has a graph, and no number where a tensor has its type.
     fn recognises(&self, bytes: &[u8]) -> bool {
         const FEW: usize = 10_000;
         let fields = MessageFields::new(bytes, 0..bytes.len()).map_while(Result::ok).take(FEW);
         let mut has = [false; 3];
         for (field, value) in fields {
             match (field, value) {
-                (2, Value::Varint(_)) => return false,
-                (1, Value::Varint(_)) => has[0] = true,
-                (7, Value::Bytes(_)) => has[1] = true,
-                (8, Value::Bytes(_)) => has[2] = true,
+                (DATA_TYPE, Value::Varint(_)) => return false,
+                (model::IR_VERSION, Value::Varint(_)) => has[0] = true,
+                (model::GRAPH, Value::Bytes(_)) => has[1] = true,
+                (model::OPSET_IMPORT, Value::Bytes(_)) => has[2] = true,
                 _ => {}
             }
         }
@@ -117,13 +117,11 @@ impl OnnxModel {
 
 /// What a model says about itself: its own fields, then the pairs of `metadata_props`.
 fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
-    /// More pairs than anybody needs.
-    const MAX_PAIRS: usize = 1 << 16;
     let (mut pairs, mut imports) = (Vec::new(), Vec::new());
     for field in MessageFields::new(file, 0..file.len()) {
         let (field, value) = field?;
         let name = match field {
-            1 => "ir_version",
+            model::IR_VERSION => "ir_version",
             2 => "producer_name",
             3 => "producer_version",
             4 => "domain",
@@ -132,17 +130,17 @@ fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
             _ => "",
         };
         match (field, value) {
-            (1 | 5, Value::Varint(number)) => pairs.push((name.to_owned(), number.to_string())),
+            (model::IR_VERSION | 5, Value::Varint(number)) => pairs.push((name.to_owned(), number.to_string())),
             (2..=4 | 6, Value::Bytes(text)) if !text.is_empty() => {
                 pairs.push((name.to_owned(), String::from_utf8_lossy(&file[text]).into_owned()));
             }
-            (8, Value::Bytes(body)) => {
+            (model::OPSET_IMPORT, Value::Bytes(body)) => {
                 let (domain, version) = walk::import(file, &body)?;
                 let domain = String::from_utf8_lossy(&file[domain]).into_owned();
                 let domain = if is_default_domain(domain.as_bytes()) { "ai.onnx" } else { &*shorten(&domain) };
                 imports.push(format!("{domain} {version}"));
             }
-            (14, Value::Bytes(body)) => pairs.push(super::pair(file, body)?),
+            (model::METADATA_PROPS, Value::Bytes(body)) => pairs.push(super::pair(file, body)?),
             _ => {}
         }
         if pairs.len().max(imports.len()) > MAX_PAIRS {

@@ -12,6 +12,7 @@ pub(super) mod model {
     pub(in super::super) const IR_VERSION: u64 = 1;
     pub(in super::super) const GRAPH: u64 = 7;
     pub(in super::super) const OPSET_IMPORT: u64 = 8;
+    pub(in super::super) const METADATA_PROPS: u64 = 14;
     pub(in super::super) const TRAINING_INFO: u64 = 20;
     pub(in super::super) const FUNCTIONS: u64 = 25;
 }
@@ -49,12 +50,14 @@ pub(super) mod attribute {
     pub(in super::super) const NAME: u64 = 1;
     pub(in super::super) const FLOAT: u64 = 2;
     pub(in super::super) const INT: u64 = 3;
+    pub(in super::super) const STRING: u64 = 4;
     pub(in super::super) const TENSOR: u64 = 5;
     pub(in super::super) const GRAPH: u64 = 6;
     pub(in super::super) const FLOATS: u64 = 7;
     pub(in super::super) const INTS: u64 = 8;
     pub(in super::super) const TENSORS: u64 = 10;
     pub(in super::super) const GRAPHS: u64 = 11;
+    pub(in super::super) const TYPE: u64 = 20;
     pub(in super::super) const SPARSE_TENSOR: u64 = 22;
     pub(in super::super) const SPARSE_TENSORS: u64 = 23;
 }
@@ -217,10 +220,9 @@ impl Context<'_> {
 /// `If_0.then_branch`: the path to a graph; empty for the main graph. `None` if it is too long.
 pub(super) fn path(graphs: &[Graph], graph: usize) -> Option<String> {
     const MAX_PATH: usize = 256;
-    let ancestors = std::iter::successors(Some(graph), |&graph| graphs[graph].parent);
     let mut labels: Vec<&str> = Vec::new();
     let mut length = 0;
-    for label in ancestors.map(|graph| &*graphs[graph].label).filter(|label| !label.is_empty()) {
+    for label in ancestors(graphs, graph).map(|graph| &*graphs[graph].label).filter(|label| !label.is_empty()) {
         length += label.len() + 1;
         if length > MAX_PATH {
             return None;

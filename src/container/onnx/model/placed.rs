@@ -4,7 +4,6 @@ use super::super::super::{Elements, FileLayout, Form, Placement, Tensor, too_lon
 use super::edit::{FilePart, New};
 use crate::dtype::Dtype;
 use crate::error::Result;
-use crate::kernel::Storage;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -45,26 +44,16 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// A place in the file beside the model for the last tensor.
-    pub(super) fn beside(&mut self, tensor: &Tensor, target: Storage, len: u64) -> u64 {
+    /// A place in the file beside the model for the last tensor. `stored` are the elements that it is made from and its
+    /// type, if tensors with the same ones may share it.
+    pub(super) fn beside(&mut self, stored: Option<(&Tensor, Dtype)>, len: u64) -> u64 {
         let start = self.end.next_multiple_of(ALIGNMENT);
-        let offset = match tensor.mapped_range() {
-            Some((file, range)) => {
-                *self.known.entry((file, range.start, dtype_of(tensor), len, target.dtype)).or_insert(start)
-            }
-            None => start,
-        };
+        let offset = stored.and_then(|(tensor, target)| {
+            let (file, range) = tensor.mapped_range()?;
+            Some(*self.known.entry((file, range.start, dtype_of(tensor), len, target)).or_insert(start))
+        });
+        let offset = offset.unwrap_or(start);
         self.end = self.end.max(offset + len);
-        let last = self.forms.len() - 1;
-        self.forms[last].1 = offset..offset + len;
-        self.is_beside.push(last);
-        offset
-    }
-
-    /// A place in the file beside the model for the last tensor, which is new.
-    pub(super) fn beside_new(&mut self, len: u64) -> u64 {
-        let offset = self.end.next_multiple_of(ALIGNMENT);
-        self.end = offset + len;
         let last = self.forms.len() - 1;
         self.forms[last].1 = offset..offset + len;
         self.is_beside.push(last);

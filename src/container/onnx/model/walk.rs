@@ -21,34 +21,31 @@ pub(super) fn walk(file: &[u8], visitor: &mut dyn Visitor) -> Result<Header> {
     let mut walk = Walk { context: Context { file, enclosing: Vec::new(), graphs: Vec::new() }, visitor };
     let (mut header, mut has_graph) = (Header::default(), false);
     let (mut functions, mut training) = (0_u64, 0_u64);
-    let mut fields = MessageFields::new(file, 0..file.len());
-    loop {
-        let start = fields.position();
-        match fields.next().transpose()? {
-            None => break,
-            Some((model::IR_VERSION, Value::Varint(version))) => {
-                header.ir_version = Some((start..fields.position(), version));
-            }
-            Some((model::GRAPH, Value::Bytes(_))) if has_graph => {
+    for field in MessageFields::new(file, 0..file.len()).with_ranges() {
+        let (range, field, value) = field?;
+        let start = range.start;
+        match (field, value) {
+            (model::IR_VERSION, Value::Varint(version)) => header.ir_version = Some((range, version)),
+            (model::GRAPH, Value::Bytes(_)) if has_graph => {
                 return Err(Error::new("the model has two graphs").remedy("load it with onnx.load and save it again"));
             }
-            Some((model::GRAPH, Value::Bytes(body))) => {
+            (model::GRAPH, Value::Bytes(body)) => {
                 has_graph = true;
                 walk.graph(Frame { start, body }, None, ModelPart::Main, "")?;
             }
-            Some((model::OPSET_IMPORT, Value::Bytes(body))) => {
+            (model::OPSET_IMPORT, Value::Bytes(body)) => {
                 let (domain, version) = import(file, &body)?;
                 header.imports.push((Frame { start, body }, domain, version));
             }
-            Some((model::TRAINING_INFO, Value::Bytes(body))) => {
+            (model::TRAINING_INFO, Value::Bytes(body)) => {
                 walk.training(Frame { start, body }, training)?;
                 training += 1;
             }
-            Some((model::FUNCTIONS, Value::Bytes(body))) => {
+            (model::FUNCTIONS, Value::Bytes(body)) => {
                 header.has_functions |= walk.function(Frame { start, body }, functions)?;
                 functions += 1;
             }
-            Some(_) => {}
+            _ => {}
         }
     }
     header.graphs = walk.context.graphs;
@@ -66,6 +63,15 @@ pub(super) fn import(file: &[u8], body: &Range<usize>) -> Result<(Range<usize>, 
         }
     }
     Ok((domain, version))
+}
+
+/// The fields of bytes in a message, as messages.
+fn messages(file: &[u8], body: Range<usize>) -> impl Iterator<Item = Result<(u64, Frame)>> {
+    MessageFields::new(file, body).with_ranges().filter_map(|field| match field {
+        Ok((range, field, Value::Bytes(body))) => Some(Ok((field, Frame { start: range.start, body }))),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    })
 }
 
 struct Walk<'a, 'v> {
@@ -96,12 +102,8 @@ impl Walk<'_, '_> {
         let graph = self.new_graph(parent, part, label);
         self.within(frame, |walk, body| {
             let mut nodes = 0;
-            let mut fields = MessageFields::new(walk.context.file, body);
-            loop {
-                let start = fields.position();
-                let Some((field, value)) = fields.next().transpose()? else { break };
-                let Value::Bytes(body) = value else { continue };
-                let frame = Frame { start, body };
+            for field in messages(walk.context.file, body) {
+                let (field, frame) = field?;
                 match field {
                     graph::NODE => {
                         nodes += u64::from(walk.node(frame, graph, nodes)?);
@@ -157,21 +159,20 @@ impl Walk<'_, '_> {
 
     fn training(&mut self, frame: Frame, number: u64) -> Result<()> {
         self.within(frame, |walk, body| {
-            let mut fields = MessageFields::new(walk.context.file, body);
-            loop {
-                let start = fields.position();
-                match fields.next().transpose()? {
-                    None => return Ok(()),
-                    Some((field @ (1 | 2), Value::Bytes(body))) => {
+            for field in messages(walk.context.file, body) {
+                let (field, frame) = field?;
+                match field {
+                    1 | 2 => {
                         let label =
                             format!("training_info_{number}.{}", ["initialization", "algorithm"][field as usize - 1]);
-                        walk.graph(Frame { start, body }, None, ModelPart::Training, &label)?;
+                        walk.graph(frame, None, ModelPart::Training, &label)?;
                     }
                     // Initializers of the main graph are named in the keys.
-                    Some((3 | 4, Value::Bytes(pair))) => walk.pair(0, NameUse::Trained, 1, &pair)?,
-                    Some(_) => {}
+                    3 | 4 => walk.pair(0, NameUse::Trained, 1, &frame.body)?,
+                    _ => {}
                 }
             }
+            Ok(())
         })
     }
 
@@ -197,19 +198,16 @@ impl Walk<'_, '_> {
         let graph = self.new_graph(None, ModelPart::Function, &label);
         self.within(frame, |walk, body| {
             let mut nodes = 0;
-            let mut fields = MessageFields::new(file, body);
-            loop {
-                let start = fields.position();
-                let Some((field, value)) = fields.next().transpose()? else { break };
-                let Value::Bytes(body) = value else { continue };
+            for field in messages(file, body) {
+                let (field, frame) = field?;
                 match field {
                     function::NODE => {
-                        nodes += u64::from(walk.node(Frame { start, body }, graph, nodes)?);
+                        nodes += u64::from(walk.node(frame, graph, nodes)?);
                     }
-                    function::INPUT | function::OUTPUT => walk.visitor.name(&walk.context, graph, NameUse::Other, body),
-                    function::ATTRIBUTE_DEFAULT => {
-                        walk.attribute(Frame { start, body }, graph, &label, &Node::default())?;
+                    function::INPUT | function::OUTPUT => {
+                        walk.visitor.name(&walk.context, graph, NameUse::Other, frame.body);
                     }
+                    function::ATTRIBUTE_DEFAULT => walk.attribute(frame, graph, &label, &Node::default())?,
                     _ => {}
                 }
             }
@@ -240,17 +238,12 @@ impl Walk<'_, '_> {
             name => name,
         };
         self.within(frame, |walk, body| {
-            let mut fields = MessageFields::new(file, body);
-            loop {
-                let start = fields.position();
-                match fields.next().transpose()? {
-                    None => return Ok(counts),
-                    Some((node::ATTRIBUTE, Value::Bytes(body))) => {
-                        walk.attribute(Frame { start, body }, graph, &label, &found)?;
-                    }
-                    Some(_) => {}
+            for field in messages(file, body) {
+                if let (node::ATTRIBUTE, frame) = field? {
+                    walk.attribute(frame, graph, &label, &found)?;
                 }
             }
+            Ok(counts)
         })
     }
 
@@ -279,13 +272,9 @@ impl Walk<'_, '_> {
         let mut tensors = 0_u64;
         let part = self.context.graphs[graph].part;
         self.within(frame, |walk, body| {
-            let mut fields = MessageFields::new(file, body);
             let mut singles = [false; 32];
-            loop {
-                let start = fields.position();
-                let Some((field, value)) = fields.next().transpose()? else { return Ok(()) };
-                let Value::Bytes(body) = value else { continue };
-                let inner = Frame { start, body };
+            for field in messages(file, body) {
+                let (field, inner) = field?;
                 // protobuf would merge two messages into one.
                 if matches!(field, attribute::TENSOR | attribute::GRAPH | attribute::SPARSE_TENSOR)
                     && std::mem::replace(&mut singles[field as usize], true)
@@ -302,9 +291,8 @@ impl Walk<'_, '_> {
                         walk.found(graph, Holder::SparseAttribute, inner, output.cloned(), label)?;
                     }
                     attribute::TENSORS | attribute::SPARSE_TENSORS => {
-                        let holder = [Holder::Attribute, Holder::SparseAttribute];
-                        let [dense, sparse] = holder;
-                        let holder = if field == attribute::TENSORS { dense } else { sparse };
+                        let is_sparse = field == attribute::SPARSE_TENSORS;
+                        let holder = if is_sparse { Holder::SparseAttribute } else { Holder::Attribute };
                         walk.found(graph, holder, inner, None, Some(format!("{label}.{tensors}")))?;
                         tensors += 1;
                     }
@@ -317,6 +305,7 @@ impl Walk<'_, '_> {
                     _ => {}
                 }
             }
+            Ok(())
         })
     }
 
