@@ -206,6 +206,14 @@ pub enum Combination {
     Over127,
 }
 
+impl Combination {
+    /// Whether there is a global scale.
+    #[must_use]
+    pub fn is_global(self) -> bool {
+        matches!(self, Self::Multiplier | Self::Divisor)
+    }
+}
+
 /// How zero points are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {

@@ -51,6 +51,14 @@ pub enum ScaleRule {
     Linear,
 }
 
+impl ScaleRule {
+    /// Whether block scales are multiplied with a global scale.
+    #[must_use]
+    pub fn is_global(self) -> bool {
+        matches!(self, Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded)
+    }
+}
+
 /// Which float codes have the sign bit set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignRule {

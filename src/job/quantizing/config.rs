@@ -2,7 +2,7 @@
 
 use super::{Planner, WeightCandidates};
 use crate::error::Result;
-use crate::quant::{Combination, EngineConfig, KeptModules, QuantizedGroup};
+use crate::quant::{EngineConfig, KeptModules, QuantizedGroup};
 use crate::select::KeptReason;
 use crate::select::experts::{bank_of, unsplit_bank};
 use crate::select::policy::module_of;
@@ -25,8 +25,8 @@ impl Planner<'_> {
                     let at = groups.iter().position(same).unwrap_or_else(|| {
                         let (modules, unlike_linear) = (Vec::new(), Vec::new());
                         let grid = stored.grid;
-                        let has_global = matches!(layout.global, Combination::Multiplier | Combination::Divisor);
-                        let has_input_scale = has_global && self.request.options.input_global_scale.is_some();
+                        let has_input_scale =
+                            layout.global.is_global() && self.request.options.input_global_scale.is_some();
                         groups.push(QuantizedGroup { layout, grid, has_input_scale, modules, unlike_linear });
                         groups.len() - 1
                     });

@@ -3,7 +3,6 @@
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Zeros};
 use super::super::recognize::{FoundWeight, StoredTensor};
 use super::Decoder;
-use super::codes::CodeWindow;
 use super::geometry::DecodeGeometry;
 use super::linear::extend_signs;
 use super::room::{SEGMENT, global_scale};
@@ -170,7 +169,7 @@ impl Decoder {
         let map = geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let packing = steps.layout.codes.packing;
         let (matrix, within) = ((row / geometry.rows) as usize, (row % geometry.rows) as usize);
-        let (width, matrix_bytes) = (geometry.columns as usize, geometry.matrix_bytes as usize);
+        let width = geometry.columns as usize;
         let [mut scratch, mut codes] = [vec![0; 4], Vec::new()];
         let global = global_scale(steps, parts, matrix, &mut scratch);
         let global = match steps.layout.global {
@@ -178,20 +177,13 @@ impl Decoder {
             Combination::Divisor => Some((global, true)),
             Combination::Nothing | Combination::Over127 => None,
         };
-        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        let factor = f64::from(steps.scales.factor());
         let mut all = Vec::new();
         let [start, end] = [columns.start as usize, columns.end as usize];
         for column in (start / SEGMENT * SEGMENT..end).step_by(SEGMENT) {
             let count = SEGMENT.min(width - column);
-            let stride = geometry.stride as usize;
-            let is_stream = packing == Packing::Stream;
-            let first = if is_stream { 0 } else { matrix * matrix_bytes };
-            let bytes = &parts[geometry.codes.index][first..][..matrix_bytes];
-            let bits = geometry.bits as usize;
-            let start_row = if is_stream { row as usize } else { within };
-            let window = CodeWindow { bytes, stride, bits, row: start_row, column, columns: count, width };
-            // The bytes that one code takes.
-            let width_of_code = bits.div_ceil(8);
+            let window = geometry.window(packing, parts, [matrix, within], column..column + count);
+            let width_of_code = window.bits.div_ceil(8);
             codes.resize(count * width_of_code, 0);
             packing.unpack(&window, &mut codes);
             let bits_at = |at: usize| {

@@ -44,8 +44,8 @@ pub(super) struct SegmentGroups<'a> {
     /// Elements of a group, and how many of the first are before the segment.
     pub(super) size: usize,
     pub(super) skip: usize,
-    /// Whether the products have to be doubled.
-    pub(super) is_halved: bool,
+    /// What floats have to be multiplied by: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
+    pub(super) factor: f32,
     /// What codes of [`Fused::Map`] are.
     pub(super) map: &'a [[u8; 4]; 16],
 }
@@ -64,9 +64,8 @@ impl Results {
     /// The smallest groups for which this is faster.
     const LEAST: usize = 16;
 
-    /// For segments of `columns` values. Codes have 4 bits at most; floats are doubled if scales are halved.
-    pub(super) fn new(isa: Isa, fused: Option<Fused>, is_halved: bool, columns: usize, map: &[[u8; 4]; 16]) -> Self {
-        let factor = if is_halved { 2.0 } else { 1.0 };
+    /// For segments of `columns` values. Codes have 4 bits at most; floats are multiplied by `factor`.
+    pub(super) fn new(isa: Isa, fused: Option<Fused>, factor: f32, columns: usize, map: &[[u8; 4]; 16]) -> Self {
         let number = |code: usize| match fused {
             Some(Fused::Floats(floats, _)) => floats.number(code as u8) * factor,
             Some(Fused::Unsigned(half)) => (code as i32 - half) as f32,
@@ -199,15 +198,15 @@ impl Fused {
                 self.write_integers(codes, groups, results, out, |a, b| narrow(float16(a, b)));
             }
             (Dtype::Float16, Dtype::Bfloat16) => {
-                self.write_integers(codes, groups, results, out, |a, b| upper_half(bfloat16(float16(a, b))));
+                self.write_integers(codes, groups, results, out, |a, b| upper_half(to_bfloat16(float16(a, b))));
             }
             (Dtype::Float16, _) => self.write_integers(codes, groups, results, out, |a, b| float16(a, b).to_le_bytes()),
             (Dtype::Bfloat16, Dtype::Bfloat16) => {
                 if !results.add_exponents(codes, groups, out) {
-                    self.write(codes, groups, results, out, |a, b| upper_half(bfloat16(a * b)));
+                    self.write(codes, groups, results, out, |a, b| upper_half(to_bfloat16(a * b)));
                 }
             }
-            (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b| bfloat16(a * b).to_le_bytes()),
+            (Dtype::Bfloat16, _) => self.write(codes, groups, results, out, |a, b| to_bfloat16(a * b).to_le_bytes()),
             _ => self.write(codes, groups, results, out, |a, b| (a * b).to_le_bytes()),
         }
         true
@@ -228,7 +227,7 @@ impl Fused {
         if results.write(codes, groups, out, product) {
             return;
         }
-        let factor = if groups.is_halved { 2.0 } else { 1.0 };
+        let factor = groups.factor;
         match self {
             Self::Floats(floats, _) => {
                 products(codes, groups, 0.0, out.as_chunks_mut().0, |code, _| floats.number(code) * factor, product);
@@ -344,12 +343,11 @@ fn products_by<const N: usize, const W: usize>(
     }
 }
 
-/// The bits of a float32, finite or infinite, whose upper half is it as bfloat16, to nearest even: add just under half of the
-/// last kept bit, one more if that bit is odd, and truncate.
+/// Rounds to bfloat16, ties to even: adds half of the last kept bit, one unit less if that bit is even, and truncates.
 #[inline(always)]
-fn bfloat16(value: f32) -> f32 {
+pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
     let bits = value.to_bits();
-    f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
+    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 #[inline(always)]

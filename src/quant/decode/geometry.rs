@@ -1,13 +1,13 @@
 //! Where the codes, scales and zero points of a stored weight are: from the shapes of its parts, which are checked
 //! against each other before a byte is read. `encode/geometry.rs` is the counterpart for weights that are written.
 
-use super::super::layout::{
-    CodeValues, Combination, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros,
-};
+use super::super::layout::{CodeValues, Group, GroupKind, Groups, Layout, Packing, Role, ScaleOrder, Zeros};
 use super::super::parts::{Parameters, Part, Parts, Slot};
+use super::codes::CodeWindow;
 use super::weight::{WeightShape, bits};
 use crate::dtype::Dtype;
 use crate::error::Result;
+use std::ops::Range;
 
 /// The shape of a weight, and where its parts store each row. Rows and columns are those of one matrix of the weight.
 #[derive(Clone, Debug)]
@@ -108,6 +108,31 @@ impl DecodeGeometry {
             }
         }
         Ok(geometry)
+    }
+
+    /// The codes of some columns of a row of a matrix. The first column is a multiple of 32.
+    #[inline(always)]
+    pub(in crate::quant) fn window<'a>(
+        &self,
+        packing: Packing,
+        parts: &[&'a [u8]],
+        [matrix, row]: [usize; 2],
+        columns: Range<usize>,
+    ) -> CodeWindow<'a> {
+        let matrix_bytes = self.matrix_bytes as usize;
+        let (start, row) = match packing {
+            Packing::Stream => (0, matrix * self.rows as usize + row),
+            _ => (matrix * matrix_bytes, row),
+        };
+        CodeWindow {
+            bytes: &parts[self.codes.index][start..start + matrix_bytes],
+            stride: self.stride as usize,
+            bits: self.bits as usize,
+            row,
+            column: columns.start,
+            columns: columns.len(),
+            width: self.columns as usize,
+        }
     }
 
     /// The rows of all matrices.
@@ -224,7 +249,7 @@ impl DecodeGeometry {
     }
 
     fn set_global(&mut self, parts: &Parts, weight: &WeightShape) -> Result<()> {
-        if !matches!(parts.layout.global, Combination::Multiplier | Combination::Divisor) {
+        if !parts.layout.global.is_global() {
             return Ok(());
         }
         let (slot, part) =

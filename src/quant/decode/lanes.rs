@@ -117,10 +117,9 @@ pub(super) fn expand_indexed(groups: &Float32Lane, index: &[u32], lane: &mut Flo
     }
 }
 
-/// One product per element, in float32; doubled if the scales are halved.
+/// One product per element, times `factor`, in float32.
 #[inline(always)]
-pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, is_halved: bool, out: &mut Float32Lane) {
-    let factor = if is_halved { 2.0 } else { 1.0 };
+pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, factor: f32, out: &mut Float32Lane) {
     for ((out, code), scale) in out.iter_mut().zip(codes).zip(scales) {
         let value = f32::from_le_bytes(*code) * factor * f32::from_le_bytes(*scale);
         *out = (if value.is_nan() { NAN } else { value.to_bits() }).to_le_bytes();
@@ -142,11 +141,11 @@ pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
 pub(super) fn multiply_exactly(
     codes: &Float32Lane,
     scales: &Float32Lane,
-    is_halved: bool,
+    factor: f32,
     (combination, global): (Combination, f32),
     out: &mut [[u8; 8]],
 ) {
-    let factor = if is_halved { 2.0 } else { 1.0 };
+    let factor = f64::from(factor);
     let (times, by) = match combination {
         Combination::Nothing => (1.0, 1.0),
         Combination::Multiplier => (f64::from(global), 1.0),

@@ -22,6 +22,7 @@ mod weight;
 pub(super) mod zeros;
 
 pub use explain::{CodeKind, Explanation, Grid};
+pub(super) use fused::to_bfloat16;
 pub use steps::Arithmetic;
 pub use tally::DecodeTally;
 
@@ -350,7 +351,7 @@ impl Decoder {
         let map = map.unwrap_or_default();
         let Steps { fused, scales, geometry, .. } = &self.steps;
         let short = fused.filter(|_| geometry.bits <= 4);
-        let results = Results::new(isa, short, scales.is_halved(), room.columns, &map);
+        let results = Results::new(isa, short, scales.factor(), room.columns, &map);
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, results, range, columns, out }))
     }
 

@@ -1,6 +1,6 @@
 //! The rows of one call: a tile of codes, and then each of its rows in segments that fit into the first-level cache.
 
-use super::super::layout::{Combination, Packing, ScaleOrder};
+use super::super::layout::{Combination, ScaleOrder};
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
 use super::fused::{Products, Results, SegmentGroups};
@@ -47,7 +47,7 @@ impl Loop for RowDecoder<'_> {
     fn run(mut self) -> DecodeTally {
         let geometry = &self.steps.geometry;
         let packing = self.steps.layout.codes.packing;
-        let (height, width) = (geometry.rows as usize, geometry.columns as usize);
+        let height = geometry.rows as usize;
         let mut tally = DecodeTally::default();
         let (mut tile, mut unpacked) = (TransposedTile::default(), std::mem::take(&mut self.room.codes));
         let mut row = self.range.start;
@@ -57,18 +57,7 @@ impl Loop for RowDecoder<'_> {
             let rows = (tile_rows - within % tile_rows).min(height - within).min(self.range.end - row);
             for column in self.columns.clone().step_by(packing.tile_columns()) {
                 let columns = packing.tile_columns().min(self.columns.end - column);
-                let matrix_bytes = geometry.matrix_bytes as usize;
-                let is_one_stream = matches!(packing, Packing::Flat | Packing::Stream);
-                let first = if is_one_stream { 0 } else { matrix * matrix_bytes };
-                let window = CodeWindow {
-                    bytes: &self.parts[geometry.codes.index][first..first + matrix_bytes],
-                    stride: geometry.stride as usize,
-                    bits: geometry.bits as usize,
-                    row: if packing == Packing::Stream { row } else { within },
-                    column,
-                    columns,
-                    width,
-                };
+                let window = geometry.window(packing, self.parts, [matrix, within], column..column + columns);
                 let window = tile.read(packing, &window, rows).unwrap_or(window);
                 for at in 0..rows {
                     for start in (0..columns).step_by(self.room.columns) {
@@ -98,6 +87,29 @@ impl Loop for RowDecoder<'_> {
     }
 }
 
+/// Where a segment of codes is.
+struct SegmentPlace {
+    /// Among the columns of the call.
+    columns: Range<usize>,
+    /// Among the groups that have been fetched.
+    groups: Range<usize>,
+    /// Elements of a group, and how many of the first are before the segment.
+    size: usize,
+    skip: usize,
+    /// Among the bytes of the output.
+    bytes: Range<usize>,
+    /// The index of its first element in the weight.
+    first: u64,
+}
+
+impl SegmentPlace {
+    /// Its zero points, if there are any.
+    #[inline(always)]
+    fn zeros<'a>(&self, fetched: &'a Float32Lane) -> &'a Float32Lane {
+        if fetched.is_empty() { fetched } else { &fetched[self.groups.clone()] }
+    }
+}
+
 /// The numbers that codes represent, minus their centre.
 #[inline(always)]
 pub(in crate::quant) fn widen(steps: &Steps, codes: &[u8], map: &[[u8; 4]; 16], lane: &mut Float32Lane) {
@@ -123,7 +135,7 @@ impl RowDecoder<'_> {
         row: usize,
         end: usize,
     ) -> DecodeTally {
-        let Self { steps, parts, index, map, room, results, range, columns: decoded, out } = self;
+        let Self { steps, parts, index, room, range, columns: decoded, .. } = self;
         let Steps { layout, geometry, .. } = steps;
         // 1. The groups of these columns, and how many elements of the first come before them.
         let width = geometry.columns as usize;
@@ -141,44 +153,68 @@ impl RowDecoder<'_> {
             end.div_ceil(size).min(geometry.grid[1] as usize)
         };
         room.fetch(steps, parts, [matrix, below], &groups, all);
-        let (global, held) = (room.global, groups.start - room.fetched.as_ref().map_or(0, |held| held.groups.start));
-        let scales_of = &room.groups[held..held + count];
-        let zeros_of = if room.zeros.is_empty() { &[][..] } else { &room.zeros[held..held + count] };
-        let is_halved = steps.scales.is_halved();
+        let held = groups.start - room.fetched.as_ref().map_or(0, |held| held.groups.start);
         let start = (row - range.start) * decoded.len() + column - decoded.start;
         let bytes = steps.target.bits() as usize / 8;
-        let place = start * bytes..(start + columns) * bytes;
+        let segment = SegmentPlace {
+            columns: column - decoded.start..column - decoded.start + columns,
+            groups: held..held + count,
+            size,
+            skip,
+            bytes: start * bytes..(start + columns) * bytes,
+            first: row as u64 * geometry.columns + column as u64,
+        };
         // 3. Ordinary numbers take the short way.
-        if let (Some(fused), RowOutput::Values(out)) = (steps.fused, &mut *out) {
-            let out = &mut out[place.clone()];
-            let groups = match index {
-                None => SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, is_halved, map },
-                Some(index) => {
-                    let index = &index[column - decoded.start..][..columns];
-                    let (scales, zeros) = (&mut room.scales[..columns], &mut room.lane[..columns]);
-                    lanes::expand_indexed(scales_of, index, scales);
-                    if !zeros_of.is_empty() {
-                        lanes::expand_indexed(zeros_of, index, zeros);
-                    }
-                    let zeros = if zeros_of.is_empty() { &[][..] } else { zeros };
-                    SegmentGroups { scales, zeros, size: 1, skip: 0, is_halved, map }
-                }
-            };
-            let is_done = if let Some(products) = steps.products {
-                fused.multiply(codes, &groups, steps.narrowest, products, results, out)
-            } else {
-                let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
-                let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
-                if is_done {
-                    finish(steps, lane, &mut room.scratch, out);
-                }
-                is_done
-            };
-            if is_done && !has_special(out, steps.target) {
-                return DecodeTally::default();
-            }
+        if self.multiply_fused(codes, &segment) {
+            return DecodeTally::default();
         }
-        let index = index.as_ref().map(|index| &index[column - decoded.start..][..columns]);
+        self.multiply_in_steps(codes, segment)
+    }
+
+    /// Decodes codes in one loop: see `fused`. Returns false if values need the general method.
+    #[inline(always)]
+    fn multiply_fused(&mut self, codes: &[u8], segment: &SegmentPlace) -> bool {
+        let Self { steps, index, map, room, results, out, .. } = self;
+        let (Some(fused), RowOutput::Values(out)) = (steps.fused, out) else { return false };
+        let SegmentPlace { size, skip, .. } = *segment;
+        let (out, columns, factor) = (&mut out[segment.bytes.clone()], segment.columns.len(), steps.scales.factor());
+        let (scales_of, zeros_of) = (&room.groups[segment.groups.clone()], segment.zeros(&room.zeros));
+        let groups = match index {
+            None => SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, factor, map },
+            Some(index) => {
+                let index = &index[segment.columns.clone()];
+                let (scales, zeros) = (&mut room.scales[..columns], &mut room.lane[..columns]);
+                lanes::expand_indexed(scales_of, index, scales);
+                if !zeros_of.is_empty() {
+                    lanes::expand_indexed(zeros_of, index, zeros);
+                }
+                let zeros = if zeros_of.is_empty() { &[][..] } else { zeros };
+                SegmentGroups { scales, zeros, size: 1, skip: 0, factor, map }
+            }
+        };
+        let is_done = if let Some(products) = steps.products {
+            fused.multiply(codes, &groups, steps.narrowest, products, results, out)
+        } else {
+            let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
+            let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
+            if is_done {
+                finish(steps, lane, &mut room.scratch, out);
+            }
+            is_done
+        };
+        is_done && !has_special(out, steps.target)
+    }
+
+    /// Decodes codes step by step.
+    #[inline(always)]
+    fn multiply_in_steps(&mut self, codes: &[u8], segment: SegmentPlace) -> DecodeTally {
+        let Self { steps, index, map, room, out, .. } = self;
+        let zeros_of = segment.zeros(&room.zeros);
+        let SegmentPlace { columns, groups, size, skip, bytes: place, first } = segment;
+        let scales_of = &room.groups[groups];
+        let (layout, global, factor) = (steps.layout, room.global, steps.scales.factor());
+        let index = index.as_ref().map(|index| &index[columns.clone()]);
+        let columns = columns.len();
         let spread = |groups: &Float32Lane, lane: &mut Float32Lane| match index {
             Some(index) => lanes::expand_indexed(groups, index, lane),
             None => lanes::expand(groups, size, skip, lane),
@@ -190,11 +226,11 @@ impl RowDecoder<'_> {
             lanes::subtract(lane, scales); // which is exact
         }
         spread(scales_of, scales);
-        // 4. Products, and their roundings.
+        // Products, and their roundings.
         let products = &mut room.values[..columns];
         if steps.arithmetic == Arithmetic::Exact {
             let wide = &mut room.wide[..columns];
-            lanes::multiply_exactly(lane, scales, is_halved, (layout.global, global), wide);
+            lanes::multiply_exactly(lane, scales, factor, (layout.global, global), wide);
             if let Some(size) = steps.rotation {
                 rotate(wide, size);
             }
@@ -208,19 +244,18 @@ impl RowDecoder<'_> {
                 }
                 RowOutput::Inexact(values, kernel) => {
                     run(kernel, &values[place], products.as_flattened_mut(), columns);
-                    return count_inexact(products, wide, row as u64 * geometry.columns + column as u64);
+                    return count_inexact(products, wide, first);
                 }
             }
         } else if let RowOutput::Values(out) = &mut *out {
-            lanes::multiply(lane, scales, is_halved, products);
+            lanes::multiply(lane, scales, factor, products);
             if let Some(size) = steps.rotation {
                 rotate_float32s(products, &mut room.wide[..columns], size);
             }
             finish(steps, products, &mut room.scratch, &mut out[place.clone()]);
         }
         let RowOutput::Values(out) = out else { return DecodeTally::default() };
-        let at = row as u64 * geometry.columns + column as u64;
-        tally_of(steps, &out[place], (lane, scales), global, at)
+        tally_of(steps, &out[place], (lane, scales), global, first)
     }
 }
 

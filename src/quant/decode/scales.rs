@@ -34,9 +34,9 @@ impl ScaleReader {
         cast(dtype, Dtype::Float32).map(Self::Numbers)
     }
 
-    /// Whether the scales are half of their real values.
-    pub(in crate::quant) fn is_halved(&self) -> bool {
-        matches!(self, Self::Exponents { less: 1, .. })
+    /// What the scales have to be multiplied by: 2 if they are half of their real values, otherwise 1.
+    pub(in crate::quant) fn factor(&self) -> f32 {
+        if matches!(self, Self::Exponents { less: 1, .. }) { 2.0 } else { 1.0 }
     }
 }
 

@@ -305,16 +305,8 @@ impl Chooser {
     /// The scale of an integer grid as if the values were smaller by the factor `part`.
     #[inline(always)]
     pub(super) fn shrunk(&self, amax: f32, bounds: [f32; 2], part: f32) -> GroupScale {
-        let amax = self.weight.round(amax * part);
-        let bounds = bounds.map(|bound| self.weight.round(bound * part));
-        match self.zero_bits {
-            Some(_) if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_shifted(bounds),
-            None if self.rule == ScaleRule::Linear && self.bits == 4 => self.linear_signed(bounds),
-            _ if self.rule == ScaleRule::Linear => self.linear(amax),
-            _ if self.is_exact => self.exact(amax.into(), bounds.map(f64::from), 1.0),
-            Some(bits) => self.asymmetric(bounds, bits),
-            None => self.epsilon(amax),
-        }
+        let round = |value: f32| self.weight.round(value * part);
+        self.one(round(amax), bounds.map(round), 1.0)
     }
 
     #[inline(always)]

@@ -114,7 +114,7 @@ pub(crate) fn count_special(source: Dtype, bytes: &[u8]) -> u64 {
 
 /// The byte offset of the first value that is not finite.
 pub(super) fn first_special(weight: WeightType, bytes: &[u8]) -> Option<usize> {
-    let width = if weight == WeightType::Float32 { 4 } else { 2 };
+    let width = weight.bytes();
     let mut elements = bytes.chunks_exact(width);
     elements.position(|bytes| largest(weight, bytes) >= INFINITY).map(|at| at * width)
 }

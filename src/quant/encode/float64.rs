@@ -6,6 +6,7 @@
 
 use super::Encoder;
 use super::extremes::is_finite;
+use super::geometry::Band;
 use super::lanes;
 use super::rounding::{WeightType, to_odd};
 use super::scale::GroupScale;
@@ -31,13 +32,6 @@ pub(super) struct Float64Rows<'a, 'o> {
     pub(super) tally: &'a mut EncodeTally,
 }
 
-/// A row of groups.
-struct Band {
-    matrix: usize,
-    /// Rows of the matrix.
-    rows: Range<usize>,
-}
-
 /// Buffers for the values of a segment.
 struct Float64Room {
     values: [f64; SEGMENT],
@@ -52,7 +46,6 @@ impl Loop for Float64Rows<'_, '_> {
     #[inline(always)]
     fn run(mut self) {
         let geometry = &self.encoder.geometry;
-        let (height, below) = (geometry.rows as usize, geometry.block[0] as usize);
         let mut room = Float64Room {
             values: [0.0; SEGMENT],
             numbers: [0.0; SEGMENT],
@@ -67,19 +60,14 @@ impl Loop for Float64Rows<'_, '_> {
                 self.tally.underflowed_groups += u64::from(scales[0].is_underflow);
             }
         }
-        let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
-        while row < end {
-            let (matrix, within) = (row / height, row % height);
-            let rows = (below - within % below).min(height - within).min(end - row);
-            let band = Band { matrix, rows: within..within + rows };
+        for band in geometry.bands(&self.rows) {
             if !geometry.is_tensor {
                 self.choose(&band, &mut scales);
                 let stored = scales.iter().map(|scale| (scale.stored, scale.zero));
-                self.writer.store_scales(matrix, within, 0, stored);
+                self.writer.store_scales(band.matrix, band.rows.start, 0, stored);
                 self.tally.underflowed_groups += scales.iter().filter(|scale| scale.is_underflow).count() as u64;
             }
-            band.rows.clone().for_each(|row| self.encode(matrix, row, &scales, &mut room));
-            row += rows;
+            band.rows.for_each(|row| self.encode(band.matrix, row, &scales, &mut room));
         }
     }
 }
@@ -89,8 +77,7 @@ impl Float64Rows<'_, '_> {
     #[inline(always)]
     fn row(&self, matrix: usize, row: usize) -> &[[u8; 8]] {
         let geometry = &self.encoder.geometry;
-        let start = (matrix * geometry.rows as usize + row - self.rows.start as usize) * geometry.columns as usize;
-        &self.source[start..start + geometry.columns as usize]
+        &self.source[geometry.source_range(&self.rows, matrix, row, 0..geometry.columns as usize)]
     }
 
     /// Chooses the scales of a row of groups.
@@ -114,7 +101,7 @@ impl Float64Rows<'_, '_> {
                 special = specials.next().map(|(at, _)| (at, 1 + specials.count() as u64));
             }
             if let Some((at, count)) = special {
-                let first = (band.matrix as u64 * geometry.rows + row as u64) * geometry.columns + at;
+                let first = geometry.element(band.matrix, row, at);
                 self.tally.special += count;
                 self.tally.first_special = self.tally.first_special.into_iter().chain([first]).min();
             }
@@ -200,8 +187,7 @@ impl Float64Rows<'_, '_> {
         self.tally.values += geometry.columns;
         self.tally.take_errors(signals.into_iter().sum(), noises.into_iter().sum());
         if largest.0 > 0.0 {
-            let first = (matrix as u64 * geometry.rows + row as u64) * geometry.columns;
-            self.tally.take_error(largest.0, Some(first + largest.1 as u64));
+            self.tally.take_error(largest.0, Some(geometry.element(matrix, row, largest.1)));
         }
     }
 }

@@ -108,6 +108,14 @@ pub(super) struct EncodeGeometry {
     pub(super) parts: Vec<EncodedPart>,
 }
 
+/// A row of groups, or some of its rows.
+#[derive(Clone, Debug)]
+pub(super) struct Band {
+    pub(super) matrix: usize,
+    /// Rows of the matrix.
+    pub(super) rows: Range<usize>,
+}
+
 impl EncodeGeometry {
     pub(super) fn new(layout: &'static Layout, grid: &TargetGrid, shape: &[u64], source: Dtype) -> Result<Self, Unfit> {
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
@@ -195,7 +203,7 @@ impl EncodeGeometry {
             let shape: Vec<u8> = self.shape.iter().flat_map(|length| length.to_le_bytes()).collect();
             self.add(layout, Role::Shape, Dtype::Int64, vec![shape.len() as u64 / 8], Some(shape))?;
         }
-        if matches!(encoding.scale, ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded) {
+        if encoding.scale.is_global() {
             let shape = if encoding.scale_shape == ScaleShape::Matrix { vec![1] } else { Vec::new() };
             self.add(layout, Role::GlobalScale, Dtype::Float32, shape, None)?;
         }
@@ -232,6 +240,36 @@ impl EncodeGeometry {
     /// The rows of all matrices.
     pub(super) fn all_rows(&self) -> u64 {
         self.matrices * self.rows
+    }
+
+    /// The rows of groups that a range of rows consists of.
+    pub(super) fn bands(&self, rows: &Range<u64>) -> impl Iterator<Item = Band> + use<> {
+        let (height, below) = (self.rows as usize, self.block[0] as usize);
+        let (mut row, end) = (rows.start as usize, rows.end as usize);
+        std::iter::from_fn(move || {
+            let (matrix, within) = (row / height, row % height);
+            let count = (below - within % below).min(height - within).min(end - row);
+            row += count;
+            (count > 0).then_some(Band { matrix, rows: within..within + count })
+        })
+    }
+
+    /// Where some columns of a row of a matrix are among the elements of a range of rows.
+    #[inline(always)]
+    pub(super) fn source_range(
+        &self,
+        rows: &Range<u64>,
+        matrix: usize,
+        row: usize,
+        columns: Range<usize>,
+    ) -> Range<usize> {
+        let start = (matrix * self.rows as usize + row - rows.start as usize) * self.columns as usize;
+        start + columns.start..start + columns.end
+    }
+
+    /// The index of an element in the whole weight.
+    pub(super) fn element(&self, matrix: usize, row: usize, column: usize) -> u64 {
+        (matrix as u64 * self.rows + row as u64) * self.columns + column as u64
     }
 
     /// The number of rows that ranges of rows must start at a multiple of.

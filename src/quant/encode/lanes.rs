@@ -196,7 +196,7 @@ impl Loop for LargestOfGroups<'_> {
     #[inline(always)]
     fn run(self) -> u32 {
         let Self { weight, bytes, size, amax } = self;
-        let width = if weight == WeightType::Float32 { 4 } else { 2 };
+        let width = weight.bytes();
         let is_whole = bytes.len() == amax.len() * size * width;
         match size {
             16 if is_whole => groups_of::<16>(weight, bytes, &mut *amax),

@@ -290,11 +290,7 @@ impl Encoder {
     /// [`Encoder::encode`] needs that magnitude.
     #[must_use]
     pub fn needs_extremes(&self) -> bool {
-        let is_global = matches!(
-            self.chooser.rule,
-            ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded
-        );
-        is_global || self.geometry.is_tensor || self.geometry.has_column_scales
+        self.chooser.rule.is_global() || self.geometry.is_tensor || self.geometry.has_column_scales
     }
 
     /// A range of rows to encode must start at a multiple of this, and end at a multiple or after the last row.

@@ -1,5 +1,7 @@
 //! Rounds single numbers without branching on values, so that loops over these functions vectorize.
 
+pub(super) use super::super::decode::to_bfloat16;
+
 use crate::dtype::{Dtype, FloatFormat};
 
 /// The dtype of a weight, in which the library computes.
@@ -31,6 +33,7 @@ impl WeightType {
     }
 
     /// Bytes of a number.
+    #[inline(always)]
     pub(super) fn bytes(self) -> usize {
         if self == Self::Float32 { 4 } else { 2 }
     }
@@ -54,13 +57,6 @@ impl WeightType {
 #[inline(always)]
 pub(super) fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
-}
-
-/// Rounds to bfloat16, ties to even: adds half of the last kept bit, one unit less if that bit is even, and truncates.
-#[inline(always)]
-pub(super) fn to_bfloat16(value: f32) -> f32 {
-    let bits = value.to_bits();
-    f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
 }
 
 /// The same for numbers that are no ties.
@@ -126,21 +122,19 @@ pub(super) struct Minifloat {
 impl Minifloat {
     pub(super) fn new(format: &FloatFormat) -> Self {
         let (mantissa_bits, max) = (format.mantissa_bits, format.max_finite() as u32);
-        // A normal number by its code.
-        let number = |code: u32| {
-            let exponent = (code >> mantissa_bits) + (127 - format.bias) as u32;
-            f32::from_bits(exponent << 23 | (code & ((1 << mantissa_bits) - 1)) << (23 - mantissa_bits))
-        };
-        let largest = number(max);
         let (shift, min_normal) = (23 - mantissa_bits, ((1 - format.bias + 127) as u32) << 23);
-        Self {
-            shift,
-            raise: (shift << 23) | (min_normal >> shift).wrapping_neg() & 0xffff,
-            min_normal,
-            largest,
-            sign: format.sign() as u8,
-            limit: largest + (largest - number(max - 1)) / 2.0,
-        }
+        let raise = (shift << 23) | (min_normal >> shift).wrapping_neg() & 0xffff;
+        let (sign, unknown) = (format.sign() as u8, f32::NAN);
+        let float = Self { shift, raise, min_normal, largest: unknown, sign, limit: unknown };
+        let [largest, below] = [max, max - 1].map(|code| float.number(code));
+        Self { largest, limit: largest + (largest - below) / 2.0, ..float }
+    }
+
+    /// The number that a code without sign stands for.
+    #[inline(always)]
+    pub(super) fn number(self, code: u32) -> f32 {
+        // The multiplication corrects the exponent, and normalizes numbers that are subnormal in the small type.
+        f32::from_bits(code << self.shift) * f32::from_bits(self.min_normal + (126 << 23))
     }
 
     /// The code of a magnitude, without sign, and the number it stands for: nearest, ties to even, saturating.

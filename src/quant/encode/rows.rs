@@ -5,6 +5,7 @@ use super::super::rules::{ScaleRule, SignRule};
 use super::choose::Quotient;
 use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
+use super::geometry::Band;
 use super::groups::Choose;
 use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
 use super::linear::ExtendColumns;
@@ -51,7 +52,7 @@ impl<'a> EncodeRows<'a, '_> {
     pub(super) fn run(mut self) {
         let encoder = self.encoder;
         let geometry = &encoder.geometry;
-        let (height, width) = (geometry.rows as usize, geometry.columns as usize);
+        let width = geometry.columns as usize;
         let [below, beside] = geometry.block.map(|length| length as usize);
         let group = [if geometry.is_tensor { 1 } else { below }, beside];
         let mut room = EncodeRoom::new(group, width, encoder.width, !self.tally.skips_errors);
@@ -74,23 +75,20 @@ impl<'a> EncodeRows<'a, '_> {
             }
             self.isa.run(SpreadScales { room: &mut room, count: 1, size: beside, is_divided });
         }
-        let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
-        while row < end {
-            let (matrix, within) = (row / height, row % height);
-            let rows = (below - within % below).min(height - within).min(end - row);
+        for Band { matrix, rows } in geometry.bands(&self.rows) {
             for group in (0..width.div_ceil(beside)).step_by(groups) {
                 let tile = Tile {
                     matrix,
-                    rows: within..within + rows,
+                    rows: rows.clone(),
                     columns: group * beside..((group + groups) * beside).min(width),
                     groups: group..(group + groups).min(width.div_ceil(beside)),
                 };
                 let count = tile.groups.len();
                 if !geometry.is_tensor {
                     self.choose(&tile, &mut room, global);
-                    if !geometry.has_column_scales || row == 0 {
+                    if !geometry.has_column_scales || (matrix, rows.start) == (0, 0) {
                         self.tally.underflowed_groups += room.chosen.underflowed(count);
-                        self.writer.store_scales(matrix, within, group, room.chosen.stored_with_zeros(count));
+                        self.writer.store_scales(matrix, rows.start, group, room.chosen.stored_with_zeros(count));
                     }
                     self.isa.run(SpreadScales { room: &mut room, count, size: beside, is_divided });
                 }
@@ -98,17 +96,14 @@ impl<'a> EncodeRows<'a, '_> {
                     self.encode(&tile, row, &mut room);
                 }
             }
-            row += rows;
         }
     }
 
     /// The stored values of some columns of a row of a matrix.
     fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
-        let geometry = &self.encoder.geometry;
-        let width = self.encoder.width;
-        let row = matrix * geometry.rows as usize + row - self.rows.start as usize;
-        let start = row * geometry.columns as usize;
-        &self.source[(start + columns.start) * width..(start + columns.end) * width]
+        let Encoder { geometry, width, .. } = self.encoder;
+        let range = geometry.source_range(&self.rows, matrix, row, columns);
+        &self.source[range.start * width..range.end * width]
     }
 
     /// The bytes `distance` after the start of a segment: as long as the segment, or shorter at the end of the source.
@@ -187,10 +182,8 @@ impl<'a> EncodeRows<'a, '_> {
         for row in tile.rows.clone() {
             let bytes = self.stored(tile.matrix, row, tile.columns.clone());
             let special = bytes.chunks_exact(*width).filter(|bytes| largest(*weight, bytes) >= INFINITY).count() as u64;
-            let first = first_special(*weight, bytes).map(|at| {
-                let row = (tile.matrix as u64) * geometry.rows + row as u64;
-                row * geometry.columns + (tile.columns.start + at / width) as u64
-            });
+            let first = first_special(*weight, bytes)
+                .map(|at| geometry.element(tile.matrix, row, tile.columns.start + at / width));
             self.tally.special += special;
             self.tally.first_special = self.tally.first_special.into_iter().chain(first).min();
         }
@@ -237,7 +230,7 @@ impl<'a> EncodeRows<'a, '_> {
             if !sums.is_complete() {
                 complete(&mut sums, *weight, source, room);
             }
-            let first = (tile.matrix as u64 * geometry.rows + row as u64) * geometry.columns + column as u64;
+            let first = geometry.element(tile.matrix, row, column);
             let largest = f64::from(sums.largest) * unit;
             if self.tally.needs_place(largest, first) {
                 if fused.is_some() {

@@ -3,7 +3,6 @@
 use super::super::rules::ScaleRule;
 use super::choose::Chooser;
 use super::lanes::{self, Divisors};
-use super::rounding::{WeightType, power_of_two};
 use super::scale::GroupScale;
 use super::screen::{Screened, SearchGroup};
 use crate::kernel::Loop;
@@ -40,16 +39,12 @@ impl ScaleSearch {
     /// `None` for rules whose scales are not searched.
     pub(super) fn new(chooser: &Chooser, code_bits: u32) -> Option<Self> {
         let is_known = match chooser.rule {
-            ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded => true,
+            rule if rule.is_global() => true,
             ScaleRule::HalfStep | ScaleRule::Floor | ScaleRule::Ceiling => code_bits == 4,
             ScaleRule::Epsilon => code_bits < 8 && !chooser.is_tensor,
             _ => false,
         };
-        let number = |code: usize| match code >> 3 {
-            0 => code as f32 * power_of_two(-9),
-            exponent => (8 + code % 8) as f32 * power_of_two(exponent as i32 - 10),
-        };
-        is_known.then(|| Self { blocks: std::array::from_fn(number) })
+        is_known.then(|| Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) })
     }
 
     /// The scale with the least error; of two equally good scales, the larger. `chosen` if all values are 0.
@@ -66,8 +61,7 @@ impl ScaleSearch {
             return chosen;
         }
         let block = |code: usize| chooser.of_block(code as u32, self.blocks[code], global);
-        let is_block =
-            matches!(chooser.rule, ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded);
+        let is_block = chooser.rule.is_global();
         // The largest scales come first, so that the larger of two equally good ones wins.
         let count = match chooser.rule {
             // E4M3 scales downwards, from the largest for which a code other than 0 is possible.
@@ -110,7 +104,7 @@ impl ScaleSearch {
 /// the same for every instruction set.
 #[inline(always)]
 fn error_of(group: &SearchGroup, scale: &GroupScale) -> f64 {
-    let width = if group.weight == WeightType::Float32 { 4 } else { 2 };
+    let width = group.weight.bytes();
     let mut sums = [0.0; LANES];
     let factor = if group.chooser.is_exact { scale.wide } else { f64::from(scale.scale) };
     for bytes in group.bytes.chunks(PIECE * width) {

@@ -204,7 +204,7 @@ impl Transcoder {
         });
         let live: Vec<(f64, CodeExtent)> = extents.collect();
         let Some((first, _)) = live.first() else {
-            let others = if super::has_global(&self.encoder) { [self.least(); 2] } else { [0.0, 1.0] };
+            let others = if self.encoder.layout().global.is_global() { [self.least(); 2] } else { [0.0, 1.0] };
             let mut scales = cells.iter().map(|cell| cell.old.scale).chain(others);
             return scales.find_map(|scale| self.stored(scale, 0.0).filter(serves));
         };

@@ -79,7 +79,7 @@ impl Transcoder {
     /// # Errors
     /// As [`Decoder::decode`].
     pub fn new(decoder: Arc<Decoder>, rows: RowMap, encoder: Arc<Encoder>, parts: &[&[u8]]) -> Result<Option<Self>> {
-        let keeps_blocks = has_global(&encoder) && decoder.steps.geometry.global.is_some();
+        let keeps_blocks = encoder.layout().global.is_global() && decoder.steps.geometry.global.is_some();
         let Some(source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
         let tables = Tables::new(&source, &encoder);
         let (packing, bits) = source.packing();
@@ -92,7 +92,7 @@ impl Transcoder {
     /// largest of their [`Transcoder::largest_exponent`].
     #[must_use]
     pub fn needs_exponent(&self) -> bool {
-        has_global(&self.encoder) && !self.source.keeps_blocks
+        self.encoder.layout().global.is_global() && !self.source.keeps_blocks
     }
 
     /// The largest exponent of the scales of codes other than 0; `None` if all are 0.
@@ -134,7 +134,7 @@ impl Transcoder {
     /// What the new layout stores as the global scale; `None` if there is no such number.
     fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Rescaling>)> {
         let is_divisor = self.encoder.layout().global == Combination::Divisor;
-        if !has_global(&self.encoder) {
+        if !self.encoder.layout().global.is_global() {
             return Some((1.0, None));
         }
         if !self.source.keeps_blocks {
@@ -196,8 +196,4 @@ impl Transcoder {
         }
         tally.take_moved((rows.end - rows.start) * self.encoder.columns());
     }
-}
-
-fn has_global(encoder: &Encoder) -> bool {
-    matches!(encoder.layout().global, Combination::Multiplier | Combination::Divisor)
 }

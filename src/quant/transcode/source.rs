@@ -1,7 +1,6 @@
 //! The codes and scales of a quantized weight as exact numbers.
 
 use super::super::decode::Decoder;
-use super::super::decode::codes::CodeWindow;
 use super::super::decode::room::global_scale;
 use super::super::decode::rows::widen;
 use super::super::decode::scales::{GroupRange, stored_scales};
@@ -143,7 +142,7 @@ impl SourceGrid {
             steps.zeros.fetch(geometry, parts[slot.index], (matrix, below), 0..count, &mut zeros);
         }
         let global = if self.keeps_blocks { 1.0 } else { f64::from(global_scale(steps, parts, matrix, &mut raw)) };
-        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        let factor = f64::from(steps.scales.factor());
         let is_divisor = steps.layout.global == Combination::Divisor;
         let group = |(scale, zero): ([u8; 4], [u8; 4])| {
             let scale = f64::from(f32::from_le_bytes(scale)) * factor;
@@ -172,7 +171,7 @@ impl SourceGrid {
         let place = GroupRange { matrix: 0, below: 0, groups: 0..256 };
         let mut scales = [[0; 4]; 256];
         steps.scales.fetch(geometry, ScaleOrder::Flat, &place, &parts, &mut [0; 4 * 256], &mut scales);
-        let factor = if steps.scales.is_halved() { 2.0 } else { 1.0 };
+        let factor = f64::from(steps.scales.factor());
         Some(scales.map(|scale| f64::from(f32::from_le_bytes(scale)) * factor))
     }
 
@@ -201,18 +200,8 @@ impl SourceGrid {
     pub(super) fn codes(&self, row: usize, columns: Range<usize>, parts: &[&[u8]], out: &mut [u8]) {
         let (steps, geometry) = (&self.decoder.steps, &self.decoder.steps.geometry);
         let (matrix, within) = self.place(row);
-        let (stride, matrix_bytes) = (geometry.stride as usize, geometry.matrix_bytes as usize);
-        let bytes = &parts[geometry.codes.index][matrix * matrix_bytes..][..matrix_bytes];
-        let window = CodeWindow {
-            bytes,
-            stride,
-            bits: geometry.bits as usize,
-            row: within,
-            column: columns.start,
-            columns: columns.len(),
-            width: geometry.columns as usize,
-        };
-        steps.layout.codes.packing.unpack(&window, out);
+        let packing = steps.layout.codes.packing;
+        packing.unpack(&geometry.window(packing, parts, [matrix, within], columns), out);
     }
 
     /// Which codes occur in some columns of a row.

@@ -6,7 +6,7 @@
 use super::super::super::layout::Exponents;
 use super::super::super::rules::ScaleRule;
 use super::super::choose::Chooser;
-use super::super::rounding::{Minifloat, WeightType, from_float16, power_of_two};
+use super::super::rounding::{Minifloat, WeightType, from_float16};
 use crate::dtype::Dtype;
 
 /// The scale of a group as it is stored (see `GroupScale::stored`), and its zero point.
@@ -42,9 +42,7 @@ impl ScaleCandidates {
     pub(super) fn new(chooser: Chooser, exponents: Exponents, float16: Minifloat, half: Option<f32>) -> Self {
         let kind = match (chooser.rule, half) {
             _ if matches!(chooser.stored, Dtype::Float8E8M0 | Dtype::Uint8) => CandidateKind::Exponents,
-            (ScaleRule::GlobalDivisor | ScaleRule::GlobalMultiplier | ScaleRule::GlobalPadded, _) => {
-                CandidateKind::Blocks
-            }
+            (rule, _) if rule.is_global() => CandidateKind::Blocks,
             (ScaleRule::Epsilon, Some(half)) => {
                 // The distance of the lowest and the highest code, or the magnitude of one of them.
                 let all = 2.0 * half;
@@ -66,10 +64,7 @@ impl ScaleCandidates {
     pub(super) fn number(&self, stored: u32) -> f32 {
         match self.chooser.stored {
             Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16 => f32::from_bits(stored),
-            Dtype::Float8E4M3FN => match stored >> 3 {
-                0 => stored as f32 * power_of_two(-9),
-                exponent => (8 + stored % 8) as f32 * power_of_two(exponent as i32 - 10),
-            },
+            Dtype::Float8E4M3FN => self.chooser.e4m3.number(stored),
             _ if stored == 0 && self.exponents == Exponents::Zero => 0.0,
             _ if stored == 0 => f32::from_bits(0x0040_0000),
             _ => f32::from_bits(stored << 23),

@@ -10,6 +10,7 @@ mod redecode;
 use super::super::decode::Arithmetic;
 use super::super::layout::Combination;
 use super::extremes::{INFINITY, first_special, largest};
+use super::geometry::Band;
 use super::lanes::{self, CodeRounding};
 use super::rounding::WeightType;
 use super::store::PartWriter;
@@ -197,16 +198,11 @@ impl Loop for RecoverRows<'_, '_> {
     #[inline(always)]
     fn run(mut self) -> Result<ScaleMatch, u64> {
         let geometry = &self.recoverer.encoder.geometry;
-        let (height, width) = (geometry.rows as usize, geometry.columns as usize);
-        let [below, beside] = geometry.block.map(|length| length as usize);
-        let (mut row, end) = (self.rows.start as usize, self.rows.end as usize);
-        if let (Some(writer), Some(only), 0) = (&mut self.writer, self.shared.only, row) {
+        let (width, beside) = (geometry.columns as usize, geometry.block[1] as usize);
+        if let (Some(writer), Some(only), 0) = (&mut self.writer, self.shared.only, self.rows.start) {
             writer.store_only_scale(only);
         }
-        while row < end {
-            let (matrix, within) = (row / height, row % height);
-            let rows = within..within + (below - within % below).min(height - within).min(end - row);
-            row += rows.len();
+        for Band { matrix, rows } in geometry.bands(&self.rows) {
             for (at, column) in (0..width).step_by(beside).enumerate() {
                 let columns = column..(column + beside).min(width);
                 self.group(&RecoverGroup { matrix, rows: rows.clone(), columns }, at)?;
@@ -252,7 +248,7 @@ impl<'a> RecoverRows<'a, '_> {
             }
             if top >= INFINITY {
                 let at = first_special(encoder.weight, bytes).unwrap_or_default();
-                return Err(self.element(group, row, group.columns.start + at / encoder.width));
+                return Err(encoder.geometry.element(group.matrix, row, group.columns.start + at / encoder.width));
             }
         }
         let (global, mut furthest) = (self.shared.global, 0);
@@ -304,7 +300,11 @@ impl<'a> RecoverRows<'a, '_> {
                 let (bytes, count) = (self.stored(group, row, columns.clone()), columns.len());
                 lanes::widen(encoder.weight, bytes, &mut self.segment.values[..count]);
                 if !redecoding.fit(&factor, &mut self.segment, count) {
-                    return Err(self.element(group, row, column + Redecoding::misfit(&self.segment)));
+                    return Err(encoder.geometry.element(
+                        group.matrix,
+                        row,
+                        column + Redecoding::misfit(&self.segment),
+                    ));
                 }
                 if let (Some(writer), true) = (&mut self.writer, is_stored) {
                     writer.store_codes(group.matrix, row, columns, &self.segment.codes[..count]);
@@ -318,14 +318,7 @@ impl<'a> RecoverRows<'a, '_> {
     #[inline(always)]
     fn stored(&self, group: &RecoverGroup, row: usize, columns: Range<usize>) -> &'a [u8] {
         let Encoder { geometry, width, .. } = &*self.recoverer.encoder;
-        let start =
-            (group.matrix * geometry.rows as usize + row - self.rows.start as usize) * geometry.columns as usize;
-        &self.source[(start + columns.start) * width..(start + columns.end) * width]
-    }
-
-    /// The index of an element in the whole weight.
-    fn element(&self, group: &RecoverGroup, row: usize, column: usize) -> u64 {
-        let geometry = &self.recoverer.encoder.geometry;
-        (group.matrix as u64 * geometry.rows + row as u64) * geometry.columns + column as u64
+        let range = geometry.source_range(&self.rows, group.matrix, row, columns);
+        &self.source[range.start * width..range.end * width]
     }
 }
