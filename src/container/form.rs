@@ -100,7 +100,7 @@ impl TextForm {
     }
 }
 
-/// What has to be known about a tensor's texts before a file can be laid out for them.
+/// The measures of a tensor's texts, without which no file can be laid out for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TextExtent {
     /// Code points of the longest, if all texts are UTF-8.
@@ -134,7 +134,7 @@ impl TextExtent {
 mod tests {
     use super::*;
 
-    /// More characters than are decoded at a time.
+    /// The most characters that are decoded at a time.
     const LONG: usize = 256;
 
     fn read(form: TextForm, mut bytes: &[u8], count: usize) -> Result<Texts, TextError> {

@@ -6,7 +6,8 @@ use crate::error::Error;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The tensors of a new file. They are not a slice, because of a million it would be longer than what it is made from.
+/// The tensors of a new file. This is not a slice, because a slice of a million items would take more memory than what
+/// they are made from.
 #[doc(hidden)]
 pub trait NewTensors: Sync {
     /// How many there are.

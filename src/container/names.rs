@@ -1,4 +1,4 @@
-//! The check that no name in a header is duplicated, cheap for a hundred thousand of them.
+//! Finds duplicate names in a header, quickly even if it has a hundred thousand names.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -32,7 +32,7 @@ impl NameHashes {
         self.hashes.append(&mut others.hashes);
     }
 
-    /// The first name that is there for a second time, of those that were added.
+    /// The first of the added names that is a duplicate.
     pub(super) fn repeated<N: Clone + Eq + Hash>(mut self, mut names: impl Iterator<Item = N>) -> Option<N> {
         self.keep_suspects();
         self.hashes.sort_unstable();
@@ -41,8 +41,8 @@ impl NameHashes {
         if has_collision { names.find(|name| !seen.insert(name.clone())) } else { None }
     }
 
-    /// Drops nearly all hashes that are there only once: those that have a bit in a table for themselves. Sorting all of them
-    /// would take three times as long.
+    /// Drops nearly all hashes that occur once: those that do not share their bit in a table. Sorting all of them would
+    /// take three times as long.
     fn keep_suspects(&mut self) {
         const BITS_PER_NAME: usize = 16;
         let slots = (self.hashes.len() * BITS_PER_NAME).next_power_of_two().max(64);
@@ -68,7 +68,7 @@ impl Default for NameHashes {
 
 /// Eight bytes per multiplication.
 fn hash(start: u64, bytes: &[u8]) -> u64 {
-    /// Odd, with ones and zeros in no pattern.
+    /// An odd number without a pattern in its bits.
     const FACTOR: u128 = 0x2d35_8dcc_aa6c_78a5;
     let add = |state: u64, word: u64| {
         let product = u128::from(state ^ word) * FACTOR;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// How many disagreements are listed.
+/// The most disagreements that are listed.
 const TOLD: usize = 10;
 
 /// A contradiction between the files of a folder.
@@ -95,7 +95,7 @@ pub(super) fn repetitions<'a>(shards: impl Iterator<Item = &'a Input>) -> Disagr
     found
 }
 
-/// Only as many as people read, the fatal ones first, and how many more there are: an index can list a million tensors.
+/// The first disagreements, the fatal ones before the others, and their number: an index can list a million tensors.
 #[derive(Default)]
 pub(super) struct Disagreements {
     fatal: Vec<Disagreement>,

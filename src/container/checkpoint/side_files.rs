@@ -71,7 +71,7 @@ impl SideFiles {
                         folders.push(inside);
                     }
                 } else if is_index(&name) || inner.as_os_str().is_empty() && is_shard_name(&name) {
-                    // It is made anew, or it is missing in the index, which is reported already.
+                    // tcast writes it anew, or reports already that the index lacks it.
                 } else if is_own(&name) {
                     // It belongs to an unfinished conversion into the folder.
                 } else if let Some(path) = inside.to_str()

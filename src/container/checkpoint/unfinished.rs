@@ -13,7 +13,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What counts of a manifest: see the room `staging`, which writes it.
+/// The members of a manifest that are read here; the module `staging` writes it.
 #[derive(Deserialize)]
 struct Begun {
     operator: String,
@@ -22,7 +22,7 @@ struct Begun {
     shards: Vec<IgnoredAny>,
 }
 
-/// What counts of the record of a conversion of which all is in its place.
+/// The members of the record of a conversion whose files are all in place.
 #[derive(Deserialize)]
 struct EndRecord {
     manifest: EndManifest,
@@ -78,7 +78,7 @@ pub(super) fn refuse(folder: &Path) -> Result<()> {
     }
 }
 
-/// How far the work is, by records that are as little to be trusted as any file.
+/// The progress of the work according to its records, which are not trusted.
 fn state(work: &Path) -> WorkState {
     let end = work.join("end.json");
     if fs::symlink_metadata(&end).is_ok() {
@@ -106,17 +106,17 @@ fn interrupted(folder: &Path, state: WorkState) -> Kind {
 
 /// What a file of the work folder holds; `None` where it cannot be read.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    /// As long as a record of all that was done may be.
+    /// The longest record that is read.
     const MOST: u64 = 1 << 30;
     serde_json::from_slice(&read_regular(path, MOST, Links::Refuse).ok()?).ok()
 }
 
-/// Unfinished work that cannot go on, for its records cannot be read.
+/// Unfinished work that cannot continue, because its records cannot be read.
 pub(crate) fn without_manifest(folder: &Path) -> Kind {
     interrupted(folder, WorkState::Unreadable)
 }
 
-/// Unfinished work of which all is in its place, and the record of that cannot be read.
+/// Unfinished work whose files are all in place, but whose record of that cannot be read.
 pub(crate) fn without_end(folder: &Path) -> Kind {
     interrupted(folder, WorkState::Placed)
 }

@@ -314,7 +314,7 @@ fn write_pair(output: &mut Vec<u8>, field: u64, key: &str, value: &str) {
     write_bytes(output, field, &pair);
 }
 
-/// What a message is if it is not what its name says, judging by the kinds of its fields.
+/// Says what a message is instead of a tensor, judging by the kinds of its fields.
 fn diagnose(file: &[u8]) -> Option<Error> {
     let mut seen = [[false; 6]; 21];
     for field in MessageFields::new(file, 0..file.len()).map_while(Result::ok) {

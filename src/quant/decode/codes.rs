@@ -13,7 +13,7 @@ pub(in crate::quant) struct CodeWindow<'a> {
     pub(in crate::quant) stride: usize,
     pub(in crate::quant) bits: usize,
     pub(in crate::quant) row: usize,
-    /// The first column, a multiple of 32, and how many.
+    /// The first column, a multiple of 32, and the number of columns.
     pub(in crate::quant) column: usize,
     pub(in crate::quant) columns: usize,
     /// Columns of the matrix.
@@ -39,7 +39,7 @@ impl<'a> CodeWindow<'a> {
 }
 
 impl Packing {
-    /// How many rows the codes of a word of 32 bits are in, if the transpose is stored.
+    /// The number of rows to which the codes of a 32-bit word belong, if the transpose is stored.
     fn rows_of_word(self) -> Option<usize> {
         match self {
             Self::Rows(_) | Self::RowsHighFirst | Self::Flat | Self::Stream => None,
@@ -70,7 +70,7 @@ impl Packing {
         }
     }
 
-    /// Writes the codes of a window, which are those of the tensor even if its transpose is stored.
+    /// Writes the codes of a window of the tensor, even if its transpose is stored.
     pub(in crate::quant) fn unpack(self, window: &CodeWindow, out: &mut [u8]) {
         let mut tile = TransposedTile::default();
         let window = &tile.read(self, window, 1).unwrap_or(*window);
@@ -123,7 +123,7 @@ impl TransposedTile {
 /// turns into shuffles.
 #[inline(always)]
 fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, stride: usize, out: &mut [u8]) {
-    /// Stored rows are often pages apart, so the processor does not see which is next.
+    /// Stored rows are often pages apart, so the processor does not prefetch the next one.
     const AHEAD: usize = 8;
     let stored = |row: usize| &window.bytes[row * window.stride..][4 * words.start..4 * words.end];
     let ahead = |row: usize| prefetch(stored((row + AHEAD).min(rows.end - 1)));
@@ -163,7 +163,7 @@ fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
     }
 }
 
-/// A stream of bits, low bits of a byte first: eight codes take as many bytes as a code has bits.
+/// A stream of bits, low bits of a byte first: eight codes of n bits take n bytes.
 #[inline(always)]
 fn stream(bytes: &[u8], out: &mut [u8], bits: usize) {
     match bits {

@@ -13,7 +13,7 @@ use crate::error::Result;
 use std::fmt;
 use std::ops::Range;
 
-/// What codes are.
+/// The kind of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeKind {
     /// Numbers of this type.
@@ -37,7 +37,7 @@ impl fmt::Display for CodeKind {
     }
 }
 
-/// Which values a weight can have: its codes, and what they are multiplied by.
+/// The values that a weight can have: the kind of its codes, and of its scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// What the codes are.
@@ -111,7 +111,7 @@ pub struct Explanation {
     pub number: f32,
     /// The code that represents 0.
     pub zero_point: Option<f32>,
-    /// What the number, less the zero point, is multiplied by.
+    /// The factor of the number, from which the zero point was subtracted.
     pub scale: f64,
     /// The scale of the scale, and whether the scale is divided by it.
     pub global_scale: Option<(f32, bool)>,
@@ -126,7 +126,7 @@ impl Decoder {
         Grid::new(self.steps.layout, &self.steps.geometry)
     }
 
-    /// The same, where zero points that are all the middle of the range count as none: symmetric GPTQ stores such ones.
+    /// The same, but if all zero points are the middle of the range, there are none: symmetric GPTQ stores them.
     /// `parts` are the bytes that [`Decoder::decode`] takes.
     #[must_use]
     pub fn plain_grid(&self, parts: &[&[u8]]) -> Grid {

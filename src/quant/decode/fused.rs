@@ -1,5 +1,5 @@
-//! Codes to products in one pass over the values, for what nearly all weights are: the scales are numbers of ordinary size,
-//! and no product is infinite or 0 on the way to the target.
+//! Multiplies codes and scales in one pass over the values. This is possible for nearly all weights: scales are of
+//! ordinary size, and no product becomes infinite or 0 before it has the target's type.
 //!
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
 //! nanosecond with it, and 2 to 4 with this one.
@@ -32,7 +32,7 @@ pub(super) struct Products {
 }
 
 impl Products {
-    /// In float32, for further steps.
+    /// They stay float32 for further steps.
     pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32 };
 }
 
@@ -46,7 +46,7 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) skip: usize,
     /// What floats have to be multiplied by: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
     pub(super) factor: f32,
-    /// What codes of [`Fused::Map`] are.
+    /// The numbers of the codes of [`Fused::Map`].
     pub(super) map: &'a [[u8; 4]; 16],
 }
 
@@ -54,9 +54,9 @@ pub(super) struct SegmentGroups<'a> {
 /// that look up in a register.
 pub(super) struct Results {
     isa: Isa,
-    /// What the codes represent.
+    /// The numbers that the codes represent.
     numbers: [f32; 16],
-    /// As many as a segment has groups; none if there is another way only.
+    /// One for each group of a segment; none if this method is not available.
     tables: Vec<Table>,
 }
 
@@ -78,7 +78,7 @@ impl Results {
         Self { isa, numbers: std::array::from_fn(number), tables }
     }
 
-    /// Writes products; false if another way is faster.
+    /// Writes products. Returns false if another method is faster.
     #[inline(always)]
     fn write<const W: usize>(
         &mut self,
@@ -106,8 +106,8 @@ impl Results {
         true
     }
 
-    /// Writes products of bfloat16, if each value has a scale of its own, which is a power of two: exponents are added. False if
-    /// another way is needed.
+    /// Writes bfloat16 products by adding exponents, if each value has a scale of its own and all scales are powers of
+    /// two. Returns false otherwise.
     #[inline(always)]
     fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
         const ONE: u16 = 127 << 7;
@@ -145,8 +145,8 @@ impl Fused {
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
-    /// Whether scales are neither so large that a product may be infinite in the narrowest type on the way, nor so small that
-    /// one may be 0, of a code that is not: the smallest is 2^-9. If products are float16, whether [`float16`] computes them.
+    /// Whether no product can become infinite in the narrowest intermediate type, or 0 although its code is not 0 (the
+    /// smallest is 2^-9). If products are float16, also whether [`float16`] computes them.
     #[inline(always)]
     fn takes(self, codes: &[u8], groups: &SegmentGroups, narrowest: Dtype, products: Products) -> bool {
         let is_float16 = products.rounded == Dtype::Float16;
@@ -315,7 +315,7 @@ fn each_group<const W: usize>(
     }
 }
 
-/// Scales and zero points; `zero` where there are none of these.
+/// Scales and zero points; `zero` if there are no zero points.
 #[inline(always)]
 fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
     let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));

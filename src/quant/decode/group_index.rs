@@ -39,7 +39,7 @@ impl Decoder {
         columns.map(|column| self.group_of(&index, column)).collect::<Result<Vec<u32>>>().map(Some)
     }
 
-    /// Whether the columns are in order after all: compressed-tensors then writes -1 for each.
+    /// Whether the columns are in order: compressed-tensors then writes -1 for each.
     fn is_unused(&self, index: &GroupIndex) -> bool {
         let Steps { geometry, layout, .. } = &self.steps;
         let are_contiguous = geometry.columns.div_ceil(geometry.block[1]) == geometry.grid[1];

@@ -1,9 +1,9 @@
 //! The shapes of ONNX's `DequantizeLinear` (opset 10 to 28): codes of any rank, and scales for the tensor, for each index of an
 //! axis, or for blocks along it.
 //!
-//! With an axis, a tensor is matrices of [length of the axis, product of the lengths behind it]: a scale for each index is a
-//! row of such a matrix, and a block is some rows of a column. The last axis has one element behind it, so there rows
-//! are the values before the axis, and a block is some neighbours.
+//! With an axis, a tensor is matrices of [length of the axis, product of the lengths behind it]: a scale for each index
+//! is a row of such a matrix, and a block is some rows of a column. Nothing is behind the last axis. There a row holds
+//! the values along the axis, and a block is some neighbours.
 
 use super::super::layout::{Group, Role};
 use super::super::parts::{LinearAxis, Parts};
@@ -11,7 +11,7 @@ use super::geometry::DecodeGeometry;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 
-/// Numbers that a shape is divided into by an axis: of the lengths before it, its own, and of those behind it.
+/// The products of the lengths before an axis, of the axis, and behind it.
 fn around(shape: &[u64], axis: usize) -> [u64; 3] {
     [shape[..axis].iter().product(), shape[axis], shape[axis + 1..].iter().product()]
 }
@@ -117,7 +117,7 @@ pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
     }
 }
 
-/// An integer of a stream of integers, as a float.
+/// The integer at an index of a stream, as a float.
 #[inline(always)]
 pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let bits = dtype.bits();

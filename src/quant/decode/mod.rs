@@ -40,17 +40,17 @@ use std::ops::Range;
 use std::sync::Arc;
 use steps::Steps;
 
-/// Bytes of values that are decoded at a time at least, where rows are shorter.
+/// Rows of more bytes of values than this are divided.
 const LONGEST: u64 = 4 << 20;
 
-/// Columns that longer rows are divided at.
+/// Longer rows are divided at multiples of this number of columns.
 const SPAN: u64 = 64 * SEGMENT as u64;
 
 /// Turns the stored bytes of a weight into its values.
 pub struct Decoder {
     pub(super) steps: Steps,
     part_bytes: Vec<u64>,
-    /// The bytes of the parts that are not stored as they are.
+    /// The bytes of parts that the file stores in another form.
     held: Vec<Option<Arc<[u8]>>>,
     /// The decoder of exact products, if values are compared with them.
     exact: Option<Box<Self>>,
@@ -109,7 +109,7 @@ impl Decoder {
         Self::new(&GPT_OSS_ROWS, &parameters, &parts, target, arithmetic)
     }
 
-    /// The bytes of a part that is not stored as it is.
+    /// The bytes of a part that the file stores in another form.
     pub(crate) fn held(&self, part: usize) -> Option<&[u8]> {
         self.held.get(part)?.as_deref()
     }
@@ -197,7 +197,7 @@ impl Decoder {
         if before > start { before } else { after.min(all) }
     }
 
-    /// Values that can be decoded alone, and have these among them: whole rows, unless they are long.
+    /// The smallest range around these values that can be decoded by itself: whole rows, unless they are long.
     #[must_use]
     pub fn around(&self, values: Range<u64>) -> Range<u64> {
         let columns = self.columns();
@@ -237,7 +237,7 @@ impl Decoder {
         Ok(tally)
     }
 
-    /// The bytes of each part that these values need, as [`Decoder::part_ranges`] has it for rows.
+    /// The bytes of each part that these values need: [`Decoder::part_ranges`] for values.
     #[must_use]
     pub fn value_ranges(&self, values: Range<u64>) -> Vec<Range<u64>> {
         let (geometry, columns) = (&self.steps.geometry, self.columns().max(1));

@@ -14,7 +14,7 @@ use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop, prefetch_behind};
 use std::ops::Range;
 
-/// How many bytes before they are decoded codes of whole bytes are prefetched: as the kernels do.
+/// How many bytes ahead codes of whole bytes are prefetched, as in the kernels.
 const AHEAD: usize = 4096;
 
 /// What becomes of the values.
@@ -281,7 +281,7 @@ fn tally_of(
     tally
 }
 
-/// What is left to do with products, to the target.
+/// The remaining steps from products to the target.
 #[inline(always)]
 fn finish(steps: &Steps, products: &mut Float32Lane, scratch: &mut [u8], out: &mut [u8]) {
     if steps.layout.global == Combination::Over127 {
@@ -311,7 +311,8 @@ fn has_special(out: &[u8], target: Dtype) -> bool {
     any
 }
 
-/// Counts the values that are not these numbers; `at` is the index of the first element. A NaN is no change of a NaN.
+/// Counts the values that are not these numbers; `at` is the index of the first element. A NaN that stays NaN does not
+/// count.
 #[inline(never)]
 fn count_inexact(values: &Float32Lane, exact: &[[u8; 8]], at: u64) -> DecodeTally {
     let mut tally = DecodeTally::default();

@@ -12,7 +12,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 
-/// In which steps values are computed.
+/// The steps in which values are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// As the library of the layout computes them, with the same bytes.
@@ -23,7 +23,7 @@ pub enum Arithmetic {
     Exact,
 }
 
-/// What codes are, for the loops.
+/// How the general loops interpret codes.
 pub(super) enum CodeDecoding {
     /// Numbers of 8 bits.
     Kernel(Kernel),
@@ -47,7 +47,7 @@ pub(in crate::quant) struct Steps {
     pub(super) global: Option<Kernel>,
     pub(super) scale_rounding: Option<Through>,
     pub(super) product_rounding: Option<Through>,
-    /// Of the target and the type that products are rounded to, the one with the least range.
+    /// The target or the type that products are rounded to, whichever has the smaller range.
     pub(super) narrowest: Dtype,
     /// From the last lane to the target.
     pub(super) encode: Kernel,

@@ -21,7 +21,7 @@ pub(in crate::quant) struct ZeroPoints {
 }
 
 impl ZeroPoints {
-    /// Those of some groups of a row of groups, in `bytes` of all of them.
+    /// Writes the zero points of some groups of a row of groups; `bytes` holds all of them.
     #[inline(always)]
     pub(in crate::quant) fn fetch(
         &self,

@@ -10,15 +10,15 @@ use super::lanes::{CodeRounding, Division, LANES, PartialSums, RAISED, larger};
 use super::rounding::{Minifloat, WeightType, from_float16, to_bfloat16, to_float16, untied_to_bfloat16};
 use crate::kernel::{Isa, Loop, prefetch};
 
-/// A segment of one row. Every [`LANES`] values lie in one group, of which `factors`, `zeros` and `scales` are; or each
-/// value has a group of its own.
+/// A segment of one row. [`LANES`] values share a group, with an item in `factors`, `zeros` and `scales`; or each value
+/// has a group of its own.
 #[derive(Clone, Copy)]
 pub(super) struct FusedSegment<'a> {
     pub(super) weight: WeightType,
     /// The stored values, a multiple of [`LANES`].
     pub(super) bytes: &'a [u8],
     pub(super) division: Division,
-    /// Of [`Quotient::Divide`], the reciprocals.
+    /// The reciprocals of factors, if values are divided ([`Quotient::Divide`]).
     pub(super) factors: &'a [f32],
     pub(super) zeros: &'a [f32],
     pub(super) scales: &'a [f32],
@@ -51,7 +51,7 @@ struct RoundedCode {
 }
 
 impl FusedSegment<'_> {
-    /// Writes the code of each value. `None` for what no layout combines, to keep the number of loops small.
+    /// Writes the code of each value. `None` for combinations that no layout has, to keep the number of loops small.
     pub(super) fn encode(self, isa: Isa, rounding: &CodeRounding, codes: &mut [u8]) -> Option<PartialSums> {
         match self.weight {
             WeightType::Float32 => {
@@ -260,7 +260,7 @@ where
         let results = codes.as_chunks_mut::<LANES>().0;
         for (step, ((values, ((factor, zero), scale)), result)) in values.iter().zip(groups).zip(results).enumerate() {
             prefetch(ahead.get(step * LANES * W..).and_then(<[u8]>::first_chunk::<1>).map_or(&[], |byte| &byte[..]));
-            // Copies, of which the compiler knows that they do not overlap.
+            // The compiler knows that copies do not overlap.
             let (values, mut codes) = (*values, [0; LANES]);
             let [factor, zero, scale] = [*factor, *zero, *scale];
             for at in 0..LANES {
@@ -287,7 +287,7 @@ where
     }
 }
 
-/// Of a value and the magnitude of the number to round.
+/// Rounds the magnitude `number` to a code; `value` is the value behind it.
 #[inline(always)]
 fn to_float(
     float: Minifloat,

@@ -6,8 +6,8 @@ use super::rounding::WeightType;
 use super::scale::{ChosenScales, ScaleLanes, WIDTH};
 use crate::kernel::Loop;
 
-/// Chooses the scales of groups, of which `amax` are the largest magnitudes, and `bounds` the lowest and highest values,
-/// which matter for groups with zero points.
+/// Chooses the scales of groups. `amax` holds their largest magnitudes, and `bounds` their lowest and highest values,
+/// which only zero points need.
 pub(super) struct Choose<'a> {
     pub(super) chooser: &'a Chooser,
     /// One for each group, padded to whole chunks of [`WIDTH`].
@@ -38,7 +38,7 @@ impl Loop for Choose<'_> {
         // fills arrays, of which the compiler knows that they do not overlap.
         macro_rules! fill {
             ($groups:expr, $group:ident => $scale:expr) => {
-                // The last groups come with others, whose scales nobody reads.
+                // The last chunk is padded with groups whose scales nobody reads.
                 for (chunk, groups) in $groups.as_chunks::<WIDTH>().0.iter().enumerate() {
                     let (groups, mut lanes) = (*groups, ScaleLanes::default());
                     for at in 0..WIDTH {

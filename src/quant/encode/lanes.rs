@@ -249,7 +249,8 @@ fn wide_groups<const N: usize>(bytes: &[u8], amax: &mut [u32]) {
     }
 }
 
-/// Magnitudes as bits, which are below 2^31: a signed comparison is the only one of all instruction sets.
+/// Compares magnitudes as bits. They are below 2^31, so a signed comparison works: only that exists in all instruction
+/// sets.
 #[inline(always)]
 pub(super) fn larger(first: u32, second: u32) -> u32 {
     if first as i32 > second as i32 { first } else { second }
@@ -463,7 +464,7 @@ fn pack(codes: &[u8], bits: u32, high_first: bool, out: &mut [u8]) {
     }
 }
 
-/// Packs codes into a stream of bits, the low bits of a byte first. Eight codes fill as many bytes as a code has bits.
+/// Packs codes into a stream of bits, the low bits of a byte first. Eight codes of n bits fill n bytes.
 #[inline(always)]
 fn stream<const BITS: usize>(codes: &[u8], out: &mut [u8]) {
     let join = |codes: &[u8]| codes.iter().rev().fold(0_u64, |word, code| word << BITS | u64::from(*code));

@@ -1,6 +1,6 @@
-//! What ONNX's `DequantizeLinear` decodes, as ONNX Runtime's tools write it: integers of 8 bits per channel as
-//! `quantize_static`, integers of 4 bits in blocks as `MatMulNBitsQuantizer`. No tool of ONNX Runtime has scales of float8
-//! for channels: they are amax / 448, and codes are those of `QuantizeLinear`.
+//! The encodings that ONNX's `DequantizeLinear` decodes, as ONNX Runtime's tools write them: integers of 8 bits per
+//! channel as `quantize_static`, integers of 4 bits in blocks as `MatMulNBitsQuantizer`. No tool of ONNX Runtime has
+//! scales of float8 for channels: they are amax / 448, and codes are those of `QuantizeLinear`.
 
 use super::super::layout::{Layout, Role};
 use super::super::parts::LinearAxis;
@@ -195,7 +195,7 @@ impl Chooser {
     }
 }
 
-/// What values are multiplied by; 0 for a scale of 0, with which all codes are 0.
+/// The factor of values; 0 for a scale of 0, whose codes are all 0.
 #[inline(always)]
 fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }

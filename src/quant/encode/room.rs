@@ -7,7 +7,7 @@ use crate::kernel::Loop;
 
 /// Values that are encoded together, and whose errors are summed in float32.
 const SEGMENT: usize = 1024;
-/// The same if errors are not summed: what is done for each segment then takes less of the time.
+/// The same if errors are not summed: the work for each segment is then a smaller part of the time.
 const LONG_SEGMENT: usize = 4096;
 
 /// Scratch space for each lane of a segment, and for the groups of a tile.
@@ -25,7 +25,7 @@ pub(super) struct EncodeRoom {
     pub(super) codes: Vec<u8>,
     /// Up to a multiple of [`WIDTH`].
     pub(super) amax: Vec<u32>,
-    /// As many.
+    /// As long as `amax`.
     pub(super) bounds: Vec<[f32; 2]>,
     pub(super) chosen: ChosenScales,
     /// Scales in units of a power of two.
@@ -85,14 +85,14 @@ impl EncodeRoom {
         }
     }
 
-    /// Takes 1 as the unit, or the power of two near this magnitude if it is very small or large.
+    /// Sets the unit of errors to 1, or to the power of two near this magnitude if that is very small or large.
     pub(super) fn set_unit(&mut self, magnitude: f32) {
         let exponent = (magnitude.to_bits() >> 23) as i32 - 127;
         self.unit = if exponent.abs() <= 40 { 1.0 } else { power_of_two(exponent.clamp(-126, 126)) };
     }
 }
 
-/// Prepares what the loops over values read, for `count` groups of `size` values.
+/// Copies the scales of `count` groups of `size` values for the loops over values.
 pub(super) struct SpreadScales<'a> {
     pub(super) room: &'a mut EncodeRoom,
     pub(super) count: usize,
@@ -137,7 +137,7 @@ impl Loop for SpreadScales<'_> {
         for (factor, amax) in factors[..count].iter().zip(&amax[..count]) {
             most = larger(most, (f32::from_bits(*amax) * *factor).to_bits());
         }
-        // A little more than the quotient is.
+        // Slightly above the exact quotient.
         room.most = f32::from_bits(most) * (1.0 + f32::EPSILON);
         let groups = [&factors[..count], &chosen.zero[..count], &scales[..count]];
         for (all, groups) in spread.iter_mut().zip(groups) {

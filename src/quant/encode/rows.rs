@@ -194,7 +194,7 @@ impl<'a> EncodeRows<'a, '_> {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         let size = geometry.block[1] as usize;
         let step = if size > room.segment { room.segment } else { tile.columns.len() };
-        // Where the values are that will be read after those between: of the next row, of the next tile, or a bit further.
+        // The distance to the values to prefetch: those of the next row or tile, or a bit further ahead.
         let tile_bytes = tile.columns.len() * width;
         let ahead = match geometry.block {
             _ if geometry.is_tensor => AHEAD,
@@ -225,7 +225,7 @@ impl<'a> EncodeRows<'a, '_> {
             if !is_measured {
                 continue;
             }
-            // 2. What few segments need.
+            // 2. Steps that few segments need.
             let unit = f64::from(room.unit);
             if !sums.is_complete() {
                 complete(&mut sums, *weight, source, room);
@@ -247,8 +247,8 @@ impl<'a> EncodeRows<'a, '_> {
         self.tally.noise.add(noise);
     }
 
-    /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `room` and not yet
-    /// stored. `None` for what it does not do.
+    /// Encodes some columns of a row in one loop: see `fused`. If errors are summed, the codes are in `room` and not
+    /// yet stored. `None` if the loop does not support the case.
     fn encode_fused(
         &mut self,
         matrix: usize,
@@ -321,7 +321,7 @@ impl<'a> EncodeRows<'a, '_> {
     }
 }
 
-/// Computes sums again that vanish in float32, from the errors in `room`.
+/// Computes sums that vanish in float32 again in float64, from the errors in `room`.
 #[inline(never)]
 fn complete(sums: &mut ErrorSums, weight: WeightType, source: &[u8], room: &EncodeRoom) {
     let (width, over) = (weight.bytes(), 1.0 / room.unit);

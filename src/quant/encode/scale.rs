@@ -20,7 +20,7 @@ pub(super) struct GroupScale {
 /// Groups whose scales are chosen at a time.
 pub(super) const WIDTH: usize = 16;
 
-/// Scales of [`WIDTH`] groups, but for exact arithmetic.
+/// Scales of [`WIDTH`] groups, without the fields of exact arithmetic.
 #[derive(Default)]
 pub(super) struct ScaleLanes {
     scale: [f32; WIDTH],
@@ -95,7 +95,7 @@ impl ChosenScales {
         self.stored[..groups].iter().copied().zip(self.zero[..groups].iter().copied())
     }
 
-    /// Of the first groups, how many have an underflowed scale.
+    /// The number of underflowed scales among the first groups.
     #[inline(always)]
     pub(super) fn underflowed(&self, groups: usize) -> u64 {
         u64::from(self.is_underflow[..groups].iter().sum::<u32>())

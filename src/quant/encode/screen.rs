@@ -49,8 +49,8 @@ struct Batch {
 }
 
 impl Screened {
-    /// Screens the scales that `candidate` gives for the numbers below `count`. `is_last` says of a scale that the error
-    /// of its clipped values grows with each further scale.
+    /// Screens the scales that `candidate` returns for the numbers below `count`. `is_last` says whether the error of
+    /// clipped values grows with each scale after this one.
     #[inline(always)]
     pub(super) fn new(
         group: &SearchGroup,
@@ -66,8 +66,8 @@ impl Screened {
             return this;
         }
         this.errors = [f32::INFINITY; MOST];
-        // How far the norm of the errors may be off: each value or product, of at most twice the largest magnitude, is
-        // rounded by 2^-24 of it.
+        // The largest deviation of the norm of the errors: each value or product is at most twice the largest
+        // magnitude, and rounding moves it by at most 2^-24 of that.
         let slack = (values as f32).sqrt() * group.amax * power_of_two(-20);
         let (mut least, mut first) = (f32::INFINITY, 0);
         while first < count {

@@ -76,7 +76,7 @@ impl<'a, 'o> PartWriter<'a, 'o> {
             return;
         }
         let width = geometry.parts[1].dtype.bits() as usize / 8;
-        // Only plain zero points lie as scales do.
+        // Only plain zero points are stored in the order of scales.
         let before = if geometry.is_stream { 2 * zero_start } else { zero_start };
         let zero = (line + first).wrapping_sub(before);
         self.store(groups.clone(), [(line + first) * width - start, zero]);

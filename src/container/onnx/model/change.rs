@@ -52,7 +52,7 @@ pub(crate) enum TensorChange {
     Goes,
 }
 
-/// Why the operator set or the IR version cannot be what a type needs.
+/// Why the operator set or the IR version that a type needs is impossible.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
     /// The model imports too old a set. It could be raised if no operator is named here: name of the node, its type, and the
@@ -73,7 +73,7 @@ impl Study {
         self.header.imports.iter().rev().find(|(_, domain, _)| is_default(domain)).map(|(.., version)| *version)
     }
 
-    /// What keeps the model from importing the operator set `wanted`, if it does not yet.
+    /// Why the model does not import the operator set `wanted`; `None` if it does.
     pub(crate) fn obstacle(&self, file: &[u8], wanted: u64) -> Option<Obstacle> {
         let Some(imported) = self.opset(file) else { return Some(Obstacle::NoOpset) };
         if imported >= wanted {

@@ -80,7 +80,7 @@ impl Study {
         edits.replace(frame.start..frame.body.end, *parent, Vec::new());
     }
 
-    /// Removes the nodes that decode a tensor. Who uses their outputs uses the tensor instead.
+    /// Removes the nodes that decode a tensor. The users of their outputs use the tensor instead.
     pub(super) fn fold(&self, edits: &mut Edits, folded: &Dequantization) -> Result<()> {
         for decoding in folded.nodes.iter().map(|at| &self.uses.decoding[*at]) {
             if let Some(node) = decoding.node {
@@ -96,7 +96,7 @@ impl Study {
         Ok(())
     }
 
-    /// Makes an input of a node another value.
+    /// Replaces an input of a node by another value.
     pub(super) fn rename_input(&self, edits: &mut Edits, (node, slot): NodeInput, name: &str) -> Result<()> {
         self.rename(edits, self.uses.nodes[node].frame, (node::INPUT, slot), name)
     }

@@ -8,7 +8,7 @@ use crate::error::Result;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// What comes in the place of some bytes.
+/// The replacement of some bytes.
 #[derive(Clone, Debug)]
 pub(super) enum New {
     Bytes(Vec<u8>),
@@ -24,7 +24,7 @@ pub(super) enum FilePart {
     New(New),
 }
 
-/// What comes in the place of a field, if it is not copied.
+/// Returns the replacement of a field; `None` to copy it.
 pub(super) type FieldChange<'a> = dyn Fn(u64, &Value) -> Result<Option<Vec<u8>>> + 'a;
 
 /// The body of a small message, with other fields in the place of some.
@@ -61,7 +61,7 @@ pub(super) fn number_field(field: u64, number: u64) -> Vec<u8> {
 pub(super) struct Edits<'a> {
     pub(super) file: &'a [u8],
     frames: &'a [Enclosed],
-    /// The range that is replaced, the innermost message around it, and what comes in its place.
+    /// The range that is replaced, the innermost message around it, and its replacement.
     all: Vec<(Range<usize>, Option<usize>, Vec<New>)>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Edits<'a> {
 
     /// Replaces a range within a message; `None` is the file itself.
     pub(super) fn replace(&mut self, range: Range<usize>, within: Option<usize>, new: Vec<New>) {
-        // Fields that follow each other and go are one range.
+        // Adjacent fields that are removed form one range.
         if let Some((last, last_within, known)) = self.all.last_mut()
             && (known.is_empty() && new.is_empty() && *last_within == within && last.end == range.start)
         {

@@ -15,7 +15,7 @@ pub(super) struct Frames {
     pub all: Vec<Enclosed>,
     /// The innermost messages so far, as indexes of `all`.
     stack: Vec<usize>,
-    /// Those of an earlier walk, by where they start.
+    /// The messages of an earlier walk, by their starts.
     known: HashMap<usize, usize>,
 }
 

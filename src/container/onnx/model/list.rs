@@ -116,7 +116,7 @@ fn numbers(file: &MappedFile, message: &Frame, (field, label): (u64, &'static st
     Ok(Tensor { name: String::new(), shape, count, elements, fortran_order: false, data, stored })
 }
 
-/// Makes all names different: a value whose name other graphs have too gets the path to its graph.
+/// Makes all names unique: if several graphs have a value of one name, the path to its graph comes before it.
 fn name_all(tensors: &mut [Tensor], places: &[(usize, bool)], graphs: &[Graph]) -> Result<()> {
     let mut times: HashMap<&str, u64> = HashMap::new();
     let mut values = HashSet::new();

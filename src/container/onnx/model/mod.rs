@@ -6,12 +6,13 @@
 //! and of training, sparse tensors, and attributes of other nodes. A tensor has the name of its value. If several graphs
 //! have a value of this name, the path to the graph comes before it: `If_0.then_branch/k`.
 //!
-//! A model is not made from tensors, because they do not tell the graph. It is *changed*: [`study`] finds the role of
-//! each tensor (a weight, the default of an input, a scale, a shape or an index) and the messages around it. [`change`]
-//! makes a list of edits, each a range of bytes within a message and what comes in its place: new elements, names, types
-//! and Cast nodes. [`edit`] lets the lengths of the enclosing messages follow. The result is a sequence of ranges of the
-//! old file, which are copied byte for byte, literal bytes, and elements that the engine converts. With external data,
-//! the elements of large initializers go into a second file, which starts where the model ends in the plan.
+//! A model is not made from tensors, because tensors do not determine a graph. It is *changed*: [`study`] finds the
+//! role of each tensor (a weight, the default of an input, a scale, a shape or an index) and the messages around it.
+//! [`change`] makes a list of edits, each a range of bytes within a message and what comes in its place: new elements,
+//! names, types and Cast nodes. [`edit`] lets the lengths of the enclosing messages follow. The result is a sequence of
+//! ranges of the old file, which are copied byte for byte, literal bytes, and elements that the engine converts. With
+//! external data, the elements of large initializers go into a second file, which starts where the model ends in the
+//! plan.
 //!
 //! For quantized weights, [`nodes`] finds who uses which tensors, and [`uses`] which of them `DequantizeLinear` nodes decode
 //! and which are weights of a multiplication. [`decoding`] inserts such nodes, with initializers for the scales, or folds
@@ -115,7 +116,7 @@ impl OnnxModel {
     }
 }
 
-/// What a model says about itself: its own fields, then the pairs of `metadata_props`.
+/// The metadata of a model: its own fields, then the pairs of `metadata_props`.
 fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
     let (mut pairs, mut imports) = (Vec::new(), Vec::new());
     for field in MessageFields::new(file, 0..file.len()) {
@@ -150,7 +151,7 @@ fn metadata(file: &[u8]) -> Result<Vec<(String, String)>> {
     if !imports.is_empty() {
         pairs.push(("opset_import".to_owned(), imports.join(", ")));
     }
-    // Of several values of a name the last counts.
+    // If a name has several values, the last one counts.
     let mut seen = std::collections::HashSet::new();
     pairs.reverse();
     pairs.retain(|(name, _)| seen.insert(name.clone()));

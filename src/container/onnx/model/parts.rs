@@ -72,7 +72,7 @@ pub(super) struct Frame {
 /// A graph, or the nodes of a function.
 #[derive(Clone, Debug)]
 pub(super) struct Graph {
-    /// The graph whose node has it as an attribute.
+    /// The graph with the node that has this graph as an attribute.
     pub parent: Option<usize>,
     pub part: ModelPart,
     /// How paths name it; empty for the main graph.
@@ -97,7 +97,7 @@ pub(super) struct Node {
     pub name: Range<usize>,
     pub op_type: Range<usize>,
     pub domain: Range<usize>,
-    /// Its number in its graph, in which only nodes count that tcast did not insert.
+    /// Its number in its graph; nodes that tcast inserted do not count.
     pub number: u64,
 }
 
@@ -167,7 +167,7 @@ pub(super) struct Context<'a> {
 /// The model's own fields.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Header {
-    /// Where the version is in the file; if several are, the last.
+    /// The range of the version in the file, and the version; the last one if there are several.
     pub ir_version: Option<(Range<usize>, u64)>,
     /// Imports of operator sets: the message, the domain and the version.
     pub imports: Vec<(Frame, Range<usize>, u64)>,

@@ -1,4 +1,4 @@
-//! What must be known about a model to change it: the place of each tensor, and what its nodes use it for.
+//! Studies a model before it is changed: finds the place of each tensor, and what its nodes use it for.
 
 use super::super::super::Input;
 use super::super::NAME;
@@ -66,7 +66,7 @@ pub(crate) struct Study {
     pub(super) places: Vec<Place>,
     pub(super) frames: Vec<Enclosed>,
     pub(super) first_nodes: Vec<FirstNode>,
-    /// The number that makes the names of [`Study::stored_name`] new.
+    /// A number that makes the names of [`Study::stored_name`] unique.
     fresh: u32,
     /// The first node of each type of the default domain: its name.
     pub(super) operators: HashMap<Vec<u8>, String>,

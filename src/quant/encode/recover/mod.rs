@@ -48,8 +48,9 @@ pub enum ScaleMatch {
 }
 
 impl Recoverer {
-    /// For weights whose values an encoder takes. `origin` is the type of the values that were quantized: that of the
-    /// encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is that of the decoder.
+    /// A recoverer for the weights that `encoder` takes. `origin` is the type of the values that were quantized: that
+    /// of the encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is that of the
+    /// decoder.
     ///
     /// # Panics
     /// When the origin is not float32, bfloat16 or float16.
@@ -97,8 +98,8 @@ impl Recoverer {
         scales
     }
 
-    /// Whether values could be those of few codes, for the first values of a weight: a glance that spares a search for
-    /// the largest magnitude of the whole weight. `source` holds whole rows.
+    /// Whether the first values of a weight could come from codes, judging by the number of distinct magnitudes. If
+    /// not, no pass over the whole weight is needed. `source` holds whole rows.
     #[must_use]
     pub fn may_fit(&self, source: &[u8]) -> bool {
         /// Enough to have more values than there are codes.
@@ -263,7 +264,7 @@ impl<'a> RecoverRows<'a, '_> {
         found.or_else(|| self.equivalent(group, f32::from_bits(top))).ok_or(furthest)
     }
 
-    /// A float32 scale of which only the range is known: all scales in it decode to the same values.
+    /// A float32 scale from the middle of a range: all scales in the range decode to the same values.
     #[inline(never)]
     fn equivalent(&mut self, group: &RecoverGroup, top: f32) -> Option<StoredScale> {
         let Recoverer { encoder, candidates, redecoding } = self.recoverer;

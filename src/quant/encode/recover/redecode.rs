@@ -1,4 +1,4 @@
-//! The arithmetic of the decoder from the side of the values: which code gives a value back, bit for bit.
+//! Inverts the arithmetic of the decoder: finds the code that decodes to a value, bit for bit.
 
 use super::super::super::decode::Arithmetic;
 use super::super::super::layout::{CodeValues, Combination, Layout, Precision};
@@ -170,7 +170,7 @@ impl Redecoding {
     /// Narrows the range of scales with which the codes of the first `count` values of a segment decode to these values;
     /// `factor` is near to such a scale. Returns whether the range is not empty. The bounds are not exact.
     pub(super) fn narrow(&self, factor: &Factor, segment: &mut Segment, count: usize, range: &mut [f64; 2]) -> bool {
-        // How far it is to the next value, in units of the last bit of a float32.
+        // The distance to the next value, in units of the last bit of a float32.
         let step = match self.target {
             WeightType::Bfloat16 => 1 << 16,
             WeightType::Float32 => 1,
@@ -185,7 +185,7 @@ impl Redecoding {
             let next = |bits: u32| f64::midpoint(magnitude.into(), f32::from_bits(bits).into()) / code;
             let bits = magnitude.to_bits();
             *range = [range[0].max(next(bits.saturating_sub(step))), range[1].min(next(bits + step))];
-            // Also if the code is 0.
+            // The bounds for a code of 0 are not finite.
             if range[0] > range[1] || !range[0].is_finite() {
                 return false;
             }
