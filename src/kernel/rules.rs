@@ -25,6 +25,16 @@ impl Default for Rules {
     }
 }
 
+impl Rules {
+    /// For casts between types that lose nothing, or as little as possible.
+    pub(crate) const LOSSLESS: Self = Self {
+        saturate: false,
+        infinity_saturates_fnuz: false,
+        round_mode: RoundMode::Nearest,
+        out_of_range: OutOfRange::Wrap,
+    };
+}
+
 /// How E8M0 rounds to a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundMode {

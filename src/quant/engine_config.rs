@@ -5,7 +5,7 @@
 //! including their sorted keys. Inside a group, compressed-tensors refuses any key that it does not know.
 
 use super::config::add_member;
-use super::layout::{Group, Layout};
+use super::layout::{Group, Layout, Owner};
 use super::scheme::{CodeType, TargetGrid};
 use crate::container::{as_json, members};
 use crate::dtype::Dtype;
@@ -71,7 +71,6 @@ impl EngineConfig {
     /// When there is no group.
     pub fn new(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Self> {
         let first = groups.first().expect("something is quantized");
-        let (library, _) = first.layout.name.split_once('-').unwrap_or((first.layout.name, ""));
         let only = || match groups {
             [only] => Ok(only),
             _ => Err(Error::new(format!(
@@ -80,12 +79,12 @@ impl EngineConfig {
             ))
             .remedy("choose one scheme for all weights, or a layout of compressed-tensors or ModelOpt")),
         };
-        Ok(match library {
-            "ct" => Self { block: Some(compressed_tensors(groups, kept)), hf_quant_config: None },
-            "hf" => Self { block: Some(fine_grained(only()?, kept)), hf_quant_config: None },
-            "gptoss" => Self { block: Some(gpt_oss(kept)), hf_quant_config: None },
-            "modelopt" => modelopt(groups, kept),
-            _ => Self { block: None, hf_quant_config: None },
+        Ok(match first.layout.owner {
+            Owner::CompressedTensors => Self { block: Some(compressed_tensors(groups, kept)), hf_quant_config: None },
+            Owner::FineGrained => Self { block: Some(fine_grained(only()?, kept)), hf_quant_config: None },
+            Owner::GptOss => Self { block: Some(gpt_oss(kept)), hf_quant_config: None },
+            Owner::ModelOpt => modelopt(groups, kept),
+            Owner::ComfyUi | Owner::Other => Self { block: None, hf_quant_config: None },
         })
     }
 
@@ -122,15 +121,7 @@ fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> Vec<String> {
 /// A `quantization_config` of compressed-tensors. A single group targets all linear layers that are not ignored.
 /// Several groups list their modules, because `TensorRT-LLM` refuses class names if there are several groups.
 fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
-    let format = |group: &QuantizedGroup| match group.layout.name {
-        "ct-int8" => "int-quantized",
-        "ct-pack" => "pack-quantized",
-        "ct-nvfp4" => "nvfp4-pack-quantized",
-        "ct-mxfp4" => "mxfp4-pack-quantized",
-        "ct-mxfp6" => "mxfp6-pack-quantized",
-        "ct-mxfp8" => "mxfp8-quantized",
-        _ => "float-quantized",
-    };
+    let format = |group: &QuantizedGroup| group.layout.formats[0];
     let mut config_groups = Map::new();
     for (at, group) in groups.iter().enumerate() {
         let targets = match groups.len() {
@@ -163,8 +154,8 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
 
 /// `QuantizationArgs` of the weights.
 fn weights_of(group: &QuantizedGroup) -> Value {
-    let is_integer = matches!(group.layout.name, "ct-int8" | "ct-pack");
-    let has_global = group.layout.name == "ct-nvfp4";
+    let is_integer = matches!(group.grid.codes, CodeType::Int { .. });
+    let has_global = group.layout.global.is_global();
     let (strategy, group_size) = match group.grid.group {
         Group::Tensor => ("tensor", None),
         Group::Channel => ("channel", None),

@@ -69,6 +69,12 @@ pub enum Group {
 }
 
 impl Group {
+    /// The group that a config means by a size along a row: a number that is not positive stands for the whole row.
+    #[must_use]
+    pub(super) fn of_size(size: i64) -> Self {
+        if size > 0 { Self::Neighbours(size as u64) } else { Self::Channel }
+    }
+
     /// Its rows and columns in a matrix of this shape.
     pub(super) fn lengths(self, [rows, columns]: [u64; 2]) -> [u64; 2] {
         match self {
@@ -247,6 +253,23 @@ pub enum Precision {
     Weight,
 }
 
+/// Who defines a layout, and with it the config that describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// compressed-tensors.
+    CompressedTensors,
+    /// transformers and `DeepSeek`, for float8 and float4.
+    FineGrained,
+    /// gpt-oss.
+    GptOss,
+    /// `ModelOpt`.
+    ModelOpt,
+    /// `ComfyUI`, whose models are diffusion models.
+    ComfyUi,
+    /// Others, whose layouts tcast only reads; and ONNX.
+    Other,
+}
+
 /// How one library stores quantized weights.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -254,6 +277,14 @@ pub struct Layout {
     pub name: &'static str,
     /// The library, and how its config or documentation calls the layout.
     pub library: &'static str,
+    /// Who defines it.
+    pub owner: Owner,
+    /// Its names in configs of compressed-tensors, the one to write first; in descriptions of `ComfyUI`, a name for each
+    /// dtype of codes.
+    pub formats: &'static [&'static str],
+    /// Whether tensors alone do not identify it: only a config has the width of codes, or says whether there are zero
+    /// points.
+    pub is_told_by_config: bool,
     /// The names of the parts.
     pub names: &'static [Names],
     /// How the codes are stored.
@@ -279,6 +310,12 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Whether it is for diffusion models.
+    #[must_use]
+    pub fn is_diffusion(&self) -> bool {
+        self.owner == Owner::ComfyUi
+    }
+
     /// The name of the part with a role, given the name of the codes.
     pub(super) fn part_beside(&self, role: Role, codes: &str) -> Option<String> {
         let suffix = |names: Names, role| names.iter().find(|(known, _)| *known == role).map(|(_, suffix)| *suffix);

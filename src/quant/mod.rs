@@ -47,8 +47,8 @@ pub use encode::{
 };
 pub use engine_config::{EngineConfig, KeptModules, QuantizedGroup};
 pub use layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Packing, Precision, Role,
-    ScaleOrder, Zeros,
+    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Names, Owner, Packing,
+    Precision, Role, ScaleOrder, Zeros,
 };
 pub use parts::{LinearAxis, Parameters, Part};
 pub use recognize::{

@@ -10,7 +10,7 @@
 //! `AutoAWQ` and bitsandbytes were taken from their sources.
 
 use super::layout::{
-    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Packing, Precision, Role,
+    CodeStorage, CodeValues, Combination, Exponents, Group, GroupKind, Groups, Layout, Owner, Packing, Precision, Role,
     ScaleOrder, Zeros,
 };
 use super::rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
@@ -45,6 +45,9 @@ const NIBBLES: CodeStorage = CodeStorage {
 const BASE: Layout = Layout {
     name: "",
     library: "",
+    owner: Owner::Other,
+    formats: &[],
+    is_told_by_config: false,
     names: &[],
     codes: bytes(&[Float8E4M3FN]),
     groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel, GroupKind::Neighbours, GroupKind::Block]),
@@ -101,10 +104,23 @@ const COMFY: &[(Role, &str)] = &[
     (Role::Activation, ".input_scale"),
 ];
 
+/// A layout of compressed-tensors whose codes are packed.
+const PACKED: Layout = Layout { owner: Owner::CompressedTensors, names: &[COMPRESSED_TENSORS_PACKED], ..BASE };
+
+/// A layout of compressed-tensors whose codes are numbers.
+const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
+
+/// A layout of `ModelOpt`.
+const OF_MODELOPT: Layout = Layout { owner: Owner::ModelOpt, names: &[MODELOPT], ..BASE };
+
+/// A layout of `ComfyUI`.
+const OF_COMFY: Layout = Layout { owner: Owner::ComfyUi, names: &[COMFY], ..BASE };
+
 /// transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`
 const GPT_OSS: Layout = Layout {
     name: "gptoss-mxfp4",
     library: "gpt-oss, quant_method mxfp4",
+    owner: Owner::GptOss,
     names: &[
         &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
         &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
@@ -170,6 +186,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "hf-fp8",
         library: "transformers and DeepSeek, quant_method fp8 or mxfp8",
+        owner: Owner::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv"), (Role::Activation, ".activation_scale")],
             &[(Role::Codes, ""), (Role::Scale, "_scale_inv"), (Role::Activation, "_activation_scale")], // 3-D experts
@@ -187,6 +204,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "hf-fp4",
         library: "DeepSeek-V4, expert_dtype fp4",
+        owner: Owner::FineGrained,
         names: &[
             &[(Role::Codes, ".weight"), (Role::Scale, ".scale")],
             &[(Role::Codes, ".weight"), (Role::Scale, ".weight_scale_inv")],
@@ -201,61 +219,63 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "ct-fp8",
         library: "compressed-tensors, format float-quantized or naive-quantized",
-        names: &[COMPRESSED_TENSORS],
+        formats: &["float-quantized", "naive-quantized"],
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
-        ..BASE
+        ..PLAIN
     },
     Layout {
         name: "ct-int8",
         library: "compressed-tensors, format int-quantized or naive-quantized",
-        names: &[COMPRESSED_TENSORS],
+        formats: &["int-quantized", "naive-quantized"],
+        is_told_by_config: true,
         codes: bytes(&[Int8]),
         zeros: Zeros::Plain,
         product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
-        ..BASE
+        ..PLAIN
     },
     // `compressors/pack_quantized/`
     Layout {
         name: "ct-pack",
         library: "compressed-tensors, format pack-quantized",
-        names: &[COMPRESSED_TENSORS_PACKED],
+        formats: &["pack-quantized"],
+        is_told_by_config: true,
         codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::Rows(4), dtypes: &[Int32], padding: 1 },
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
-        ..BASE
+        ..PACKED
     },
     // `compressors/nvfp4/`: the product is bfloat16 whatever the target.
     Layout {
         name: "ct-nvfp4",
         library: "compressed-tensors, format nvfp4-pack-quantized",
-        names: &[COMPRESSED_TENSORS_PACKED],
+        formats: &["nvfp4-pack-quantized"],
         codes: NIBBLES,
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Divisor,
         product_precision: Precision::Bfloat16,
         encoding: Some(unsigned_zero(ScaleRule::GlobalDivisor, ScaleShape::Matrix)),
-        ..BASE
+        ..PACKED
     },
     Layout {
         name: "ct-mxfp4",
         library: "compressed-tensors, format mxfp4-pack-quantized",
-        names: &[COMPRESSED_TENSORS_PACKED],
+        formats: &["mxfp4-pack-quantized"],
         codes: NIBBLES,
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
         encoding: Some(unsigned_zero(ScaleRule::HalfStep, ScaleShape::Matrix)),
-        ..BASE
+        ..PACKED
     },
     Layout {
         name: "ct-mxfp6",
         library: "compressed-tensors, format mxfp6-pack-quantized",
-        names: &[COMPRESSED_TENSORS_PACKED],
+        formats: &["mxfp6-pack-quantized"],
         codes: CodeStorage {
             values: CodeValues::Float(Float6E2M3),
             packing: Packing::Rows(1),
@@ -266,45 +286,42 @@ pub static LAYOUTS: &[Layout] = &[
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
         encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
-        ..BASE
+        ..PACKED
     },
     Layout {
         name: "ct-mxfp8",
         library: "compressed-tensors, format mxfp8-quantized",
-        names: &[COMPRESSED_TENSORS],
+        formats: &["mxfp8-quantized"],
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
         encoding: Some(encoding(ScaleRule::HalfStep, ScaleShape::Matrix)),
-        ..BASE
+        ..PLAIN
     },
     // modelopt `torch/quantization/qtensor/fp8_tensor.py`: codes and scales become the target's type first.
     Layout {
         name: "modelopt-fp8",
         library: "ModelOpt, quant_algo FP8, FP8_PER_CHANNEL_PER_TOKEN or FP8_PB_WO",
-        names: &[MODELOPT],
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::Bounded, ScaleShape::Squeezed)),
-        ..BASE
+        ..OF_MODELOPT
     },
     // `nvfp4_tensor.py`
     Layout {
         name: "modelopt-nvfp4",
         library: "ModelOpt, quant_algo NVFP4 or W4A16_NVFP4",
-        names: &[MODELOPT],
         codes: CodeStorage { values: CodeValues::FloatWithoutNegativeZero(Float4E2M1), ..NIBBLES },
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN],
         global: Combination::Multiplier,
         encoding: Some(unsigned_zero(ScaleRule::GlobalMultiplier, ScaleShape::Squeezed)),
-        ..BASE
+        ..OF_MODELOPT
     },
     // `mxfp4_tensor.py`, `mxfp8_tensor.py`
     Layout {
         name: "modelopt-mxfp4",
         library: "ModelOpt, quant_algo mxfp4",
-        names: &[MODELOPT],
         codes: NIBBLES,
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
@@ -313,28 +330,27 @@ pub static LAYOUTS: &[Layout] = &[
             ties: Ties::TowardZero,
             ..encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)
         }),
-        ..BASE
+        ..OF_MODELOPT
     },
     Layout {
         name: "modelopt-mxfp8",
         library: "ModelOpt, quant_algo MXFP8",
-        names: &[MODELOPT],
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         encoding: Some(encoding(ScaleRule::Ceiling, ScaleShape::Squeezed)),
-        ..BASE
+        ..OF_MODELOPT
     },
     // comfy-kitchen `backends/eager/quantization.py`
     Layout {
         name: "comfy-fp8",
         library: "ComfyUI, format float8_e4m3fn or float8_e5m2",
-        names: &[COMFY],
+        formats: &["float8_e4m3fn", "float8_e5m2"],
         codes: bytes(&[Float8E4M3FN, Float8E5M2]),
         groups: Groups::Fixed(Group::Tensor),
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
-        ..BASE
+        ..OF_COMFY
     },
     Layout {
         name: "comfy-scaled-fp8",
@@ -345,22 +361,22 @@ pub static LAYOUTS: &[Layout] = &[
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::Inverse, ScaleShape::Mixed)),
-        ..BASE
+        ..OF_COMFY
     },
     // `dequantize_int8_simple` and, with a rotation, `dequantize_int8_convrot_weight`.
     Layout {
         name: "comfy-int8",
         library: "ComfyUI, format int8_tensorwise",
-        names: &[COMFY],
+        formats: &["int8_tensorwise"],
         codes: bytes(&[Int8]),
         groups: Groups::Any(&[GroupKind::Tensor, GroupKind::Channel]),
         encoding: Some(encoding(ScaleRule::Plain, ScaleShape::Mixed)),
-        ..BASE
+        ..OF_COMFY
     },
     Layout {
         name: "comfy-nvfp4",
         library: "ComfyUI, format nvfp4",
-        names: &[COMFY],
+        formats: &["nvfp4"],
         codes: CodeStorage { packing: Packing::RowsHighFirst, dtypes: &[Uint8], padding: 16, ..NIBBLES },
         groups: Groups::Fixed(Group::Neighbours(16)),
         scale_dtypes: &[Float8E4M3FN, Uint8],
@@ -369,25 +385,26 @@ pub static LAYOUTS: &[Layout] = &[
         scale_precision: Precision::Target,
         product_precision: Precision::Target,
         encoding: Some(encoding(ScaleRule::GlobalPadded, ScaleShape::Mixed)),
-        ..BASE
+        ..OF_COMFY
     },
     Layout {
         name: "comfy-mxfp8",
         library: "ComfyUI, format mxfp8",
-        names: &[COMFY],
+        formats: &["mxfp8"],
         codes: CodeStorage { padding: 32, ..bytes(&[Float8E4M3FN]) },
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         exponents: Exponents::Zero,
         scale_order: ScaleOrder::Swizzled,
         encoding: Some(encoding(ScaleRule::CeilingOrZero, ScaleShape::Mixed)),
-        ..BASE
+        ..OF_COMFY
     },
     GPT_OSS,
     // AutoGPTQ `qlinear_cuda_old.py`, GPTQModel `dequantize_weight`: scale * (code - zero), in the scale's dtype.
     Layout {
         name: "gptq",
         library: "GPTQ, quant_method gptq, checkpoint_format gptq or gptq_v2",
+        is_told_by_config: true,
         names: &[&[
             (Role::Codes, ".qweight"),
             (Role::Scale, ".scales"),
@@ -410,6 +427,7 @@ pub static LAYOUTS: &[Layout] = &[
     Layout {
         name: "awq",
         library: "AWQ, quant_method awq, version gemm",
+        is_told_by_config: true,
         names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
         codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::AwqWords, dtypes: &[Int32], padding: 1 },
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),

@@ -3,7 +3,7 @@
 use super::{AccuracyTally, BLOCK};
 use crate::container::Form;
 use crate::dtype::{Class, Dtype};
-use crate::kernel::{Kernel, Loss, OutOfRange, RoundMode, Rules, Storage};
+use crate::kernel::{Kernel, Loss, Rules, Storage};
 use crate::measure::number::Number;
 
 /// Widens elements to float64, which holds all types of at most 32 bits and all floats; 64-bit integers are rounded.
@@ -19,14 +19,7 @@ struct Widener {
 impl Widener {
     /// `None` for complex numbers and text.
     fn new(storage: Storage) -> Option<Self> {
-        // None of these rules matters for widening to float64.
-        let rules = Rules {
-            saturate: false,
-            infinity_saturates_fnuz: false,
-            round_mode: RoundMode::Nearest,
-            out_of_range: OutOfRange::Wrap,
-        };
-        let widen = |to| Kernel::cast(storage, Storage::packed(to), &rules);
+        let widen = |to| Kernel::cast(storage, Storage::packed(to), &Rules::LOSSLESS);
         let integer = match storage.dtype.class() {
             Class::Int { signed } if storage.dtype.bits() == 64 => {
                 Some((widen(if signed { Dtype::Int64 } else { Dtype::Uint64 })?, signed))

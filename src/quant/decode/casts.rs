@@ -2,17 +2,11 @@
 
 use super::lanes::Float32Lane;
 use crate::dtype::Dtype;
-use crate::kernel::{Kernel, OutOfRange, RoundMode, Rules, Storage};
+use crate::kernel::{Kernel, Rules, Storage};
 
 /// A cast between floats that keeps as much as possible.
 pub(super) fn cast(source: Dtype, target: Dtype) -> Option<Kernel> {
-    let rules = Rules {
-        saturate: false,
-        infinity_saturates_fnuz: false,
-        round_mode: RoundMode::Nearest,
-        out_of_range: OutOfRange::Wrap,
-    };
-    Kernel::cast(Storage::packed(source), Storage::packed(target), &rules)
+    Kernel::cast(Storage::packed(source), Storage::packed(target), &Rules::LOSSLESS)
 }
 
 /// Runs a kernel over numbers of whole bytes, none of which is malformed.

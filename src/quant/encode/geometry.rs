@@ -207,9 +207,10 @@ impl EncodeGeometry {
             let shape = if encoding.scale_shape == ScaleShape::Matrix { vec![1] } else { Vec::new() };
             self.add(layout, Role::GlobalScale, Dtype::Float32, shape, None)?;
         }
-        if let Some(text) = description(encoding.scale, self.parts[0].dtype).filter(|_| has(layout, Role::Description))
-        {
-            let bytes = format!("{{\"format\":\"{text}\"}}").into_bytes();
+        if layout.names[0].iter().any(|(role, _)| *role == Role::Description) {
+            let at = layout.codes.dtypes.iter().position(|dtype| *dtype == self.parts[0].dtype);
+            let format = at.and_then(|at| layout.formats.get(at)).ok_or(Unfit::Grid)?;
+            let bytes = format!("{{\"format\":\"{format}\"}}").into_bytes();
             self.add(layout, Role::Description, Dtype::Uint8, vec![bytes.len() as u64], Some(bytes))?;
         }
         Ok(())
@@ -375,20 +376,4 @@ fn code_rows(layout: &Layout, grid: &TargetGrid, columns: u64) -> Result<(Dtype,
     };
     let bits = columns.checked_mul(grid.codes.bits().into()).ok_or(Unfit::Grid)?;
     if layout.codes.dtypes.contains(&dtype) { Ok((dtype, bits.div_ceil(8 * word) * word)) } else { Err(Unfit::Grid) }
-}
-
-fn has(layout: &Layout, role: Role) -> bool {
-    layout.names[0].iter().any(|(known, _)| *known == role)
-}
-
-/// `ComfyUI`'s name for a layout.
-fn description(scale: ScaleRule, codes: Dtype) -> Option<&'static str> {
-    Some(match (scale, codes) {
-        (ScaleRule::Inverse, Dtype::Float8E5M2) => "float8_e5m2",
-        (ScaleRule::Inverse, _) => "float8_e4m3fn",
-        (ScaleRule::Plain, _) => "int8_tensorwise",
-        (ScaleRule::GlobalPadded, _) => "nvfp4",
-        (ScaleRule::CeilingOrZero, _) => "mxfp8",
-        _ => return None,
-    })
 }

@@ -253,11 +253,7 @@ fn integers(block: &ConfigObject, layout: &'static str, said: &str) -> Result<Cl
     let Some(bits) = block.number(&["bits", "w_bit"]) else {
         return Err(Error::new(format!("{said}, and not how many bits")));
     };
-    let group = match block.integer(&["group_size", "q_group_size"]) {
-        None => None,
-        Some(size) if size <= 0 => Some(Group::Channel),
-        Some(size) => Some(Group::Neighbours(size as u64)),
-    };
+    let group = block.integer(&["group_size", "q_group_size"]).map(Group::of_size);
     let parameters = Parameters { bits: u32::try_from(bits).ok(), group, ..Parameters::default() };
     Ok(Claim { parameters, ..Claim::new(&[layout], &format!("{said}, bits {bits}")) })
 }
@@ -315,10 +311,8 @@ fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &s
     if let Some(bits) = own.number(&["bits"]) {
         changed.parameters.bits = u32::try_from(bits).ok();
     }
-    match own.integer(&["group_size"]) {
-        None => {}
-        Some(size) if size <= 0 => changed.parameters.group = Some(Group::Channel),
-        Some(size) => changed.parameters.group = Some(Group::Neighbours(size as u64)),
+    if let Some(size) = own.integer(&["group_size"]) {
+        changed.parameters.group = Some(Group::of_size(size));
     }
     changed.said = format!("the config says of '{}' that it is {layout}", shorten(entry));
     changed

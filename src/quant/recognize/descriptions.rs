@@ -4,7 +4,7 @@ use super::block::{Claim, ConfigObject};
 use super::found::CheckpointInfo;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{Group, Parameters};
+use crate::quant::{Group, LAYOUTS, Layout, Owner, Parameters};
 use crate::text::shorten;
 use serde_json::Value;
 
@@ -98,27 +98,18 @@ pub(super) fn comfy_tensor(source: &CheckpointInfo, index: usize) -> Result<Clai
 pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Result<Claim> {
     let layer = ConfigObject(object);
     let Some(format) = layer.text("format") else { return Err(Error::new(format!("{who} names no format"))) };
-    let layout = match format {
-        "float8_e4m3fn" | "float8_e5m2" => "comfy-fp8",
-        "int8_tensorwise" => "comfy-int8",
-        "nvfp4" => "comfy-nvfp4",
-        "mxfp8" => "comfy-mxfp8",
-        _ => {
-            let message = format!("{who} says format '{}', which tcast does not decode", shorten(format));
-            return Err(Error::new(message));
-        }
+    let place = |layout: &'static Layout| Some((layout, layout.formats.iter().position(|known| *known == format)?));
+    let Some((layout, at)) = LAYOUTS.iter().filter(|layout| layout.owner == Owner::ComfyUi).find_map(place) else {
+        let message = format!("{who} says format '{}', which tcast does not decode", shorten(format));
+        return Err(Error::new(message));
     };
-    let mut claim = Claim::new(&[layout], &format!("{who} says format '{format}'"));
-    claim.codes = match format {
-        "float8_e4m3fn" => Some(Dtype::Float8E4M3FN),
-        "float8_e5m2" => Some(Dtype::Float8E5M2),
-        _ => None,
-    };
+    let mut claim = Claim::new(&[layout.name], &format!("{who} says format '{format}'"));
+    claim.codes = (layout.formats.len() > 1).then(|| layout.codes.dtypes[at]);
     let parameters = layer.inner("params");
     let get = |key: &str| layer.get(key).or_else(|| parameters.as_ref()?.get(key));
     if get("convrot") == Some(&Value::Bool(true)) {
         let size = get("convrot_groupsize").and_then(Value::as_u64);
-        let (Some(size), true) = (size, layout == "comfy-int8") else {
+        let (Some(size), true) = (size, layout.name == "comfy-int8") else {
             return Err(Error::new(format!("{who} says convrot in a way that tcast does not decode")));
         };
         claim.parameters.rotation = Some(size);

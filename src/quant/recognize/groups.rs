@@ -2,8 +2,9 @@
 
 use super::block::{Claim, ConfigObject};
 use super::modules::pattern;
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::quant::{Group, Parameters, Role};
+use crate::quant::{CodeValues, Group, LAYOUTS, Layout, Owner, Parameters, Role};
 use crate::text::shorten;
 use regex::Regex;
 use serde_json::Value;
@@ -22,18 +23,15 @@ pub(super) struct ClaimRule {
 /// How many patterns are tried.
 pub(super) const MOST_PATTERNS: usize = 1000;
 
-/// The formats of compressed-tensors: layout, type of numbers, their bits (0: any).
-const FORMATS: &[(&str, &str, &str, u64)] = &[
-    ("float-quantized", "ct-fp8", "float", 8),
-    ("naive-quantized", "ct-fp8", "float", 8),
-    ("naive-quantized", "ct-int8", "int", 8),
-    ("int-quantized", "ct-int8", "int", 8),
-    ("pack-quantized", "ct-pack", "int", 0),
-    ("nvfp4-pack-quantized", "ct-nvfp4", "float", 4),
-    ("mxfp4-pack-quantized", "ct-mxfp4", "float", 4),
-    ("mxfp6-pack-quantized", "ct-mxfp6", "float", 6),
-    ("mxfp8-quantized", "ct-mxfp8", "float", 8),
-];
+/// Whether a layout of compressed-tensors stores numbers of this type and width.
+fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
+    let dtype = match layout.codes.values {
+        CodeValues::Unsigned => return kind == "int",
+        CodeValues::Float(dtype) => dtype,
+        _ => layout.codes.dtypes[0],
+    };
+    (kind, bits) == (if dtype == Dtype::Int8 { "int" } else { "float" }, dtype.bits().into())
+}
 
 pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     if let Some(sparsity) = block.inner("sparsity_config").and_then(|config| config.text("format"))
@@ -80,39 +78,34 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
 fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<Claim> {
     let name = shorten(name);
     let (kind, bits) = (weights.text("type").unwrap_or("int"), weights.number(&["num_bits"]).unwrap_or(8));
-    let fits = |row: &&(&str, &str, &'static str, u64)| row.2 == kind && (row.3 == bits || row.3 == 0);
-    let of_format = |row: &&(&str, &str, &str, u64)| format.is_none_or(|format| row.0 == format);
+    let mut known = LAYOUTS.iter().filter(|layout| layout.owner == Owner::CompressedTensors);
+    let of_format = |layout: &&Layout| format.is_none_or(|format| layout.formats.contains(&format));
     let said = match format {
         Some(format) => format!("the config group '{name}' says format '{}'", shorten(format)),
         None => format!("the config group '{name}' says num_bits {bits}, type '{}'", shorten(kind)),
     };
-    let layouts: Vec<&str> = FORMATS.iter().filter(of_format).filter(fits).map(|row| row.1).collect();
+    let fitting = known.clone().filter(|layout| stores(layout, kind, bits));
+    let layouts: Vec<&str> = fitting.filter(of_format).map(|layout| layout.name).collect();
     if layouts.is_empty() {
         let message = match format {
-            Some(format) if FORMATS.iter().any(|row| row.0 == format) => {
+            Some(format) if known.any(|layout| layout.formats.contains(&format)) => {
                 format!("{said}, and weights of num_bits {bits}, type '{}'", shorten(kind))
             }
             _ => format!("{said}, which tcast does not decode"),
         };
         return Err(Error::new(message));
     }
-    let size = weights.integer(&["group_size"]);
-    let neighbours = |size: Option<i64>| match size {
-        Some(size) if size > 0 => Ok(Some(Group::Neighbours(size as u64))),
-        Some(_) => Ok(Some(Group::Channel)),
-        None => Err(Error::new(format!("{said}, and no group_size"))),
-    };
+    let sized = weights.integer(&["group_size"]).map(Group::of_size);
     let group = match weights.text("strategy") {
         Some("tensor") => Some(Group::Tensor),
         Some("channel") => Some(Group::Channel),
-        Some("group" | "tensor_group") => neighbours(size)?,
+        Some("group" | "tensor_group") => Some(sized.ok_or_else(|| Error::new(format!("{said}, and no group_size")))?),
         Some("block") => Some(
             structure(weights.get("block_structure"))
                 .ok_or_else(|| Error::new(format!("{said}, and a block_structure that is not two numbers")))?,
         ),
         Some(other) => return Err(Error::new(format!("{said}, and the strategy '{}' of no weights", shorten(other)))),
-        None if size.is_some() => neighbours(size)?,
-        None => None,
+        None => sized,
     };
     let mut claim = Claim::new(&layouts, &said);
     claim.parameters = Parameters { group, bits: u32::try_from(bits).ok(), ..Parameters::default() };

@@ -30,10 +30,6 @@ struct LayoutCandidate<'a> {
     claim: Option<&'a Claim>,
 }
 
-/// Layouts that tensors alone do not identify: only the config has the width of codes, or whether there are zero
-/// points.
-const TOLD_BY_CONFIG: &[&str] = &["ct-int8", "ct-pack", "gptq", "awq"];
-
 /// What helps if the tensors alone do not show how a weight is stored.
 const NO_CONFIG: &str = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
 
@@ -184,7 +180,7 @@ impl Finder<'_> {
 
     /// Refuses what neither a config nor the tensors determine.
     fn check_told(&self, codes: usize, pair: &Pair, layout: &Layout) -> Result<()> {
-        if TOLD_BY_CONFIG.contains(&layout.name) {
+        if layout.is_told_by_config {
             let message = format!("it is stored as by {}, and there is no config to say the rest", layout.library);
             return Err(Error::new(message).remedy(NO_CONFIG));
         }
@@ -333,5 +329,5 @@ fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role
 /// Whether a layout can be identified without a config.
 fn is_told_by_tensors(layout: &Layout, pair: &Pair) -> bool {
     let is_of_vllm = layout.name == "hf-fp8" && pair.family.scale == ".weight_scale";
-    !is_of_vllm && (!layout.name.starts_with("comfy-") || pair.family.scale == ".scale_weight")
+    !is_of_vllm && (!layout.is_diffusion() || pair.family.scale == ".scale_weight")
 }
