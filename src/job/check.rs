@@ -30,7 +30,7 @@ pub(super) fn plans<'a, T>(
 ) -> Result<(Vec<Plan<'a>>, T)> {
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
     let is_cast = matches!(job.operator, Operator::Cast(_));
-    // A model keeps integers, and what nodes use as scales.
+    // ONNX models keep integers and scales, so their codes are never cast.
     let codes = if is_cast && !job.force_codes && !container.format_info().is_changed_only {
         Some(Codes::of(source)?)
     } else {
@@ -116,7 +116,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        // A mark has no meaning in other formats, so nothing is lost.
+        // The mark of a format means nothing in others, so it is no loss.
         let pairs = input.contents.metadata.iter().flatten();
         let is_mark =
             |name: &str| matches!(input.container.format_info().metadata, Metadata::Marked(mark, _) if mark == name);

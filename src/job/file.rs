@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 
 /// A file to be written, checked before any work.
 pub(super) struct FileOutput<'a> {
-    /// Missing only in a dry run, if the folder for outputs does not exist yet.
+    /// `None` only in a dry run, if the folder for outputs does not exist yet.
     destination: Option<Destination>,
-    /// That of the second file, if there is one: the elements of an ONNX model.
+    /// The destination of the second file, if there is one: the elements of an ONNX model.
     data: Option<Destination>,
     plan: Plan<'a>,
     container: &'static dyn Container,
@@ -98,7 +98,7 @@ impl<'a> FileOutput<'a> {
             }
             _ => job.convert(&self.plan, target, detail, progress),
         }?;
-        (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // of many tensors these take as much memory as the report will
+        (self.plan.literals, self.plan.copies) = (Vec::new(), Vec::new()); // for many tensors these take as much memory as the report will
         let name = output.to_string_lossy().into_owned();
         let report = if lists_tensors {
             FileReport::new(name, &self.plan, Some(outcomes))
@@ -173,12 +173,12 @@ impl<'a> WholeFile<'a> {
             self.file.publish(job.sync, Some(kept))?;
             return Ok(Written::file(self.report, 1));
         };
-        // The data first, because a model must never refer to data that are not there.
+        // The data file is published first, because a model must never refer to data that do not exist.
         let path = data.path().to_owned();
         let is_new = !path.exists();
         let published = data.publish(job.sync, None).and_then(|()| self.file.publish(job.sync, Some(kept)));
         published.inspect_err(|_| {
-            // A model that has its name stays, although the disk may not have noted that.
+            // A model that has its name stays, even if its folder is not flushed to the disk yet.
             if is_new && !self.path.exists() {
                 let _ = fs::remove_file(&path);
             }

@@ -11,7 +11,7 @@ pub(crate) trait Observer {
     /// Receives a notice.
     fn notice(&self, notice: Notice);
 
-    /// Shows how many of some bytes are done, with a word for the activity.
+    /// Shows how many of `bytes` bytes are done; `what` names the activity.
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_>;
 
     /// Shows the progress of a checkpoint.
@@ -28,9 +28,9 @@ pub(crate) trait ShardProgress {
 pub(crate) enum Notice<'a> {
     /// The files of a checkpoint contradict each other.
     Disagreement(&'a Disagreement),
-    /// A member of an archive is not an array, and not in the output.
+    /// A member of an archive is not an array, so it is left out.
     NoArray(&'a str),
-    /// A format, by its extension, cannot hold the metadata of the input.
+    /// The output format, given by its extension, cannot hold the metadata of the input.
     NoMetadata(&'static str),
     /// What is special about an output.
     Note(&'a str),

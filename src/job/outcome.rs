@@ -81,10 +81,10 @@ pub struct QuantizedReport {
     /// How it was stored before, if it was quantized.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub source_layout: Option<Box<str>>,
-    /// Whether no value changes because its codes and scales are those from before, in another layout.
+    /// Whether its codes and scales were moved to another layout, so that no value changes.
     #[serde(rename = "exact")]
     pub is_exact: bool,
-    /// How its codes came about, if it was quantized before, or codes were searched for its values.
+    /// How its codes were made, if it was quantized before, or if tcast searched for the codes of its values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub codes: Option<CodesOrigin>,
     /// The element for which no codes and scales were found, counted in row-major order.

@@ -39,7 +39,7 @@ pub(super) fn chosen(sizes: &[u64], partition: Option<Partition>) -> Vec<usize> 
     }
 }
 
-/// The sizes of shards that are those of the input: known before it is decided what becomes of their tensors.
+/// The sizes of the input's shards, which are known before it is decided what becomes of their tensors.
 pub(super) fn sizes_of(source: &Checkpoint) -> Vec<u64> {
     source.shards.iter().map(Input::len).collect()
 }

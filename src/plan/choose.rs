@@ -102,7 +102,7 @@ impl Chosen<'_> {
 /// The tensors of an output.
 pub(super) struct ChosenTensors<'s, 'a> {
     chosen: &'s [Chosen<'a>],
-    /// All of them, if some belong together.
+    /// All tensors, if some weights are stored as several.
     listed: Vec<NewTensor<'s>>,
 }
 
@@ -174,7 +174,7 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     let mut storable = Vec::new();
     for (at, (place, logical)) in all().enumerate() {
         let input = place.0;
-        let renamed = if renamed.is_empty() { None } else { renamed.remove(&at) }; // without a hash of each number
+        let renamed = if renamed.is_empty() { None } else { renamed.remove(&at) }; // without hashing each index
         let name = renamed.unwrap_or_else(|| new_name(inputs, input, logical, request.container));
         chosen.push(match logical {
             Logical::Plain(tensor, reason) => {
@@ -226,7 +226,7 @@ fn stored_tensors<'a>(inputs: &'a [Input], places: &[TensorIndex]) -> Few<Source
     }
 }
 
-/// The weights that share scales, as they are needed.
+/// The weights that share scales, made when the first of a set is needed.
 struct SharedScales<'a, 'r> {
     weights: Option<&'r Weights>,
     inputs: &'a [Input],
@@ -352,7 +352,7 @@ fn choose_plain<'a>(
         if is_there { Err(KeptReason::Already) } else { Ok(target) }
     });
     if target.is_ok() {
-        // A rule explicitly names its tensors.
+        // A rule names its tensors explicitly, so it may cast codes.
         let codes = codes.filter(|_| selection.rule(name).is_none());
         if let Some(refusal) = codes.and_then(|codes| codes.refusal(name)) {
             return Err(refusal);
@@ -380,7 +380,7 @@ fn choose_plain<'a>(
     })
 }
 
-/// Determines how long the texts to be written are: no file can be laid out without that.
+/// Measures the texts to be written. No file can be laid out without their lengths.
 pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Result<()> {
     for chosen in chosen.iter_mut().filter(|chosen| chosen.dtype == Dtype::String) {
         let (source, Origin::Elements(form)) = (&chosen.sources[0], &chosen.from) else { continue };
@@ -419,7 +419,7 @@ fn new_name<'a>(
     }
 }
 
-/// The new names of the tensors that are renamed, by their places among all.
+/// The new names of renamed tensors, by their indices among all.
 fn renamed<'a, 'r>(
     inputs: &'a [Input],
     all: impl Iterator<Item = (TensorIndex, Logical<'a, 'r>)>,
@@ -427,7 +427,7 @@ fn renamed<'a, 'r>(
 ) -> Result<HashMap<usize, Cow<'a, str>>> {
     let mut names = HashMap::new();
     if renames.is_empty() {
-        return Ok(names); // a container refuses two of a name
+        return Ok(names); // containers refuse duplicate names
     }
     let old: Vec<Cow<str>> = all.map(|(place, logical)| old_name(inputs, place.0, logical)).collect();
     let places: HashMap<&str, usize> = old.iter().map(|name| &**name).zip(0..).collect();

@@ -12,14 +12,14 @@ use crate::text::{as_glob, shorten};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
-/// The tensors of a checkpoint that no cast may take for values.
+/// The tensors of a checkpoint that a cast must not treat as values.
 #[derive(Debug, Default)]
 pub struct Codes {
-    /// Why not.
+    /// The reason for each, by its name.
     reasons: HashMap<String, String>,
     /// Scales that are floats.
     scales: HashSet<String>,
-    /// What can be decoded instead.
+    /// The checkpoint to decode instead.
     model: Option<PathBuf>,
 }
 
@@ -64,7 +64,7 @@ impl Codes {
                 found.add(name(*at), problem.error.message().to_owned());
             }
         }
-        // Scales that are in other shards or of no layout that is known, and configs that cannot be understood.
+        // Scales in other shards or of an unknown layout, and configs that tcast does not understand.
         let unknown = model.found.problems.iter().find(|problem| problem.tensors.is_empty());
         let names = model.tensors.iter().map(|tensor| tensor.name).chain(others.iter().map(String::as_str));
         let names: HashSet<&str> = names.collect();
@@ -98,7 +98,7 @@ impl Codes {
         self.reasons.entry(name.to_owned()).or_insert(why);
     }
 
-    /// The error of a cast of a tensor of codes; `None` where it holds values.
+    /// The error for a cast of a tensor; `None` if it holds values.
     #[must_use]
     pub(crate) fn refusal(&self, name: &str) -> Option<Error> {
         let why = self.reasons.get(name)?;
@@ -118,7 +118,7 @@ impl Codes {
         self.scales.contains(name)
     }
 
-    /// Patterns that match all codes: few, for models repeat the last parts of their names in every layer.
+    /// Patterns that match all codes. A few suffice, because models repeat the last parts of names in every layer.
     fn globs(&self) -> BTreeSet<String> {
         // `l.3.q.weight` ends in `q.weight`, and `l.3.weight` in `l.*.weight`.
         let ending = |name: &String| {

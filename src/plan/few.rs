@@ -1,9 +1,9 @@
-//! One item as a rule, and sometimes several.
+//! A list that usually has one item.
 
 use std::ops::Deref;
 use std::slice;
 
-/// One item or several. One takes no memory of its own, which counts when there are a million tensors.
+/// One item or several. A single item is stored inline, which counts when there are a million tensors.
 #[derive(Clone)]
 pub(crate) enum Few<T> {
     One(T),

@@ -58,7 +58,7 @@ pub struct Request<'a> {
     /// The weights to decode or to quantize.
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,
-    /// What the caller refuses: the first element of each tensor that meets it is found.
+    /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.
     pub fail_on: &'a [Condition],
     /// How ONNX models are changed.
     pub model: ModelOptions<'a>,
@@ -111,7 +111,7 @@ pub fn build<'a>(
     Draft::new(request, inputs)?.build(spread, measured)
 }
 
-/// What happens to each tensor, before anything is laid out: for texts, that would require reading them.
+/// What happens to each tensor, before anything is laid out: to lay out texts, they have to be read.
 pub(crate) struct Draft<'r, 'a> {
     request: &'r Request<'r>,
     inputs: &'a [Input],
@@ -177,7 +177,7 @@ impl<'r, 'a> Draft<'r, 'a> {
     }
 }
 
-/// What happens to a tensor, which takes the next of the places.
+/// The step for a tensor, which takes the next place.
 fn step<'a>(
     chosen: Chosen<'a>,
     places: &mut impl Iterator<Item = Placement>,
@@ -217,7 +217,7 @@ struct Conversions<'r> {
 }
 
 impl Conversions<'_> {
-    /// `None` if there is none.
+    /// `None` if the types cannot be converted.
     fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Option<Arc<Conversion>> {
         let is_it =
             |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;
@@ -239,7 +239,7 @@ impl Conversions<'_> {
     }
 }
 
-/// The metadata of an output, as the weights that are decoded change it.
+/// The metadata of an output, with the changes of [`Weights::metadata`].
 fn metadata_of<'a>(request: &Request, sources: impl Iterator<Item = &'a Input>) -> Option<Vec<(String, String)>> {
     let mut pairs = merge_metadata(sources, request.container)?;
     if let Some(weights) = request.weights {

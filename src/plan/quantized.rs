@@ -84,7 +84,7 @@ impl TargetWeight {
         is_moved || matches!(self.recovery, Some(Recovery::Found(..)))
     }
 
-    /// The stored tensors that its values depend on, if `place` is the one that it takes the place of.
+    /// The stored tensors that its values depend on; `place` is the tensor that it replaces.
     pub(super) fn sources(&self, place: TensorIndex) -> Vec<TensorIndex> {
         if let WeightValues::Coded(coded) = &self.values { coded.parts.clone() } else { vec![place] }
     }

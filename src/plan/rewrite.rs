@@ -143,7 +143,7 @@ fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, ho
     Step { stays: false, sources, results, how, is_converted: true, kept: None, fortran_order: false }
 }
 
-/// What becomes of each tensor, and those that are quantized.
+/// The change of each tensor, and the tensors that are quantized.
 fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
     let mut quantized = Vec::new();
     let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
@@ -168,7 +168,7 @@ fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<Tenso
     (tensors, quantized)
 }
 
-/// The opset and the IR version that the model needs and does not have.
+/// The opset and the IR version that the model needs, if it has older ones.
 fn versions(
     request: &Request,
     input: &Input,
@@ -246,10 +246,10 @@ fn source_type(source: &SourceTensor) -> Dtype {
     }
 }
 
-/// What helps if users choose the type, as for a cast. The types of a scheme are fixed.
+/// The remedy if users choose the type, as in a cast. The types of a scheme are fixed.
 const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
 
-/// The error for a type that the versions of a model do not have, and what helps beside another version.
+/// The error for a type that needs later versions than the model has; `remedy` helps without another version.
 fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
     const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
     let with_remedy = |error: Error| match remedy {

@@ -53,7 +53,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     }
 }
 
-/// Plain bytes, as which a tensor of an unsupported type is copied.
+/// The form in which a tensor of an unsupported type is copied: plain bytes.
 ///
 /// # Errors
 /// When it would be converted, or written in another format.

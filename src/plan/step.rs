@@ -119,7 +119,8 @@ impl Plan<'_> {
 }
 
 impl<'a> Step<'a> {
-    /// Its name in the output, of a weight that is quantized without those of its parts; empty in a format without names.
+    /// Its name in the output; empty in a format without names. A weight that is quantized has a name besides those of
+    /// its parts.
     #[must_use]
     pub fn name(&self) -> &str {
         if let Operation::Encode(weight) = &self.how { &weight.name } else { &self.results[0].name }
@@ -175,7 +176,7 @@ impl<'a> Step<'a> {
         match &self.how {
             Operation::Convert(_) => &self.source().shape,
             Operation::Decode(decoder) => decoder.shape(),
-            // Of a model it is that of the tensor, and the encoder takes a matrix.
+            // In a model the tensor keeps its shape, and the encoder takes a matrix.
             Operation::Encode(weight) if weight.rows.encoder.axis().is_some() => &self.source().shape,
             Operation::Encode(weight) => weight.rows.encoder.shape(),
         }
@@ -203,7 +204,7 @@ impl<'a> Step<'a> {
     #[must_use]
     pub fn bytes_in(&self) -> u64 {
         match &self.how {
-            // Its tensor may hold others.
+            // Its tensor may hold other weights too.
             Operation::Encode(weight) => weight.rows.bytes(&(0..weight.rows.encoder.rows())),
             Operation::Convert(_) | Operation::Decode(_) => self.sources.iter().map(SourceTensor::stored_len).sum(),
         }

@@ -341,7 +341,8 @@ fn folders_of_shards(folder: &Path) -> Vec<String> {
     folders.filter(has_shards).map(|path| quoted(&path)).take(8).collect()
 }
 
-/// Names as text. A name that is not text cannot be in an index. It must not name a shard, which would be left out.
+/// Names as text. A name that is not text cannot be in an index, and must not be a shard's: the shard would be left
+/// out.
 fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),

@@ -205,7 +205,7 @@ fn replaced(folder: &Path, shards: &[ManifestShard]) -> Result<Vec<String>> {
     };
     let mut there = Vec::new();
     for entry in entries {
-        there.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()); // our names are text
+        there.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned()); // tcast writes only names in UTF-8
     }
     let mut replaced: Vec<String> = there.iter().filter(|name| is_index(name)).cloned().collect();
     let mut named = Vec::new();

@@ -44,8 +44,8 @@ impl<'a> FolderOutput<'a> {
         chosen.iter().map(measure).collect()
     }
 
-    /// Writes the shards, or this run's part of them; earlier ones count as well. If the run does all of them, the
-    /// folder is then complete.
+    /// Writes the shards, or this run's part of them. Shards of earlier runs count as written. If the run does all of
+    /// them, the folder is then complete.
     ///
     /// # Errors
     /// When the disk has no room, or a shard cannot be read, converted or written: complete shards are then kept.
@@ -208,7 +208,7 @@ fn convert_shard<'a>(
     let summed = Summed::new(&output);
     let outcomes = job.convert(plan, &Cancellable { sink: &summed, cancel: has_failed }, job.detail(), &*progress)?;
     let sum = summed.sum();
-    plan.literals = Vec::new(); // of many tensors these take as much memory as the report will
+    plan.literals = Vec::new(); // for many tensors these take as much memory as the report will
     let mut report = FileReport::new(name.to_owned(), plan, Some(outcomes));
     if report.meets(fail_on) {
         return Ok(ConvertedShard { report, output: None });

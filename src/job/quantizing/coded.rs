@@ -51,7 +51,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
         if !is_same && is_sized {
             target.group = group;
         }
-        // Of two schemes, the one whose scales are of the same kind, and which means the same in every layout.
+        // Prefers schemes whose scales are of the same kind, then those with the same groups in every layout.
         let rank = (
             has_exponents(stored.grid.scale) == has_exponents(Some(grid.scale)),
             plain(scheme.layouts[0].grid.group) == group,
@@ -98,7 +98,7 @@ impl Planner<'_> {
             "gptoss-mxfp4" => gpt_oss_experts(name, &shape),
             _ => experts(self.model, name, &shape),
         };
-        // Only without a scheme does the grid decide, for which zero points are read.
+        // Without a scheme the grid decides, and to know it, zero points have to be read.
         let grid = match self.request.scheme {
             Some(_) => decoder.grid(),
             None => decoder.plain_grid(&self.part_bytes(weight)?),
@@ -284,7 +284,8 @@ impl Planner<'_> {
             return Ok(Err(Unmoved::NoGrid));
         }
         let transcoders: Vec<Transcoder> = found.into_iter().map(|(transcoder, _)| transcoder).collect();
-        // Engines read one global scale for all of them, and would multiply the codes of some by that of another.
+        // Engines read one global scale for the whole set, and would multiply the codes of some weights by the scale of
+        // another.
         let is_shared = transcoders.windows(2).all(|pair| pair[0].global().to_bits() == pair[1].global().to_bits());
         Ok(if is_shared { Ok(transcoders) } else { Err(Unmoved::UnequalGlobals) })
     }
@@ -299,7 +300,7 @@ enum Unmoved {
     UnequalGlobals,
 }
 
-/// The type of scales that are not computed: the same as before, if the layout stores it.
+/// The type of scales that are moved: the same as before, if the layout stores it.
 fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     let is_float = matches!(old, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16);
     match grid.scale {

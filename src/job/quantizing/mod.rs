@@ -52,7 +52,7 @@ pub(crate) struct QuantizeRequest<'a> {
     pub renames: &'a [Rename],
     /// Whether blocks at the edges may be partial.
     pub with_partial_blocks: bool,
-    /// Whether no value of a quantized weight may change, or of a weight that was decoded.
+    /// Whether the values of quantized weights, and of weights that were decoded, must not change.
     pub only_exact: bool,
     /// Whether to search for the codes and scales from which plain weights were decoded.
     pub recovers: bool,
@@ -185,7 +185,7 @@ impl Quantizing {
             let text = config.write_into(&text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
             side_files.push((CONFIG, Some(text)));
         }
-        // Those of the input would contradict the config.
+        // The file of the input would contradict the config.
         let older = config.hf_quant_config.as_ref().filter(|_| source.folder.is_some());
         let older = older.map(|older| serde_json::to_string_pretty(older).expect("a JSON value is always text") + "\n");
         side_files.extend([(HF_QUANT_CONFIG, older), (QUANTIZE_CONFIG, None)]);

@@ -1,4 +1,4 @@
-//! Decides which weights of an ONNX model are quantized, and how: its graph says what they are, and no name.
+//! Decides which weights of an ONNX model are quantized, and how. Its graph says what they are; names do not matter.
 
 use super::super::decoding::Recoding;
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};

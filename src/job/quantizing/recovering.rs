@@ -1,4 +1,4 @@
-//! Plain weights that were decoded from the scheme that they are quantized to: whether their codes and scales are found.
+//! Finds the codes and scales of plain weights that were decoded from the scheme to which they are quantized.
 //!
 //! The decision is about whole weights, and about all weights that share a scale, so it is made before anything is
 //! written. Weights that were never quantized fail within the first of their groups; others are read once more. A run that
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Bytes of values that a thread takes at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Weights that share what is tried next.
+/// Weights for which the same candidate is tried at a time.
 struct RecoverySet<'a> {
     members: Vec<Member<'a>>,
     /// Candidates that are not tried yet, the next one last: the index of the recoverer, and the scale that all members
@@ -83,7 +83,7 @@ impl Planner<'_> {
         let is_chosen = |member: &Member| chosen.contains(&weights[member.weight].place.0);
         sets.retain(|set| set.determines_parts() || set.members.iter().any(is_chosen));
         self.search(&mut sets, observer)?;
-        // Libraries that do not share the scale store several.
+        // Some libraries do not share the scale, so each weight is tried alone.
         let (alone, mut done): (Vec<RecoverySet>, Vec<RecoverySet>) =
             sets.into_iter().partition(|set| set.found.is_none() && set.members.len() > 1);
         let sizes: Vec<usize> = alone.iter().map(|set| set.members.len()).collect();
@@ -93,7 +93,7 @@ impl Planner<'_> {
         let mut rest = &mut alone[..];
         for size in sizes {
             let (family, others) = rest.split_at_mut(size);
-            // All of a family, or none.
+            // Weights of a family are recovered together or not at all.
             if family.iter().any(|set| set.found.is_none()) {
                 for set in family {
                     set.found = None;
@@ -132,7 +132,7 @@ impl Planner<'_> {
         let (Ok(stored), Values::Stored(values)) = (&candidate.stored, &candidate.values) else { return None };
         let place = self.source.places.binary_search(&candidate.place).ok()?;
         let source = self.source.stored(place);
-        // The plan refuses others.
+        // The plan refuses tensors that are not mapped.
         source.mapped().filter(|mapped| mapped.checksum.is_none())?;
         let encoder = stored.encoder.as_ref()?;
         let recoverers =
@@ -201,7 +201,7 @@ impl Planner<'_> {
                     match found {
                         Ok(ScaleMatch::Derived) => {}
                         Ok(ScaleMatch::Equivalent) => matched[set] = ScaleMatch::Equivalent,
-                        // The pieces before the first that fails are checked in any case, others may be.
+                        // All pieces before the first failure are checked; later ones may be skipped.
                         Err(_) if misfits.iter().any(|(known, ..)| *known == set) => {}
                         Err(element) => misfits.push((set, member, element)),
                     }
@@ -223,7 +223,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Prepares what is tried. Finds the largest magnitude of weights that need it, unless their first values rule out
+    /// Lists the candidates. Finds the largest magnitude of weights that need it, unless their first values rule out
     /// that they are codes times scales.
     fn look_ahead(&self, sets: &mut [RecoverySet], observer: &dyn Observer) -> Result<()> {
         let mut room = Vec::new();

@@ -25,7 +25,7 @@ impl Planner<'_> {
                 Err(reason) => {
                     match &weight.values {
                         Values::Stored(_) => weights.keep(weight.place, *reason),
-                        // It cannot stay as it is beside a config of another layout.
+                        // A quantized weight of the old layout cannot stay beside the config of the new one.
                         Values::Coded(coded) => weights.add(QuantizedWeight {
                             name: weight.name.clone(),
                             parts: self.places(coded.weight),
