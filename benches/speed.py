@@ -3,8 +3,8 @@
 
     python3 benches/speed.py [--gib 4] [--rounds 5] [--jobs NAME...] [--dir DIR] [--python PYTHON] [--sync] [--docs]
 
-The limit of a job is `limit.c`: as many threads as tcast has read every byte of the input out of a mapping and write constant
-bytes to an output that is set aside first, and compute nothing. Each job runs with two threads and with one. Each round runs
+The limit of a job is `limit.c`, with the same number of threads: it reads every byte of the input from a mapping, writes constant
+bytes to an output whose space is reserved first, and computes nothing. Each job runs with two threads and with one. Each round runs
 every program once, and every other round in the opposite order, so that a slow moment of the machine affects all of them. The
 script prints medians of the time, and ratios to the first program of a job; in parentheses the ratio of the times of all
 processors, which other work on the machine hardly changes. It reads the inputs once before the first round, so the page cache
@@ -316,7 +316,7 @@ class Bench:
         forget()
 
     def many(self, job, count, what):
-        """Compares many tensors with one of as many bytes."""
+        """Compares many tensors with one of the same size."""
         many, giant = (self.cast(self.source("float32", tensors, 1000), "float8e4m3fn") for tensors in (count, 1))
         for threads in (1, 2):
             name = f"{job}, {threads} thread{'s' * (threads > 1)}"
@@ -393,7 +393,7 @@ def main():
     parser.add_argument("--docs", action="store_true", help="write the tables of docs/performance.md and of the README")
     args = parser.parse_args()
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    head = (f"{args.gib} GiB of float32 and as many elements of other types, {os.cpu_count()} cores, page cache warm, "
+    head = (f"{args.gib} GiB of float32 and the same number of elements of other types, {os.cpu_count()} cores, page cache warm, "
             f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
             "| job | reference | time (and processor time) relative to the reference | memory in MiB |\n|---|---|---|---|\n")
     print(head, end="")

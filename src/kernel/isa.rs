@@ -141,10 +141,10 @@ fn look_up_avx512(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2
     const SIXTEENS: i64 = 0x0010_0010_0010_0010;
     // The entry of each code, of 32 entries.
     let entries = |table: __m512i, codes: __m512i, out: &mut [[u8; 2]; 32]| {
-        // SAFETY: as many bytes as are written.
+        // SAFETY: `out` has the 64 bytes that are written.
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_permutexvar_epi16(codes, table)) };
     };
-    // SAFETY: as many bytes as are read.
+    // SAFETY: `codes` has the 32 bytes that are read.
     let wide = |codes: &[u8; 32]| _mm512_cvtepu8_epi16(unsafe { _mm256_loadu_si256(codes.as_ptr().cast()) });
     let one_by_one = |codes: &[u8], table: &Table, out: &mut [[u8; 2]]| {
         for (out, code) in out.iter_mut().zip(codes) {
@@ -158,7 +158,7 @@ fn look_up_avx512(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2
         let last_tables = &tables[2 * codes.len()..];
         for ((codes, out), pair) in codes.iter().zip(out).zip(tables.as_chunks::<2>().0) {
             let codes = _mm512_or_si512(_mm512_and_si512(wide(codes), low), second);
-            // SAFETY: as many bytes as are read.
+            // SAFETY: `pair` has the 64 bytes that are read.
             entries(unsafe { _mm512_loadu_si512(pair.as_ptr().cast()) }, codes, out);
         }
         let rest = last.chunks(16).zip(last_out.chunks_mut(16));
@@ -168,7 +168,7 @@ fn look_up_avx512(codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2
     } else {
         for ((codes, out), table) in codes.chunks(size).zip(out.chunks_mut(size)).zip(tables) {
             let ((codes, last), (out, last_out)) = (codes.as_chunks(), out.as_chunks_mut());
-            // SAFETY: as many bytes as are read.
+            // SAFETY: `table` has the 32 bytes that are read.
             let twice = _mm512_broadcast_i64x4(unsafe { _mm256_loadu_si256(table.as_ptr().cast()) });
             for (codes, out) in codes.iter().zip(out) {
                 entries(twice, wide(codes), out);

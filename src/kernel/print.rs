@@ -105,9 +105,9 @@ pub(crate) fn shortest(float: impl Float) -> String {
 /// The last digit that a float's text should have, if another text is as short and as near and has an even digit there.
 /// `shown` is Rust's text: the shortest digits that read back, without exponent.
 ///
-/// A float with n binary places has as many decimal places, and from the second on it ends in 25 or 75. It lies halfway
-/// between two texts if they lack only its last place; the even one ends in 2 or in 8. This cannot happen to an
-/// integer: its neighbours would be too far away.
+/// A float with n binary places has n decimal places, and ends in 25 or 75 if n is at least 2. It lies halfway between
+/// two texts if they lack only its last place; the even one ends in 2 or in 8. This cannot happen to an integer: its
+/// neighbours would be too far away.
 fn even_digit<T: Float>(shown: &[u8], float: T) -> Option<u8> {
     let even = match shown.last()? {
         b'3' => b'2',

@@ -65,7 +65,7 @@ impl<'a> FolderOutput<'a> {
         };
         let ShardWork { staging, plans, .. } = work;
         let (finished, all) = (staging.finished(), plans.len());
-        drop(plans); // of many tensors they take as much memory as what the last step needs
+        drop(plans); // for many tensors they take as much memory as the last step
         if files.iter().any(|file| file.meets(&job.fail_on)) {
             // The caller has the whole report and shows what was found.
             let _ = staging.fail(&Error::new("a loss").of(Kind::Loss));

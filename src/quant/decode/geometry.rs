@@ -162,7 +162,7 @@ impl DecodeGeometry {
         if block.contains(&0) {
             return Err(parts.error("it has a scale for a group of 0 elements".to_owned()));
         }
-        // With a group for each column, there are as many groups as scales.
+        // With a group for each column, each scale has a group.
         let indexed = self.group_index.and(match parts.layout.scale_order {
             ScaleOrder::Transposed => scale.shape.first(),
             _ => scale.shape.last(),
