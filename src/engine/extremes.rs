@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a thread does next.
-pub(super) enum Work {
+pub(super) enum WorkItem {
     Scan(MemberRows),
     Write(Vec<PiecePart>),
 }
@@ -62,7 +62,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         &self,
         pieces: impl Iterator<Item = Vec<PiecePart>>,
         threads: u64,
-    ) -> impl Iterator<Item = Work> {
+    ) -> impl Iterator<Item = WorkItem> {
         let scans = self.sets.iter().enumerate().flat_map(|(at, scan)| rows_of(at, scan.set));
         interleave(scans, pieces.map(|piece| (self.needed(&piece).max(), piece)), 2 * threads)
     }
@@ -126,17 +126,17 @@ fn interleave(
     scans: impl Iterator<Item = MemberRows>,
     mut pieces: impl Iterator<Item = (Option<usize>, Vec<PiecePart>)>,
     lead: u64,
-) -> impl Iterator<Item = Work> {
+) -> impl Iterator<Item = WorkItem> {
     let (mut scans, mut next, mut ahead) = (scans.peekable(), None, 0);
     from_fn(move || {
         next = next.take().or_else(|| pieces.next());
         let needed = next.as_ref().and_then(|(set, _)| *set);
         if let Some(scan) = scans.next_if(|scan| ahead < lead || Some(scan.set) <= needed) {
             ahead += 1;
-            return Some(Work::Scan(scan));
+            return Some(WorkItem::Scan(scan));
         }
         ahead = ahead.saturating_sub(1);
-        next.take().map(|(_, piece)| Work::Write(piece))
+        next.take().map(|(_, piece)| WorkItem::Write(piece))
     })
 }
 
@@ -182,11 +182,11 @@ mod tests {
         let (mut scanned, mut written) = (0, 0);
         for task in interleave(scans, pieces, 4) {
             match task {
-                Work::Scan(rows) => {
+                WorkItem::Scan(rows) => {
                     assert_eq!(rows.rows.end, scanned, "scans stay in order");
                     scanned += 1;
                 }
-                Work::Write(piece) => {
+                WorkItem::Write(piece) => {
                     let set = piece[0].start;
                     assert!(set == 9 || (10 * (set + 1)..=10 * (set + 2)).contains(&scanned), "set {set}, {scanned}");
                     written += 1;
@@ -199,8 +199,9 @@ mod tests {
     #[test]
     fn all_scans_are_handed_out_before_a_piece_that_needs_the_last_set() {
         let scans = (0..9).map(|set| MemberRows { set, member: 0, rows: 0..1 });
-        let order: Vec<bool> =
-            interleave(scans, [(Some(8), vec![])].into_iter(), 1).map(|task| matches!(task, Work::Scan(_))).collect();
+        let order: Vec<bool> = interleave(scans, [(Some(8), vec![])].into_iter(), 1)
+            .map(|task| matches!(task, WorkItem::Scan(_)))
+            .collect();
         assert_eq!(order, [[true; 9].as_slice(), &[false]].concat());
     }
 }

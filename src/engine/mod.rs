@@ -22,7 +22,7 @@ use crate::quant::{DecodeTally, EncodeTally};
 use crate::read::SourceTensor;
 use crate::threads::in_order;
 use crc32fast::Hasher;
-use extremes::{FirstPass, Work};
+use extremes::{FirstPass, WorkItem};
 use pieces::{Item, PIECE, PiecePart, Pieces};
 use std::ops::ControlFlow;
 use worker::Worker;
@@ -82,12 +82,12 @@ pub fn run(
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let first_pass = FirstPass::new(plan);
     let worker = || Worker::new(plan, output, detail, progress);
-    let work = |worker: &mut Worker, task: Work| match task {
-        Work::Scan(rows) => {
+    let work = |worker: &mut Worker, task: WorkItem| match task {
+        WorkItem::Scan(rows) => {
             first_pass.scan(rows, &mut worker.values, progress)?;
             Ok(Vec::new())
         }
-        Work::Write(piece) => {
+        WorkItem::Write(piece) => {
             first_pass.wait(&piece)?;
             match piece[..] {
                 [PiecePart { item: Item::Step(at), .. }] if plan.steps[at].direct().is_none() => {
