@@ -158,27 +158,62 @@ impl Output {
     /// When flushing, closing or renaming fails; nothing is left then.
     pub fn publish(self, sync: bool, kept: Option<&str>) -> Result<()> {
         let Self { file, temporary, destination, .. } = self;
-        let failed = |error: io::Error| Error::cannot("write", &error).in_file(&destination.path);
+        let failed = |error: io::Error| destination.refused(&error);
         let Some(temporary) = temporary else { return close(file).map_err(failed) };
         if sync {
             file.sync_all().map_err(failed)?;
         }
         match temporary {
-            Temporary::Named(named) => {
-                close(file).map_err(failed)?; // Windows renames no open file
-                destination.name(named, kept)
-            }
+            Temporary::Named(named) => close(file).and_then(|()| destination.name(named, kept)), // Windows renames no open file
             Temporary::Unnamed => destination.name_unnamed(file, sync, kept),
         }
-        .map_err(|error| {
-            let is_taken = error.kind() == io::ErrorKind::AlreadyExists;
-            if is_taken { exists(&destination.path) } else { failed(error) }
-        })?;
+        .map_err(failed)?;
         if sync { sync_folder(destination.folder()).map_err(failed) } else { Ok(()) }
+    }
+
+    /// Gives two complete files in a folder their names: `data`, and then this output, which refers to it. An interrupt comes
+    /// before both or after both.
+    ///
+    /// # Errors
+    /// As [`Output::publish`].
+    pub(crate) fn publish_with(self, data: Self, sync: bool, kept: &str) -> Result<()> {
+        let (place, data_place) = (self.destination.clone(), data.destination.clone());
+        let (named, named_data) = (self.named(sync)?, data.named(sync)?);
+        let is_new = !data_place.file.exists();
+        let mut temporaries = temporaries::lock();
+        let data = named_data.take(&mut temporaries);
+        let file = named.take(&mut temporaries);
+        naming::rename(data, &data_place.file, data_place.replace).map_err(|error| data_place.refused(&error))?;
+        naming::rename(file, &place.file, place.replace).map_err(|error| {
+            if is_new {
+                let _ = fs::remove_file(&data_place.file);
+            }
+            place.refused(&error)
+        })?;
+        temporaries.keep(Some(kept));
+        drop(temporaries);
+        if sync { sync_folder(place.folder()).map_err(|error| place.refused(&error)) } else { Ok(()) }
+    }
+
+    /// The complete file under a temporary name; with `sync`, its data are on the disk.
+    fn named(self, sync: bool) -> Result<Named> {
+        let Self { file, temporary, destination, .. } = self;
+        let flushed = if sync { file.sync_all() } else { Ok(()) };
+        let named = flushed.and_then(|()| match temporary {
+            Some(Temporary::Named(named)) => close(file).map(|()| named),
+            Some(Temporary::Unnamed) => Named::of(file, destination.folder(), sync),
+            None => Err(io::ErrorKind::Unsupported.into()), // a device
+        });
+        named.map_err(|error| destination.refused(&error))
     }
 }
 
 impl Destination {
+    fn refused(&self, error: &io::Error) -> Error {
+        let is_taken = self.kind == OutputKind::File && error.kind() == io::ErrorKind::AlreadyExists;
+        if is_taken { exists(&self.path) } else { Error::cannot("write", error).in_file(&self.path) }
+    }
+
     fn name(&self, named: Named, kept: Option<&str>) -> io::Result<()> {
         let mut temporaries = temporaries::lock();
         let path = named.take(&mut temporaries);
@@ -187,40 +222,23 @@ impl Destination {
         Ok(())
     }
 
-    /// Links an unnamed file. If that is refused after all, its bytes are copied to a named file.
-    fn name_unnamed(&self, mut file: File, sync: bool, kept: Option<&str>) -> io::Result<()> {
+    /// Links an unnamed file, or renames it if that is refused after all.
+    fn name_unnamed(&self, file: File, sync: bool, kept: Option<&str>) -> io::Result<()> {
         // Closing a duplicate reports a full disk before the name is given.
         close(file.try_clone()?)?;
         let mut temporaries = temporaries::lock();
-        let linked = match naming::link(&file, &self.file) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.replace => {
-                temporaries::name(self.folder(), |path| naming::link(&file, path)).map(Some)
-            }
-            linked => linked.map(|()| None),
-        };
-        match linked {
-            Ok(temporary) => {
-                let closed = close(file);
-                match temporary {
-                    Some(path) => closed.and_then(|()| naming::rename(path, &self.file, true))?,
-                    None => closed.inspect_err(|_| drop(fs::remove_file(&self.file)))?,
-                }
+        match naming::link(&file, &self.file) {
+            Ok(()) => {
+                close(file).inspect_err(|_| drop(fs::remove_file(&self.file)))?;
                 temporaries.keep(kept);
-                Ok(())
+                return Ok(());
             }
-            Err(error) if naming::has_no_links(&error) => {
-                drop(temporaries);
-                let (mut copy, named) = Named::create(self.folder())?;
-                io::Seek::rewind(&mut file)?;
-                io::copy(&mut file, &mut copy)?;
-                if sync {
-                    copy.sync_all()?;
-                }
-                close(copy)?;
-                self.name(named, kept)
-            }
-            Err(error) => Err(error),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.replace => {}
+            Err(error) if naming::has_no_links(&error) => {}
+            Err(error) => return Err(error),
         }
+        drop(temporaries);
+        self.name(Named::of(file, self.folder(), sync)?, kept)
     }
 }
 
@@ -263,6 +281,45 @@ fn write_all_at(file: &File, mut offset: u64, mut bytes: &[u8]) -> io::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interrupt_finds_both_files_of_a_pair_or_neither() {
+        let folder = tempfile::tempdir().unwrap();
+        let [model, data] = ["m.onnx", "m.onnx.data"].map(|name| folder.path().join(name));
+        let read = |path: &Path| fs::read(path).unwrap_or_default();
+        for round in 0..100_u8 {
+            let [output, beside] = [&model, &data].map(|path| {
+                let output = Destination::new(path, true, &[]).unwrap().create().unwrap();
+                output.write_at(0, &[round]).unwrap();
+                output
+            });
+            std::thread::scope(|scope| {
+                let publishing = scope.spawn(|| output.publish_with(beside, false, "both"));
+                let mut is_over = false;
+                while !is_over {
+                    is_over = publishing.is_finished();
+                    // What an interrupt does before it looks at what is there.
+                    let _temporaries = temporaries::lock();
+                    assert_eq!(read(&model), read(&data));
+                }
+            });
+            assert_eq!((read(&model), read(&data)), (vec![round], vec![round]));
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn data_of_a_model_that_cannot_have_its_name_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [model, data] = ["m.onnx", "m.onnx.data"].map(|name| folder.path().join(name));
+        let [output, beside] =
+            [&model, &data].map(|path| Destination::new(path, false, &[]).unwrap().create().unwrap());
+        fs::write(&model, "mine").unwrap();
+        let error = output.publish_with(beside, true, "both").unwrap_err();
+        assert!(error.is_existing() && error.to_string().contains("m.onnx: "), "{error}");
+        assert_eq!(fs::read(&model).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 
     #[test]
     fn an_output_that_is_flushed_early_holds_what_was_written_in_any_order() {

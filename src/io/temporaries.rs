@@ -1,6 +1,7 @@
 //! What a run creates for itself and removes again: temporary files and new folders, removed on an error and at an
 //! interrupt.
 
+use super::naming::{self, close};
 use super::open::{Links, open_regular};
 use crate::error::{Error, Result};
 use std::fs::{self, File};
@@ -123,6 +124,17 @@ pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = Ne
     temporaries.kept = Some(what);
 }
 
+/// Calls `make`, and sets what an interrupt reports as kept if that succeeds: an interrupt comes before both or after both.
+///
+/// # Errors
+/// That of `make`.
+pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let mut temporaries = lock();
+    let made = make()?;
+    temporaries.kept = what.or(temporaries.kept.take());
+    Ok(made)
+}
+
 /// The process ends by itself: from here on interrupts are ignored.
 pub(crate) fn end_interrupts() {
     lock().is_over = true;
@@ -230,6 +242,35 @@ impl Named {
         Ok((file, Self(Some(path))))
     }
 
+    /// Gives an unnamed file in a folder a temporary name. If the system refuses that after all, the bytes are copied.
+    pub(super) fn of(mut file: File, folder: &Path, sync: bool) -> io::Result<Self> {
+        let linked = {
+            let mut temporaries = lock();
+            let linked = tempfile::Builder::new()
+                .prefix(PREFIX)
+                .suffix(SUFFIX)
+                .make_in(folder, |path| naming::link(&file, path))
+                .map(tempfile::NamedTempFile::into_temp_path);
+            linked.inspect(|path| temporaries.paths.push(path.to_path_buf()))
+        };
+        match linked {
+            Ok(path) => {
+                let named = Self(Some(path));
+                close(file).map(|()| named)
+            }
+            Err(error) if naming::has_no_links(&error) => {
+                let (mut copy, named) = Self::create(folder)?;
+                io::Seek::rewind(&mut file)?;
+                io::copy(&mut file, &mut copy)?;
+                if sync {
+                    copy.sync_all()?;
+                }
+                close(copy).map(|()| named)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// The path, for a caller that gives the file its final name while holding `temporaries`.
     pub(super) fn take(mut self, temporaries: &mut Temporaries) -> TempPath {
         let path = self.0.take().expect("only this takes it");
@@ -246,12 +287,6 @@ impl Drop for Named {
             drop(path); // before an interrupt can see the list
         }
     }
-}
-
-/// Gives an unnamed file a temporary name in a folder.
-pub(super) fn name(folder: &Path, name: impl FnMut(&Path) -> io::Result<()>) -> io::Result<TempPath> {
-    let named = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).make_in(folder, name)?;
-    Ok(named.into_temp_path())
 }
 
 /// Temporary files in a folder that no run holds any more, left by killed runs, and their lengths.

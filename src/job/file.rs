@@ -15,7 +15,6 @@ use crate::io::sink::Divided;
 use crate::measure::hash;
 use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file to be written, checked before any work.
@@ -169,20 +168,11 @@ impl<'a> WholeFile<'a> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));
         }
-        let Some(data) = self.data else {
-            self.file.publish(job.sync, Some(kept))?;
-            return Ok(Written::file(self.report, 1));
-        };
-        // The data file is published first, because a model must never refer to data that do not exist.
-        let path = data.path().to_owned();
-        let is_new = !path.exists();
-        let published = data.publish(job.sync, None).and_then(|()| self.file.publish(job.sync, Some(kept)));
-        published.inspect_err(|_| {
-            // A model that has its name stays, even if its folder is not flushed to the disk yet.
-            if is_new && !self.path.exists() {
-                let _ = fs::remove_file(&path);
-            }
-        })?;
+        match self.data {
+            None => self.file.publish(job.sync, Some(kept))?,
+            // The data file comes first, because a model must never refer to data that do not exist.
+            Some(data) => self.file.publish_with(data, job.sync, kept)?,
+        }
         Ok(Written::file(self.report, 1))
     }
 }
@@ -202,7 +192,13 @@ fn find_data_place(
     if !first.keeps() {
         return refuse(first.path());
     }
-    let data = Destination::among(files, path, job.existing == IfExists::Replace)?;
+    let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
+        if job.existing != IfExists::Skip || !error.is_existing() {
+            return error;
+        }
+        let error = Error::new("exists already, but the model that would refer to it does not").in_file(path);
+        error.remedy("remove it").of(Kind::Taken(Wanted::File))
+    })?;
     if data.keeps() { Ok(Some(data)) } else { refuse(path) }
 }
 

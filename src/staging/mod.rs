@@ -158,7 +158,7 @@ impl Staging {
             let mut staging = Self::at_end(folder, sync)?;
             staging.locks.extend(lock);
             if start == Start::Replace {
-                staging.clean_up()?;
+                staging.clean_up(None)?;
                 drop(staging);
                 made.into_iter().for_each(NewFolder::keep);
                 return Self::open(folder, manifest, start, sync, source);
@@ -316,9 +316,7 @@ impl Staging {
             self.check_complete()?;
             self.put_in_place()?;
         }
-        self.clean_up()?;
-        keep_at_interrupt(Kept::Outputs("the output was complete".to_owned()), []);
-        Ok(())
+        self.clean_up(Some(Kept::Outputs("the output was complete".to_owned())))
     }
 
     /// Flushes the folders that contain new files, and their parents.

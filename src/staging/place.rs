@@ -26,6 +26,7 @@ use super::manifest::sha256;
 use super::{END, Staging, sync_name};
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, WORK, create_folders, directory_of, is_own};
+use crate::io::temporaries::{Kept, keep_after};
 use crate::text::{path_text, quoted, shorten};
 use std::collections::BTreeSet;
 use std::fs;
@@ -107,8 +108,8 @@ impl Staging {
         self.write_json(Destination::within(&self.work.join(END)), &self.end())
     }
 
-    /// Removes the rest of the old folder, and then the work folder.
-    pub(super) fn clean_up(&mut self) -> Result<()> {
+    /// Removes the rest of the old folder, and then the work folder. From then on, an interrupt reports `kept`.
+    pub(super) fn clean_up(&mut self, kept: Option<Kept>) -> Result<()> {
         let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.folder);
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
             if exists(&aside.join(WORK))? && !is_staged(&aside)? {
@@ -130,7 +131,7 @@ impl Staging {
         if cfg!(windows) {
             self.locks.clear(); // no folder with an open file in it is renamed there
         }
-        remove_work(&self.work, self.sync).map_err(failed)
+        keep_after(kept, || remove_work(&self.work, self.sync)).map_err(failed)
     }
 }
 

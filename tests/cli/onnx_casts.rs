@@ -201,6 +201,9 @@ fn elements_go_to_a_file_beside_the_model_and_both_appear_or_none() {
     let files = bench.files();
     let message = "tcast: error: out.onnx.data: the output exists already\n  add --force to replace it, or name another file with -o\n";
     bench.run("cast in.onnx --to f16 -o out.onnx --external-data").expect(4, "", message);
+    let message = "tcast: error: out.onnx.data: exists already, but the model that would refer to it does not\n  \
+                   remove it, or name another file with -o\n";
+    bench.run("cast in.onnx --to f16 -o out.onnx --external-data --skip-existing").expect(1, "", message);
     assert_eq!(bench.files(), files);
     // An input is never replaced, also if it is data of the input.
     fs::rename(bench.path("ext_shared_range.onnx"), bench.path("m.onnx")).unwrap();
