@@ -130,9 +130,9 @@ pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = Ne
 /// That of `make`.
 pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let mut temporaries = lock();
-    let made = make()?;
+    let value = make()?;
     temporaries.kept = what.or(temporaries.kept.take());
-    Ok(made)
+    Ok(value)
 }
 
 /// The process ends by itself: from here on interrupts are ignored.
