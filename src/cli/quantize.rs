@@ -59,7 +59,7 @@ pub struct QuantizeArgs {
 
     /// Storage format: modelopt, comfyui and others
     #[arg(long, value_name = "LAYOUT", value_parser = layout_parser(), hide_possible_values = true, ignore_case = true)]
-    pub layout: Option<String>,
+    pub layout: Option<&'static str>,
 
     /// Values that share a scale in int4, int4-asym and int8a16 [default: 128]
     #[arg(long, value_name = "N", value_parser = group_size, hide_short_help = true)]
@@ -183,8 +183,10 @@ fn scheme_parser() -> impl TypedValueParser<Value = &'static Scheme> {
         .map(|name| Scheme::find(&name).expect("it is a possible value"))
 }
 
-fn layout_parser() -> PossibleValuesParser {
-    PossibleValuesParser::new(layouts())
+/// Layouts as [`SCHEMES`] spells them, whatever case was typed.
+fn layout_parser() -> impl TypedValueParser<Value = &'static str> {
+    let named = |typed: &str| layouts().into_iter().find(|name| name.eq_ignore_ascii_case(typed));
+    PossibleValuesParser::new(layouts()).map(move |typed| named(&typed).expect("it is a possible value"))
 }
 
 /// The names of all layouts, in the order of the schemes.

@@ -41,8 +41,8 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         Quantizing::new(&model, &request, &console)?
     };
     warn_about_scales(args, &quantizing.recoding.left_out);
-    let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout.as_deref())).transpose()?;
-    let layout = layout.map_or(args.layout.as_deref(), |layout| Some(layout.name));
+    let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout)).transpose()?;
+    let layout = layout.map_or(args.layout, |layout| Some(layout.name));
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
         label: args.scheme.map_or(layout, |scheme| Some(scheme.name)),
@@ -74,7 +74,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
 fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequest<'a> {
     QuantizeRequest {
         scheme: args.scheme,
-        layout: args.layout.as_deref(),
+        layout: args.layout,
         group_size: args.group_size,
         options: EncodeOptions {
             arithmetic: args.arithmetic.into(),
@@ -166,9 +166,9 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         let error = Error::usage(format!("--search mse has no effect: {named} has no choice of scales"));
         return Err(error.remedy("leave --search out"));
     }
-    let layout = args.layout.as_deref().unwrap_or_default();
+    let layout = args.layout.unwrap_or_default();
     // Without a scheme, weights of fp8-block stay what they are.
-    let stays = || args.scheme.is_none() && layout.eq_ignore_ascii_case("compressed-tensors");
+    let stays = || args.scheme.is_none() && layout == "compressed-tensors";
     if args.partial_blocks && !stays() && !schemes().any(|scheme| has_partial_blocks(scheme, layout)) {
         let error =
             Error::usage("--partial-blocks has no effect: only fp8-block in compressed-tensors has partial blocks");
@@ -180,7 +180,7 @@ fn check(args: &QuantizeArgs) -> Result<()> {
 /// Refuses a layout that one of the schemes does not have.
 fn check_layout(args: &QuantizeArgs) -> Result<()> {
     for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
-        let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+        let layout = args.layout.unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
         layout_of(scheme, Some(layout)).map_err(|error| {
             let known: Vec<String> = scheme.layouts.iter().map(|layout| format!("--layout {}", layout.name)).collect();
             error.remedy(format!("choose {}", known.join(" or ")))
@@ -236,7 +236,7 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
     if let Some(first) = quantizing.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
-    let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+    let layout = args.layout.unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
     for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
         notes.extend(of_engines(scheme.name, layout).map(str::to_owned));
     }
@@ -265,7 +265,7 @@ fn notes_on_misfits(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String>
 
 /// What the documentation or the libraries of engines say against a scheme.
 fn of_engines(scheme: &str, layout: &str) -> Option<&'static str> {
-    if !layout.eq_ignore_ascii_case("compressed-tensors") {
+    if layout != "compressed-tensors" {
         return None;
     }
     match scheme {
@@ -296,7 +296,7 @@ fn of_experts(scheme: &str, layout: &str) -> Option<String> {
 /// Says why weights of a shape are kept, and with which options they would not be.
 fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
     let Misfit { why, scheme, shape, first, count } = misfit;
-    let layout = args.layout.as_deref().unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+    let layout = args.layout.unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
     let has_columns = |size: &u64| shape.last().is_some_and(|columns| columns.is_multiple_of(*size));
     let size = [64, 32].into_iter().find(|size| args.group_size.unwrap_or(128) > *size && has_columns(size));
     let fits_all = |scheme: &&Scheme| {
@@ -319,7 +319,7 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
 
 /// Whether a scheme can have partial blocks in a layout.
 fn has_partial_blocks(scheme: &Scheme, layout: &str) -> bool {
-    scheme.name == "fp8-block" && layout.eq_ignore_ascii_case("compressed-tensors")
+    scheme.name == "fp8-block" && layout == "compressed-tensors"
 }
 
 /// Refuses patterns that match nothing.

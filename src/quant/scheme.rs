@@ -99,7 +99,7 @@ impl Scheme {
     #[must_use]
     pub fn in_layout(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
         let mut layouts = self.layouts.iter();
-        layouts.find(|layout| name.is_none_or(|name| layout.name.eq_ignore_ascii_case(name)))
+        layouts.find(|layout| name.is_none_or(|name| layout.name == name))
     }
 }
 

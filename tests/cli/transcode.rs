@@ -36,6 +36,25 @@ fn without_a_scheme_only_the_layout_changes() {
 }
 
 #[test]
+fn a_layout_may_be_written_in_any_case() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme nvfp4 --layout comfyui -o c -q").expect(0, "", "");
+    for (layout, typed) in [("comfyui", "ComfyUI"), ("compressed-tensors", "Compressed-Tensors")] {
+        for (input, more) in [("m", "--scheme nvfp4"), ("c", "--scheme fp8"), ("c", "")] {
+            if (input, more, layout) == ("c", "", "compressed-tensors") {
+                continue; // fused weights of `c` have different global scales
+            }
+            let run = |layout: &str| {
+                json(&bench, &format!("quantize {input} {more} --layout {layout} -o {layout} -f --json -q"))
+            };
+            assert_eq!(run(typed)["options"], run(layout)["options"]);
+            assert_same(&tensors(&bench.path(typed)), &tensors(&bench.path(layout)));
+            assert_eq!(config(&bench, typed), config(&bench, layout));
+        }
+    }
+}
+
+#[test]
 fn a_report_says_which_weights_are_exact_and_how_many_values_changed() {
     let bench = Bench::with_checkpoint("llama-fp8", "q");
     let report = json(&bench, "quantize q --layout modelopt -o exact --json -q");

@@ -42,7 +42,7 @@ pub(crate) struct QuantizeRequest<'a> {
     /// The scheme of weights that match no rule; `None` if weights keep their grid, and only the layout changes.
     pub scheme: Option<&'static Scheme>,
     /// The layout of all weights; `None` for the default of the scheme.
-    pub layout: Option<&'a str>,
+    pub layout: Option<&'static str>,
     pub group_size: Option<u64>,
     pub options: EncodeOptions,
     /// Which weights to quantize.
@@ -233,7 +233,7 @@ struct Planner<'a> {
     policy: Policy,
     model: &'a Model,
     /// The layout of all weights.
-    layout: &'a str,
+    layout: &'static str,
     /// The new name of each tensor that has one.
     renames: HashMap<&'a str, &'a str>,
     source: &'a LogicalCheckpoint<'a>,

@@ -34,7 +34,7 @@ impl Quantizing {
     pub(crate) fn of_model(logical: &LogicalCheckpoint, request: &QuantizeRequest, min_elements: u64) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
-        if let Some(layout) = request.layout.filter(|layout| !layout.eq_ignore_ascii_case("onnx")) {
+        if let Some(layout) = request.layout.filter(|layout| *layout != "onnx") {
             let error = Error::usage(format!("the layout {} is not one of ONNX models", shorten(layout)));
             return Err(in_file(error.without("layout")));
         }
