@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::job::PartReport;
 use crate::measure::hash::of_tensor;
-use crate::plan::source_form;
 use crate::progress;
 use crate::report::TensorReport;
 use crate::text::{columns, counted, shorten};
@@ -129,9 +128,8 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
     let progress = progress::shown("hashing", bytes, args.quiet);
     let wrong = |tensor: &TensorReport| -> Result<Option<String>> {
         let Some((input, there)) = found.get(&*tensor.name) else { return Ok(Some("is missing".to_owned())) };
-        let what = type_of(there);
-        if what != tensor.to.name() {
-            return Ok(Some(format!("is {what}, and was written as {}", tensor.to)));
+        if there.elements.stored_dtype() != tensor.to {
+            return Ok(Some(format!("is {}, and was written as {}", there.type_name(), tensor.to)));
         }
         if there.shape != *tensor.shape {
             return Ok(Some(format!("has the shape {:?}, and was written with {:?}", there.shape, tensor.shape)));
@@ -153,8 +151,4 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
     let more = source.tensors().map(|(_, tensor)| name(tensor)).filter(|name| !known.contains(name.as_str()));
     lines.extend(more.map(|name| (name, Some("is not in the report".to_owned()))));
     Ok(lines)
-}
-
-fn type_of(tensor: &Tensor) -> String {
-    source_form(tensor, None).map_or("opaque".to_owned(), |form| form.dtype().to_string())
 }

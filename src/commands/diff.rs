@@ -5,7 +5,7 @@ use super::messages::{print, print_json, warn};
 use super::{check_matched, threads};
 use crate::cli::DiffArgs;
 use crate::container::checkpoint;
-use crate::container::{Elements, Form};
+use crate::container::Form;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::measure::compare::{self, CompareOptions, Comparison, Difference, Status};
@@ -271,10 +271,10 @@ impl<'a> DiffResult<'a> {
     fn type_name(&self, tensor: ModelTensor) -> String {
         match tensor {
             ModelTensor::Weight(_, weight) => weight.layout.name.to_owned(),
-            ModelTensor::Stored(_, stored) => match (plan::source_form(stored, self.args.from), stored.elements) {
-                (Err(_), Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
-                (form, _) => form.map_or("unknown", |form| form.dtype().name()).to_owned(),
-            },
+            ModelTensor::Stored(_, stored) => {
+                let form = plan::source_form(stored, self.args.from);
+                form.map_or_else(|_| stored.type_name(), |form| form.dtype().name().into()).into_owned()
+            }
         }
     }
 

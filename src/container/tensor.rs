@@ -2,6 +2,7 @@
 
 use super::Form;
 use super::reader::Streamed;
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::shorten;
 use std::borrow::Cow;
@@ -39,6 +40,15 @@ impl Tensor {
         if let Data::Mapped { file, range, .. } = &self.data { Some((*file, range.clone())) } else { None }
     }
 
+    /// Its type in words.
+    pub(crate) fn type_name(&self) -> Cow<'static, str> {
+        match self.elements {
+            Elements::Typed(form) => Cow::Borrowed(form.dtype().name()),
+            Elements::Untyped(bytes) => Cow::Owned(format!("{bytes}-byte opaque")),
+            Elements::Opaque => Cow::Borrowed("unsupported"),
+        }
+    }
+
     /// The error for an unsupported type.
     pub(crate) fn refusal(&self) -> Error {
         let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
@@ -63,6 +73,16 @@ pub enum Elements {
 }
 
 impl Elements {
+    /// The type, if the file says it and tcast knows it.
+    pub(crate) fn dtype(self) -> Option<Dtype> {
+        if let Self::Typed(form) = self { Some(form.dtype()) } else { None }
+    }
+
+    /// The type that the elements are copied as: plain bytes if their own is not known.
+    pub(crate) fn stored_dtype(self) -> Dtype {
+        self.dtype().unwrap_or(Dtype::Uint8)
+    }
+
     /// Bytes that `count` elements take. `None` when the number does not fit in 64 bits, or depends on the texts.
     #[must_use]
     pub fn bytes(self, count: u64) -> Option<u64> {

@@ -1,7 +1,6 @@
 //! Weights to quantize: where their values come from, and the weights that they share a scale with.
 
 use super::few::Few;
-use super::source::stored_dtype;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{
@@ -255,7 +254,7 @@ impl<'a> WeightRows<'a> {
     /// The dtype of the values.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.values {
-            WeightValues::Rows(_) | WeightValues::Columns => stored_dtype(self.sources[0].tensor),
+            WeightValues::Rows(_) | WeightValues::Columns => self.sources[0].tensor.elements.stored_dtype(),
             WeightValues::Coded(coded) => coded.decoder.target(),
         }
     }

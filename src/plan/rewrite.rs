@@ -6,7 +6,7 @@ use super::{Conversions, NewStored, Operation, Plan, Request, Step};
 use crate::container::onnx::model::{
     Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
 };
-use crate::container::{Elements, Input};
+use crate::container::Input;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::cast::VERSIONS;
@@ -113,7 +113,7 @@ fn step<'a>(
             })
         }
         Origin::Parts(decoder) => {
-            let (own, to) = (source_type(&sources[1]), decoder.target());
+            let (own, to) = (sources[1].elements.stored_dtype(), decoder.target());
             if own != to {
                 let error = Error::new(format!("the nodes of the model compute with {own}, and not with {to}"));
                 let remedy = "name an output that ends in .safetensors";
@@ -236,14 +236,7 @@ fn versions(
 }
 
 fn source_dtype(chosen: &Chosen) -> Dtype {
-    source_type(&chosen.sources[0])
-}
-
-fn source_type(source: &SourceTensor) -> Dtype {
-    match source.elements {
-        Elements::Typed(form) => form.dtype(),
-        Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,
-    }
+    chosen.sources[0].elements.stored_dtype()
 }
 
 /// The remedy if users choose the type, as in a cast. The types of a scheme are fixed.

@@ -8,11 +8,7 @@ use crate::kernel::Storage;
 /// The type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
     let reinterpreted = from.and_then(|from| reinterpreted(tensor, from));
-    match (reinterpreted, tensor.elements) {
-        (Some(storage), _) => Some(storage.dtype),
-        (None, Elements::Typed(form)) => Some(form.dtype()),
-        (None, Elements::Untyped(_) | Elements::Opaque) => None,
-    }
+    reinterpreted.map_or(tensor.elements.dtype(), |storage| Some(storage.dtype))
 }
 
 /// Refuses a `--from` that fits none of these tensors.
@@ -86,12 +82,4 @@ fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
 /// Whether an element of `dtype` takes `bytes` bytes if it has at least one byte.
 fn fits(dtype: Dtype, bytes: u32) -> bool {
     dtype.bits() != 0 && Storage::per_byte(dtype).bytes(1) == Some(bytes.into())
-}
-
-/// The type that a part is stored as.
-pub(super) fn stored_dtype(tensor: &Tensor) -> Dtype {
-    match tensor.elements {
-        Elements::Typed(form) => form.dtype(),
-        Elements::Untyped(_) | Elements::Opaque => Dtype::Uint8,
-    }
 }

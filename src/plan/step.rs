@@ -2,7 +2,6 @@
 
 use super::few::Few;
 use super::quantized::Quantization;
-use super::source::stored_dtype;
 use crate::container::{Form, PendingCrc, Tensor};
 use crate::conversion::Conversion;
 use crate::dtype::Dtype;
@@ -155,8 +154,8 @@ impl<'a> Step<'a> {
     pub fn dtypes(&self) -> (Dtype, Dtype) {
         match &self.how {
             Operation::Convert(conversion) => (conversion.from.dtype(), conversion.to.dtype()),
-            Operation::Decode(decoder) => (stored_dtype(self.source()), decoder.target()),
-            Operation::Encode(weight) => (stored_dtype(self.source()), weight.rows.encoder.parts()[0].dtype),
+            Operation::Decode(decoder) => (self.source().elements.stored_dtype(), decoder.target()),
+            Operation::Encode(weight) => (self.source().elements.stored_dtype(), weight.rows.encoder.parts()[0].dtype),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{SourceTensor, WeightSource};
 use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
-use crate::container::{Elements, Input, Tensor};
+use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::directory_of;
@@ -84,8 +84,8 @@ impl<'a> LogicalCheckpoint<'a> {
         let (mut tensors, mut places) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (at, shard) in source.shards.iter().enumerate() {
             for (number, tensor) in shard.contents.tensors.iter().enumerate() {
-                let dtype = if let Elements::Typed(form) = tensor.elements { Some(form.dtype()) } else { None };
-                tensors.push(StoredTensor { name: shard.name_of(tensor), dtype, shape: &tensor.shape });
+                let (name, dtype) = (shard.name_of(tensor), tensor.elements.dtype());
+                tensors.push(StoredTensor { name, dtype, shape: &tensor.shape });
                 places.push((at, number));
             }
         }

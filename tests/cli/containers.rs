@@ -548,3 +548,17 @@ fn a_tensor_of_an_unsupported_type_is_copied_when_it_is_left_out() {
     assert!(String::from_utf8_lossy(&written).contains(header), "{}", String::from_utf8_lossy(&written));
     assert!(written.ends_with(&[1, 2, 3, 4, 0, 0x3e]));
 }
+
+#[test]
+fn a_copied_tensor_of_an_unsupported_type_is_found_where_it_was_written() {
+    let bench = Bench::new();
+    let header = r#"{"a":{"dtype":"F7","shape":[3],"data_offsets":[4,8]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    fs::create_dir(bench.path("m")).unwrap();
+    bench.write("m/model.safetensors", &safetensors(header, &[0, 0, 0xc0, 0x3f, 1, 2, 3, 4]));
+    bench.run("cast m --to f16 --exclude a -o out --hash --report r.json -q").expect(0, "", "");
+    bench.run("diff --report r.json out").expect(0, "2 tensors are as the report says\n", "");
+    bench.run("cast m --to f16 --exclude a -o out --resume").expect(0, "", "already complete: out\n");
+    let outcome = bench.run("cast m --to f32 --include w -o out --resume");
+    let what = "is not what this command writes: tensor 'w' is float16 there, and would be float32\n";
+    assert!(outcome.code == Some(4) && outcome.stderr.contains(what), "{outcome:?}");
+}

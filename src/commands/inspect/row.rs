@@ -1,7 +1,7 @@
 //! A tensor of a listing: what is said of it in a row and in JSON.
 
 use super::stats::stats_json;
-use crate::container::{Elements, Form, Tensor};
+use crate::container::{Form, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::measure::distribution::{self, Distribution};
@@ -42,7 +42,9 @@ impl<'a> InspectedTensor<'a> {
     pub(super) fn dtype(&self) -> String {
         match (self.tensor, &self.grid) {
             (_, Some(grid)) => grid.to_string(),
-            (ModelTensor::Stored(_, tensor), _) => dtype_of(tensor, self.form),
+            (ModelTensor::Stored(_, tensor), _) => {
+                self.form.map_or_else(|| tensor.type_name(), |form| form.dtype().name().into()).into_owned()
+            }
             (ModelTensor::Weight(..), None) => "unsupported".to_owned(),
         }
     }
@@ -124,8 +126,8 @@ impl<'a> InspectedTensor<'a> {
         let row = |&(role, at): &(Role, usize)| {
             let (input, tensor) = self.model.file_tensor(at);
             let name = format!("  {}: {}", role.describe(), shorten(input.name_of(tensor)));
-            let (dtype, shape) = (dtype_of(tensor, None), shorten(&format!("{:?}", tensor.shape)));
-            [name, dtype, shape, size(bytes_of(tensor)), shorten(&tensor.stored)]
+            let (dtype, shape) = (tensor.type_name(), shorten(&format!("{:?}", tensor.shape)));
+            [name, dtype.into_owned(), shape, size(bytes_of(tensor)), shorten(&tensor.stored)]
         };
         weight.parts.iter().map(row).collect()
     }
@@ -197,14 +199,6 @@ fn grid_json(grid: &Grid) -> Value {
         "global_scale": grid.global_scale.map(Dtype::name),
         "zero_points": grid.has_zero_points,
     })
-}
-
-fn dtype_of(tensor: &Tensor, form: Option<Form>) -> String {
-    match (form, tensor.elements) {
-        (Some(form), _) | (None, Elements::Typed(form)) => form.dtype().to_string(),
-        (None, Elements::Untyped(bytes)) => format!("{bytes}-byte opaque"),
-        (None, Elements::Opaque) => "unsupported".to_owned(),
-    }
 }
 
 fn bytes_of(tensor: &Tensor) -> u64 {

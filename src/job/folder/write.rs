@@ -12,7 +12,7 @@ use crate::job::observer::{Notice, Observer, ShardProgress};
 use crate::job::outcome::FileReport;
 use crate::job::{Job, Measures, Written};
 use crate::measure::hash;
-use crate::plan::{Plan, Step, source_form};
+use crate::plan::{Plan, Step};
 use crate::progress::Silent;
 use crate::staging::{self, ManifestShard, Staging};
 use crate::text::shorten;
@@ -116,10 +116,8 @@ fn other_tensor(there: &Checkpoint, plans: &[Plan]) -> Option<String> {
         let tensor = found.remove(name);
         let name = shorten(name);
         let Some(tensor) = tensor else { return Some(format!("tensor '{name}' is missing")) };
-        let is = source_form(tensor, None).map_or("opaque", |form| form.dtype().name());
-        let wanted = dtype.name();
-        if is != wanted {
-            return Some(format!("tensor '{name}' is {is} there, and would be {wanted}"));
+        if tensor.elements.stored_dtype() != dtype {
+            return Some(format!("tensor '{name}' is {} there, and would be {dtype}", tensor.type_name()));
         }
         if tensor.shape != shape {
             return Some(format!("tensor '{name}' has the shape {:?} there", tensor.shape));

@@ -2,8 +2,8 @@
 
 use super::super::decoding::Recoding;
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};
+use crate::container::Tensor;
 use crate::container::onnx::model::{Study, WeightUse};
-use crate::container::{Elements, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::{TargetWeight, WeightValues, Weights};
@@ -106,8 +106,7 @@ impl Quantizing {
 
 /// How nodes use a tensor that can be quantized, or why it cannot be.
 fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
-    let dtype = if let Elements::Typed(form) = tensor.elements { Some(form.dtype()) } else { None };
-    match dtype {
+    match tensor.elements.dtype() {
         Some(Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) => {}
         Some(dtype) if dtype.is_floating() => return Err(KeptReason::OtherFloat),
         _ => return Err(KeptReason::NotFloating),
@@ -141,8 +140,8 @@ fn encoder(
         (_, WeightUse::OutputsLast) => LinearAxis { axis: shape.len() - 1, block_size: 0 },
         (_, WeightUse::OutputsFirst | WeightUse::Kernel) => LinearAxis { axis: 0, block_size: 0 },
     };
-    let Elements::Typed(form) = tensor.elements else { return Err(Unfit::Grid) };
+    let dtype = tensor.elements.dtype().ok_or(Unfit::Grid)?;
     let options = EncodeOptions { arithmetic: request.options.arithmetic, ..EncodeOptions::default() };
     let layout = scheme.in_model().ok_or(Unfit::Grid)?.layout();
-    Encoder::linear(layout, &grid, (shape, axis), form.dtype(), options)
+    Encoder::linear(layout, &grid, (shape, axis), dtype, options)
 }

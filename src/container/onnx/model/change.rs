@@ -14,7 +14,7 @@ use super::decoding::{NodeValue, QuantizedTensor, copy_of, external, new_parts, 
 use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
 use super::opsets;
 use super::parts::{Holder, is_default_domain, model};
-use super::placed::{ModelLayout, Placed, SMALL, dtype_of};
+use super::placed::{ModelLayout, Placed, SMALL};
 use super::study::{Place, Study, TensorRole};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -130,7 +130,7 @@ impl Study {
                 TensorChange::Cast(to) | TensorChange::Decoded(_, to) => Some(to),
                 TensorChange::Quantized(number) => Some(change.quantized[number].parts[0].0),
             };
-            let target = Storage::packed(to.unwrap_or(dtype_of(tensor)));
+            let target = Storage::packed(to.unwrap_or(tensor.elements.stored_dtype()));
             let len = target.bytes(tensor.count).ok_or_else(too_long)?;
             let is_beside = tensor.is_beside();
             let moves = change.data_file.is_some()
@@ -187,7 +187,7 @@ impl Study {
         let place = &self.places[at];
         match change.tensors[at] {
             TensorChange::Cast(to) => {
-                self.insert_cast(edits, place, name, dtype_of(tensor))?;
+                self.insert_cast(edits, place, name, tensor.elements.stored_dtype())?;
                 if let Some(input) = place.input {
                     self.rewrite_input(edits, input, (name, to))?;
                 }

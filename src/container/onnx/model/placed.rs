@@ -1,6 +1,6 @@
 //! Where everything goes in a changed model.
 
-use super::super::super::{Elements, FileLayout, Form, Placement, Tensor, too_long};
+use super::super::super::{FileLayout, Form, Placement, Tensor, too_long};
 use super::edit::{FilePart, New};
 use crate::dtype::Dtype;
 use crate::error::Result;
@@ -24,11 +24,6 @@ pub(crate) struct ModelLayout {
     pub data_start: Option<u64>,
 }
 
-/// The type of a stored tensor.
-pub(super) fn dtype_of(tensor: &Tensor) -> Dtype {
-    if let Elements::Typed(form) = tensor.elements { form.dtype() } else { Dtype::Uint8 }
-}
-
 /// The tensors that get new places.
 #[derive(Default)]
 pub(super) struct Placed {
@@ -50,7 +45,7 @@ impl Placed {
         let start = self.end.next_multiple_of(ALIGNMENT);
         let offset = stored.and_then(|(tensor, target)| {
             let (file, range) = tensor.mapped_range()?;
-            Some(*self.known.entry((file, range.start, dtype_of(tensor), len, target)).or_insert(start))
+            Some(*self.known.entry((file, range.start, tensor.elements.stored_dtype(), len, target)).or_insert(start))
         });
         let offset = offset.unwrap_or(start);
         self.end = self.end.max(offset + len);

@@ -4,7 +4,6 @@ use super::super::super::Input;
 use super::frames::Frames;
 use super::nodes::{CastValue, Dequantization, NamedValue, NodeInput, NodeKind, UseFinder, WeightUse};
 use super::parts::{Holder, path};
-use super::placed::dtype_of;
 use super::study::{Place, Study, TensorRole};
 use super::walk::walk;
 use crate::error::Result;
@@ -55,7 +54,7 @@ impl Study {
                 _ => None,
             };
             let [axis, block_size, output_type] = self.uses.decoding[decoding].attributes;
-            let is_own_type = dtype_of(&tensors[scale]).onnx_number().map(i64::from) == Some(output_type);
+            let is_own_type = tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) == Some(output_type);
             let is_known = block_size >= 0 && (output_type == 0 || is_own_type);
             let shape = &tensors[codes].shape;
             let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
