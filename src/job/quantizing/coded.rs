@@ -12,7 +12,7 @@ use crate::quant::{
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::KeptReason;
 use crate::select::experts::{Expert, experts, gpt_oss_experts};
-use crate::select::policy::{fused_sets, module_of};
+use crate::select::policy::module_of;
 use crate::text::shorten;
 use crate::threads::in_order;
 use std::collections::HashSet;
@@ -162,15 +162,8 @@ impl Planner<'_> {
     /// # Errors
     /// When a part cannot be read, or a value would change and must not.
     pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Arc<CodedRows>>>> {
-        let names = weights.iter().map(|weight| self.new_name(&weight.name));
-        let modules: Vec<&str> = names.map(|name| module_of(name).unwrap_or_default()).collect();
         // Weights that share a scalar scale are moved together, or not at all.
-        let shares = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
-        let mut sets = fused_sets(&self.policy, modules.into_iter());
-        sets.retain(|set| set.iter().all(shares));
-        let mut is_in_set = vec![false; weights.len()];
-        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
-        sets.extend((0..weights.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
+        let mut sets = self.scale_sets(weights);
         let is_coded = |at: &usize| weights[*at].coded().is_some();
         sets.retain(|set| set.iter().any(is_coded));
         let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Unfit};
 use crate::select::KeptReason;
-use crate::select::policy::{expert_sets, fused_sets, module_of};
+use crate::select::policy::{expert_sets, fused_sets};
 use crate::text::{as_numbered_glob, shorten};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -88,10 +88,9 @@ impl Planner<'_> {
     /// # Errors
     /// When the options ask for such a difference.
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
-        let names: Vec<String> = weights.iter().map(|weight| self.new_name(&weight.name).to_owned()).collect();
-        let modules = names.iter().map(|name| module_of(name).unwrap_or_default());
-        let experts = expert_sets(&self.policy, names.iter().map(String::as_str));
-        for set in fused_sets(&self.policy, modules).into_iter().chain(experts) {
+        let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
+        let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
+        for set in fused.into_iter().chain(experts) {
             // A scale that they share is stored in the type of the weights.
             let scheme =
                 |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));

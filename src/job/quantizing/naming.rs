@@ -1,6 +1,6 @@
 //! The names of tensors in the output, and tensors whose names would make them parts of quantized weights.
 
-use super::{Planner, WeightCandidates, gpt_oss};
+use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss};
 use crate::error::{Error, Kind, Result};
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
@@ -12,6 +12,11 @@ impl Planner<'_> {
     /// The name of a tensor in the output.
     pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.renames.get(name).copied().unwrap_or(name)
+    }
+
+    /// The module of a weight in the output; empty if its name is not that of a module's weight.
+    pub(super) fn module<'n>(&'n self, weight: &'n WeightCandidate) -> &'n str {
+        module_of(self.new_name(&weight.name)).unwrap_or_default()
     }
 
     /// Refuses names that readers would misunderstand: of quantized weights, and of tensors beside them.

@@ -12,7 +12,6 @@ use crate::job::observer::Observer;
 use crate::job::partition::{chosen, sizes_of};
 use crate::plan::{Recovery, WeightRows};
 use crate::quant::{Encoder, Extremes, Recoverer, ScaleMatch, SharedScale, TargetGrid};
-use crate::select::policy::{fused_sets, module_of};
 use crate::text::shorten;
 use crate::threads::in_order;
 use std::collections::HashMap;
@@ -67,13 +66,7 @@ impl Planner<'_> {
             return Ok(all);
         }
         // Weights that share a scalar scale first try a common one.
-        let modules = weights.iter().map(|weight| module_of(self.new_name(&weight.name)).unwrap_or_default());
-        let is_scalar = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
-        let mut families = fused_sets(&self.policy, modules);
-        families.retain(|family| family.iter().all(is_scalar));
-        let mut is_in_family = vec![false; weights.len()];
-        families.iter().flatten().for_each(|at| is_in_family[*at] = true);
-        families.extend((0..weights.len()).filter(|at| !is_in_family[*at]).map(|at| vec![at]));
+        let families = self.scale_sets(weights);
         let mut known = HashMap::new();
         let mut members = |family: &Vec<usize>| -> Option<Vec<Member>> {
             family.iter().map(|at| self.member(*at, &weights[*at], &mut known)).collect()

@@ -1,12 +1,24 @@
 //! Finds the weights that share a scale, and passes the decisions to the plan.
 
-use super::{Planner, StoredAs, Values, WeightCandidates, coded};
+use super::{Planner, StoredAs, Values, WeightCandidate, WeightCandidates, coded};
 use crate::error::Result;
 use crate::plan::{CodedRows, QuantizedWeight, Recovery, TargetWeight, TensorIndex, WeightValues, Weights};
-use crate::select::policy::{fused_sets, module_of};
+use crate::quant::Encoder;
+use crate::select::policy::fused_sets;
 use std::sync::Arc;
 
 impl Planner<'_> {
+    /// The sets of weights that engines fuse and whose scale is a single number, and then every other weight alone.
+    pub(super) fn scale_sets(&self, weights: &[WeightCandidate]) -> Vec<Vec<usize>> {
+        let is_scalar = |at: &usize| weights[*at].encoder().is_some_and(Encoder::needs_extremes);
+        let mut sets = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
+        sets.retain(|set| set.iter().all(is_scalar));
+        let mut is_in_set = vec![false; weights.len()];
+        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
+        sets.extend((0..weights.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
+        sets
+    }
+
     /// The decisions in the form that the plan needs.
     pub(super) fn weights(
         &self,
@@ -55,12 +67,7 @@ impl Planner<'_> {
                 }
             }
         }
-        let modules = found.weights.iter().map(|weight| module_of(self.new_name(&weight.name)).unwrap_or_default());
-        let mut sets = fused_sets(&self.policy, modules);
-        let mut is_in_set = vec![false; places.len()];
-        sets.iter().flatten().for_each(|at| is_in_set[*at] = true);
-        sets.extend((0..places.len()).filter(|at| !is_in_set[*at]).map(|at| vec![at]));
-        for set in sets {
+        for set in self.scale_sets(&found.weights) {
             let members: Vec<(usize, usize)> = set.iter().filter_map(|at| places[*at]).collect();
             let Some(&(at, number)) = members.first() else { continue };
             let first = &by_place[at].1[number];
