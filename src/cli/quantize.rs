@@ -154,6 +154,19 @@ pub struct QuantizeArgs {
     pub file: FileArgs,
 }
 
+impl QuantizeArgs {
+    /// The schemes of the rules, and that of all other weights.
+    pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static Scheme> {
+        self.rule.iter().filter_map(SchemeRule::scheme).chain(self.scheme)
+    }
+
+    /// The layout that was chosen, or the default of the scheme.
+    pub(crate) fn layout_name(&self) -> &'static str {
+        let default = self.scheme.map(|scheme| scheme.layouts[0].name);
+        self.layout.or(default).expect("clap requires a scheme or a layout")
+    }
+}
+
 /// How the scale of a group is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SearchArg {

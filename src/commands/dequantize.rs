@@ -4,7 +4,7 @@ use super::convert::{condition_names, job_of_shards, options, write_recoded};
 use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
-use super::{check_hash, check_matched, finish, open_model, threads};
+use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -114,8 +114,7 @@ fn told_of_padding<'a>(decoded: impl Iterator<Item = &'a FoundWeight>) -> Option
 
 fn check(args: &DequantizeArgs) -> Result<()> {
     if args.file.from.is_some() {
-        let error = Error::usage("--from has no effect: the layout says what the codes are");
-        return Err(error.remedy("leave --from out"));
+        return Err(no_effect("--from", "the layout says what the codes are"));
     }
     check_hash(&args.reports, &args.file)?;
     match args.to {

@@ -44,6 +44,7 @@ use crate::text::{counted, path_text, shorten, visible};
 use crate::threads::cores;
 use anyhow::Context;
 use clap::ColorChoice;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -164,6 +165,12 @@ fn say_which(source: &Checkpoint) -> Error {
 /// The number of threads: as requested, or the number of cores.
 fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(cores, Into::into)
+}
+
+/// The error for an option that changes nothing.
+fn no_effect(option: &str, why: impl Display) -> Error {
+    let flag = option.split(' ').next().unwrap_or(option);
+    Error::usage(format!("{option} has no effect: {why}")).remedy(format!("leave {flag} out"))
 }
 
 /// Refuses `--hash` without a report to put hashes into.

@@ -5,7 +5,7 @@ use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
 use super::unmatched::propose;
-use super::{check_hash, check_matched, finish, open_model, threads};
+use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::{QuantizeArgs, SearchArg};
 use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
@@ -41,18 +41,16 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         Quantizing::new(&model, &request, &console)?
     };
     warn_about_scales(args, &quantizing.recoding.left_out);
-    let layout = args.scheme.map(|scheme| layout_of(scheme, args.layout)).transpose()?;
-    let layout = layout.map_or(args.layout, |layout| Some(layout.name));
     let chosen = Selection { renames: args.rename.clone(), ..selection.clone() };
     let job = Job {
-        label: args.scheme.map_or(layout, |scheme| Some(scheme.name)),
+        label: Some(args.scheme.map_or(args.layout_name(), |scheme| scheme.name)),
         model: args.model_options.options(),
         fail_on: FailOn { defects: args.fail_on.clone(), min_sqnr_db: args.min_sqnr, ..FailOn::default() },
         ..job_of_shards(
             Operator::Quantize,
             None,
             (&args.file, &args.shards, &args.reports),
-            options(None, &args.file, &chosen, options_in_effect(args, layout)),
+            options(None, &args.file, &chosen, options_in_effect(args)),
         )
     };
     let task = Task {
@@ -66,7 +64,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         config: quantizing.config.block.as_ref(),
         notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
     };
-    let is_diffusion = layout.is_some_and(|layout| layout.starts_with("comfy"));
+    let is_diffusion = args.layout_name().starts_with("comfy");
     let written = write_recoded(&task, source, quantizing.recoding, start);
     written.map_err(|error| with_fused(error, source, is_diffusion))
 }
@@ -98,12 +96,12 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
 }
 
 /// The options in effect, including defaults.
-fn options_in_effect(args: &QuantizeArgs, layout: Option<&str>) -> Value {
+fn options_in_effect(args: &QuantizeArgs) -> Value {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let defects: Vec<_> = args.fail_on.iter().map(|defect| name(defect.to_possible_value())).collect();
     json!({
         "scheme": args.scheme.map(|scheme| scheme.name),
-        "layout": layout,
+        "layout": args.layout_name(),
         "only_exact": args.only_exact,
         "recover": args.recover,
         "input_global_scale": args.input_global_scale,
@@ -140,8 +138,7 @@ fn with_fused(error: Error, source: &Checkpoint, is_diffusion: bool) -> Error {
 
 fn check(args: &QuantizeArgs) -> Result<()> {
     if args.file.from.is_some() {
-        let error = Error::usage("--from has no effect: weights are float32, bfloat16 or float16");
-        return Err(error.remedy("leave --from out"));
+        return Err(no_effect("--from", "weights are float32, bfloat16 or float16"));
     }
     check_hash(&args.reports, &args.file)?;
     if args.activations && args.input_global_scale.is_none() {
@@ -151,37 +148,30 @@ fn check(args: &QuantizeArgs) -> Result<()> {
         );
         return Err(error.remedy("add --input-global-scale VALUE if you know it, or leave --activations out"));
     }
-    let schemes = || args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme);
     let named = args.scheme.map_or("a layout without --scheme", |scheme| scheme.name);
-    if args.activations && !schemes().any(|scheme| scheme.name == "nvfp4") && args.scheme.is_some() {
-        let error = Error::usage(format!("--activations has no effect: {named} has no scale of activations"));
-        return Err(error.remedy("leave --activations out"));
+    if args.activations && !args.schemes().any(|scheme| scheme.name == "nvfp4") && args.scheme.is_some() {
+        return Err(no_effect("--activations", format!("{named} has no scale of activations")));
     }
-    if args.group_size.is_some() && !schemes().any(|scheme| scheme.has_group_size) {
-        let error = Error::usage(format!("--group-size has no effect: the groups of {named} have one size"));
-        return Err(error.remedy("leave --group-size out"));
+    if args.group_size.is_some() && !args.schemes().any(|scheme| scheme.has_group_size) {
+        return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
     let is_searched = |scheme: &Scheme| matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym");
-    if args.search == SearchArg::Mse && !schemes().any(is_searched) {
-        let error = Error::usage(format!("--search mse has no effect: {named} has no choice of scales"));
-        return Err(error.remedy("leave --search out"));
+    if args.search == SearchArg::Mse && !args.schemes().any(is_searched) {
+        return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
-    let layout = args.layout.unwrap_or_default();
+    let layout = args.layout_name();
     // Without a scheme, weights of fp8-block stay what they are.
     let stays = || args.scheme.is_none() && layout == "compressed-tensors";
-    if args.partial_blocks && !stays() && !schemes().any(|scheme| has_partial_blocks(scheme, layout)) {
-        let error =
-            Error::usage("--partial-blocks has no effect: only fp8-block in compressed-tensors has partial blocks");
-        return Err(error.remedy("leave --partial-blocks out"));
+    if args.partial_blocks && !stays() && !args.schemes().any(|scheme| has_partial_blocks(scheme, layout)) {
+        return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
     }
     Ok(())
 }
 
 /// Refuses a layout that one of the schemes does not have.
 fn check_layout(args: &QuantizeArgs) -> Result<()> {
-    for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
-        let layout = args.layout.unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
-        layout_of(scheme, Some(layout)).map_err(|error| {
+    for scheme in args.schemes() {
+        layout_of(scheme, Some(args.layout_name())).map_err(|error| {
             let known: Vec<String> = scheme.layouts.iter().map(|layout| format!("--layout {}", layout.name)).collect();
             error.remedy(format!("choose {}", known.join(" or ")))
         })?;
@@ -236,10 +226,7 @@ fn notes(args: &QuantizeArgs, quantizing: &Quantizing) -> Vec<String> {
     if let Some(first) = quantizing.embeddings.first() {
         notes.push(format!("few engines load quantized embeddings, such as {}", shorten(first)));
     }
-    let layout = args.layout.unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
-    for scheme in args.rule.iter().filter_map(SchemeRule::scheme).chain(args.scheme) {
-        notes.extend(of_engines(scheme.name, layout).map(str::to_owned));
-    }
+    notes.extend(args.schemes().filter_map(|scheme| of_engines(scheme.name, args.layout_name())).map(str::to_owned));
     notes.extend(quantizing.experts.iter().filter_map(|&(scheme, layout)| of_experts(scheme, layout)));
     notes.dedup();
     if args.input_global_scale.is_some() {
@@ -296,7 +283,7 @@ fn of_experts(scheme: &str, layout: &str) -> Option<String> {
 /// Says why weights of a shape are kept, and with which options they would not be.
 fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
     let Misfit { why, scheme, shape, first, count } = misfit;
-    let layout = args.layout.unwrap_or(args.scheme.map_or("", |scheme| scheme.layouts[0].name));
+    let layout = args.layout_name();
     let has_columns = |size: &u64| shape.last().is_some_and(|columns| columns.is_multiple_of(*size));
     let size = [64, 32].into_iter().find(|size| args.group_size.unwrap_or(128) > *size && has_columns(size));
     let fits_all = |scheme: &&Scheme| {

@@ -3,10 +3,10 @@
 use super::choose::{Chosen, Origin};
 use super::few::Few;
 use super::{Conversions, NewStored, Operation, Plan, Request, Step};
+use crate::container::Input;
 use crate::container::onnx::model::{
     Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
 };
-use crate::container::Input;
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::operator::cast::VERSIONS;
