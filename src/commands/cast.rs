@@ -1,6 +1,6 @@
 //! `tcast cast`: its attributes, and then a conversion like any other.
 
-use super::convert::{condition_names, job_of_shards, options, run as convert, selection};
+use super::convert::{job_of_shards, options, run as convert, selection, value_name, value_names};
 use super::results::Task;
 use super::{check_hash, finish};
 use crate::cli::{CastArgs, ValueArgs};
@@ -11,7 +11,6 @@ use crate::kernel::{Condition, Loss, OutOfRange};
 use crate::operator::Operator;
 use crate::operator::cast::{CastAttributes, Opset};
 use crate::select::{Rule, Selection};
-use clap::ValueEnum;
 use serde_json::{Value, json};
 
 pub(super) fn run(args: &CastArgs) -> Result<()> {
@@ -90,12 +89,11 @@ fn attributes(args: &CastArgs) -> CastAttributes {
 
 /// The attributes in effect, including defaults.
 fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
-    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let rules = attributes.rules();
     json!({
         "saturate": rules.saturate,
-        "round_mode": name(rules.round_mode.to_possible_value()),
-        "out_of_range": name(rules.out_of_range.to_possible_value()),
+        "round_mode": value_name(&rules.round_mode),
+        "out_of_range": value_name(&rules.out_of_range),
         "opset": attributes.opset.map(Opset::number),
         "all": args.all,
         "protect": args.protect,
@@ -103,7 +101,7 @@ fn attributes_in_effect(args: &CastArgs, attributes: CastAttributes) -> Value {
         "min_elements": args.model.min_elements,
         "external_data": args.model.external_data,
         "raise_opset": args.model.raise_opset,
-        "fail_on": condition_names(&args.values.fail_on),
+        "fail_on": value_names(&args.values.fail_on),
         "max_shard_size": args.shards.max_bytes(),
     })
 }

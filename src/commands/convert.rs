@@ -10,7 +10,6 @@ use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::job::{self, IfExists, Job, JobInput, Measures, Prepared, Recoding};
-use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
 use crate::select::Selection;
@@ -189,10 +188,15 @@ pub(super) fn options(to: Option<Dtype>, file: &FileArgs, selection: &Selection,
     options
 }
 
-/// What must not happen to a value, according to the arguments.
-pub(super) fn condition_names(conditions: &[Condition]) -> Vec<String> {
-    let values = conditions.iter().filter_map(ValueEnum::to_possible_value);
-    values.map(|value| value.get_name().to_owned()).collect()
+/// The word for a value on the command line.
+pub(super) fn value_name<T: ValueEnum>(value: &T) -> String {
+    let value = value.to_possible_value().expect("it was on the command line, or is a default");
+    value.get_name().to_owned()
+}
+
+/// The words for several values.
+pub(super) fn value_names<T: ValueEnum>(values: &[T]) -> Vec<String> {
+    values.iter().map(value_name).collect()
 }
 
 fn texts<T: ToString>(items: &[T]) -> Vec<String> {

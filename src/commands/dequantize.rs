@@ -1,6 +1,6 @@
 //! `tcast dequantize`: finds the quantized weights, and then a conversion like any other.
 
-use super::convert::{condition_names, job_of_shards, options, write_recoded};
+use super::convert::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
@@ -16,7 +16,6 @@ use crate::quant::FoundWeight;
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::{counted, shorten};
-use clap::ValueEnum;
 use serde_json::json;
 use std::time::Instant;
 
@@ -51,11 +50,10 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         let scales = counted(count, "scale");
         warn(&format!("left out: {scales} of activations, '{first}' is one: --keep-activation-scales keeps them"));
     }
-    let name = args.arithmetic.to_possible_value().map(|value| value.get_name().to_owned());
     let more = json!({
-        "arithmetic": name,
+        "arithmetic": value_name(&args.arithmetic),
         "keep_activation_scales": args.keep_activation_scales,
-        "fail_on": condition_names(&args.fail_on),
+        "fail_on": value_names(&args.fail_on),
         "external_data": args.external_data,
         "max_shard_size": args.shards.max_bytes(),
     });

@@ -1,6 +1,6 @@
 //! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
 
-use super::convert::{job_of_shards, options, write_recoded};
+use super::convert::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
@@ -17,7 +17,6 @@ use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::select::policy::{LoadedSet, Policy};
 use crate::text::{as_glob, counted, shorten};
-use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -97,8 +96,6 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
 
 /// The options in effect, including defaults.
 fn options_in_effect(args: &QuantizeArgs) -> Value {
-    let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
-    let defects: Vec<_> = args.fail_on.iter().map(|defect| name(defect.to_possible_value())).collect();
     json!({
         "scheme": args.scheme.map(|scheme| scheme.name),
         "layout": args.layout_name(),
@@ -106,11 +103,11 @@ fn options_in_effect(args: &QuantizeArgs) -> Value {
         "recover": args.recover,
         "input_global_scale": args.input_global_scale,
         "group_size": args.group_size,
-        "arithmetic": name(args.arithmetic.to_possible_value()),
-        "search": name(args.search.to_possible_value()),
+        "arithmetic": value_name(&args.arithmetic),
+        "search": value_name(&args.search),
         "partial_blocks": args.partial_blocks,
         "rules": args.rule.iter().map(SchemeRule::to_string).collect::<Vec<_>>(),
-        "fail_on": defects,
+        "fail_on": value_names(&args.fail_on),
         "min_sqnr": args.min_sqnr,
         "min_elements": args.model_options.min_elements,
         "external_data": args.model_options.external_data,
