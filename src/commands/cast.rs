@@ -33,16 +33,8 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
         measures: Measures { accuracy: args.stats || args.reports.report.is_some(), hash: args.reports.hash },
         ..job_of_shards(Operator::Cast(attributes), args.to, (&args.file, &args.shards, &args.reports), options)
     };
-    convert(&Task {
-        job,
-        inputs: &args.inputs,
-        file: &args.file,
-        selection,
-        allow_unmatched: args.selection.allow_unmatched,
-        config: None,
-        notes: Vec::new(),
-        report: args.reports.report.as_deref(),
-    })
+    let task = Task::new(job, &args.inputs, &args.file, selection);
+    convert(&Task { report: args.reports.report.as_deref(), ..task }, args.selection.allow_unmatched)
 }
 
 /// Refuses flags about values that concern none of the targets.

@@ -67,8 +67,8 @@ pub(super) fn existing(force: bool, skip: bool) -> IfExists {
 }
 
 /// Plans, runs and reports. Of several inputs, all are planned before the first is written; if one fails then, the
-/// others are still converted.
-pub(super) fn run(task: &Task) -> Result<()> {
+/// others are still converted. With `allow_unmatched`, patterns may match nothing.
+pub(super) fn run(task: &Task, allow_unmatched: bool) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
     let console = Console { is_quiet: args.quiet };
     let open = |error, input: &Path| may_be_output(error, task, input);
@@ -77,7 +77,7 @@ pub(super) fn run(task: &Task) -> Result<()> {
     // Without patterns nobody asks for the names, of which there may be a million.
     let has_patterns = task.selection.has_patterns();
     let names: Vec<&str> = sources.iter().filter(|_| has_patterns).flat_map(Checkpoint::names).collect();
-    let matched = check_matched(&task.selection, &names, task.allow_unmatched, args.quiet);
+    let matched = check_matched(&task.selection, &names, allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;
     let input = |source| JobInput { source, selection: &task.selection, from: args.from, recoding: None };

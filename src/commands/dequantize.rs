@@ -69,16 +69,12 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
             options(target, &args.file, &chosen, more),
         )
     };
+    // Everything that is not a weight is copied.
+    let selection = Selection { renames: args.rename.clone(), ..Selection::default() };
     let task = Task {
-        job,
-        inputs: args.model.as_slice(),
-        file: &args.file,
-        // Everything that is not a weight is copied.
-        selection: Selection { renames: args.rename.clone(), ..Selection::default() },
-        allow_unmatched: args.allow_unmatched,
-        config: None,
         notes: divided.into_iter().chain(padded).chain(left).collect(),
         report: args.reports.report.as_deref(),
+        ..Task::new(job, args.model.as_slice(), &args.file, selection)
     };
     write_recoded(&task, source, recoding, start)
 }

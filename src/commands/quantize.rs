@@ -52,16 +52,13 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
             options(None, &args.file, &chosen, options_in_effect(args)),
         )
     };
+    // --include and --exclude choose the weights to quantize; every other tensor is copied.
+    let selection = Selection { renames: args.rename.clone(), ..Selection::default() };
     let task = Task {
-        job,
-        inputs: args.model.as_slice(),
-        file: &args.file,
-        // --include and --exclude choose the weights to quantize; every other tensor is copied.
-        selection: Selection { renames: args.rename.clone(), ..Selection::default() },
-        allow_unmatched: args.allow_unmatched,
         report: args.reports.report.as_deref(),
         config: quantizing.config.block.as_ref(),
         notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
+        ..Task::new(job, args.model.as_slice(), &args.file, selection)
     };
     let is_diffusion = args.layout_name().starts_with("comfy");
     let written = write_recoded(&task, source, quantizing.recoding, start);

@@ -23,14 +23,19 @@ pub(super) struct Task<'a> {
     pub(super) inputs: &'a [PathBuf],
     pub(super) file: &'a FileArgs,
     pub(super) selection: Selection,
-    /// Patterns may match nothing.
-    pub(super) allow_unmatched: bool,
     /// What config.json says of the quantized weights.
     pub(super) config: Option<&'a Value>,
     /// What else the user should know.
     pub(super) notes: Vec<String>,
     /// Where the report is also written.
     pub(super) report: Option<&'a Path>,
+}
+
+impl<'a> Task<'a> {
+    /// A conversion without a config, notes and a report.
+    pub(super) fn new(job: Job<'a>, inputs: &'a [PathBuf], file: &'a FileArgs, selection: Selection) -> Self {
+        Self { job, inputs, file, selection, config: None, notes: Vec::new(), report: None }
+    }
 }
 
 fn report<'a>(

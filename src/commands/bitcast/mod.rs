@@ -38,16 +38,8 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     }
     let selection = Selection { all: true, ..selection(args.to, &args.selection) };
     let options = options(args.to, &args.file, &selection, json!({}));
-    convert(&Task {
-        job: job(Operator::BitCast, args.to, (&args.file, None), options),
-        inputs: &args.inputs,
-        file: &args.file,
-        selection,
-        allow_unmatched: args.selection.allow_unmatched,
-        config: None,
-        notes: Vec::new(),
-        report: None,
-    })
+    let job = job(Operator::BitCast, args.to, (&args.file, None), options);
+    convert(&Task::new(job, &args.inputs, &args.file, selection), args.selection.allow_unmatched)
 }
 
 /// Prints elements of one tensor.
