@@ -1,5 +1,6 @@
 //! `tcast bitcast`: writes a file with the same bits as another type, or prints the bits.
 
+mod printer;
 mod weight;
 
 use super::convert::{job, options, run as convert, selection};
@@ -11,19 +12,17 @@ use crate::container::{Elements, Form, Input, Reader, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, Malformed, Storage};
-use crate::measure::bits::{RenderStyle, bits_json, bits_row, codes, hex_json, hex_row, per_row};
+use crate::measure::bits::{bits_json, bits_row, codes, hex_json, hex_row, per_row};
 use crate::operator::{Operator, bitcast};
 use crate::plan;
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
-use crate::text::{json_text, quoted};
-use serde_json::{Value, json};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use crate::text::quoted;
+use printer::{Failure, Printer};
+use serde_json::json;
 use std::ops::Range;
 use std::slice;
 
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
 /// Elements that are read at a time: a multiple that lets packed types start on whole bytes.
 const CHUNK: u64 = 1024;
 
@@ -77,13 +76,8 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let range = range_of(args, tensor.count, &tensor.shape).map_err(in_tensor)?;
     let mut elements = ElementReader::open(input, tensor, storage, &range).map_err(in_tensor)?;
     let name = input.name_of(tensor);
-    match print_elements(args, (name, tensor), dtype, &range, &mut elements) {
-        // The reader of a pipe may have seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(Failure::Output(error)) => Err(Error::io("cannot write to standard output", &error)),
-        Err(Failure::Input(error)) => Err(in_tensor(error)),
-        Ok(()) => Ok(()),
-    }
+    let printed = print(args, (name, dtype, &tensor.shape), &range, &mut elements);
+    printed.or_else(|failure| failure.result(in_tensor))
 }
 
 /// The named tensor, or the only one.
@@ -147,70 +141,35 @@ fn index_of(position: &Position, shape: &[u64], is_end: bool) -> Result<u64> {
     Ok(index)
 }
 
-/// Why printing ended early.
-enum Failure {
-    Input(Error),
-    Output(io::Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Input(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Self::Output(error)
-    }
-}
-
 /// Prints a range of elements, row by row as they are read.
-fn print_elements(
+fn print(
     args: &BitcastArgs,
-    (name, tensor): (&str, &Tensor),
-    dtype: Dtype,
+    (name, dtype, shape): (&str, Dtype, &[u64]),
     range: &Range<u64>,
     elements: &mut ElementReader,
 ) -> Result<(), Failure> {
-    let is_terminal = io::stdout().is_terminal();
-    let width = terminal_size::terminal_size().map_or(80, |(width, _)| width.0.into());
-    let style = RenderStyle { is_terminal, index_width: range.end.saturating_sub(1).to_string().len(), width };
-    let mut output = BufWriter::new(anstream::stdout().lock());
+    let mut printer = Printer::begin(args.file.json, (name, dtype, shape), "", range)?;
     let row_len = if args.hex { per_row(dtype) } else { 1 };
     let mut index = range.start;
     let mut pending = Vec::new();
-    if args.file.json {
-        let (name, shape, Range { start, end }) = (json_text(&name), json!(tensor.shape), range);
-        write!(output, "{{\"schema\":{SCHEMA},\"tensor\":{name},\"dtype\":\"{dtype}\",\"shape\":{shape},")?;
-        write!(output, "\"range\":[{start},{end}],\"elements\":[")?;
-    }
     while let Some(bytes) = elements.next()? {
         pending.extend(codes(dtype, bytes));
         let is_last = index + pending.len() as u64 == range.end;
         let whole = if is_last { pending.len() } else { pending.len() / row_len * row_len };
         for row in pending[..whole].chunks(row_len) {
-            if args.file.json {
-                for (index, &code) in (index..).zip(row) {
-                    let value: Value =
-                        if args.hex { hex_json(dtype, index, code) } else { bits_json(dtype, index, code) };
-                    let comma = if index == range.start { "" } else { "," };
-                    write!(output, "{comma}{value}")?;
-                }
+            if printer.is_json {
+                let element = if args.hex { hex_json } else { bits_json };
+                (index..).zip(row).try_for_each(|(index, &code)| printer.element(&element(dtype, index, code)))?;
             } else if args.hex {
-                writeln!(output, "{}", hex_row(dtype, index, row, &style))?;
+                printer.row(&hex_row(dtype, index, row, &printer.style))?;
             } else {
-                writeln!(output, "{}", bits_row(dtype, index, row[0], &style))?;
+                printer.row(&bits_row(dtype, index, row[0], &printer.style))?;
             }
             index += row.len() as u64;
         }
         pending.drain(..whole);
     }
-    if args.file.json {
-        writeln!(output, "]}}")?;
-    }
-    output.flush()?;
-    Ok(())
+    Ok(printer.end()?)
 }
 
 /// Elements in row-major order, little endian, with at least one byte each.
