@@ -215,6 +215,23 @@ pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
+/// The verb for a number of things.
+#[must_use]
+pub(crate) fn is(count: u64) -> &'static str {
+    if count == 1 { "is" } else { "are" }
+}
+
+/// The first names of a list, and how many more there are: `a, b and 3 more`.
+#[must_use]
+pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String {
+    let mut names = names.into_iter();
+    let first: Vec<String> = names.by_ref().take(most).map(|name| shorten(name.as_ref())).collect();
+    match names.count() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
 /// Bytes as hexadecimal digits.
 #[must_use]
 pub(crate) fn hex_digits(bytes: &[u8]) -> String {

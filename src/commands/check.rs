@@ -11,7 +11,7 @@ use crate::job::PartReport;
 use crate::measure::hash::of_tensor;
 use crate::progress;
 use crate::report::TensorReport;
-use crate::text::{columns, counted, shorten};
+use crate::text::{columns, counted, is, shorten};
 use crate::threads::each;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -71,7 +71,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
         let all = lines.len();
         let tensors = counted(all as u64, "tensor");
         let summary = match wrong.len() {
-            0 => format!("{tensors} {} as the report says", if all == 1 { "is" } else { "are" }),
+            0 => format!("{tensors} {} as the report says", is(all as u64)),
             count => format!("{tensors}: {} as the report says, {count} not", all - count),
         };
         print(&(columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &summary))?;

@@ -12,7 +12,7 @@ use crate::measure::compare::{self, CompareOptions, Comparison, Difference, Stat
 use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::text::{brief, columns, counted, path_text, shorten};
+use crate::text::{brief, columns, counted, is, path_text, shorten};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -327,7 +327,7 @@ impl<'a> DiffResult<'a> {
         if self.is_equal() {
             let is_exact = self.count(|status| status == Status::Equal) == all;
             let within = if is_exact { String::new() } else { within };
-            return format!("{tensors} {} equal{within}", if all == 1 { "is" } else { "are" });
+            return format!("{tensors} {} equal{within}", is(all as u64));
         }
         let equal = self.count(|status| self.accepts(status));
         let only_in = [Status::OnlyInA, Status::OnlyInB].map(|side| self.count(|status| status == side));

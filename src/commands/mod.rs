@@ -40,7 +40,7 @@ use crate::io::temporaries::Run;
 use crate::job;
 use crate::kernel::Isa;
 use crate::select::Selection;
-use crate::text::{counted, path_text, shorten, visible};
+use crate::text::{counted, first_few, path_text, shorten, visible};
 use crate::threads::cores;
 use anyhow::Context;
 use clap::ColorChoice;
@@ -133,21 +133,15 @@ fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet:
     Ok(())
 }
 
-/// As many of some names as a message can hold.
-fn some_names(names: &[&str]) -> String {
-    let some: Vec<String> = names.iter().take(8).map(|name| shorten(name)).collect();
-    let more = if names.len() > some.len() { ", ..." } else { "" };
-    format!("{}{more}", some.join(", "))
-}
+/// The most names in a message.
+const MOST_NAMES: usize = 8;
 
 /// The error for a name that no tensor has.
 fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
     let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
-    let near: Vec<String> = unmatched::near(name, &names).into_iter().map(shorten).collect();
-    let others = if near.is_empty() {
-        format!("there are: {}", some_names(&names))
-    } else {
-        format!("similar: {}", near.join(", "))
+    let others = match &unmatched::near(name, &names)[..] {
+        [] => format!("there are: {}", first_few(names, MOST_NAMES)),
+        near => format!("similar: {}", first_few(near, MOST_NAMES)),
     };
     Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(others)
 }
@@ -159,7 +153,7 @@ fn say_which(source: &Checkpoint) -> Error {
     let error = Error::usage(format!("holds {}: say which", counted(count as u64, "tensor")));
     // Only this form accepts a name that begins with a dash.
     let joint = if source.names().any(|name| name.starts_with('-')) { '=' } else { ' ' };
-    error.remedy(format!("--tensor{joint}NAME, one of {}", some_names(&source.names().collect::<Vec<_>>())))
+    error.remedy(format!("--tensor{joint}NAME, one of {}", first_few(source.names(), MOST_NAMES)))
 }
 
 /// The number of threads: as requested, or the number of cores.

@@ -4,7 +4,7 @@ use super::messages::{tell, tell_error, warn, warn_of_abandoned};
 use crate::io::temporaries::{Kept, NextRun};
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
-use crate::text::{as_glob, flag_with, path_text, shorten};
+use crate::text::{as_glob, first_few, flag_with, path_text, shorten};
 use std::path::PathBuf;
 
 /// Shows everything, or only errors.
@@ -77,12 +77,6 @@ fn warn_of_scales(count: usize, first: &str) {
 
 /// Lists what is in the folder of the input and will not be in the output.
 fn warn_of_left_out(paths: &[PathBuf]) {
-    const FEW: usize = 5;
-    let some: Vec<String> = paths.iter().take(FEW).map(|path| shorten(&path_text(path))).collect();
-    let more = paths.len() - some.len();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    warn(&format!(
-        "left out, because they are weights in other formats or not regular files: {}{more}",
-        some.join(", ")
-    ));
+    let paths = first_few(paths.iter().map(path_text), 5);
+    warn(&format!("left out, because they are weights in other formats or not regular files: {paths}"));
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::select::{Pattern, Selection};
-use crate::text::{flag_with, shorten};
+use crate::text::{first_few, flag_with, shorten};
 
 /// How many names a message proposes.
 const FEW: usize = 3;
@@ -44,12 +44,10 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
         return format!("a pattern matches the whole name: {argument} matches {found}");
     }
     let near = near(text, names);
-    let list = |names: &[&str]| names.iter().map(|name| shorten(name)).collect::<Vec<_>>().join(", ");
-    if near.is_empty() {
-        let more = if names.len() > FEW { ", ..." } else { "" };
-        return format!("there are {}{more}; {ALLOW}", list(&names[..names.len().min(FEW)]));
+    match &near[..] {
+        [] => format!("there are {}; {ALLOW}", first_few(names, FEW)),
+        near => format!("similar: {}; {ALLOW}", first_few(near, FEW)),
     }
-    format!("similar: {}; {ALLOW}", list(&near))
 }
 
 /// The names most similar to a pattern: as a whole, or in as many of their parts as it has.

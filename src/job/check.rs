@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result, Wanted};
 use crate::operator::Operator;
 use crate::plan::{Codes, Draft, ModelOptions, Plan, Request, Spread, Step};
 use crate::select::Selection;
-use crate::text::shorten;
+use crate::text::first_few;
 use std::cell::LazyCell;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -81,20 +81,17 @@ pub(super) fn plain_float8(plan: &Plan) -> Option<Dtype> {
 
 /// Refuses to name an output after a type that none of its tensors gets.
 fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
-    const FEW: usize = 5;
     let tensors = || plans.iter().flat_map(|plan| &plan.steps);
     let Some(to) = job.to.filter(|_| job.output.is_none() && tensors().next().is_some()) else { return Ok(()) };
     if tensors().any(|tensor| tensor.dtypes().1 == to) {
         return Ok(());
     }
-    let copied = || tensors().filter(|tensor| !tensor.is_converted);
-    let names: Vec<String> = copied().take(FEW).map(|tensor| format!("'{}'", shorten(tensor.source_name()))).collect();
-    let more = match copied().count().saturating_sub(FEW) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
+    let copied = tensors().filter(|tensor| !tensor.is_converted);
+    let copied = match &*first_few(copied.map(Step::source_name), 5) {
+        "" => String::new(),
+        names => format!("; copied: {names}"),
     };
-    let copied = if names.is_empty() { String::new() } else { format!("; copied: {}{more}", names.join(", ")) };
-    let error = Error::new(format!("no tensor becomes {}, so the output has no name of its own{copied}", to.name()));
+    let error = Error::new(format!("no tensor becomes {to}, so the output has no name of its own{copied}"));
     Err(error.of(Kind::Unnamed(Wanted::Any)))
 }
 

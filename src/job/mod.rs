@@ -40,6 +40,7 @@ use crate::io::identity::Files;
 use crate::io::output;
 use crate::io::temporaries::NewFolder;
 use crate::operator::Operator;
+use crate::text::is;
 use file::FileOutput;
 use folder::FolderOutput;
 use place::Route;
@@ -305,8 +306,8 @@ fn all_of<'a, T, U>(
     if refused.is_empty() {
         return Ok(done);
     }
-    let are = if refused.len() == 1 { "is" } else { "are" };
-    let what = format!("{} of {} inputs {are} refused, nothing was written", refused.len(), inputs.len());
+    let (count, all) = (refused.len(), inputs.len());
+    let what = format!("{count} of {all} inputs {} refused, nothing was written", is(count as u64));
     Err(summed_up(what, refused))
 }
 

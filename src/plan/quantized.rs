@@ -8,7 +8,7 @@ use crate::quant::{
     Transcoder, count_special,
 };
 use crate::read::{SourceTensor, read_values};
-use crate::text::shorten;
+use crate::text::{is, shorten};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -277,7 +277,7 @@ impl<'a> WeightRows<'a> {
             Ok(found) => found,
             Err(error) => return error,
         };
-        let (is, all) = (if count == 1 { "is" } else { "are" }, self.encoder.rows() * columns);
+        let (is, all) = (is(count), self.encoder.rows() * columns);
         let error = Error::new(format!(
             "{count} of {all} elements {is} infinite or NaN, which codes and scales cannot represent: the first is {indices:?}{cause}"
         ));

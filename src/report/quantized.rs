@@ -4,7 +4,7 @@ use super::{Report, TensorReport};
 use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::operator::Operator;
 use crate::select::KeptReason;
-use crate::text::{counted, shorten};
+use crate::text::{counted, first_few, shorten};
 use std::fmt::Write as _;
 
 /// The most names on a line.
@@ -37,13 +37,10 @@ impl Report<'_> {
         for reason in of_weights.into_iter().chain(KeptReason::OF_MODELS).filter(|reason| *reason != KeptReason::Small)
         {
             let names = self.tensors().filter(|tensor| tensor.kept == Some(reason)).map(|tensor| &*tensor.name);
-            let names: Vec<&str> = names.collect();
-            if names.is_empty() {
-                continue;
+            let names = first_few(names, FEW);
+            if !names.is_empty() {
+                let _ = write!(text, "\n  kept, {}: {names}", reason.describe());
             }
-            let some: Vec<String> = names.iter().take(FEW).map(|name| shorten(name)).collect();
-            let more = if names.len() > FEW { format!(" and {} more", names.len() - FEW) } else { String::new() };
-            let _ = write!(text, "\n  kept, {}: {}{more}", reason.describe(), some.join(", "));
         }
         text
     }

@@ -586,7 +586,7 @@ fn a_note_says_who_can_use_float8_weights_without_scales() {
 fn an_output_is_not_named_after_a_type_that_no_tensor_gets() {
     let bench = Bench::new();
     bench.write("c.npy", &npy("'<c8'", "(1,)", &[0; 8]));
-    let message = "tcast: error: c.npy: no tensor becomes float32, so the output has no name of its own; copied: 'c'
+    let message = "tcast: error: c.npy: no tensor becomes float32, so the output has no name of its own; copied: c
   name the output with -o\n";
     bench.run("cast c.npy --to f32 --exclude c").expect(2, "", message);
     assert_eq!(bench.files(), ["c.npy"]);

@@ -479,7 +479,7 @@ fn trouble_is_no_difference() {
         2,
         "",
         "tcast: error: --include 'nothing' matches no tensor
-  there are model.position_ids, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight, ...; \
+  there are model.position_ids, model.layers.0.mlp.down_proj.weight, model.layers.0.mlp.gate_proj.weight and 9 more; \
          --allow-unmatched accepts it\n",
     );
     let outcome = bench.run("diff a.safetensors half.safetensors");

@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Unfit};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
-use crate::text::{as_numbered_glob, shorten};
+use crate::text::{as_numbered_glob, first_few};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -100,12 +100,10 @@ impl Planner<'_> {
             }
             let is_wish = |at: &usize| weights[*at].is_named;
             if set.iter().any(is_wish) {
-                const FEW: usize = 3;
-                let names: Vec<String> = set.iter().take(FEW).map(|at| shorten(&weights[*at].name)).collect();
-                let more = if set.len() > FEW { format!(" and {} more", set.len() - FEW) } else { String::new() };
+                let names = first_few(set.iter().map(|at| &weights[*at].name), 3);
                 let message = format!(
-                    "engines fuse {}{more}: they can only be quantized together, from the same type to the same scheme, or kept together",
-                    names.join(", ")
+                    "engines fuse {names}: they can only be quantized together, from the same type to the same scheme, or \
+                     kept together"
                 );
                 let quantized = set.iter().filter(|at| weights[**at].stored.is_ok());
                 let mut globs: Vec<String> = quantized.map(|at| as_numbered_glob(&weights[*at].name)).collect();
