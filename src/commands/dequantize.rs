@@ -111,11 +111,9 @@ fn check(args: &DequantizeArgs) -> Result<()> {
         return Err(no_effect("--from", "the layout says what the codes are"));
     }
     check_hash(&args.reports, &args.file)?;
-    match args.to {
-        None | Some(Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32) => Ok(()),
-        Some(to) => {
-            let error = Error::usage(format!("--to {to}: weights are decoded to bfloat16, float16 or float32"));
-            Err(error.remedy("decode to one of these; tcast cast converts the result"))
-        }
+    if let Some(to) = args.to.filter(|to| !to.is_weight()) {
+        let error = Error::usage(format!("--to {to}: weights are decoded to bfloat16, float16 or float32"));
+        return Err(error.remedy("decode to one of these; tcast cast converts the result"));
     }
+    Ok(())
 }

@@ -180,6 +180,11 @@ impl Dtype {
         matches!(self.class(), Class::Float(_)) && self.bits() == 8 && self.onnx_number().is_some()
     }
 
+    /// Whether plain weights and their scales have this type: float32, bfloat16 or float16.
+    pub(crate) fn is_weight(self) -> bool {
+        matches!(self, Self::Float32 | Self::Bfloat16 | Self::Float16)
+    }
+
     /// Bytes that `count` elements take when packed without gaps, the last byte padded with zeros.
     ///
     /// # Errors

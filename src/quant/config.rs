@@ -31,7 +31,7 @@ pub fn default_target(config: Option<&str>) -> Dtype {
             let name: String = serde_json::from_str(members.get(*key)?.get()).ok()?;
             name.strip_prefix("torch.").unwrap_or(&name).parse::<Dtype>().ok()
         });
-        named.filter(|dtype| matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16))
+        named.filter(|dtype| dtype.is_weight())
     };
     let inner = || of(members(&json)?.get("text_config")?.get());
     of(&json).or_else(inner).unwrap_or(Dtype::Bfloat16)

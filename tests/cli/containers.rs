@@ -552,7 +552,8 @@ fn a_tensor_of_an_unsupported_type_is_copied_when_it_is_left_out() {
 #[test]
 fn a_copied_tensor_of_an_unsupported_type_is_found_where_it_was_written() {
     let bench = Bench::new();
-    let header = r#"{"a":{"dtype":"F7","shape":[3],"data_offsets":[4,8]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
+    let header =
+        r#"{"a":{"dtype":"F7","shape":[3],"data_offsets":[4,8]},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
     fs::create_dir(bench.path("m")).unwrap();
     bench.write("m/model.safetensors", &safetensors(header, &[0, 0, 0xc0, 0x3f, 1, 2, 3, 4]));
     bench.run("cast m --to f16 --exclude a -o out --hash --report r.json -q").expect(0, "", "");

@@ -3,7 +3,6 @@
 use super::misfit::{no_weight, whole_bank};
 use super::{Asked, Planner, StoredAs, Values, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::{TensorIndex, WeightValues, source_form};
 use crate::quant::{Grid, Group};
@@ -63,7 +62,7 @@ impl Planner<'_> {
         let reason = self.reason(name, asked.as_ref().is_ok_and(|stored| stored.grid.codes.bits() <= 4));
         let is_matrix = shape.len() == 2 && module_of(name).is_some();
         let is_unsplit = unsplit_bank(name).is_some() && shape.len() == 3;
-        let cannot = if !matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) {
+        let cannot = if !dtype.is_weight() {
             Some(if dtype.is_floating() { KeptReason::OtherFloat } else { KeptReason::NotFloating })
         } else if whole.is_some() {
             None

@@ -295,9 +295,8 @@ enum Unmoved {
 
 /// The type of scales that are moved: the same as before, if the layout stores it.
 fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
-    let is_float = matches!(old, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16);
     match grid.scale {
-        None if is_float => old,
+        None if old.is_weight() => old,
         None => Dtype::Float32,
         // transformers and DeepSeek read both; ModelOpt and ComfyUI want float32.
         Some(Dtype::Float32) if layout.name == "hf-fp8" && old == Dtype::Bfloat16 => old,

@@ -37,7 +37,7 @@ impl Misfit {
 
 /// The error of a rule for a tensor that is not a weight matrix.
 pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error {
-    let why = if matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) {
+    let why = if dtype.is_weight() {
         format!("its shape {shape:?} is not that of a weight matrix")
     } else {
         format!("its dtype is {dtype}, not float32, bfloat16 or float16")

@@ -4,7 +4,6 @@ use super::super::decoding::Recoding;
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};
 use crate::container::Tensor;
 use crate::container::onnx::model::{Study, WeightUse};
-use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::{TargetWeight, WeightValues, Weights};
 use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit};
@@ -107,7 +106,7 @@ impl Quantizing {
 /// How nodes use a tensor that can be quantized, or why it cannot be.
 fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptReason> {
     match tensor.elements.dtype() {
-        Some(Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) => {}
+        Some(dtype) if dtype.is_weight() => {}
         Some(dtype) if dtype.is_floating() => return Err(KeptReason::OtherFloat),
         _ => return Err(KeptReason::NotFloating),
     }

@@ -200,7 +200,7 @@ pub(crate) fn decoding(tensors: [ModelTensor; 2], from: Option<Dtype>) -> (Dtype
         ModelTensor::Weight(..) => None,
     });
     match stored {
-        Some(dtype @ (Dtype::Bfloat16 | Dtype::Float16 | Dtype::Float32)) => (dtype, Arithmetic::Library),
+        Some(dtype) if dtype.is_weight() => (dtype, Arithmetic::Library),
         _ => (Dtype::Float32, Arithmetic::Exact),
     }
 }

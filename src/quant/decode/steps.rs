@@ -73,7 +73,7 @@ impl Steps {
             Arithmetic::Library => Dtype::Float32,
             Arithmetic::Exact => Dtype::Float64,
         };
-        let is_float = matches!(target, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16) || target == last;
+        let is_float = target.is_weight() || target == last;
         let through = |precision: Precision| match precision {
             Precision::Float32 => None,
             Precision::Bfloat16 => Some(Dtype::Bfloat16),
