@@ -148,9 +148,7 @@ fn extremes_of<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Arc<SharedExtremes<'a>>
 /// All rows of a set, in pieces of about [`PIECE`] bytes.
 fn rows_of(set: usize, extremes: &SharedExtremes) -> impl Iterator<Item = MemberRows> {
     extremes.members.iter().enumerate().flat_map(move |(member, weight)| {
-        let (all, count) = (weight.encoder.rows(), (PIECE / weight.encoder.row_bytes().max(1)).max(1));
-        let rows = (0..all).step_by(count as usize).map(move |start| start..all.min(start + count));
-        rows.map(move |rows| MemberRows { set, member, rows })
+        weight.row_pieces(PIECE).map(move |rows| MemberRows { set, member, rows })
     })
 }
 

@@ -156,6 +156,13 @@ impl<'a> WeightRows<'a> {
         Self { sources: Few::One(source), values, encoder, recovery: None }
     }
 
+    /// All rows in pieces of about this many bytes of values, which can be encoded one by one.
+    pub(crate) fn row_pieces(&self, bytes: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let (all, alignment) = (self.encoder.rows(), self.encoder.row_alignment());
+        let step = (bytes / self.encoder.row_bytes().max(1) / alignment).max(1) * alignment;
+        (0..all).step_by(step as usize).map(move |start| start..all.min(start + step))
+    }
+
     /// The bytes of some rows of the weight, after reading them from the disk; `room` holds them if they are computed.
     ///
     /// # Errors
@@ -288,12 +295,9 @@ impl<'a> WeightRows<'a> {
     fn count_special(&self) -> Result<u64> {
         /// Bytes that are read at a time.
         const STEP: u64 = 1 << 20;
-        let (rows, mut room) = (self.encoder.rows(), Vec::new());
-        let step = (STEP / self.encoder.row_bytes().max(1)).max(1);
-        (0..rows).step_by(step as usize).try_fold(0, |count, start| {
-            let bytes = self.read(start..rows.min(start + step), &mut room)?;
-            Ok(count + count_special(self.dtype(), bytes))
-        })
+        let mut room = Vec::new();
+        self.row_pieces(STEP)
+            .try_fold(0, |count, rows| Ok(count + count_special(self.dtype(), self.read(rows, &mut room)?)))
     }
 
     /// Why an element is infinite or NaN, if the weight is quantized.

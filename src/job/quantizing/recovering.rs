@@ -300,11 +300,7 @@ fn pieces<'s, 'a>(
 ) -> impl Iterator<Item = MemberPiece> + Send {
     let of_set = move |(set, searched): (usize, &'s RecoverySet<'a>)| {
         let of_member = move |(member, searched): (usize, &'s Member<'a>)| {
-            let encoder = &searched.rows.encoder;
-            let (all, alignment) = (encoder.rows(), encoder.row_alignment());
-            let step = (PIECE / encoder.row_bytes().max(1) / alignment).max(1) * alignment;
-            let rows = (0..all).step_by(step as usize).map(move |start| start..all.min(start + step));
-            rows.map(move |rows| MemberPiece { set, member, rows })
+            searched.rows.row_pieces(PIECE).map(move |rows| MemberPiece { set, member, rows })
         };
         searched.members.iter().enumerate().flat_map(of_member)
     };
