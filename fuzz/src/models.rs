@@ -33,7 +33,7 @@ pub(crate) fn check_changed(input: &Input, limit: usize) {
     for ((tensor, before), step) in again.contents.tensors.iter().zip(before).zip(&plan.steps) {
         assert_eq!(tensor.shape, step.shape());
         let after = values(tensor, &again).expect("it was just written");
-        match (step.is_converted, after) {
+        match (step.is_converted(), after) {
             (true, Values::Numbers(dtype, _)) => assert_eq!(dtype, Step::dtypes(step).1),
             (true, _) => panic!("'{}' is converted to something else", step.name()),
             (false, after) => assert_eq!(after, before.expect("all are sound")),

@@ -34,7 +34,7 @@ pub(super) fn job<'a>(
         existing: existing(file.force, file.skip_existing),
         dry_run: file.dry_run,
         sync: !file.no_sync,
-        lists_tensors: !file.quiet || file.json || file.dry_run || report.is_some(),
+        shows_tensors: !file.quiet || file.json || file.dry_run || report.is_some(),
         threads: threads(file.threads),
         options,
         ..Job::new(operator)

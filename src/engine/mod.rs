@@ -145,7 +145,7 @@ fn check_order(plan: &Plan, is_quantized: bool) -> Result<()> {
 /// Compares the results of a step with their sources, if this is possible and wanted.
 fn comparer(step: &Step, detail: Detail) -> Option<Comparer> {
     let conversion = step.conversion()?;
-    if detail == Detail::Accuracy && step.is_converted { Comparer::new(conversion.from, conversion.to) } else { None }
+    if detail == Detail::Accuracy && step.is_converted() { Comparer::new(conversion.from, conversion.to) } else { None }
 }
 
 /// What is known about the converted elements of a step. There may be a million steps, so rare findings are boxed and

@@ -74,7 +74,8 @@ pub(super) fn plans_of_shards<'a>(
 
 /// The type of the first weight that becomes float8.
 pub(super) fn plain_float8(plan: &Plan) -> Option<Dtype> {
-    let is_weight = |step: &&Step| step.is_converted && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
+    let is_weight =
+        |step: &&Step| step.is_converted() && step.source().shape.len() >= 2 && step.dtypes().0.is_floating();
     let mut weights = plan.steps.iter().filter(is_weight).map(|step| step.dtypes().1);
     weights.find(|to| to.is_float8())
 }
@@ -86,7 +87,7 @@ fn check_own_name(job: &Job, plans: &[Plan]) -> Result<()> {
     if tensors().any(|tensor| tensor.dtypes().1 == to) {
         return Ok(());
     }
-    let copied = tensors().filter(|tensor| !tensor.is_converted);
+    let copied = tensors().filter(|tensor| !tensor.is_converted());
     let copied = match &*first_few(copied.map(Step::source_name), 5) {
         "" => String::new(),
         names => format!("; copied: {names}"),
@@ -126,7 +127,7 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
 /// Reports scales that lose precision while their codes stay the same.
 fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
     let Some(codes) = codes.filter(|codes| codes.have_scales()) else { return };
-    let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted);
+    let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted());
     let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();
     if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
         observer.notice(Notice::ScalesCast { count: cast.len(), first });

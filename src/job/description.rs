@@ -48,7 +48,7 @@ pub(crate) struct Job<'a> {
     pub(crate) fail_on: FailOn,
     pub(crate) measures: Measures,
     /// Whether the caller looks at what happened to each tensor of a file; if not, its report need not list them.
-    pub(crate) lists_tensors: bool,
+    pub(crate) shows_tensors: bool,
     /// All options that affect the bytes of the output. A run can continue another one only if these are the same.
     pub(crate) options: Value,
     /// Tells whether the job was cancelled.
@@ -75,7 +75,7 @@ impl Job<'_> {
             model: ModelOptions::default(),
             fail_on: FailOn::default(),
             measures: Measures::default(),
-            lists_tensors: true,
+            shows_tensors: true,
             options: Value::Null,
             cancel: &Never,
         }
@@ -83,7 +83,7 @@ impl Job<'_> {
 
     /// Whether the report of a file needs to list its tensors.
     pub(super) fn lists_tensors(&self) -> bool {
-        self.lists_tensors || self.measures.hash || !self.fail_on.is_empty()
+        self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()
     }
 
     /// What the report of a tensor needs.

@@ -281,7 +281,7 @@ impl<'a> TensorReport<'a> {
                 Operation::Decode(decoder) => Some(Cow::Borrowed(decoder.layout().name)),
             },
             stored: (source.elements == Elements::Opaque).then(|| Cow::Borrowed(&*source.stored)),
-            is_converted: step.is_converted,
+            is_converted: step.is_converted(),
             kept: step.kept,
             bytes_in: step.bytes_in(),
             bytes_out: step.bytes_out(),

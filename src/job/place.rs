@@ -32,8 +32,7 @@ pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Resul
         return folder_of_all(output, inputs);
     }
     if let [JobInput { source, .. }] = inputs {
-        let is_named_so = output.as_os_str().as_encoded_bytes().ends_with(b"/");
-        let is_folder = source.folder.is_none() && job.max_shard_size.is_none() && (output.is_dir() || is_named_so);
+        let is_folder = source.folder.is_none() && job.max_shard_size.is_none() && is_named_as_folder(output);
         return Ok(is_folder.then_some(output));
     }
     if output.exists() && !output.is_dir() || is_standard_output(output) {

@@ -204,8 +204,7 @@ fn step<'a>(
             Operation::Convert(conversion.ok_or_else(|| refused().in_tensor(&results[0].name))?)
         }
     };
-    let (is_converted, kept) = (target.is_ok(), target.err());
-    Ok(Step { stays: false, sources, results, how, is_converted, kept, fortran_order })
+    Ok(Step { stays: false, sources, results, how, kept: target.err(), fortran_order })
 }
 
 /// The conversions of a plan: one of each kind, shared by all tensors.

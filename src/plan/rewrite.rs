@@ -107,7 +107,6 @@ fn step<'a>(
                 sources,
                 results: Few::One(NewStored { name, range, crc: None }),
                 how: Operation::Convert(conversion),
-                is_converted: target.is_ok(),
                 kept: target.err(),
                 fortran_order: false,
             })
@@ -140,7 +139,7 @@ fn step<'a>(
 
 /// A tensor whose values are computed.
 fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, how: Operation<'a>) -> Step<'a> {
-    Step { stays: false, sources, results, how, is_converted: true, kept: None, fortran_order: false }
+    Step { stays: false, sources, results, how, kept: None, fortran_order: false }
 }
 
 /// The change of each tensor, and the tensors that are quantized.

@@ -46,9 +46,7 @@ pub struct Step<'a> {
     pub(crate) results: Few<NewStored<'a>>,
     /// How the results' elements are made from the sources'.
     pub(crate) how: Operation<'a>,
-    /// Whether the operator is applied; otherwise the tensor is copied.
-    pub is_converted: bool,
-    /// Why it is copied, if it is.
+    /// Why it is copied; `None` if the operator is applied.
     pub(crate) kept: Option<KeptReason>,
     /// Whether the elements of the result will be in column-major order.
     pub(crate) fortran_order: bool,
@@ -135,6 +133,12 @@ impl<'a> Step<'a> {
             Some(part) => (&*result.name, part.dtype, &part.shape[..]),
             None => (&*result.name, self.dtypes().1, self.shape()),
         })
+    }
+
+    /// Whether the operator is applied; otherwise the tensor is copied.
+    #[must_use]
+    pub fn is_converted(&self) -> bool {
+        self.kept.is_none()
     }
 
     /// The stored tensor that holds its elements.
