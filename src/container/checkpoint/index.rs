@@ -1,6 +1,6 @@
 //! `model.safetensors.index.json`: which shard holds each tensor, as `transformers` reads and writes it.
 
-use super::{WITHOUT_INDEX, read_text};
+use super::read_text;
 use crate::container::json::{MapOnly, SharedValues, without_python_literals};
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -16,6 +16,9 @@ use std::sync::Arc;
 const INFIX: &str = ".safetensors.index.";
 /// The usual name of an index; a variant's name is part of it (`model.safetensors.index.fp16.json`).
 pub const INDEX: &str = "model.safetensors.index.json";
+
+/// What to do if an index is unusable.
+pub(super) const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
 /// An index file.
 pub struct Index {

@@ -7,11 +7,13 @@
 
 mod disagreements;
 mod index;
+mod names;
 mod side_files;
 mod unfinished;
 
 pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
+pub use names::{description, is_plain, is_shard_name};
 pub use side_files::{
     CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype,
 };
@@ -23,16 +25,14 @@ use crate::error::{Error, Kind, Result};
 use crate::io::map::MappedFile;
 use crate::io::open::{Links, read_regular};
 use crate::io::output::directory_of;
-use crate::text::{path_text, quoted, shorten};
+use crate::text::{quoted, shorten};
 use disagreements::{Disagreements, compare, repetitions, unnamed};
+use names::{file_names, find_index, folders_of_shards, is_shard, suggest_name, texts};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Component, Path, PathBuf};
-
-/// What to do if an index is unusable.
-const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
+use std::path::{Path, PathBuf};
 
 /// A file, or a folder of shards.
 pub struct Checkpoint {
@@ -205,21 +205,6 @@ pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
     Ok(Checkpoint { path: path.to_owned(), ..found })
 }
 
-/// Adds the most similar name in the folder, if there is one, to an error about a missing file.
-fn suggest_name(error: Error, path: &Path) -> Error {
-    /// How many entries of a folder are considered.
-    const MOST: usize = 2_000;
-    let missing = || matches!(fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
-    let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };
-    let entries = fs::read_dir(directory_of(path)).into_iter().flatten().flatten().take(MOST);
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let near = names.map(|found| (strsim::jaro_winkler(name, &found), found)).filter(|(score, _)| *score > 0.9);
-    match near.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(&a.1))) {
-        Some((_, found)) => error.remedy(format!("is it {}?", quoted(&path.with_file_name(found)))),
-        None => error,
-    }
-}
-
 /// Reads a small file that describes others.
 fn read_text(path: &Path) -> Result<String> {
     /// Indexes of the largest models have a few MiB.
@@ -247,13 +232,6 @@ pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
         }
     }
     Ok((tensors, quantization(folder)?))
-}
-
-/// The name of a file that makes the `.safetensors` files of a folder a checkpoint: an index or a config.
-#[must_use]
-pub fn description(folder: &Path) -> Option<String> {
-    let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
-    names.into_iter().find(|name| is_index(name) || name == CONFIG)
 }
 
 fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Checkpoint> {
@@ -308,74 +286,6 @@ fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint
     let disagreements = found.told();
     let folder = Some(folder.to_owned());
     Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, broken, disagreements })
-}
-
-/// Whether this is the name of a shard, in upper or lower case.
-#[must_use]
-pub fn is_shard_name(name: &str) -> bool {
-    name.to_ascii_lowercase().ends_with(".safetensors")
-}
-
-/// Whether this is the name of a shard in the folder; a folder is not a shard.
-fn is_shard(folder: &Path, name: &str) -> bool {
-    is_shard_name(name) && !folder.join(name).is_dir()
-}
-
-fn file_names(folder: &Path) -> Result<Vec<OsString>> {
-    let failed = |error: std::io::Error| Error::io("cannot read", &error);
-    let entries = fs::read_dir(folder).map_err(failed)?;
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
-    let mut names = names.map_err(failed)?;
-    names.sort();
-    Ok(names)
-}
-
-/// The folders in a folder that have shards, quoted, as in a pipeline of diffusers; at most eight.
-fn folders_of_shards(folder: &Path) -> Vec<String> {
-    let names = file_names(folder).unwrap_or_default().into_iter();
-    let folders = names.map(|name| folder.join(name)).filter(|path| path.is_dir());
-    let has_shards = |path: &PathBuf| {
-        let names = file_names(path).unwrap_or_default();
-        names.iter().any(|name| name.to_str().is_some_and(|name| is_shard(path, name)))
-    };
-    folders.filter(has_shards).map(|path| quoted(&path)).take(8).collect()
-}
-
-/// Names as text. A name that is not text cannot be in an index, and must not be a shard's: the shard would be left
-/// out.
-fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
-    let text = |name: OsString| match name.into_string() {
-        Ok(name) => Some(Ok(name)),
-        Err(name) if is_shard_name(&name.to_string_lossy()) => {
-            let error =
-                Error::new(format!("has a shard whose name is not UTF-8 text: '{}'", shorten(&path_text(name))));
-            Some(Err(error.remedy("rename it, or move it out of the folder")))
-        }
-        Err(_) => None,
-    };
-    names.into_iter().filter_map(text).collect()
-}
-
-fn find_index(files: &[String]) -> Result<Option<String>> {
-    let found: Vec<&String> = files.iter().filter(|name| is_index(name)).collect();
-    match found[..] {
-        [] => Ok(None),
-        [only] => Ok(Some(only.clone())),
-        _ if found.iter().any(|name| *name == INDEX) => Ok(Some(INDEX.to_owned())),
-        _ => {
-            let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
-            Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")))
-        }
-    }
-}
-
-/// Whether a name is that of a file directly in the folder.
-#[must_use]
-pub fn is_plain(name: &str) -> bool {
-    let mut parts = Path::new(name).components();
-    let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name);
-    // On Windows, a colon denotes a drive or a stream of another file.
-    is_one && !name.contains('\0') && !(cfg!(windows) && name.contains(':'))
 }
 
 /// Opens shards: returns those that can be read, and why the others cannot, as `explain` words it.

@@ -1,0 +1,102 @@
+//! The files of a folder by their names: shards, the index, and what a missing file may be.
+
+use super::index::{INDEX, WITHOUT_INDEX, is_index};
+use super::side_files::CONFIG;
+use crate::error::{Error, Result};
+use crate::io::output::directory_of;
+use crate::text::{path_text, quoted, shorten};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// Whether this is the name of a shard, in upper or lower case.
+#[must_use]
+pub fn is_shard_name(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with(".safetensors")
+}
+
+/// Whether this is the name of a shard in the folder; a folder is not a shard.
+pub(super) fn is_shard(folder: &Path, name: &str) -> bool {
+    is_shard_name(name) && !folder.join(name).is_dir()
+}
+
+/// The names of the files and folders in a folder, sorted.
+pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
+    let failed = |error: std::io::Error| Error::io("cannot read", &error);
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>();
+    let mut names = names.map_err(failed)?;
+    names.sort();
+    Ok(names)
+}
+
+/// The folders in a folder that have shards, quoted, as in a pipeline of diffusers; at most eight.
+pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
+    let names = file_names(folder).unwrap_or_default().into_iter();
+    let folders = names.map(|name| folder.join(name)).filter(|path| path.is_dir());
+    let has_shards = |path: &PathBuf| {
+        let names = file_names(path).unwrap_or_default();
+        names.iter().any(|name| name.to_str().is_some_and(|name| is_shard(path, name)))
+    };
+    folders.filter(has_shards).map(|path| quoted(&path)).take(8).collect()
+}
+
+/// Names as text. A name that is not text cannot be in an index, and must not be a shard's: the shard would be left
+/// out.
+pub(super) fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
+    let text = |name: OsString| match name.into_string() {
+        Ok(name) => Some(Ok(name)),
+        Err(name) if is_shard_name(&name.to_string_lossy()) => {
+            let error =
+                Error::new(format!("has a shard whose name is not UTF-8 text: '{}'", shorten(&path_text(name))));
+            Some(Err(error.remedy("rename it, or move it out of the folder")))
+        }
+        Err(_) => None,
+    };
+    names.into_iter().filter_map(text).collect()
+}
+
+/// The index among the files of a folder.
+pub(super) fn find_index(files: &[String]) -> Result<Option<String>> {
+    let found: Vec<&String> = files.iter().filter(|name| is_index(name)).collect();
+    match found[..] {
+        [] => Ok(None),
+        [only] => Ok(Some(only.clone())),
+        _ if found.iter().any(|name| *name == INDEX) => Ok(Some(INDEX.to_owned())),
+        _ => {
+            let error = Error::new(format!("has {} indexes, and none is named {INDEX}", found.len()));
+            Err(error.remedy(format!("give one of the indexes, or {WITHOUT_INDEX}")))
+        }
+    }
+}
+
+/// Whether a name is that of a file directly in the folder.
+#[must_use]
+pub fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name);
+    // On Windows, a colon denotes a drive or a stream of another file.
+    is_one && !name.contains('\0') && !(cfg!(windows) && name.contains(':'))
+}
+
+/// The name of a file that makes the `.safetensors` files of a folder a checkpoint: an index or a config.
+#[must_use]
+pub fn description(folder: &Path) -> Option<String> {
+    let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
+    names.into_iter().find(|name| is_index(name) || name == CONFIG)
+}
+
+/// Adds the most similar name in the folder, if there is one, to an error about a missing file.
+pub(super) fn suggest_name(error: Error, path: &Path) -> Error {
+    /// How many entries of a folder are considered.
+    const MOST: usize = 2_000;
+    let missing = || matches!(fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
+    let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };
+    let entries = fs::read_dir(directory_of(path)).into_iter().flatten().flatten().take(MOST);
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let near = names.map(|found| (strsim::jaro_winkler(name, &found), found)).filter(|(score, _)| *score > 0.9);
+    match near.max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(&a.1))) {
+        Some((_, found)) => error.remedy(format!("is it {}?", quoted(&path.with_file_name(found)))),
+        None => error,
+    }
+}
