@@ -129,7 +129,7 @@ fn side_files(
     target: Dtype,
 ) -> Result<Vec<(&'static str, Option<String>)>> {
     let mut files = Vec::new();
-    if let Some(config) = &model.config {
+    if let Some(config) = model.config()? {
         files.push((CONFIG, Some(config_of(config, model.found.method.as_deref(), modules, target)?)));
     }
     if let Some(text) = &model.hf_quant_config {

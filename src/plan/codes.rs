@@ -5,7 +5,6 @@ use super::source::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::io::output::directory_of;
 use crate::quant::{Role, can_be_part, scale_names};
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::text::{as_glob, shorten};
@@ -89,7 +88,7 @@ impl Codes {
         found.model = if others.is_empty() {
             (model.found.problems.is_empty() && is_readable()).then(|| source.path.clone())
         } else {
-            Some(directory_of(&source.path).to_owned())
+            Some(source.config_folder().to_owned())
         };
         Ok(found)
     }

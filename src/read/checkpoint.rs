@@ -5,11 +5,10 @@ use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::output::directory_of;
 use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor, can_be_part,
 };
-use std::path::Path;
+use std::sync::OnceLock;
 
 /// A checkpoint with its quantized weights.
 pub(crate) struct LogicalCheckpoint<'a> {
@@ -19,9 +18,9 @@ pub(crate) struct LogicalCheckpoint<'a> {
     pub tensors: Vec<StoredTensor<'a>>,
     /// The shard of each tensor, and its index there.
     pub places: Vec<(usize, usize)>,
-    /// The texts of `config.json` and of the files that `ModelOpt` and GPTQ write beside it. They are read only if a
-    /// tensor can be part of a weight.
-    pub config: Option<String>,
+    /// The text of `config.json`, after it was needed.
+    config: OnceLock<Option<String>>,
+    /// The texts of the files that `ModelOpt` and GPTQ write beside it, if a tensor can be part of a weight.
     pub hf_quant_config: Option<String>,
     pub quantize_config: Option<String>,
     pub found: Recognized,
@@ -89,8 +88,8 @@ impl<'a> LogicalCheckpoint<'a> {
                 places.push((at, number));
             }
         }
-        let (config, hf_quant_config, quantize_config, found) = (None, None, None, Recognized::default());
-        let mut model = Self { source, tensors, places, config, hf_quant_config, quantize_config, found };
+        let (config, found) = (OnceLock::new(), Recognized::default());
+        let mut model = Self { source, tensors, places, config, hf_quant_config: None, quantize_config: None, found };
         if !model.is_model() && !model.tensors.iter().any(|tensor| can_be_part(tensor.dtype)) {
             model.found.plain = (0..model.tensors.len()).collect();
             return model;
@@ -98,7 +97,7 @@ impl<'a> LogicalCheckpoint<'a> {
         let is_model = |shard: &&Input| shard.container.format_info().is_changed_only;
         let recognized = match source.shards.iter().find(is_model) {
             Some(input) => model.recognize_model(input),
-            None => model.read_side_files().map(|()| model.recognize()),
+            None => model.read_side_files().and_then(|()| model.recognize()),
         };
         model.found = match recognized {
             Ok(found) => found,
@@ -122,32 +121,41 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(model)
     }
 
-    /// The folder of the files that describe how weights are quantized.
-    fn folder(&self) -> &'a Path {
-        self.source.folder.as_deref().unwrap_or_else(|| directory_of(&self.source.path))
+    /// The text of `config.json`, if there is one.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn config(&self) -> Result<Option<&str>> {
+        if self.config.get().is_none() {
+            let _ = self.config.set(read_side_file(self.source.config_folder(), CONFIG)?);
+        }
+        Ok(self.known_config())
+    }
+
+    fn known_config(&self) -> Option<&str> {
+        self.config.get()?.as_deref()
     }
 
     fn read_side_files(&mut self) -> Result<()> {
-        let folder = self.folder();
-        self.config = read_side_file(folder, CONFIG)?;
+        let folder = self.source.config_folder();
         self.hf_quant_config = read_side_file(folder, HF_QUANT_CONFIG)?;
         self.quantize_config = read_side_file(folder, QUANTIZE_CONFIG)?;
         Ok(())
     }
 
-    fn recognize(&self) -> Recognized {
+    fn recognize(&self) -> Result<Recognized> {
         let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let metadata: Vec<&str> =
             pairs.filter(|(key, _)| key == CheckpointInfo::METADATA).map(|(_, value)| value.as_str()).collect();
-        quant::probe(&CheckpointInfo {
+        Ok(quant::probe(&CheckpointInfo {
             tensors: &self.tensors,
-            folder: self.folder(),
-            config: self.config.as_deref(),
+            folder: self.source.config_folder(),
+            config: self.config()?,
             hf_quant_config: self.hf_quant_config.as_deref(),
             quantize_config: self.quantize_config.as_deref(),
             metadata: &metadata,
             read: &|tensor| self.read_small(tensor),
-        })
+        }))
     }
 
     /// All bytes of a tensor that describes others.
@@ -198,7 +206,7 @@ impl<'a> LogicalCheckpoint<'a> {
 
     /// The type that weights are decoded to by default.
     pub(crate) fn default_target(&self) -> Dtype {
-        quant::default_target(self.config.as_deref())
+        quant::default_target(self.known_config())
     }
 
     /// The type that a weight is decoded to by default: in an ONNX model that of its scale, as the nodes of the model do.

@@ -71,6 +71,11 @@ impl Checkpoint {
         self.shards.iter().flat_map(|shard| &shard.files).map(MappedFile::path)
     }
 
+    /// The folder of its `config.json`: its own, or that of its file.
+    pub(crate) fn config_folder(&self) -> &Path {
+        self.folder.as_deref().unwrap_or_else(|| directory_of(&self.path))
+    }
+
     /// Every file that its conversion may read, and everything else in its folder: none of these may be an output.
     ///
     /// # Errors
@@ -84,7 +89,7 @@ impl Checkpoint {
             files.extend(names.map(|name| folder.join(name)));
         } else {
             // These files say whether the tensors of a shard are codes.
-            let folder = directory_of(&self.path);
+            let folder = self.config_folder();
             let names = file_names(folder).unwrap_or_else(|_| vec![CONFIG.into(), INDEX.into()]);
             let is_read = |name: &OsString| *name == CONFIG || name.to_str().is_some_and(is_index);
             files.extend(names.iter().filter(|name| is_read(name)).map(|name| folder.join(name)));

@@ -23,10 +23,9 @@ pub use rule::SchemeRule;
 use super::decoding::Recoding;
 use super::observer::Observer;
 use super::partition::Partition;
-use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG, read_side_file};
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::io::output::directory_of;
 use crate::plan::{TensorIndex, WeightValues};
 use crate::quant::{Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid};
 use crate::read::{LogicalCheckpoint, Membership};
@@ -124,7 +123,7 @@ impl Quantizing {
     /// # Errors
     /// When the config cannot be read.
     pub(crate) fn names(source: &LogicalCheckpoint) -> Result<Vec<String>> {
-        let model = Model::read(config_beside(source.source)?.as_deref());
+        let model = Model::read(source.config()?);
         let mut names: Vec<String> = Vec::new();
         for (tensor, membership) in source.tensors.iter().zip(source.memberships()) {
             let (name, shape) = match membership {
@@ -151,9 +150,8 @@ impl Quantizing {
     pub(crate) fn new(logical: &LogicalCheckpoint, request: &QuantizeRequest, observer: &dyn Observer) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
-        let folder = source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path));
-        let text = config_beside(source)?;
-        let model = Model::read(text.as_deref());
+        let text = logical.config()?;
+        let model = Model::read(text);
         let layout = match request.scheme {
             Some(scheme) => layout_of(scheme, request.layout)?.name,
             None => request.layout.expect("there is a scheme or a layout"),
@@ -180,9 +178,9 @@ impl Quantizing {
         let recovered = planner.recover(&mut plan.weights, observer).map_err(in_file)?;
         let config = planner.config(&plan).map_err(in_file)?;
         let mut side_files = Vec::new();
-        if let Some(text) = &text {
-            let text = planner.plain_config(text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
-            let text = config.write_into(&text).map_err(|error| error.in_file(&folder.join(CONFIG)))?;
+        if let Some(text) = text {
+            let text = planner.plain_config(text).and_then(|text| config.write_into(&text));
+            let text = text.map_err(|error| error.in_file(&source.config_folder().join(CONFIG)))?;
             side_files.push((CONFIG, Some(text)));
         }
         // The file of the input would contradict the config.
@@ -201,11 +199,6 @@ impl Quantizing {
         let recoding = Recoding { weights, side_files, left_out, divided: Vec::new() };
         Ok(Self { recoding, config, misfits, embeddings, experts })
     }
-}
-
-/// The text of the config.json in the checkpoint's folder, or beside its file.
-fn config_beside(source: &Checkpoint) -> Result<Option<String>> {
-    read_side_file(source.folder.as_deref().unwrap_or_else(|| directory_of(&source.path)), CONFIG)
 }
 
 /// How a layout stores a scheme.
