@@ -90,16 +90,7 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
     if let Err(why) = check_lies_upright(model, own, [rows, columns]) {
         return Some(Err(unknown(&why)));
     }
-    let each = rows / projections.len() as u64;
-    let one = |expert: u64| {
-        projections.iter().zip(0_u64..).map(move |(projection, half)| Expert {
-            name: format!("{bank}.{expert}.{projection}.weight"),
-            first_row: expert * rows + half * each,
-            step: 1,
-            shape: [each, columns],
-        })
-    };
-    Some(Ok((0..count).flat_map(one).collect()))
+    Some(Ok(split(bank, projections, [count, rows, columns], false)))
 }
 
 /// The weights of the experts in a bank of gpt-oss, as its codes are stored: [experts, out, in], where rows of gate and
@@ -115,16 +106,22 @@ pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Ex
         "down_proj" => &["down_proj"],
         _ => return Some(Err(unknown("tcast does not know which weights of the experts it holds"))),
     };
-    let step = projections.len() as u64;
-    let one = |expert: u64| {
-        projections.iter().zip(0_u64..).map(move |(projection, first)| Expert {
+    Some(Ok(split(bank, projections, [count, rows, columns], true)))
+}
+
+/// The weights of each expert in a bank. Those of the projections follow one another, or their rows alternate.
+fn split(bank: &str, projections: &[&str], [count, rows, columns]: [u64; 3], is_interleaved: bool) -> Vec<Expert> {
+    let each = rows / projections.len() as u64;
+    let (distance, step) = if is_interleaved { (1, projections.len() as u64) } else { (each, 1) };
+    let of_expert = |expert: u64| {
+        projections.iter().zip(0_u64..).map(move |(projection, number)| Expert {
             name: format!("{bank}.{expert}.{projection}.weight"),
-            first_row: expert * rows + first,
+            first_row: expert * rows + number * distance,
             step,
-            shape: [rows / step, columns],
+            shape: [each, columns],
         })
     };
-    Some(Ok((0..count).flat_map(one).collect()))
+    (0..count).flat_map(of_expert).collect()
 }
 
 /// The name of the bank's module, and the name of the weight that the bank holds.
