@@ -119,27 +119,10 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
     let earlier = earlier.to_vec();
     match arg.get_value_names()?.first()?.as_str() {
         "DTYPE" => Some(ArgValueCompleter::new(move |current: &OsStr| dtypes(&current.to_string_lossy(), takes))),
-        "GLOB=DTYPE" => Some(ArgValueCompleter::new(move |current: &OsStr| {
-            let current = current.to_string_lossy();
-            match current.rsplit_once('=') {
-                Some((glob, dtype)) => {
-                    let keep = "keep".starts_with(dtype).then(|| Candidate::new("keep"));
-                    let all = dtypes(dtype, takes).into_iter().chain(keep);
-                    all.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
-                }
-                None => tensors(&current, "=", &earlier),
-            }
-        })),
-        "GLOB=SCHEME" => Some(ArgValueCompleter::new(move |current: &OsStr| {
-            let current = current.to_string_lossy();
-            match current.rsplit_once('=') {
-                Some((glob, scheme)) => {
-                    let names = SCHEMES.iter().map(|scheme| scheme.name).chain(["keep"]);
-                    let names = names.filter(|name| name.starts_with(scheme)).map(Candidate::new);
-                    names.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
-                }
-                None => tensors(&current, "=", &earlier),
-            }
+        "GLOB=DTYPE" => Some(rules(earlier, move |start| dtypes(start, takes))),
+        "GLOB=SCHEME" => Some(rules(earlier, |start| {
+            let names = SCHEMES.iter().map(|scheme| scheme.name);
+            names.filter(|name| name.starts_with(start)).map(Candidate::new).collect()
         })),
         "NAME" | "GLOB" => {
             Some(ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), "", &earlier)))
@@ -164,6 +147,20 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
 /// Files of a kind, and the folders that lead to them.
 fn files_that(are_wanted: fn(&Path) -> bool) -> PathCompleter {
     PathCompleter::file().filter(move |path| path.is_file() && are_wanted(path))
+}
+
+/// Rules: names of tensors before the `=`, and then targets that start like this, or `keep`.
+fn rules(
+    earlier: Vec<OsString>,
+    targets: impl Fn(&str) -> Vec<Candidate> + Send + Sync + 'static,
+) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| {
+        let current = current.to_string_lossy();
+        let Some((glob, target)) = current.rsplit_once('=') else { return tensors(&current, "=", &earlier) };
+        let keep = "keep".starts_with(target).then(|| Candidate::new("keep"));
+        let all = targets(target).into_iter().chain(keep);
+        all.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
+    })
 }
 
 /// Names of types that start like this; if none does, other spellings.
