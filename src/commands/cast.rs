@@ -1,7 +1,7 @@
 //! `tcast cast`: its attributes, and then a conversion like any other.
 
-use super::convert::{job_of_shards, options, run as convert, selection, value_name, value_names};
 use super::results::Task;
+use super::run::{convert, job_of_shards, options, selection, value_name, value_names};
 use super::{check_hash, finish};
 use crate::cli::{CastArgs, ValueArgs};
 use crate::dtype::{Class, Dtype};

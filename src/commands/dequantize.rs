@@ -1,9 +1,9 @@
 //! `tcast dequantize`: finds the quantized weights, and then a conversion like any other.
 
-use super::convert::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
+use super::run::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::DequantizeArgs;
 use crate::dtype::Dtype;

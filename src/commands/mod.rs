@@ -3,9 +3,7 @@
 
 mod bitcast;
 mod cast;
-mod check;
 mod complete;
-mod convert;
 mod dequantize;
 mod diff;
 mod finish;
@@ -19,6 +17,7 @@ mod remedies;
 mod report_file;
 mod results;
 mod resume;
+mod run;
 mod unmatched;
 mod usage;
 

@@ -1,8 +1,8 @@
 //! `tcast promote`: converts tensors of several files, or of one, to a common type.
 
-use super::convert::existing;
 use super::messages::{print, print_json, tell};
 use super::observer::Console;
+use super::run::existing;
 use super::{check_standard_output, missing_tensor, say_which, threads};
 use crate::cli::PromoteArgs;
 use crate::container::Tensor;
@@ -14,6 +14,7 @@ use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision, PromoteAttributes};
 use crate::operator::{Operator, cast};
 use crate::plan;
+use crate::report::schema;
 use crate::select::Selection;
 use crate::text::{counted, path_text, shorten};
 use serde_json::{Value, json};
@@ -22,9 +23,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::{Duration, Instant};
-
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
 
 /// A tensor that takes part, and its file.
 struct Operand<'a> {
@@ -186,7 +184,7 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
         })
     });
     let mut document = json!({
-        "schema": SCHEMA,
+        "schema": schema::PROMOTION,
         "tcast": env!("CARGO_PKG_VERSION"),
         "operator": "promote",
         "dry_run": args.dry_run,

@@ -1,9 +1,9 @@
 //! `tcast quantize`: decides which weights are quantized; the rest is a conversion like any other.
 
-use super::convert::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::messages::warn;
 use super::observer::Console;
 use super::results::Task;
+use super::run::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::{QuantizeArgs, SearchArg};

@@ -3,6 +3,7 @@
 mod html;
 mod quantized;
 mod refusal;
+pub(crate) mod schema;
 mod summary;
 
 pub use crate::job::{FileReport, TensorReport};
@@ -17,9 +18,6 @@ use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::path::Path;
 use std::time::Duration;
-
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
 
 /// Output files, and what happened to their tensors.
 pub struct Report<'a> {
@@ -134,7 +132,7 @@ impl Report<'_> {
     fn head(&self) -> Value {
         let converted = self.converted().count();
         let mut document = json!({
-            "schema": SCHEMA,
+            "schema": schema::REPORT,
             "tcast": env!("CARGO_PKG_VERSION"),
             "operator": self.operator,
             "input": self.input.to_string_lossy(),
@@ -186,7 +184,7 @@ pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error)
 /// What the JSON documents of inputs that were not converted have in common.
 fn unconverted(operator: &str, input: &Path, output: &Path) -> Value {
     json!({
-        "schema": SCHEMA,
+        "schema": schema::REPORT,
         "tcast": env!("CARGO_PKG_VERSION"),
         "operator": operator,
         "input": input.to_string_lossy(),
@@ -198,7 +196,7 @@ fn unconverted(operator: &str, input: &Path, output: &Path) -> Value {
 #[must_use]
 pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
     let mut document = json!({
-        "schema": SCHEMA,
+        "schema": schema::REPORT,
         "tcast": env!("CARGO_PKG_VERSION"),
         "operator": operator,
         "dry_run": time.is_none(),

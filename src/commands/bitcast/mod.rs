@@ -3,8 +3,8 @@
 mod printer;
 mod weight;
 
-use super::convert::{job, options, run as convert, selection};
 use super::results::Task;
+use super::run::{convert, job, options, selection};
 use super::{missing_tensor, say_which, threads};
 use crate::cli::{BitcastArgs, Position};
 use crate::container::checkpoint::{self, Checkpoint};
@@ -18,7 +18,7 @@ use crate::plan;
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::text::quoted;
-use printer::{Failure, Printer};
+use printer::{ElementPrinter, Failure};
 use serde_json::json;
 use std::ops::Range;
 use std::slice;
@@ -148,7 +148,7 @@ fn print(
     range: &Range<u64>,
     elements: &mut ElementReader,
 ) -> Result<(), Failure> {
-    let mut printer = Printer::begin(args.file.json, (name, dtype, shape), "", range)?;
+    let mut printer = ElementPrinter::begin(args.file.json, (name, dtype, shape), "", range)?;
     let row_len = if args.hex { per_row(dtype) } else { 1 };
     let mut index = range.start;
     let mut pending = Vec::new();

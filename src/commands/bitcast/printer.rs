@@ -3,17 +3,15 @@
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::measure::bits::RenderStyle;
+use crate::report::schema::ELEMENTS;
 use crate::text::json_text;
 use anstream::AutoStream;
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::ops::Range;
 
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
-
 /// The standard output, with what is printed about a tensor.
-pub(super) struct Printer {
+pub(super) struct ElementPrinter {
     output: BufWriter<AutoStream<StdoutLock<'static>>>,
     pub(super) style: RenderStyle,
     pub(super) is_json: bool,
@@ -50,7 +48,7 @@ impl Failure {
     }
 }
 
-impl Printer {
+impl ElementPrinter {
     /// Begins to print a range of elements. `more` are fields of the document that follow the type, each with a comma.
     pub(super) fn begin(
         is_json: bool,
@@ -64,7 +62,7 @@ impl Printer {
         let mut output = BufWriter::new(anstream::stdout().lock());
         if is_json {
             let (name, shape) = (json_text(&name), json!(shape));
-            write!(output, "{{\"schema\":{SCHEMA},\"tensor\":{name},\"dtype\":\"{dtype}\",{more}\"shape\":{shape},")?;
+            write!(output, "{{\"schema\":{ELEMENTS},\"tensor\":{name},\"dtype\":\"{dtype}\",{more}\"shape\":{shape},")?;
             write!(output, "\"range\":[{start},{end}],\"elements\":[")?;
         }
         Ok(Self { output, style, is_json, comma: "" })

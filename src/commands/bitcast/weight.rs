@@ -1,6 +1,6 @@
 //! `tcast bitcast --bits` of a quantized weight: how each value is computed.
 
-use super::printer::{Failure, Printer};
+use super::printer::{ElementPrinter, Failure};
 use super::range_of;
 use crate::cli::BitcastArgs;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ fn print(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) ->
     let range = range_of(args, decoder.rows() * columns, decoder.shape())?;
     let more = format!("\"layout\":\"{}\",\"codes\":\"{codes}\",", weight.layout.name);
     let tensor = (&*weight.name, decoder.target(), &weight.shape[..]);
-    let mut printer = Printer::begin(args.file.json, tensor, &more, &range)?;
+    let mut printer = ElementPrinter::begin(args.file.json, tensor, &more, &range)?;
     let mut index = range.start;
     while index < range.end {
         let row = index / columns;

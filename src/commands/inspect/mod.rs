@@ -12,7 +12,7 @@ use crate::measure::distribution::{self, Distribution, Histogram};
 use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
-use crate::report::serialize_with;
+use crate::report::{schema, serialize_with};
 use crate::select::Selection;
 use crate::text::{columns, counted, path_text, shorten, size, visible};
 use row::InspectedTensor;
@@ -21,9 +21,6 @@ use serde_json::{Map, Value, json};
 use stats::line_of;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
 
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let folder = checkpoint::probe(&args.input, threads(args.view.threads))?;
@@ -136,7 +133,7 @@ impl<'a> Listing<'a> {
             })
         });
         let mut head = json!({
-            "schema": SCHEMA,
+            "schema": schema::INSPECTION,
             "tcast": env!("CARGO_PKG_VERSION"),
             "input": self.args.input.to_string_lossy(),
             "index": self.folder.index.as_ref().map(|index| &index.name),

@@ -68,7 +68,7 @@ pub(super) fn existing(force: bool, skip: bool) -> IfExists {
 
 /// Plans, runs and reports. Of several inputs, all are planned before the first is written; if one fails then, the
 /// others are still converted. With `allow_unmatched`, patterns may match nothing.
-pub(super) fn run(task: &Task, allow_unmatched: bool) -> Result<()> {
+pub(super) fn convert(task: &Task, allow_unmatched: bool) -> Result<()> {
     let (job, args, start) = (&task.job, task.file, Instant::now());
     let console = Console { is_quiet: args.quiet };
     let open = |error, input: &Path| may_be_output(error, task, input);

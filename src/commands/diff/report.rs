@@ -1,7 +1,7 @@
 //! `tcast diff --report`: whether files still contain what a report says was written.
 
-use super::messages::{print, print_json};
-use super::threads;
+use super::super::messages::{print, print_json};
+use super::super::threads;
 use crate::cli::DiffArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::{self, Checkpoint};
@@ -10,7 +10,7 @@ use crate::io::map::MappedFile;
 use crate::job::PartReport;
 use crate::measure::hash::of_tensor;
 use crate::progress;
-use crate::report::TensorReport;
+use crate::report::{TensorReport, schema};
 use crate::text::{columns, counted, is, shorten};
 use crate::threads::each;
 use serde::Deserialize;
@@ -19,11 +19,6 @@ use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
-/// The known version of reports.
-const REPORT: u32 = 1;
 
 /// The parts of a report that matter.
 #[derive(Deserialize)]
@@ -58,7 +53,7 @@ pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     if args.view.json {
         let tensors = lines.iter().map(|(name, wrong)| json!({ "name": name, "wrong": wrong }));
         let document: Value = json!({
-            "schema": SCHEMA,
+            "schema": schema::REPORT_CHECK,
             "tcast": env!("CARGO_PKG_VERSION"),
             "report": report.to_string_lossy(),
             "a": args.a.to_string_lossy(),
@@ -91,8 +86,9 @@ fn read(path: &Path) -> Result<Recorded> {
         }
         Error::new(format!("is not a report of tcast: {}", shorten(&error.to_string()))).remedy(REMEDY)
     })?;
-    if recorded.schema != REPORT {
-        return Err(Error::new(format!("is a report of version {}; this tcast knows {REPORT}", recorded.schema)));
+    let (found, known) = (recorded.schema, schema::REPORT);
+    if found != known {
+        return Err(Error::new(format!("is a report of version {found}; this tcast knows {known}")));
     }
     recorded.tensors = recorded.tensors.into_iter().flat_map(stored_tensors).collect();
     let lacks_hash = |tensor: &TensorReport| tensor.sha256_out.is_none() && !tensor.is_text();

@@ -1,6 +1,7 @@
 //! `tcast diff`: how two files or folders of shards differ.
 
-use super::check::check;
+mod report;
+
 use super::messages::{print, print_json, warn};
 use super::{check_matched, threads};
 use crate::cli::DiffArgs;
@@ -12,14 +13,12 @@ use crate::measure::compare::{self, CompareOptions, Comparison, Difference, Stat
 use crate::plan;
 use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
+use crate::report::schema;
 use crate::text::{brief, columns, counted, is, path_text, shorten};
 use serde_json::{Map, Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::process::ExitCode;
-
-/// The version of the JSON document; it changes when a field changes its meaning or is removed.
-const SCHEMA: u32 = 1;
 
 /// The exit code: 0 when everything is equal, otherwise 1.
 ///
@@ -31,7 +30,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
 
 fn diff(args: &DiffArgs) -> Result<bool> {
     if let Some(report) = &args.report {
-        return check(report, args);
+        return report::check(report, args);
     }
     let Some(b) = &args.b else { return Err(Error::usage("name what to compare with")) };
     let [a, b] = [&args.a, b].map(|path| checkpoint::open(path, threads(args.view.threads)));
@@ -41,8 +40,8 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     if !args.quiet {
         models.iter().for_each(tell_problems);
     }
-    let lines = matched(&models, args)?;
-    let comparison = DiffResult::new(args, lines);
+    let rows = matched(&models, args)?;
+    let comparison = DiffResult::new(args, rows);
     a.check_unchanged()?;
     b.check_unchanged()?;
     if args.view.json {
@@ -112,11 +111,11 @@ fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
 
 /// The chosen tensors, in the order of A; then those that only B has.
 fn matched<'a>(models: &'a [LogicalCheckpoint<'a>; 2], args: &DiffArgs) -> Result<Vec<DiffRow<'a>>> {
-    let lines = pairs(models.each_ref().map(tensors_of));
+    let rows = pairs(models.each_ref().map(tensors_of));
     let selection = args.view.selection();
-    let names: Vec<&str> = lines.iter().map(|line| line.name).collect();
+    let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
     check_matched(&selection, &names, args.view.allow_unmatched, args.quiet)?;
-    let (chosen, left): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| selection.selects(line.name));
+    let (chosen, left): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| selection.selects(row.name));
     if chosen.is_empty() && !left.is_empty() {
         let error = Error::usage("--include and --exclude leave no tensor");
         return Err(error.remedy("tcast inspect lists the names"));
@@ -159,15 +158,15 @@ fn pairs<'a>([in_a, in_b]: [Vec<SideTensor<'a>>; 2]) -> Vec<DiffRow<'a>> {
 /// The result.
 struct DiffResult<'a> {
     args: &'a DiffArgs,
-    lines: Vec<DiffRow<'a>>,
-    /// The result for each line.
+    rows: Vec<DiffRow<'a>>,
+    /// The result for each row.
     outcomes: Vec<Result<Comparison>>,
 }
 
 impl<'a> DiffResult<'a> {
     /// Reads all values.
-    fn new(args: &'a DiffArgs, lines: Vec<DiffRow<'a>>) -> Self {
-        let bytes = lines.iter().filter_map(|line| match line.sides {
+    fn new(args: &'a DiffArgs, rows: Vec<DiffRow<'a>>) -> Self {
+        let bytes = rows.iter().filter_map(|row| match row.sides {
             [Some(a), Some(b)] if a.shape() == b.shape() => Some(a.stored_len() + b.stored_len()),
             _ => None,
         });
@@ -178,13 +177,13 @@ impl<'a> DiffResult<'a> {
             threads: threads(args.view.threads),
             progress: &*progress,
         };
-        let outcomes = lines.iter().map(|line| match line.sides {
+        let outcomes = rows.iter().map(|row| match row.sides {
             [Some(a), Some(b)] => compare::of([a, b], &options),
             [_, None] => Ok(Comparison::of(Status::OnlyInA)),
             [None, _] => Ok(Comparison::of(Status::OnlyInB)),
         });
         let outcomes = outcomes.collect();
-        Self { args, lines, outcomes }
+        Self { args, rows, outcomes }
     }
 
     /// Whether a status counts as equal: with a tolerance, only values count.
@@ -209,9 +208,9 @@ impl<'a> DiffResult<'a> {
             Status::ALL.iter().map(|status| (status.name().to_owned(), json!(self.count(|one| one == *status))));
         let mut counts: Map<String, Value> = counts.collect();
         counts.insert("unreadable".to_owned(), json!(self.outcomes.iter().filter(|outcome| outcome.is_err()).count()));
-        let tensors = self.lines.iter().zip(&self.outcomes).map(|(line, outcome)| self.tensor_json(line, outcome));
+        let tensors = self.rows.iter().zip(&self.outcomes).map(|(row, outcome)| self.tensor_json(row, outcome));
         json!({
-            "schema": SCHEMA,
+            "schema": schema::DIFFERENCES,
             "tcast": env!("CARGO_PKG_VERSION"),
             "a": self.args.a.to_string_lossy(),
             "b": self.args.b.as_ref().map(|b| b.to_string_lossy()),
@@ -223,16 +222,16 @@ impl<'a> DiffResult<'a> {
         })
     }
 
-    fn tensor_json(&self, line: &DiffRow, outcome: &Result<Comparison>) -> Value {
-        let [a, b] = line.sides;
-        let dtype = |side: Option<ModelTensor>| side.and_then(|tensor| self.dtype(line, tensor)).map(Dtype::name);
+    fn tensor_json(&self, row: &DiffRow, outcome: &Result<Comparison>) -> Value {
+        let [a, b] = row.sides;
+        let dtype = |side: Option<ModelTensor>| side.and_then(|tensor| self.dtype(row, tensor)).map(Dtype::name);
         let outcome_or_none = outcome.as_ref().ok();
         let first = outcome_or_none.and_then(|outcome| outcome.first.as_ref()).map(|Difference { index, elements }| {
             let [a, b] = elements;
             json!({ "index": index, "a": a.value, "b": b.value, "bits_a": a.bits, "bits_b": b.bits })
         });
         let mut value = json!({
-            "name": line.name,
+            "name": row.name,
             "status": outcome_or_none.map_or("unreadable", |outcome| outcome.status.name()),
             "shape_a": a.map(ModelTensor::shape),
             "shape_b": b.map(ModelTensor::shape),
@@ -242,7 +241,7 @@ impl<'a> DiffResult<'a> {
             "first_difference": first,
             "figures": outcome_or_none.and_then(accuracy_json),
         });
-        if let Some(tensor) = b.filter(|tensor| tensor.name() != line.name) {
+        if let Some(tensor) = b.filter(|tensor| tensor.name() != row.name) {
             value["in_b"] = json!(tensor.name());
         }
         for (key, side) in [("layout_a", a), ("layout_b", b)] {
@@ -257,11 +256,11 @@ impl<'a> DiffResult<'a> {
     }
 
     /// The type of a tensor, considering `--from`, or the type that a weight is decoded to; `None` if unknown.
-    fn dtype(&self, line: &DiffRow, tensor: ModelTensor) -> Option<Dtype> {
+    fn dtype(&self, row: &DiffRow, tensor: ModelTensor) -> Option<Dtype> {
         match tensor {
             ModelTensor::Stored(_, tensor) => plan::source_form(tensor, self.args.from).ok().map(Form::dtype),
             ModelTensor::Weight(..) => {
-                let [a, b] = line.sides.map(|side| side.unwrap_or(tensor));
+                let [a, b] = row.sides.map(|side| side.unwrap_or(tensor));
                 Some(compare::decoding([a, b], self.args.from).0)
             }
         }
@@ -280,31 +279,31 @@ impl<'a> DiffResult<'a> {
 
     /// What differs, one line each, and a summary.
     fn text(&self) -> String {
-        let rows = self.lines.iter().zip(&self.outcomes).filter_map(|(line, outcome)| {
+        let rows = self.rows.iter().zip(&self.outcomes).filter_map(|(row, outcome)| {
             let [word, more] = match outcome {
                 Ok(outcome) if self.accepts(outcome.status) => return None,
-                Ok(outcome) => self.row(line, outcome),
+                Ok(outcome) => self.difference(row, outcome),
                 Err(error) => ["unreadable".to_owned(), error.to_string()],
             };
-            Some([shorten(line.name), word, more])
+            Some([shorten(row.name), word, more])
         });
         let rows: Vec<[String; 3]> = rows.collect();
         columns(&rows, &[]).map(|line| line + "\n").collect::<String>() + &self.summary()
     }
 
     /// What differs in a word or two, and details.
-    fn row(&self, line: &DiffRow, outcome: &Comparison) -> [String; 2] {
-        let [a, b] = line.sides;
+    fn difference(&self, row: &DiffRow, outcome: &Comparison) -> [String; 2] {
+        let [a, b] = row.sides;
         let described = |tensor: Option<ModelTensor>| {
             tensor.map_or(String::new(), |tensor| format!("{} {:?}", self.type_name(tensor), tensor.shape()))
         };
         let types = [a, b].map(|side| side.map_or(String::new(), |tensor| self.type_name(tensor)));
         let both = types.join(", ");
-        let is_text = [a, b].into_iter().flatten().any(|tensor| self.dtype(line, tensor) == Some(Dtype::String));
+        let is_text = [a, b].into_iter().flatten().any(|tensor| self.dtype(row, tensor) == Some(Dtype::String));
         let (what, more) = match outcome.status {
-            Status::BitsDiffer => ("bits differ", told(outcome, line, true)),
-            Status::ValuesDiffer if types[0] == types[1] => ("values differ", told(outcome, line, false)),
-            Status::ValuesDiffer => ("values differ", format!("{} ({both})", told(outcome, line, false))),
+            Status::BitsDiffer => ("bits differ", told(outcome, row, true)),
+            Status::ValuesDiffer if types[0] == types[1] => ("values differ", told(outcome, row, false)),
+            Status::ValuesDiffer => ("values differ", format!("{} ({both})", told(outcome, row, false))),
             Status::TypesDiffer if is_text => ("types differ", both),
             Status::TypesDiffer => ("values equal,", format!("types differ: {both}")),
             Status::ShapesDiffer => ("shapes differ", format!("{}, {}", described(a), described(b))),
@@ -316,7 +315,7 @@ impl<'a> DiffResult<'a> {
     }
 
     fn summary(&self) -> String {
-        let all = self.lines.len();
+        let all = self.rows.len();
         let tensors = counted(all as u64, "tensor");
         let within = match (self.args.tolerance, self.args.rtol) {
             (None, None) => String::new(),
@@ -333,9 +332,9 @@ impl<'a> DiffResult<'a> {
         let only_in = [Status::OnlyInA, Status::OnlyInB].map(|side| self.count(|status| status == side));
         let unreadable = self.outcomes.iter().filter(|outcome| outcome.is_err()).count();
         let differ = all - equal - only_in.iter().sum::<usize>() - unreadable;
-        let errors = self.lines.iter().zip(&self.outcomes).filter_map(|(line, outcome)| {
+        let errors = self.rows.iter().zip(&self.outcomes).filter_map(|(row, outcome)| {
             let outcome = outcome.as_ref().ok().filter(|outcome| outcome.status == Status::ValuesDiffer)?;
-            Some((outcome.accuracy.as_ref()?.max_abs_error, line.name))
+            Some((outcome.accuracy.as_ref()?.max_abs_error, row.name))
         });
         let largest = errors.reduce(|largest, next| if next.0 > largest.0 { next } else { largest });
         let largest = largest.filter(|(error, _)| *error > 0.0).map_or(String::new(), |(error, name)| {
@@ -360,8 +359,8 @@ fn accuracy_json(outcome: &Comparison) -> Option<Value> {
 }
 
 /// How much differs, where first, and by how much.
-fn told(outcome: &Comparison, line: &DiffRow, with_bits: bool) -> String {
-    let count = line.sides[0].map_or(0, |tensor| tensor.shape().iter().product());
+fn told(outcome: &Comparison, row: &DiffRow, with_bits: bool) -> String {
+    let count = row.sides[0].map_or(0, |tensor| tensor.shape().iter().product());
     let mut text = format!("{} of {count}", outcome.differing);
     if let Some(Difference { index, elements }) = &outcome.first {
         let shown = elements.each_ref().map(|element| match &element.bits {
