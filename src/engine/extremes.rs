@@ -147,9 +147,11 @@ fn extremes_of<'s, 'a>(step: &'s Step<'a>) -> Option<&'s Arc<SharedExtremes<'a>>
 
 /// All rows of a set, in pieces of about [`PIECE`] bytes.
 fn rows_of(set: usize, extremes: &SharedExtremes) -> impl Iterator<Item = MemberRows> {
-    extremes.members.iter().enumerate().flat_map(move |(member, weight)| {
-        weight.row_pieces(PIECE).map(move |rows| MemberRows { set, member, rows })
-    })
+    extremes
+        .members
+        .iter()
+        .enumerate()
+        .flat_map(move |(member, weight)| weight.row_pieces(PIECE).map(move |rows| MemberRows { set, member, rows }))
 }
 
 /// Wakes the threads that wait for a scan when its last part ends, or any part fails.

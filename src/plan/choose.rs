@@ -1,15 +1,14 @@
 //! What happens to each logical tensor: it is converted, decoded, copied or refused.
-//!
-//! Longer than 400 lines because each kind of tensor has its own function here.
 
 use super::Request;
 use super::few::Few;
 use super::model;
+use super::names::{Logical, new_name, renamed};
 use super::quantized::{Quantization, SharedExtremes, TargetWeight, TensorIndex};
 use super::source::{check_from, known_dtype, opaque_form, source_form};
 use super::weights::{Fate, QuantizedWeight, Weights};
 use crate::container::onnx::model::{Dequantization, Study, TensorRole};
-use crate::container::{Container, Elements, Form, Input, NewTensor, NewTensors, Tensor, TextExtent};
+use crate::container::{Elements, Form, Input, NewTensor, Tensor, TextExtent};
 use crate::conversion;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -17,19 +16,10 @@ use crate::io::map::large_room;
 use crate::operator::Operator;
 use crate::quant::{Decoder, EncodedPart};
 use crate::read::{Share, SourceTensor};
-use crate::select::{Candidate, KeptReason, Rename};
-use crate::text::shorten;
+use crate::select::{Candidate, KeptReason};
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
-
-/// A tensor as its model sees it.
-#[derive(Clone, Copy)]
-enum Logical<'a, 'r> {
-    Plain(&'a Tensor, Option<KeptReason>),
-    Weight(&'r QuantizedWeight),
-    ToQuantize(TensorIndex, &'r TargetWeight),
-}
 
 /// A logical tensor, and what happens to it.
 pub(super) struct Chosen<'a> {
@@ -78,7 +68,7 @@ impl Chosen<'_> {
     }
 
     /// The tensor for the output, if there is only one.
-    fn new_tensor(&self) -> NewTensor<'_> {
+    pub(super) fn new_tensor(&self) -> NewTensor<'_> {
         let source = self.sources[0].tensor;
         let (shape, opaque) = match &self.from {
             Origin::Elements(_) => {
@@ -96,53 +86,6 @@ impl Chosen<'_> {
             text: self.text.clone(),
             opaque,
         }
-    }
-}
-
-/// The tensors of an output.
-pub(super) struct ChosenTensors<'s, 'a> {
-    chosen: &'s [Chosen<'a>],
-    /// All tensors, if some weights are stored as several.
-    listed: Vec<NewTensor<'s>>,
-}
-
-impl<'s, 'a> ChosenTensors<'s, 'a> {
-    pub(super) fn new(chosen: &'s [Chosen<'a>]) -> Self {
-        let mut listed = Vec::new();
-        if chosen.iter().any(|chosen| matches!(chosen.from, Origin::Values(_))) {
-            for chosen in chosen {
-                match &chosen.from {
-                    Origin::Values(weight) => {
-                        listed.extend(weight.part_names().zip(weight.rows.encoder.parts()).map(new_part));
-                    }
-                    Origin::Elements(_) | Origin::Parts(_) => listed.push(chosen.new_tensor()),
-                }
-            }
-        }
-        Self { chosen, listed }
-    }
-}
-
-impl NewTensors for ChosenTensors<'_, '_> {
-    fn count(&self) -> usize {
-        if self.listed.is_empty() { self.chosen.len() } else { self.listed.len() }
-    }
-
-    fn get(&self, at: usize) -> NewTensor<'_> {
-        if self.listed.is_empty() { self.chosen[at].new_tensor() } else { self.listed[at].clone() }
-    }
-}
-
-/// A part of a weight that is quantized.
-fn new_part((name, part): (String, &EncodedPart)) -> NewTensor<'_> {
-    NewTensor {
-        name: Cow::Owned(name),
-        dtype: part.dtype,
-        shape: &part.shape,
-        count: part.shape.iter().product(),
-        fortran_order: false,
-        text: None,
-        opaque: None,
     }
 }
 
@@ -390,65 +333,4 @@ pub(super) fn measure_texts(chosen: &mut [Chosen], measured: &dyn Fn(u64)) -> Re
         chosen.text = Some(Box::new(extent.map_err(|error| source.error(error))?));
     }
     Ok(())
-}
-
-/// The name of a tensor in its input.
-fn old_name<'a>(inputs: &'a [Input], input: usize, logical: Logical<'a, '_>) -> Cow<'a, str> {
-    match logical {
-        Logical::Plain(tensor, _) => Cow::Borrowed(inputs[input].name_of(tensor)),
-        Logical::Weight(weight) => Cow::Owned(weight.name.clone()),
-        Logical::ToQuantize(_, weight) => Cow::Owned(weight.name.clone()),
-    }
-}
-
-/// The name of a tensor in the output, unless it is renamed.
-fn new_name<'a>(
-    inputs: &'a [Input],
-    input: usize,
-    logical: Logical<'a, '_>,
-    container: &dyn Container,
-) -> Cow<'a, str> {
-    match logical {
-        // The nameless tensor of a format with names stays nameless if it is the only one.
-        Logical::Plain(tensor, _)
-            if inputs[input].container.format_info().has_names && container.format_info().holds_one =>
-        {
-            Cow::Borrowed(&*tensor.name)
-        }
-        _ => old_name(inputs, input, logical),
-    }
-}
-
-/// The new names of renamed tensors, by their indices among all.
-fn renamed<'a, 'r>(
-    inputs: &'a [Input],
-    all: impl Iterator<Item = (TensorIndex, Logical<'a, 'r>)>,
-    renames: &[Rename],
-) -> Result<HashMap<usize, Cow<'a, str>>> {
-    let mut names = HashMap::new();
-    if renames.is_empty() {
-        return Ok(names); // containers refuse duplicate names
-    }
-    let old: Vec<Cow<str>> = all.map(|(place, logical)| old_name(inputs, place.0, logical)).collect();
-    let places: HashMap<&str, usize> = old.iter().map(|name| &**name).zip(0..).collect();
-    for Rename { old, new } in renames {
-        let place = places.get(old.as_str());
-        let &place = place.ok_or_else(|| {
-            let error = Error::new(format!("there is no tensor '{}' to rename", shorten(old)));
-            if new.contains('=') {
-                error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
-            } else {
-                error
-            }
-        })?;
-        if names.insert(place, Cow::Owned(new.clone())).is_some() {
-            return Err(Error::new("is renamed twice").in_tensor(old));
-        }
-    }
-    let mut seen = HashSet::new();
-    let new = old.iter().enumerate().map(|(at, old)| names.get(&at).unwrap_or(old));
-    match new.map(|name| &**name).find(|name| !seen.insert(*name)) {
-        Some(clash) => Err(Error::new("two tensors would have this name").in_tensor(clash)),
-        None => Ok(names),
-    }
 }
