@@ -1,6 +1,6 @@
 //! A folder into which a checkpoint is written, shard by shard, by one run or by several on several machines.
 //!
-//! Until it is complete, the folder contains only our work folder, [`WORK`], and no loader mistakes it for a
+//! Until it is complete, the folder contains only our work folder, `WORK`, and no loader mistakes it for a
 //! checkpoint. The work folder contains
 //!
 //! * `manifest.json`: what the checkpoint consists of, and how it is made; the first run writes it, and others must
@@ -9,13 +9,14 @@
 //! * `done/`: for each such shard, what was done and a checksum of what was written, so that it counts in a later run,
 //! * `lock`: held by the working run.
 //!
-//! The last step moves `files/` to its place: see [`place`]. No command accepts a folder with a [`WORK`] in it as a
+//! The last step moves `files/` to its place: see [`place`]. No command accepts a folder with a `WORK` in it as a
 //! checkpoint, and at any moment a resumed run can determine how far the work is.
 
 mod check;
 mod files;
 mod lock;
 mod manifest;
+mod open;
 mod place;
 mod records;
 mod side_files;
@@ -24,18 +25,12 @@ pub(crate) use check::{check, difference, is_unfinished};
 pub(crate) use files::sum_at;
 pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
 
-use crate::container::checkpoint;
-use crate::error::{Error, Kind, Result, Wanted};
-use crate::io::output::{
-    Destination, NewFolder, WORK, create_folders, keep_at_interrupt, remove_leftovers, sync_folder,
-};
+use crate::error::{Error, Result};
+use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
 use crate::io::sink::Appended;
 use crate::io::temporaries::{Kept, NextRun};
 use crate::text::{counted, path_text, write_json};
-use files::{check_folders, exists, json, read};
-use lock::{Sharing, lock};
-use manifest::sha256;
-use place::recover;
+use files::exists;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -110,146 +105,6 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Begins to work on a folder. With `sync`, everything is flushed to the disk before it counts. Side files are
-    /// copied from `source`.
-    ///
-    /// # Errors
-    /// As [`check`]; when another run is working, its work differs from `manifest`, or the system refuses.
-    pub(crate) fn open(
-        folder: &Path,
-        manifest: Manifest,
-        start: Start,
-        sync: bool,
-        source: Option<&Path>,
-    ) -> Result<Self> {
-        let free = |is_other: bool| {
-            let error = Error::new("another tcast has finished its work in it")
-                .in_file(folder)
-                .of(Kind::Exists(Wanted::Folder));
-            if is_other { Err(error) } else { Ok(()) }
-        };
-        check(folder, start, &manifest).and_then(free)?;
-        let work = folder.join(WORK);
-        let is_new = !folder.exists();
-        let mut made = Vec::new();
-        if start == Start::Part {
-            create_folders(&work)?;
-        }
-        for path in [folder, &work] {
-            // Another run may create it at the same moment: then it belongs to that run.
-            match if path.exists() { Ok(None) } else { NewFolder::create(path).map(Some) } {
-                Ok(new) => made.extend(new),
-                Err(_) if path.is_dir() => {}
-                Err(error) => return Err(error),
-            }
-        }
-        made.reverse();
-        let lock = match lock(&work, if start == Start::Part { Sharing::Shared } else { Sharing::Alone }) {
-            Ok(lock) => lock,
-            Err(error) => {
-                made.into_iter().for_each(NewFolder::keep);
-                return Err(error);
-            }
-        };
-        // Between the check and the lock, another run may have finished its work.
-        check(folder, start, &manifest).and_then(free)?;
-        recover(folder, &work)?;
-        if exists(&work.join(END))? {
-            let mut staging = Self::at_end(folder, sync)?;
-            staging.locks.extend(lock);
-            if start == Start::Replace {
-                staging.clean_up(None)?;
-                drop(staging);
-                made.into_iter().for_each(NewFolder::keep);
-                return Self::open(folder, manifest, start, sync, source);
-            }
-            staging.manifest.check_same(&manifest, start).map_err(|error| error.in_file(folder))?;
-            return Ok(staging);
-        }
-        if start == Start::Replace {
-            clear(&work);
-        }
-        create_folders(&work.join("files"))?;
-        create_folders(&work.join("done"))?;
-        if sync {
-            folder.parent().into_iter().chain([folder]).try_for_each(sync_name)?;
-        }
-        let path = work.join(MANIFEST);
-        let locks = lock.into_iter().collect();
-        let begun = Self { start, is_new, locks, made, ..Self::begun(folder, manifest, None, sync) };
-        begun.decide(&path)?;
-        let manifest = read_manifest(folder)?;
-        manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;
-        let mut staging = Self { hash: hash(&manifest)?, manifest, ..begun };
-        if start == Start::Resume {
-            // Nobody else is working.
-            for folder in ["files", "done", ""] {
-                remove_leftovers(&staging.work.join(folder));
-            }
-        }
-        staging.before = staging.finished();
-        if start == Start::Part || staging.before > 0 {
-            staging.keep();
-        }
-        staging.add_side_files(source)?;
-        Ok(staging)
-    }
-
-    /// Writes this run's manifest, unless there is one.
-    fn decide(&self, path: &Path) -> Result<()> {
-        if exists(path)? {
-            return Ok(());
-        }
-        self.manifest.check_names().map_err(|error| error.in_file(&self.folder))?;
-        let text = json(&self.manifest)?;
-        let outcome = Destination::new(path, false, &[]).and_then(|destination| self.write(destination, &text));
-        // Another part may have been faster.
-        outcome.or_else(|error| if exists(path)? { Ok(()) } else { Err(error) })
-    }
-
-    /// Opens the work of runs that have ended.
-    ///
-    /// # Errors
-    /// When there is none, or one of them is still running.
-    pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
-        let work = folder.join(WORK);
-        let path = work.join(MANIFEST);
-        check_folders(&work)?;
-        if !exists(&path)? && !exists(&work.join(END))? {
-            let error = Error::new("holds no unfinished conversion").in_file(folder);
-            return Err(error.remedy("give the folder that the parts were written into"));
-        }
-        let locks = lock(&work, Sharing::Alone)?.into_iter().collect();
-        recover(folder, &work)?;
-        Ok(Self { locks, ..Self::stored(folder, sync)? })
-    }
-
-    /// What is in the work folder.
-    fn stored(folder: &Path, sync: bool) -> Result<Self> {
-        if exists(&folder.join(WORK).join(END))? {
-            return Self::at_end(folder, sync);
-        }
-        let manifest = read_manifest(folder)?;
-        Ok(Self { hash: hash(&manifest)?, ..Self::begun(folder, manifest, None, sync) })
-    }
-
-    /// Work that others have begun.
-    fn begun(folder: &Path, manifest: Manifest, ended: Option<Records>, sync: bool) -> Self {
-        let work = folder.join(WORK);
-        let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());
-        let (folder, hash) = (folder.to_owned(), String::new());
-        Self { folder, work, manifest, hash, ended, start, sync, is_new, before, locks: Vec::new(), made }
-    }
-
-    /// A checkpoint that is already in its place.
-    fn at_end(folder: &Path, sync: bool) -> Result<Self> {
-        let path = folder.join(WORK).join(END);
-        let checked = |end: End<Manifest, Records>| end.manifest.check_names().map(|()| end);
-        let end = read(&path).and_then(checked);
-        let End { manifest, done } = end.map_err(|error| error.in_file(&path).of(checkpoint::without_end(folder)))?;
-        Ok(Self::begun(folder, manifest, Some(done), sync))
-    }
-
     /// What this work does.
     #[must_use]
     pub(crate) fn manifest(&self) -> &Manifest {
@@ -363,13 +218,6 @@ impl Staging {
     }
 }
 
-/// The manifest of earlier work; if it cannot be read, the error says how to begin again.
-fn read_manifest(folder: &Path) -> Result<Manifest> {
-    let path = folder.join(WORK).join(MANIFEST);
-    let checked = |manifest: Manifest| manifest.check_names().map(|()| manifest);
-    read(&path).and_then(checked).map_err(|error| error.in_file(&path).of(checkpoint::without_manifest(folder)))
-}
-
 /// Whether earlier runs have done some shards, according to their records.
 pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a ManifestShard>) -> bool {
     Staging::stored(folder, false).is_ok_and(|stored| shards.all(|shard| stored.done::<IgnoredAny>(shard).is_some()))
@@ -377,11 +225,6 @@ pub(crate) fn are_done<'a>(folder: &Path, mut shards: impl Iterator<Item = &'a M
 
 fn sync_name(folder: &Path) -> Result<()> {
     sync_folder(folder).map_err(|error| Error::cannot("write", &error).in_file(folder))
-}
-
-/// The hash is computed only once, because the manifest is longer than everything else.
-fn hash(manifest: &Manifest) -> Result<String> {
-    json(manifest).map(|text| sha256(&text))
 }
 
 /// Removes what was done, the manifest last: without it, nobody knows what the rest is. Files of an older checkpoint
