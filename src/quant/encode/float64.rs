@@ -4,6 +4,7 @@
 //! A scale is the quotient of the largest magnitude and the largest code, and a code that of value and stored scale. Each
 //! quotient is computed in float64 and rounded once. Errors are differences of float64 numbers.
 
+use super::super::rules::ScaleRule;
 use super::Encoder;
 use super::extremes::is_finite;
 use super::geometry::Band;
@@ -20,6 +21,10 @@ use std::ops::Range;
 const SEGMENT: usize = 1024;
 /// Partial sums that are kept side by side, so that the loop vectorizes.
 const LANES: usize = 8;
+/// How far apart, relative to their size, two equal numbers can be after a division by a global scale: each of up to four
+/// roundings to float64 adds half a unit in the last place.
+const QUOTIENT_ERROR: f64 = 2.0 * f64::EPSILON;
+
 /// The rows of one call.
 pub(super) struct Float64Rows<'a, 'o> {
     pub(super) encoder: &'a Encoder,
@@ -131,8 +136,9 @@ impl Float64Rows<'_, '_> {
     /// Encodes a row of a matrix.
     #[inline(always)]
     fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], room: &mut Float64Room) {
-        let Encoder { geometry, rounding, division, .. } = self.encoder;
+        let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;
         let (size, columns) = (geometry.block[1] as usize, geometry.columns as usize);
+        let is_divided = chooser.rule == ScaleRule::GlobalDivisor;
         let (mut signals, mut noises) = ([0.0; LANES], [0.0; LANES]);
         let mut largest = (0.0, 0);
         for start in (0..columns).step_by(SEGMENT) {
@@ -170,7 +176,10 @@ impl Float64Rows<'_, '_> {
                 for (at, (value, multiple)) in
                     values[range.clone()].iter_mut().zip(&multiples[range.clone()]).enumerate()
                 {
-                    let error = *value - (f64::from(*multiple) - f64::from(scale.zero)) * wide;
+                    let mut error = *value - (f64::from(*multiple) - f64::from(scale.zero)) * wide;
+                    if is_divided && error.abs() <= QUOTIENT_ERROR * value.abs() {
+                        error = 0.0;
+                    }
                     let lane = (range.start + at) % LANES;
                     signals[lane] += *value * *value;
                     noises[lane] += error * error;

@@ -136,3 +136,23 @@ fn one_loop_and_single_steps_give_the_same_for_scales_along_columns() {
     }
     assert!(with_columns >= 18, "{with_columns}");
 }
+
+#[test]
+fn values_that_a_global_scale_divides_are_not_changed_by_the_rounding_of_quotients() {
+    let stored =
+        SCHEMES.iter().flat_map(|scheme| scheme.layouts).find(|stored| stored.layout().name == "ct-nvfp4").unwrap();
+    let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..EncodeOptions::default() };
+    let encoder = Encoder::new(stored.layout(), &stored.grid, &[64, 16], Dtype::Float64, options).unwrap();
+    for global in [1598.0, 1600.0, 1234.5, 7.0] {
+        let number = |at: usize| {
+            let scale = if at < 16 { 448.0 } else { (8 + at / 16 % 8) as f64 * [1.0, 0.25, 16.0][at / 128 % 3] };
+            [6.0, -4.0, 3.0, 2.0, -1.5, 1.0, 0.5, 0.0][at % 8] * scale / global
+        };
+        let source: Vec<u8> = (0..1024).flat_map(|at| number(at).to_le_bytes()).collect();
+        let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+        let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+        let mut tally = EncodeTally::default();
+        encoder.encode(0..64, &source, &Extremes::of(Dtype::Float64, &source, 0), &mut outputs, &mut tally);
+        assert_eq!((tally.values, tally.changed, tally.max_error), (1024, 0, 0.0), "{global}");
+    }
+}
