@@ -8,9 +8,10 @@ use crate::quant::{
     Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint};
-use crate::select::Selection;
 use crate::select::policy::{Policy, expert_sets, fused_sets};
-use std::collections::HashSet;
+use crate::select::{KeptReason, Selection};
+use crate::text::shorten;
+use std::collections::{HashMap, HashSet};
 
 /// What a job needs to decode or to quantize weights.
 pub(crate) struct Recoding {
@@ -48,7 +49,14 @@ impl Recoding {
         if model.found.weights.is_empty() {
             return Err(in_file(no_weights(model)));
         }
+        check_shared(&selected, &left).map_err(in_file)?;
         let mut weights = Weights::default();
+        for (_, at) in left.iter().flat_map(|weight| &weight.parts) {
+            weights.keep(model.places[*at], KeptReason::LeftOut);
+        }
+        for at in &model.found.codes_that_stay {
+            weights.keep(model.places[*at], KeptReason::Codes);
+        }
         weights.reserve(selected.iter().map(|weight| weight.parts.len()).sum());
         let mut left_out = Vec::new();
         let mut shared = Decoders::new(model, target, arithmetic, counts_inexact);
@@ -99,12 +107,23 @@ impl Recoding {
     }
 }
 
+/// Refuses to decode only some of the weights that have the same codes.
+fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> {
+    let codes = |weight: &FoundWeight| weight.parts.iter().find(|(role, _)| *role == Role::Codes).map(|(_, at)| *at);
+    let of_left: HashMap<usize, &str> = left.iter().filter_map(|it| Some((codes(it)?, &*it.name))).collect();
+    let shared = selected.iter().find_map(|weight| Some((&*weight.name, *of_left.get(&codes(weight)?)?)));
+    shared.map_or(Ok(()), |(decoded, left)| {
+        let error = Error::usage(format!("has the same codes as '{}', which stays quantized", shorten(left)));
+        Err(error.in_tensor(decoded).remedy("--include and --exclude have to choose both or none of them"))
+    })
+}
+
 /// The error for a model without quantized weights.
 fn no_weights(model: &LogicalCheckpoint) -> Error {
     if !model.is_model() {
         return Error::new("holds no quantized weights");
     }
-    let error = Error::new("has no DequantizeLinear node whose codes and scales are constants");
+    let error = Error::new("has no DequantizeLinear node that tcast can compute");
     error.with_details(model.nodes_with_codes().collect())
 }
 

@@ -96,19 +96,25 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     let tensor = |(input, at): TensorIndex| &inputs[input].contents.tensors[at];
     check_from(stored().map(tensor), request.from)?;
     let needed = model.map(|study| study.parts_of_others(&folded(request, study))).unwrap_or_default();
+    let is_scale = |at| model.is_some_and(|study| study.role(at) == Some(TensorRole::Scale));
+    let undecoded = |at| if is_scale(at) { KeptReason::Role(TensorRole::Scale) } else { KeptReason::Unquantized };
     let all = || {
         stored().flat_map(|place| {
-            let plain = |reason| (Some(Logical::Plain(tensor(place), reason)), &[][..]);
-            let (one, several) = match request.weights.and_then(|weights| weights.tensors.get(&place)) {
+            let plain = |reason| (Some(Logical::Plain(tensor(place), reason)), &[][..], &[][..]);
+            let (one, decoded, quantized) = match request.weights.and_then(|weights| weights.tensors.get(&place)) {
+                None if matches!(request.operator, Operator::Dequantize) => plain(Some(undecoded(place.1))),
                 None => plain(None),
                 Some(Fate::Kept(reason)) => plain(Some(*reason)),
-                Some(Fate::Decoded(weight)) => (Some(Logical::Weight(weight)), &[][..]),
-                Some(Fate::Quantized(weights)) => (None, &weights[..]),
+                Some(Fate::Decoded(weights)) => (None, &weights[..], &[][..]),
+                Some(Fate::Quantized(weights)) => (None, &[][..], &weights[..]),
                 Some(Fate::LeftOut) if needed.contains(&place.1) => plain(Some(KeptReason::Role(TensorRole::Scale))),
-                Some(Fate::LeftOut) => (None, &[][..]),
+                Some(Fate::LeftOut) => (None, &[][..], &[][..]),
             };
-            let several = several.iter().map(move |weight| Logical::ToQuantize(place, weight));
-            one.into_iter().chain(several).map(move |logical| (place, logical))
+            let quantized = quantized.iter().map(move |weight| Logical::ToQuantize(place, weight));
+            one.into_iter()
+                .chain(decoded.iter().map(Logical::Weight))
+                .chain(quantized)
+                .map(move |logical| (place, logical))
         })
     };
     let mut renamed = renamed(inputs, all(), &request.selection.renames)?;

@@ -34,7 +34,14 @@ pub(super) fn build<'a>(
     let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
     let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
     let layout = lay_out(request, input, study, &mut change, &mut notes)?;
-    let steps = chosen.into_iter().map(|chosen| step(chosen, study, &layout, conversions)).collect::<Result<_>>()?;
+    // Several weights with the same codes follow each other, and so do their places.
+    let mut last = (usize::MAX, 0);
+    let steps = chosen.into_iter().map(|chosen| {
+        let at = chosen.place.1;
+        last = (at, if last.0 == at { last.1 + 1 } else { 0 });
+        step(chosen, last.1, study, &layout, conversions)
+    });
+    let steps = steps.collect::<Result<_>>()?;
     let ModelLayout { layout, copies, data_start, .. } = layout;
     let copied = |(offset, range)| (offset, MappedBytes { file: &input.files[0], range, checksum: None });
     Ok(Plan {
@@ -82,15 +89,16 @@ fn lay_out<'c>(
     Ok(divided)
 }
 
-/// What happens to a tensor.
+/// What happens to a tensor; `number` counts those in one place.
 fn step<'a>(
     chosen: Chosen<'a>,
+    number: usize,
     study: &Study,
     ModelLayout { layout, places, .. }: &ModelLayout,
     conversions: &mut Conversions,
 ) -> Result<Step<'a>> {
     let Chosen { place: (_, at), sources, from, target, name, .. } = chosen;
-    let place = places[at].map(|place| layout.places[place].clone());
+    let place = places[at].map(|place| layout.places[place + number].clone());
     match from {
         Origin::Elements(from) => {
             let to = place.as_ref().map_or(from, |place| place.form);
@@ -147,6 +155,9 @@ fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<Tenso
     let mut quantized = Vec::new();
     let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];
     for chosen in chosen {
+        if matches!(tensors[chosen.place.1], TensorChange::Decoded(..)) {
+            continue;
+        }
         tensors[chosen.place.1] = match (&chosen.from, chosen.target) {
             (_, Err(_)) => TensorChange::Stays,
             (Origin::Parts(_), Ok(to)) => {

@@ -29,8 +29,8 @@ pub struct QuantizedWeight {
 /// What to do with a stored tensor.
 pub(super) enum Fate {
     LeftOut,
-    /// Decode the weight whose first part it is.
-    Decoded(Box<QuantizedWeight>), // most of the others are left out
+    /// Decode the weights whose first part it is.
+    Decoded(Vec<QuantizedWeight>),
     /// Quantize the weights that it holds one after another.
     Quantized(Vec<TargetWeight>),
     /// Copy it.
@@ -49,7 +49,10 @@ impl Weights {
     /// When it has no parts.
     pub fn add(&mut self, weight: QuantizedWeight) {
         self.tensors.extend(weight.parts[1..].iter().map(|part| (*part, Fate::LeftOut)));
-        self.tensors.insert(weight.parts[0], Fate::Decoded(Box::new(weight)));
+        match self.tensors.entry(weight.parts[0]).or_insert(Fate::LeftOut) {
+            Fate::Decoded(weights) => weights.push(weight),
+            other => *other = Fate::Decoded(vec![weight]),
+        }
     }
 
     /// Adds the weights to quantize that a tensor holds, in the order of their rows.

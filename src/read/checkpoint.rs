@@ -31,7 +31,7 @@ pub(crate) struct LogicalCheckpoint<'a> {
 pub(crate) enum Membership {
     /// A tensor of values, or of an unknown role.
     Plain,
-    /// The codes of the weight with this index; they represent the weight.
+    /// The codes of the weight with this index; they represent the weight, and those that follow it and have the same codes.
     Codes(usize),
     /// Another part of a weight, which its values depend on or which describes it.
     Part,
@@ -225,7 +225,7 @@ impl<'a> LogicalCheckpoint<'a> {
         for &at in &self.found.activation_scales {
             all[at] = Membership::ActivationScale { is_part: false };
         }
-        for (number, weight) in self.found.weights.iter().enumerate() {
+        for (number, weight) in self.found.weights.iter().enumerate().rev() {
             if !self.is_readable(weight) {
                 continue;
             }
@@ -238,6 +238,13 @@ impl<'a> LogicalCheckpoint<'a> {
             }
         }
         all
+    }
+
+    /// The weights with the same codes as the one with an index, which is the first of them.
+    pub(crate) fn sharing(&self, number: usize) -> impl Iterator<Item = &FoundWeight> {
+        let codes = |weight: &FoundWeight| weight.parts.iter().find(|(role, _)| *role == Role::Codes).copied();
+        let weights = &self.found.weights[number..];
+        weights.iter().take_while(move |weight| codes(weight) == codes(&weights[0]))
     }
 
     /// Whether the parts of a weight can be read in any order.

@@ -48,16 +48,23 @@ impl<'a> LogicalCheckpoint<'a> {
             }
         }
         found.left = study.quantized_operators().map(|(operator, count)| (operator.to_owned(), count)).collect();
+        let stays = |(reason, count, node): (&'static str, u64, &str)| (reason, count, node.to_owned());
+        found.nodes_that_stay = study.nodes_that_stay().into_iter().map(stays).collect();
+        found.codes_that_stay = study.undecoded.iter().map(|node| node.codes).collect();
         found.plain = (0..self.tensors.len()).filter(|at| !parts.contains(at)).collect();
         Ok(found)
     }
 
-    /// The nodes of a model that compute with codes themselves, in words.
+    /// The nodes of a model that keep their codes, in words.
     pub(crate) fn nodes_with_codes(&self) -> impl Iterator<Item = String> {
-        self.found.left.iter().map(|(operator, count)| match count {
+        let decoding = self.found.nodes_that_stay.iter().map(|(reason, count, node)| match count {
+            1 => format!("node '{node}' (DequantizeLinear) stays: {reason}"),
+            count => format!("{count} DequantizeLinear nodes stay, '{node}' is one: {reason}"),
+        });
+        decoding.chain(self.found.left.iter().map(|(operator, count)| match count {
             1 => format!("1 node of type {operator} keeps its codes"),
             count => format!("{count} nodes of type {operator} keep their codes"),
-        })
+        }))
     }
 
     fn folded_weight(&self, folded: &Dequantization, name: String, left: &mut u64) -> Result<FoundWeight> {

@@ -107,6 +107,8 @@ pub(crate) enum KeptReason {
     NoExpert,
     /// Other weights of the model are quantized already, and it is not.
     Unquantized,
+    /// Nodes of an ONNX model that are not computed decode it.
+    Codes,
     /// It has this role in an ONNX model.
     #[serde(untagged)]
     Role(TensorRole),
@@ -114,7 +116,7 @@ pub(crate) enum KeptReason {
 
 impl KeptReason {
     /// Reasons for which the tensors of ONNX models are kept.
-    pub(crate) const OF_MODELS: [Self; 11] = [
+    pub(crate) const OF_MODELS: [Self; 12] = [
         Self::Small,
         Self::NotNarrower,
         Self::Role(TensorRole::GraphInput),
@@ -126,6 +128,7 @@ impl KeptReason {
         Self::Role(TensorRole::Attribute),
         Self::Role(TensorRole::Sparse),
         Self::Role(TensorRole::Shadowing),
+        Self::Codes,
     ];
 
     /// Describes the tensors that are kept for this reason.
@@ -166,6 +169,7 @@ impl KeptReason {
             Self::NoWeight => "not weights of MatMul, Gemm and Conv alone",
             Self::NoExpert => "not experts",
             Self::Unquantized => "not quantized in the input",
+            Self::Codes => "codes of nodes that stay",
         }
     }
 }

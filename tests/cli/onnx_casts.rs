@@ -71,15 +71,15 @@ fn a_constant_gets_a_new_output_and_is_cast_back_behind_it() {
         let attribute = [field(1, b"value"), field(5, tensor), vec![0xa0, 1, 4]].concat();
         field(1, &[field(2, name.as_bytes()), field(4, b"Constant"), field(5, &attribute)].concat())
     };
-    let add = node("Add", &["x", "c"], "y");
+    let [add, last] = [node("Add", &["x", "c"], "y"), node("Add", &["y", "c"], "z")];
     let bench = Bench::new();
     bench.write(
         "in.onnx",
-        &model(&[add.clone(), constant("c", &tensor("t", 1, &floats(&[0.5, 65504.0]))), add.clone()].concat()),
+        &model(&[add.clone(), constant("c", &tensor("t", 1, &floats(&[0.5, 65504.0]))), last.clone()].concat()),
     );
     bench.run("cast in.onnx --to float16 -o out.onnx -q --min-elements 0").expect(0, "", "");
     let narrow = constant("c_float16", &tensor("t", 10, &[0, 0x38, 0xff, 0x7b]));
-    assert_eq!(bench.read("out.onnx"), model(&[add.clone(), narrow, cast_node("c_float16", "c", 1), add].concat()));
+    assert_eq!(bench.read("out.onnx"), model(&[add.clone(), narrow, cast_node("c_float16", "c", 1), last].concat()));
 }
 
 #[test]
@@ -332,7 +332,8 @@ fn nodes_that_tcast_inserts_do_not_change_the_numbers_of_others() {
     let values = floats(&[1.0, 0.1]);
     let weights = ["u", "v", "w"].map(|name| initializer(name, 1, &[1, 2], &values)).concat();
     let branch = |op: &str| [constant("k", &values), node(op, &["k", "u"], "y")].concat();
-    let users = ["u", "v", "v", "w"].map(|weight| node("MatMul", &["x", weight], "y")).concat();
+    let users = [("u", "a"), ("v", "b"), ("v", "c"), ("w", "d")];
+    let users = users.map(|(weight, output)| node("MatMul", &["x", weight], output)).concat();
     let graph = [weights, users, choice("", [branch("Add"), branch("Mul")])].concat();
     bench.write("in.onnx", &[&number(1, 9)[..], &field(7, &graph), &field(8, &number(2, 19))].concat());
     bench.run("cast in.onnx --to float16 -o half.onnx -q --min-elements 0").expect(0, "", "");

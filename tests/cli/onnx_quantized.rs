@@ -137,6 +137,60 @@ fn several_nodes_that_decode_the_same_codes_become_one_tensor() {
 }
 
 #[test]
+fn codes_with_several_scales_become_several_tensors() {
+    let bench = Bench::new();
+    let parts = [
+        initializer("q", INT8, &[2], &[1, 2]),
+        initializer("s", FLOAT, &[], &floats(&[0.5])),
+        initializer("t", FLOAT16, &[], &[0x00, 0x40]), // 2
+    ];
+    let nodes = [dequantize(&["q", "s"], "a", &[]), dequantize(&["q", "t"], "b", &[])];
+    let users = [node("Neg", &["a"], "y"), node("Neg", &["b"], "z")].concat();
+    bench.write("in.onnx", &model(&[parts.concat(), nodes.concat(), users.clone()].concat()));
+    bench.run("dequantize in.onnx -o out.onnx -q").expect(0, "", "");
+    let [a, b] = [
+        initializer("a", FLOAT, &[2], &floats(&[0.5, 1.0])),
+        initializer("b", FLOAT16, &[2], &[0x00, 0x40, 0x00, 0x44]),
+    ];
+    assert_eq!(bench.read("out.onnx"), model(&[a, b, users].concat()));
+    bench.run("dequantize in.onnx --to f32 -o out.safetensors -q").expect(0, "", "");
+    bench.run("diff in.onnx out.onnx -q").expect(0, "", "");
+    bench.run("diff in.onnx out.safetensors --tolerance 0 -q").expect(0, "", "");
+    let listed = bench.run("inspect in.onnx").stdout;
+    assert!(listed.contains("  a  int8, tensor") && listed.contains("  b  int8, tensor"), "{listed}");
+    assert_eq!(bench.run("bitcast in.onnx --bits --tensor b --range 1..2").stdout, "1  0 0000010  2 * 2 = 4\n");
+    let message = "tcast: error: in.onnx: tensor 'b': has the same codes as 'a', which stays quantized\n  \
+         --include and --exclude have to choose both or none of them\n";
+    bench.run("dequantize in.onnx --include b -o some.onnx").expect(2, "", message);
+    // The branches of an If decode codes of the outer graph.
+    let inner = |name: &str, scale: &str| {
+        let nodes = [dequantize(&["q", scale], "w", &[]), node("Neg", &["w"], name)].concat();
+        field(
+            5,
+            &[field(1, name.as_bytes()), field(6, &[nodes, field(12, &field(1, name.as_bytes()))].concat())].concat(),
+        )
+    };
+    let choice =
+        |branches: &[u8]| field(1, &[field(1, b"c"), field(2, b"y"), field(4, b"If"), branches.to_vec()].concat());
+    let branches = [inner("then_branch", "s"), inner("else_branch", "t")].concat();
+    bench.write("if.onnx", &model(&[parts.concat(), choice(&branches)].concat()));
+    bench.run("dequantize if.onnx -o out.onnx -f -q").expect(0, "", "");
+    let user = |name: &str, value: &str| {
+        let nodes = node("Neg", &[value], name);
+        field(
+            5,
+            &[field(1, name.as_bytes()), field(6, &[nodes, field(12, &field(1, name.as_bytes()))].concat())].concat(),
+        )
+    };
+    let [first, second] = [
+        initializer("q", FLOAT, &[2], &floats(&[0.5, 1.0])),
+        initializer("q_float16_copy_2", FLOAT16, &[2], &[0x00, 0x40, 0x00, 0x44]),
+    ];
+    let branches = [user("then_branch", "q"), user("else_branch", "q_float16_copy_2")].concat();
+    assert_eq!(bench.read("out.onnx"), model(&[first, second, choice(&branches)].concat()));
+}
+
+#[test]
 fn a_scale_that_other_nodes_use_stays() {
     let bench = Bench::new();
     let scale = initializer("s", FLOAT, &[], &floats(&[0.5]));
@@ -202,18 +256,48 @@ fn what_cannot_be_decoded_stays_and_is_named() {
     // The scale is computed, or an input that callers may give; somebody else uses the codes.
     let input = field(11, &field(1, b"s"));
     let decode = dequantize(&["q", "s"], "w", &[]);
+    let float16 = [field(1, b"output_dtype"), number(3, FLOAT16), vec![0xa0, 1, 2]].concat();
+    let inputs = [field(1, b"q"), field(1, b"s"), field(2, b"w"), field(4, b"DequantizeLinear")].concat();
+    let typed = field(1, &[inputs, field(5, &float16)].concat());
     let others = [
-        ("computed", [codes.clone(), node("Neg", &["t"], "s"), decode.clone()].concat()),
-        ("input", [codes.clone(), scale.clone(), input, decode.clone()].concat()),
-        ("used", [codes.clone(), scale.clone(), decode.clone(), node("Neg", &["q"], "v")].concat()),
-        ("output", [codes.clone(), scale.clone(), decode.clone(), field(12, &field(1, b"q"))].concat()),
+        ([codes.clone(), node("Neg", &["t"], "s"), decode.clone()].concat(), "its scale is not a constant"),
+        ([codes.clone(), scale.clone(), input, decode.clone()].concat(), "its scale is not a constant"),
+        (
+            [codes.clone(), scale.clone(), decode.clone(), node("Neg", &["q"], "v")].concat(),
+            "its codes have other uses",
+        ),
+        (
+            [codes.clone(), scale.clone(), decode.clone(), field(12, &field(1, b"q"))].concat(),
+            "its codes are an output of a graph",
+        ),
+        (
+            [codes.clone(), scale.clone(), decode.clone(), field(11, &field(1, b"q"))].concat(),
+            "its codes are an input of the graph",
+        ),
+        ([codes.clone(), scale.clone(), typed].concat(), "its output_dtype is not the type of its scale"),
     ];
-    for (name, graph) in others {
+    for (graph, reason) in others {
         bench.write("in.onnx", &model(&graph));
-        let message = "tcast: error: in.onnx: has no DequantizeLinear node whose codes and scales are constants\n";
+        let number =
+            u8::from(reason.contains("not a constant") && !graph.windows(2).any(|pair| pair == [11 << 3 | 2, 3]));
+        let message = format!(
+            "tcast: error: in.onnx: has no DequantizeLinear node that tcast can compute\n  \
+             node 'DequantizeLinear_{number}' (DequantizeLinear) stays: {reason}\n"
+        );
         let outcome = bench.run("dequantize in.onnx -o out.onnx");
-        assert_eq!((outcome.code, &*outcome.stderr), (Some(1), message), "{name}");
+        assert_eq!((outcome.code, outcome.stderr), (Some(1), message));
+        // Beside a weight that is decoded, a note names it.
+        let other = [initializer("p", INT8, &[2], &[1, 2]), initializer("t", FLOAT, &[], &floats(&[2.0]))];
+        let graph = [graph, other.concat(), dequantize(&["p", "t"], "z", &[])].concat();
+        bench.write("in.onnx", &model(&graph));
+        let outcome = bench.run("dequantize in.onnx -o beside.onnx -f --json");
+        assert!(outcome.stderr.contains(&format!("stays: {reason}\n")), "{}", outcome.stderr);
+        assert!(outcome.stdout.contains("\"kept\":\"codes\""), "{}", outcome.stdout);
     }
+    // An output without a name is none.
+    bench.write("in.onnx", &model(&[codes.clone(), scale.clone(), dequantize(&["q", "s"], "", &[])].concat()));
+    let message = "tcast: error: in.onnx: has no DequantizeLinear node that tcast can compute\n";
+    bench.run("dequantize in.onnx -o out.onnx").expect(1, "", message);
     let contrib =
         field(1, &[field(1, b"x"), field(1, b"q"), field(4, b"MatMulNBits"), field(7, b"com.microsoft")].concat());
     bench.write(
@@ -292,6 +376,26 @@ fn malformed_dequantize_nodes_are_refused() {
     );
     let zero = initializer("z", INT8, &[2], &[0; 2]);
     refused(&[codes, scale(&[3], 3), zero], &[("axis", 1)], "'z' has the shape [2], but its scale needs [3]");
+}
+
+#[test]
+fn a_model_that_defines_a_value_twice_is_not_changed() {
+    let bench = Bench::new();
+    let parts = [initializer("q", INT8, &[2], &[1, 2]), initializer("s", FLOAT, &[], &floats(&[0.5]))].concat();
+    let decode = dequantize(&["q", "s"], "w", &[]);
+    let values = initializer("w", FLOAT, &[2], &floats(&[0.5, 1.0]));
+    let commands = ["dequantize", "cast --to f16 --min-elements 0", "quantize --scheme int8 --min-elements 0"];
+    for second in [decode.clone(), values, node("Neg", &["x"], "w")] {
+        let user = node("MatMul", &["x", "w"], "y");
+        bench.write("in.onnx", &model(&[&parts[..], &second, &decode, &user].concat()));
+        for command in commands {
+            let message = "tcast: error: in.onnx: two nodes or initializers of a graph define the value 'w'\n  \
+                 onnx.checker.check_model describes what is wrong with the model\n";
+            bench.run(&format!("{command} in.onnx -o out.onnx")).expect(1, "", message);
+            assert!(!bench.path("out.onnx").exists());
+        }
+        assert_eq!(bench.run("inspect in.onnx").code, Some(0));
+    }
 }
 
 #[test]

@@ -14,11 +14,8 @@ const AT_ONCE: u64 = 1 << 14;
 /// The quantized weight with a name, or the only one if there are no other tensors.
 pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Option<&'a FoundWeight> {
     let memberships = model.memberships();
-    let weight = |membership: &Membership| match membership {
-        Membership::Codes(number) => Some(&model.found.weights[*number]),
-        _ => None,
-    };
-    let mut weights = memberships.iter().filter_map(weight);
+    let first = |membership: &Membership| if let Membership::Codes(number) = membership { Some(*number) } else { None };
+    let mut weights = memberships.iter().filter_map(first).flat_map(|number| model.sharing(number));
     let is_unreadable = model.source.shards.iter().any(|shard| !shard.contents.unreadable.is_empty());
     match name {
         Some(name) => weights.find(|weight| weight.name == name),

@@ -92,21 +92,23 @@ struct SideTensor<'a> {
 
 /// The tensors of a side to compare.
 fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
-    let tensor = |(at, membership)| {
-        let stored = || {
-            let (input, tensor) = model.file_tensor(at);
-            ModelTensor::Stored(input, tensor)
-        };
-        let tensor = match membership {
-            Membership::Plain | Membership::ActivationScale { .. } => stored(),
-            Membership::Codes(number) => ModelTensor::Weight(model, &model.found.weights[number]),
-            Membership::Part | Membership::Marker => return None,
+    let tensors = |(at, membership)| {
+        let tensors = match membership {
+            Membership::Plain | Membership::ActivationScale { .. } => {
+                let (input, tensor) = model.file_tensor(at);
+                vec![ModelTensor::Stored(input, tensor)]
+            }
+            Membership::Codes(number) => {
+                model.sharing(number).map(|weight| ModelTensor::Weight(model, weight)).collect()
+            }
+            Membership::Part | Membership::Marker => Vec::new(),
         };
         let is_optional = matches!(membership, Membership::ActivationScale { .. });
         let cast_names = model.found.cast_names.get(&at).filter(|_| membership == Membership::Plain);
-        Some(SideTensor { tensor, is_optional, cast_names: cast_names.map_or(&[], Vec::as_slice) })
+        let cast_names = cast_names.map_or(&[][..], Vec::as_slice);
+        tensors.into_iter().map(move |tensor| SideTensor { tensor, is_optional, cast_names })
     };
-    model.memberships().into_iter().enumerate().filter_map(tensor).collect()
+    model.memberships().into_iter().enumerate().flat_map(tensors).collect()
 }
 
 /// The chosen tensors, in the order of A; then those that only B has.

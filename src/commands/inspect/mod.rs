@@ -68,18 +68,22 @@ struct Listing<'a> {
 impl<'a> Listing<'a> {
     fn entries(&self) -> Vec<InspectedTensor<'a>> {
         let (model, from) = (self.model, self.args.from);
-        let tensor = |(at, membership)| {
-            let tensor = match membership {
-                Membership::Codes(number) => ModelTensor::Weight(model, &model.found.weights[number]),
-                Membership::Part | Membership::ActivationScale { is_part: true } => return None,
+        let tensors = |(at, membership)| {
+            let tensors = match membership {
+                Membership::Codes(number) => {
+                    model.sharing(number).map(|weight| ModelTensor::Weight(model, weight)).collect()
+                }
+                Membership::Part | Membership::ActivationScale { is_part: true } => Vec::new(),
                 Membership::Plain | Membership::Marker | Membership::ActivationScale { is_part: false } => {
                     let (input, tensor) = model.file_tensor(at);
-                    ModelTensor::Stored(input, tensor)
+                    vec![ModelTensor::Stored(input, tensor)]
                 }
             };
-            self.selection.selects(tensor.name()).then(|| InspectedTensor::new(model, at, tensor, from))
+            tensors.into_iter().map(move |tensor| (at, tensor))
         };
-        model.memberships().into_iter().enumerate().filter_map(tensor).collect()
+        let tensors = model.memberships().into_iter().enumerate().flat_map(tensors);
+        let selected = tensors.filter(|(_, tensor)| self.selection.selects(tensor.name()));
+        selected.map(|(at, tensor)| InspectedTensor::new(model, at, tensor, from)).collect()
     }
 
     /// Reads all values.

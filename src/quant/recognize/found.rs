@@ -99,6 +99,11 @@ pub struct Recognized {
     pub plain: Vec<usize>,
     /// In an ONNX model, the operators that compute with codes themselves, and how many nodes have each.
     pub left: Vec<(String, u64)>,
+    /// In an ONNX model, the `DequantizeLinear` nodes that cannot be computed although their codes are stored: why, how
+    /// many, and one of them.
+    pub nodes_that_stay: Vec<(&'static str, u64, String)>,
+    /// The codes of these nodes.
+    pub codes_that_stay: Vec<usize>,
     /// In an ONNX model, the names of the values that Cast nodes make of a tensor, if no other node uses it.
     pub cast_names: HashMap<usize, Vec<String>>,
     /// All contradictions.

@@ -10,7 +10,7 @@ use super::super::{
     DATA_LOCATION, DATA_TYPE, DOUBLE_DATA, EXTERNAL_DATA, FLOAT_DATA, INT32_DATA, INT64_DATA, NAME, RAW_DATA,
     STRING_DATA, UINT64_DATA,
 };
-use super::decoding::{NodeValue, QuantizedTensor, copy_of, external, new_parts, node_field};
+use super::decoding::{NodeValue, QuantizedTensor, copy_of, external, new_initializer, new_parts, node_field};
 use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
 use super::opsets;
 use super::parts::{Holder, is_default_domain, model};
@@ -44,7 +44,7 @@ pub(crate) enum TensorChange {
     /// It is stored in another type, and a Cast node gives it its type back.
     Cast(Dtype),
     /// Its values in this type come in the place of codes, and of the nodes that decode them: the index in
-    /// [`Study::dequantizations`].
+    /// [`Study::dequantizations`], where more values of the same codes follow, which become new initializers.
     Decoded(usize, Dtype),
     /// It is stored as codes, and nodes decode them: the index in [`Change::quantized`].
     Quantized(usize),
@@ -168,7 +168,7 @@ impl Study {
                 (data, change.data_file),
             )?;
             if let Some(name) = &name {
-                self.change_graph(&mut edits, &mut placed, (at, tensor), name, change)?;
+                self.change_graph(&mut edits, &mut placed, (at, &input.contents.tensors), name, change)?;
             }
         }
         self.rewrite_versions(&mut edits, change)?;
@@ -180,14 +180,14 @@ impl Study {
         &self,
         edits: &mut Edits,
         placed: &mut Placed,
-        (at, tensor): (usize, &Tensor),
+        (at, tensors): (usize, &[Tensor]),
         name: &str,
         change: &Change,
     ) -> Result<()> {
         let place = &self.places[at];
         match change.tensors[at] {
             TensorChange::Cast(to) => {
-                self.insert_cast(edits, place, name, tensor.elements.stored_dtype())?;
+                self.insert_cast(edits, place, name, tensors[at].elements.stored_dtype())?;
                 if let Some(input) = place.input {
                     self.rewrite_input(edits, input, (name, to))?;
                 }
@@ -208,6 +208,13 @@ impl Study {
                     self.rename_output(edits, place, name)?;
                 }
                 self.fold(edits, &self.dequantizations[number])?;
+                for more in self.dequantizations[number + 1..].iter().take_while(|more| more.codes == at) {
+                    let part = (tensors[more.scale].elements.stored_dtype(), &*tensors[at].shape);
+                    let new = new_initializer(placed, &more.name, part, change.data_file);
+                    let (end, parent) = self.end(place);
+                    edits.replace(end..end, parent, new);
+                    self.fold(edits, more)?;
+                }
             }
             TensorChange::Stays | TensorChange::Goes => {}
         }

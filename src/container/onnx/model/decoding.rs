@@ -45,17 +45,22 @@ impl Study {
                 if number == 1 { (edits.bytes(value.clone()), name) } else { (copy.as_bytes(), &*copy) };
             nodes.extend(node_field("DequantizeLinear", &inputs, output, label, &attributes));
         }
-        let holder = if place.holder == Holder::Constant { self.constant(place) } else { place.message };
-        let Enclosed { frame, parent } = &self.frames[holder];
-        let end = frame.body.end;
+        let (end, parent) = self.end(place);
         if place.holder == Holder::Initializer {
             let first = self.first_nodes[place.graph];
             edits.replace(first.position..first.position, Some(first.parent), vec![New::Bytes(nodes)]);
-            edits.replace(end..end, *parent, parts);
+            edits.replace(end..end, parent, parts);
         } else {
             let nodes = std::iter::once(New::Bytes(nodes));
-            edits.replace(end..end, *parent, nodes.chain(parts).collect());
+            edits.replace(end..end, parent, nodes.chain(parts).collect());
         }
+    }
+
+    /// The end of an initializer, or of the Constant node that holds a tensor, and the message around it.
+    pub(super) fn end(&self, place: &Place) -> (usize, Option<usize>) {
+        let holder = if place.holder == Holder::Constant { self.constant(place) } else { place.message };
+        let Enclosed { frame, parent } = &self.frames[holder];
+        (frame.body.end, *parent)
     }
 
     /// The message of the Constant node that holds a tensor.
@@ -170,30 +175,38 @@ pub(super) fn new_parts(
     name: &str,
     data_file: Option<&str>,
 ) -> Vec<New> {
-    let mut new = Vec::new();
-    for ((dtype, shape), end) in quantized.parts.iter().zip(["", "_scale", "_zero_point"]).skip(1) {
-        let storage = Storage::packed(*dtype);
-        let len = storage.bytes(shape.iter().product()).unwrap_or(u64::MAX);
-        let at = placed.forms.len();
-        placed.forms.push((Form::Numbers(storage), 0..len));
-        let mut head = Vec::new();
-        shape.iter().for_each(|length| write_number(&mut head, DIMS, *length));
-        write_number(&mut head, DATA_TYPE, dtype.onnx_number().unwrap_or_default().into());
-        write_bytes(&mut head, NAME, format!("{name}{end}").as_bytes());
-        let mut start = Vec::new();
-        if let Some(data_file) = data_file.filter(|_| len >= SMALL) {
-            let offset = placed.beside(None, len);
-            head.extend(external(data_file, offset, len));
-            write_bytes(&mut start, graph::INITIALIZER, &head);
-            new.push(New::Bytes(start));
-        } else {
-            write_head(&mut head, RAW_DATA, len);
-            write_head(&mut start, graph::INITIALIZER, head.len() as u64 + len);
-            start.extend(head);
-            new.extend([New::Bytes(start), New::Elements(at, len)]);
-        }
+    let parts = quantized.parts.iter().zip(["", "_scale", "_zero_point"]).skip(1);
+    parts.flat_map(|(part, end)| new_initializer(placed, &format!("{name}{end}"), *part, data_file)).collect()
+}
+
+/// A place for a new tensor, and its initializer.
+pub(super) fn new_initializer(
+    placed: &mut Placed,
+    name: &str,
+    (dtype, shape): (Dtype, &[u64]),
+    data_file: Option<&str>,
+) -> Vec<New> {
+    let storage = Storage::packed(dtype);
+    let len = storage.bytes(shape.iter().product()).unwrap_or(u64::MAX);
+    let at = placed.forms.len();
+    placed.forms.push((Form::Numbers(storage), 0..len));
+    let mut head = Vec::new();
+    for length in shape {
+        write_number(&mut head, DIMS, *length);
     }
-    new
+    write_number(&mut head, DATA_TYPE, dtype.onnx_number().unwrap_or_default().into());
+    write_bytes(&mut head, NAME, name.as_bytes());
+    let mut start = Vec::new();
+    if let Some(data_file) = data_file.filter(|_| len >= SMALL) {
+        let offset = placed.beside(None, len);
+        head.extend(external(data_file, offset, len));
+        write_bytes(&mut start, graph::INITIALIZER, &head);
+        return vec![New::Bytes(start)];
+    }
+    write_head(&mut head, RAW_DATA, len);
+    write_head(&mut start, graph::INITIALIZER, head.len() as u64 + len);
+    start.extend(head);
+    vec![New::Bytes(start), New::Elements(at, len)]
 }
 
 /// The fields of a tensor whose elements are in another file.

@@ -62,6 +62,8 @@ pub(super) struct DecodingNode {
     pub users: Vec<NodeInput>,
     /// Its axis, block size and type of the output.
     pub attributes: [i64; 3],
+    /// How messages name it.
+    pub label: String,
 }
 
 /// The output of a Cast node whose input is a tensor, or the output of another such node.
@@ -87,7 +89,7 @@ pub(super) struct Uses {
     pub quantized: BTreeMap<String, u64>,
 }
 
-/// A tensor of codes that `DequantizeLinear` nodes decode.
+/// What `DequantizeLinear` nodes with the same scales make of a tensor of codes.
 #[derive(Debug)]
 pub(crate) struct Dequantization {
     /// The indices of the tensors.
@@ -100,6 +102,16 @@ pub(crate) struct Dequantization {
     pub name: String,
     /// The nodes, by their indices in [`Uses::decoding`].
     pub(super) nodes: Vec<usize>,
+}
+
+/// A `DequantizeLinear` node that is not computed although its codes are stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undecoded {
+    /// The index of the tensor.
+    pub codes: usize,
+    /// Its index in [`Uses::decoding`].
+    pub(super) node: usize,
+    pub reason: &'static str,
 }
 
 /// Finds the nodes that use tensors.
@@ -129,7 +141,9 @@ impl<'a> UseFinder<'a> {
         for (at, (graph, output)) in decoding.iter().enumerate() {
             values.insert((*graph, &file[output.clone()]), NamedValue::Decoded(at));
             let (output, attributes) = (output.clone(), [1, 0, 0]);
-            uses.decoding.push(DecodingNode { graph: *graph, output, node: None, users: Vec::new(), attributes });
+            let node =
+                DecodingNode { graph: *graph, output, node: None, users: Vec::new(), attributes, label: String::new() };
+            uses.decoding.push(node);
         }
         Self { file, values, casts: HashMap::new(), frames, uses }
     }
@@ -200,7 +214,7 @@ impl Visitor for UseFinder<'_> {
             let attributes = [("axis", 1), ("block_size", 0), ("output_dtype", 0)];
             let attributes = integers(self.file, &node.body, attributes);
             let found = &mut self.uses.decoding[decoding];
-            (found.node, found.attributes) = (Some(at), attributes);
+            (found.node, found.attributes, found.label) = (Some(at), attributes, context.node_label(node));
         }
         let mut enclosing = context.enclosing.clone();
         enclosing.push(Frame { start: node.frame_start, body: node.body.clone() });

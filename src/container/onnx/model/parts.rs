@@ -210,6 +210,14 @@ pub(super) fn stored_number(name: &[u8]) -> Option<u32> {
 }
 
 impl Context<'_> {
+    /// How messages and paths name a node: by its name, or by its type and its number in the graph.
+    pub(super) fn node_label(&self, node: &Node) -> String {
+        match self.label(&node.name) {
+            name if name.is_empty() => format!("{}_{}", self.label(&node.op_type), node.number),
+            name => name,
+        }
+    }
+
     /// A name in the file, as far as it fits into a label.
     pub(super) fn label(&self, name: &Range<usize>) -> String {
         let text = String::from_utf8_lossy(&self.file[name.start..name.end.min(name.start + 4 * MAX_LABEL)]);

@@ -4,13 +4,14 @@ use super::super::super::Input;
 use super::super::NAME;
 use super::super::protobuf::{MessageFields, Value};
 use super::frames::{Enclosed, Frames};
-use super::nodes::{Dequantization, Uses};
+use super::nodes::{Dequantization, Undecoded, Uses};
 use super::parts::{
     Context, Found, Header, Holder, ModelPart, NameUse, Node, Visitor, ancestors, is_default_domain, stored_number,
 };
 use super::walk::walk;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::text::shorten;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -74,9 +75,11 @@ pub(crate) struct Study {
     pub(super) decoded: Vec<(usize, Range<usize>)>,
     /// Filled by [`Study::find_uses`].
     pub(super) uses: Uses,
-    /// The tensors of codes that only `DequantizeLinear` nodes use, with constants as scale and zero point, in the order
-    /// of the tensors; filled by [`Study::find_uses`].
+    /// The values of tensors of codes that only `DequantizeLinear` nodes use, with constants as scale and zero point, in the
+    /// order of the tensors; filled by [`Study::find_uses`].
     pub(crate) dequantizations: Vec<Dequantization>,
+    /// The other nodes whose codes are stored; filled by [`Study::find_uses`].
+    pub(crate) undecoded: Vec<Undecoded>,
 }
 
 impl Study {
@@ -89,6 +92,11 @@ impl Study {
         let mut scout = Scout::new(file);
         let header = walk(file, &mut scout)?;
         let Scout { mut places, frames, first_nodes, uses, inputs, definitions, taken, operators, decoded, .. } = scout;
+        if let Some(name) = scout.repeated {
+            let name = shorten(&String::from_utf8_lossy(name));
+            let error = Error::new(format!("two nodes or initializers of a graph define the value '{name}'"));
+            return Err(error.remedy("onnx.checker.check_model describes what is wrong with the model"));
+        }
         let is_visible = |place: &Place| {
             let graphs = definitions.get(&file[place.name.clone()]).map_or(&[][..], |graphs| graphs);
             let mut ancestors = ancestors(&header.graphs, place.graph).skip(1);
@@ -109,7 +117,8 @@ impl Study {
         }
         let fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
         let (frames, uses) = (frames.all, Uses::default());
-        Ok(Self { header, places, frames, first_nodes, fresh, operators, decoded, uses, dequantizations: Vec::new() })
+        let (dequantizations, undecoded) = (Vec::new(), Vec::new());
+        Ok(Self { header, places, frames, first_nodes, fresh, operators, decoded, uses, dequantizations, undecoded })
     }
 
     /// What a tensor is, if it is not a plain weight.
@@ -134,6 +143,10 @@ struct Scout<'a> {
     inputs: HashMap<(usize, &'a [u8]), Option<usize>>,
     /// The graphs that define a name.
     definitions: HashMap<&'a [u8], Vec<usize>>,
+    /// The outputs of nodes and the initializers, with their graphs.
+    made: HashSet<(usize, &'a [u8])>,
+    /// The first of them that its graph defines twice, which no ONNX library runs.
+    repeated: Option<&'a [u8]>,
     /// Numbers at the end of names like those that new values get.
     taken: HashSet<u32>,
     operators: HashMap<Vec<u8>, String>,
@@ -150,6 +163,8 @@ impl<'a> Scout<'a> {
             uses: HashMap::new(),
             inputs: HashMap::new(),
             definitions: HashMap::new(),
+            made: HashSet::new(),
+            repeated: None,
             taken: HashSet::new(),
             operators: HashMap::new(),
             decoded: Vec::new(),
@@ -169,6 +184,15 @@ impl<'a> Scout<'a> {
         if graphs.last() != Some(&graph) {
             graphs.push(graph);
         }
+    }
+
+    /// Defines the output of a node, or an initializer.
+    fn make(&mut self, graph: usize, name: Range<usize>) {
+        let bytes = &self.file[name.clone()];
+        if !bytes.is_empty() && !self.made.insert((graph, bytes)) {
+            self.repeated.get_or_insert(bytes);
+        }
+        self.define(graph, name);
     }
 
     fn protect(&mut self, name: Range<usize>, role: TensorRole) {
@@ -193,18 +217,15 @@ impl Visitor for Scout<'_> {
             self.take(&file[name.clone()]);
         }
         for name in &node.outputs {
-            self.define(graph, name.clone());
+            self.make(graph, name.clone());
         }
         let (op, domain) = (&file[node.op_type.clone()], &file[node.domain.clone()]);
         if op == b"DequantizeLinear" && is_default_domain(domain) && context.graphs[graph].part == ModelPart::Main {
-            self.decoded.extend(node.outputs.first().map(|output| (graph, output.clone())));
+            let output = node.outputs.first().filter(|output| !output.is_empty());
+            self.decoded.extend(output.map(|output| (graph, output.clone())));
         }
         if is_default_domain(domain) && !self.operators.contains_key(op) {
-            let name = match context.label(&node.name) {
-                name if name.is_empty() => format!("{}_{}", context.label(&node.op_type), node.number),
-                name => name,
-            };
-            self.operators.insert(op.to_vec(), name);
+            self.operators.insert(op.to_vec(), context.node_label(node));
         }
         for (index, name) in node.inputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             if let Some(role) = role_of_input(op, domain, index) {
@@ -247,7 +268,7 @@ impl Visitor for Scout<'_> {
                     name = range;
                 }
             }
-            self.define(found.graph, name.clone());
+            self.make(found.graph, name.clone());
             self.take(&self.file[name.clone()]);
         }
         let role = match (&found.holder, context.graphs[found.graph].part) {

@@ -1,13 +1,17 @@
 //! Who uses which tensors of a model, and which of them are decoded.
 
 use super::super::super::Input;
+use super::decoding::copy_of;
 use super::frames::Frames;
-use super::nodes::{CastValue, Dequantization, NamedValue, NodeInput, NodeKind, UseFinder, WeightUse};
+use super::nodes::{
+    CastValue, DecodingNode, Dequantization, NamedValue, NodeInput, NodeKind, Undecoded, UseFinder, WeightUse,
+};
 use super::parts::{Holder, path};
 use super::study::{Place, Study, TensorRole};
 use super::walk::walk;
 use crate::error::Result;
 use std::collections::HashSet;
+use std::ops::Range;
 
 impl Study {
     /// Finds out who uses which tensors. An unreadable tensor has a place and is in no list, so that the places cannot be
@@ -27,71 +31,131 @@ impl Study {
         uses.of_tensors.resize(self.places.len(), Vec::new());
         (self.frames, self.uses) = (frames.all, uses);
         found?;
-        if input.contents.unreadable.is_empty() {
-            let all = 0..self.places.len();
-            self.dequantizations = all.filter_map(|codes| self.dequantization(input, codes)).collect();
+        if !input.contents.unreadable.is_empty() {
+            return Ok(());
+        }
+        for codes in 0..self.places.len() {
+            match self.decoded_values(input, codes) {
+                Ok(found) => self.dequantizations.extend(found),
+                Err(reasons) => self.undecoded.extend(reasons),
+            }
         }
         Ok(())
     }
 
-    fn dequantization(&self, input: &Input, codes: usize) -> Option<Dequantization> {
-        let tensors = &input.contents.tensors;
+    /// What `DequantizeLinear` nodes make of a tensor of codes; the nodes, and why each one stays, if one of them does.
+    fn decoded_values(&self, input: &Input, codes: usize) -> Result<Vec<Dequantization>, Vec<Undecoded>> {
         let uses = &self.uses.of_tensors[codes];
-        if uses.is_empty() || self.places[codes].role.is_some() || !self.is_constant(codes) || self.is_output(codes) {
-            return None;
-        }
-        let mut found: Option<Dequantization> = None;
-        for &(at, slot) in uses {
-            let node = &self.uses.nodes[at];
-            let NodeKind::Decodes(decoding) = node.kind else { return None };
-            let constant = |slot: usize| match node.inputs.get(slot)?.1? {
-                NamedValue::Tensor(tensor) => Some(tensor).filter(|tensor| self.is_constant(*tensor)),
-                NamedValue::Decoded(_) => None,
-            };
-            let scale = constant(1)?;
-            let zero_point = match node.inputs.get(2) {
-                Some((name, _)) if !name.is_empty() => Some(constant(2)?),
-                _ => None,
-            };
-            let [axis, block_size, output_type] = self.uses.decoding[decoding].attributes;
-            let is_own_type = tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) == Some(output_type);
-            let is_known = block_size >= 0 && (output_type == 0 || is_own_type);
-            let shape = &tensors[codes].shape;
-            let axis = if axis < 0 { axis + shape.len() as i64 } else { axis };
-            let axis = usize::try_from(axis).unwrap_or(usize::MAX);
-            let is_one = tensors[scale].count == 1 && tensors[scale].shape.len() <= 1;
-            let axis = (block_size > 0 || !is_one).then_some((axis, block_size as u64));
-            let is_same = found
-                .as_ref()
-                .is_none_or(|known| (known.scale, known.zero_point, known.axis) == (scale, zero_point, axis));
-            if slot != 0 || !is_known || !is_same {
-                return None;
-            }
-            let known = found.get_or_insert_with(|| {
-                let nodes = Vec::new();
-                Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes }
-            });
-            known.nodes.push(decoding);
-        }
-        let mut found = found?;
-        // The output of a graph keeps its name, so it comes first, and there can be one only.
-        let is_fixed = |at: &usize| self.uses.outputs.contains(&NamedValue::Decoded(*at));
-        found.nodes.sort_by_key(|at| !is_fixed(at));
-        if found.nodes.iter().skip(1).any(is_fixed) {
-            return None;
-        }
-        let first = &self.uses.decoding[found.nodes[0]];
-        let is_elsewhere = |at: &usize| self.uses.decoding[*at].graph != self.places[codes].graph;
-        let name = if found.nodes.iter().any(is_elsewhere) {
-            if is_fixed(&found.nodes[0]) {
-                return None;
-            }
-            self.places[codes].name.clone()
-        } else {
-            first.output.clone()
+        let decoding = |&(at, slot): &NodeInput| match self.uses.nodes[at].kind {
+            NodeKind::Decodes(decoding) if slot == 0 => Some(decoding),
+            _ => None,
         };
-        found.name = String::from_utf8(input.files[0][name].to_vec()).ok()?;
-        Some(found)
+        let nodes: Vec<usize> = uses.iter().filter_map(decoding).collect();
+        let grouped = self.check_codes(codes, nodes.len() == uses.len()).map_err(|reason| (None, reason));
+        let grouped = grouped.and_then(|()| self.group(input, codes, &nodes).map_err(|(at, why)| (Some(at), why)));
+        grouped.map_err(|(first, reason)| {
+            let stays = |at: usize| {
+                let reason =
+                    if first.is_none_or(|first| first == at) { reason } else { "a node with the same codes stays" };
+                Undecoded { codes, node: at, reason }
+            };
+            nodes.iter().map(|at| stays(*at)).collect()
+        })
+    }
+
+    /// Says why a tensor of codes cannot be replaced by values, if it cannot.
+    fn check_codes(&self, codes: usize, is_decoded_only: bool) -> Result<(), &'static str> {
+        let place = &self.places[codes];
+        match place.role {
+            _ if place.input.is_some() => Err("its codes are an input of the graph"),
+            Some(TensorRole::GraphInput) => Err("its codes are an input of the graph"),
+            Some(TensorRole::Shadowing) => Err("a value of an outer graph has the name of its codes"),
+            _ if self.is_output(codes) => Err("its codes are an output of a graph"),
+            None if is_decoded_only && self.is_constant(codes) => Ok(()),
+            _ => Err("its codes have other uses"),
+        }
+    }
+
+    /// The values of a tensor of codes, one for each combination of scales; or the first node that cannot be computed.
+    fn group(
+        &self,
+        input: &Input,
+        codes: usize,
+        nodes: &[usize],
+    ) -> Result<Vec<Dequantization>, (usize, &'static str)> {
+        let mut found: Vec<Dequantization> = Vec::new();
+        for &at in nodes {
+            let one = self.dequantization(input, codes, at).map_err(|reason| (at, reason))?;
+            let parts = |one: &Dequantization| (one.scale, one.zero_point, one.axis);
+            match found.iter_mut().find(|known| parts(known) == parts(&one)) {
+                Some(known) => known.nodes.extend(one.nodes),
+                None => found.push(one),
+            }
+        }
+        // One of the values can have the name of the codes.
+        let mut is_name_free = true;
+        for (number, one) in found.iter_mut().enumerate() {
+            // The output of a graph keeps its name, so it comes first, and there can be one only.
+            let is_fixed = |at: &usize| self.uses.outputs.contains(&NamedValue::Decoded(*at));
+            one.nodes.sort_by_key(|at| !is_fixed(at));
+            if let Some(second) = one.nodes.iter().skip(1).find(|at| is_fixed(at)) {
+                return Err((*second, "another node makes the same output of a graph"));
+            }
+            let first = one.nodes[0];
+            let place = &self.places[codes];
+            let text = |name: &Range<usize>| {
+                let name = std::str::from_utf8(&input.files[0][name.clone()]);
+                name.map(str::to_owned).map_err(|_| (first, "a name is not UTF-8"))
+            };
+            one.name = if one.nodes.iter().all(|at| self.uses.decoding[*at].graph == place.graph) {
+                text(&self.uses.decoding[first].output)?
+            } else if is_fixed(&first) {
+                return Err((first, "its codes are in an outer graph, and its output is one of the graph"));
+            } else if std::mem::take(&mut is_name_free) {
+                text(&place.name)?
+            } else {
+                let scales = input.contents.tensors[one.scale].elements.stored_dtype();
+                copy_of(&self.stored_name(&text(&place.name)?, scales), number + 1)
+            };
+        }
+        Ok(found)
+    }
+
+    /// What a node makes of a tensor of codes; or why that cannot be computed.
+    fn dequantization(&self, input: &Input, codes: usize, decoding: usize) -> Result<Dequantization, &'static str> {
+        let tensors = &input.contents.tensors;
+        let DecodingNode { node, attributes: [axis, block_size, output_type], .. } = self.uses.decoding[decoding];
+        let inputs = node.map_or(&[][..], |node| &self.uses.nodes[node].inputs);
+        let constant = |slot: usize| match inputs.get(slot)?.1? {
+            NamedValue::Tensor(tensor) => Some(tensor).filter(|tensor| self.is_constant(*tensor)),
+            NamedValue::Decoded(_) => None,
+        };
+        let scale = constant(1).ok_or("its scale is not a constant")?;
+        let zero_point = match inputs.get(2) {
+            Some((name, _)) if !name.is_empty() => Some(constant(2).ok_or("its zero point is not a constant")?),
+            _ => None,
+        };
+        if output_type != 0 && tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) != Some(output_type) {
+            return Err("its output_dtype is not the type of its scale");
+        }
+        let block_size = u64::try_from(block_size).map_err(|_| "its block_size is negative")?;
+        let axis = if axis < 0 { axis + tensors[codes].shape.len() as i64 } else { axis };
+        let axis = usize::try_from(axis).unwrap_or(usize::MAX);
+        let is_one = tensors[scale].count == 1 && tensors[scale].shape.len() <= 1;
+        let axis = (block_size > 0 || !is_one).then_some((axis, block_size));
+        Ok(Dequantization { codes, scale, zero_point, axis, name: String::new(), nodes: vec![decoding] })
+    }
+
+    /// The nodes that stay although their codes are stored, by the reason: how many, and one of them.
+    pub(crate) fn nodes_that_stay(&self) -> Vec<(&'static str, u64, &str)> {
+        let mut found: Vec<(&'static str, u64, &str)> = Vec::new();
+        for Undecoded { node, reason, .. } in &self.undecoded {
+            match found.iter_mut().find(|(known, ..)| known == reason) {
+                Some((_, count, _)) => *count += 1,
+                None => found.push((reason, 1, &self.uses.decoding[*node].label)),
+            }
+        }
+        found
     }
 
     /// The values that Cast nodes make of tensors that no other node uses: the tensor, the graph and the name.

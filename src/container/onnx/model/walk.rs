@@ -233,10 +233,7 @@ impl Walk<'_, '_> {
         }
         self.visitor.node(&self.context, graph, &found);
         let counts = !is_inserted(file, &found);
-        let label = match self.context.label(&found.name) {
-            name if name.is_empty() => format!("{}_{}", self.context.label(&found.op_type), found.number),
-            name => name,
-        };
+        let label = self.context.node_label(&found);
         self.within(frame, |walk, body| {
             for field in messages(file, body) {
                 if let (node::ATTRIBUTE, frame) = field? {
