@@ -56,10 +56,14 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     let added: &[(&str, String)] = if has_dtype { &[] } else { &[("torch_dtype", format!("\"{target}\""))] };
     let mut failed = None;
     let mut blocks = |key: &str, text: &str, json: &str| {
-        if !matches!(key, "quantization_config" | "compression_config") {
+        let is_block = matches!(key, "quantization_config" | "compression_config");
+        if !is_block && key != "expert_dtype" {
             return Edit::Keep;
         }
         let Some(method) = method.filter(|_| !modules.left.is_empty()) else { return Edit::Remove };
+        if !is_block {
+            return Edit::Keep;
+        }
         match without(text, json, method, modules) {
             Ok(text) => Edit::Replace(text),
             Err(error) => {

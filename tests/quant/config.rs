@@ -39,6 +39,7 @@ fn a_config_of_decoded_weights_says_nothing_of_quantization_and_keeps_the_rest()
             "{\"a\": {\"quantization_config\": 1}}",
             "{\"a\": {\"quantization_config\": 1}, \"torch_dtype\": \"bfloat16\"}",
         ),
+        ("{\"dtype\":\"bfloat16\",\"expert_dtype\":\"fp4\",\"x\":1}", "{\"dtype\":\"bfloat16\",\"x\":1}"),
         ("{}", "{\"torch_dtype\": \"bfloat16\"}"),
         (
             "{\"text_config\": {\"dtype\": \"float16\", \"quantization_config\": {}}, \"x\": 1}",

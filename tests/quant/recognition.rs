@@ -59,6 +59,12 @@ impl Checkpoint {
         self
     }
 
+    /// With this member of the config, beside its `quantization_config`.
+    fn and_config(mut self, member: &str) -> Self {
+        self.config = self.config.map(|config| config.replacen('{', &format!("{{{member}, "), 1));
+        self
+    }
+
     fn with<R>(&self, run: impl FnOnce(&CheckpointInfo) -> R) -> R {
         let tensors: Vec<StoredTensor> = self
             .tensors
@@ -144,6 +150,7 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
         (Checkpoint::new(&[("m.experts.up", Float8E4M3FN, &[4, 130, 136]), ("m.experts.up_scale_inv", Float32, &[4, 2, 2])]).config(FP8), "hf-fp8", "m.experts.up", &[4, 130, 136]),
         (Checkpoint::new(&[("e.w1.weight", Float4E2M1, &[96, 128]), ("e.w1.scale", Float8E8M0, &[96, 4])]), "hf-fp4", "e.w1.weight", &[96, 128]),
         (Checkpoint::new(&[("e.w1.weight", Int8, &[96, 64]), ("e.w1.scale", Float8E8M0, &[96, 4])]).config(r#"{"quant_method": "fp8", "expert_dtype": "fp4", "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}"#), "hf-fp4", "e.w1.weight", &[96, 128]),
+        (Checkpoint::new(&[("e.w1.weight", Int8, &[96, 64]), ("e.w1.scale", Float8E8M0, &[96, 4])]).config(FP8).and_config(r#""expert_dtype": "fp4""#), "hf-fp4", "e.w1.weight", &[96, 128]),
         (f8("l.0.q.weight_scale", Bfloat16, &[1]).config(&ct("float-quantized", r#""num_bits": 8, "type": "float", "strategy": "tensor""#)), "ct-fp8", q, square),
         (f8("l.0.q.weight_scale", Bfloat16, &[256, 1]).config(&ct("float-quantized", r#""num_bits": 8, "type": "float", "strategy": "channel""#)), "ct-fp8", q, square),
         (f8("l.0.q.weight_scale", Bfloat16, &[2, 3]).config(&ct("float-quantized", r#""num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]"#)), "ct-fp8", q, square),

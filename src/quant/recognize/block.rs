@@ -40,21 +40,36 @@ impl<'a> ConfigObject<'a> {
         self.get(key).is_some_and(|value| !value.is_null())
     }
 
-    pub(super) fn text(&self, key: &str) -> Option<&'a str> {
-        self.get(key)?.as_str()
+    /// What is under the first of these keys that is not null. A value of another type is an error: a default in its place
+    /// would be a guess.
+    fn typed<T>(&self, keys: &[&str], what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(key) = keys.iter().find(|key| self.has(key)) else { return Ok(None) };
+        let found = self.get(key).and_then(read);
+        found.map(Some).ok_or_else(|| Error::new(format!("its {key} is not {what}")))
     }
 
-    pub(super) fn is_true(&self, key: &str) -> bool {
-        self.get(key) == Some(&Value::Bool(true))
+    pub(super) fn text(&self, keys: &[&str]) -> Result<Option<&'a str>> {
+        self.typed(keys, "text", Value::as_str)
     }
 
-    /// The number under the first of these keys that has one.
-    pub(super) fn number(&self, keys: &[&str]) -> Option<u64> {
-        keys.iter().find_map(|key| self.get(key)?.as_u64())
+    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.typed(&[key], "true or false", Value::as_bool)
     }
 
-    pub(super) fn integer(&self, keys: &[&str]) -> Option<i64> {
-        keys.iter().find_map(|key| self.get(key)?.as_i64())
+    pub(super) fn is_true(&self, key: &str) -> Result<bool> {
+        Ok(self.flag(key)? == Some(true))
+    }
+
+    pub(super) fn number(&self, keys: &[&str]) -> Result<Option<u64>> {
+        self.typed(keys, "a whole number from 0", Value::as_u64)
+    }
+
+    pub(super) fn integer(&self, keys: &[&str]) -> Result<Option<i64>> {
+        self.typed(keys, "a whole number", Value::as_i64)
+    }
+
+    pub(super) fn float(&self, key: &str) -> Result<Option<f64>> {
+        self.typed(&[key], "a number", Value::as_f64)
     }
 
     /// The texts of the lists under these keys.
@@ -81,7 +96,7 @@ impl<'a> ConfigObject<'a> {
         objects.iter().map(object).collect()
     }
 
-    pub(super) fn inner(&self, key: &str) -> Option<ConfigObject<'a>> {
-        self.get(key)?.as_object().map(ConfigObject)
+    pub(super) fn inner(&self, key: &str) -> Result<Option<ConfigObject<'a>>> {
+        Ok(self.typed(&[key], "an object", Value::as_object)?.map(ConfigObject))
     }
 }

@@ -67,9 +67,19 @@ impl Claims {
         if text.len() > MOST {
             return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
         }
-        let Ok(Value::Object(block)) = serde_json::from_str::<Value>(&text) else {
+        let Ok(Value::Object(mut block)) = serde_json::from_str::<Value>(&text) else {
             return Err(in_file(Error::new("its quantization_config is not an object")));
         };
+        if file == CONFIG
+            && let Some(outer) = source.config.and_then(expert_dtype)
+        {
+            let own = block.entry("expert_dtype").or_insert_with(|| outer.clone());
+            if *own != outer {
+                let [own, outer] = [&*own, &outer].map(|dtype| shorten(&dtype.to_string()));
+                let message = format!("its expert_dtype is {outer}, and that of its quantization_config is {own}");
+                return Err(in_file(Error::new(message)));
+            }
+        }
         let claims = Self::of(&ConfigObject(&block), file).map_err(in_file)?;
         if file == CONFIG
             && let Some(other) = source.hf_quant_config.and_then(modelopt_algorithm)
@@ -87,11 +97,11 @@ impl Claims {
     }
 
     fn of(block: &ConfigObject, file: &str) -> Result<Self> {
-        let method = match block.text("quant_method") {
+        let method = match block.text(&["quant_method"])? {
             Some(method) => method.to_lowercase(),
             None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt".to_owned(),
             None if block.has("config_groups") => "compressed-tensors".to_owned(),
-            None if block.is_true("load_in_4bit") || block.is_true("load_in_8bit") => "bitsandbytes".to_owned(),
+            None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes".to_owned(),
             None if file == QUANTIZE_CONFIG => "gptq".to_owned(),
             None => return Err(Error::new("its quantization_config does not name a quant_method")),
         };
@@ -102,7 +112,7 @@ impl Claims {
             "fp8" | "mxfp8" => {
                 claims.ignored = skipped()?;
                 claims.add(fine_grained(block, &method)?);
-                if block.text("expert_dtype") == Some("fp4") {
+                if block.text(&["expert_dtype"])? == Some("fp4") {
                     claims.add(Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'"));
                 }
             }
@@ -124,7 +134,7 @@ impl Claims {
             "auto-round" | "intel/auto-round" => claims.rules(auto_round(block)?),
             "bitsandbytes" => {
                 claims.ignored = ignored(&["llm_int8_skip_modules"], MatchStyle::Transformers)?;
-                let layout = if block.is_true("load_in_8bit") { "bnb-int8" } else { "bnb-4bit" };
+                let layout = if block.is_true("load_in_8bit")? { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
                 claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
             }
@@ -213,6 +223,13 @@ fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)
     Ok(source.quantize_config.map(|text| (QUANTIZE_CONFIG, as_json(text).into_owned())))
 }
 
+/// The type of experts that `config.json` names outside of its `quantization_config`, where vLLM reads it.
+fn expert_dtype(config: &str) -> Option<Value> {
+    let json = as_json(config);
+    let value = members(&json)?.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
+    value.filter(|value: &Value| !value.is_null())
+}
+
 /// The algorithm that `hf_quant_config.json` names.
 fn modelopt_algorithm(text: &str) -> Option<String> {
     let file: Value = serde_json::from_str(&as_json(text)).ok()?;
@@ -245,24 +262,25 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
         _ => format!("the config says quant_method '{method}'"),
     };
     let parameters = Parameters { group, ..Parameters::default() };
-    Ok(Claim { parameters, no_exponents: block.text("scale_fmt") == Some("float"), ..Claim::new(&["hf-fp8"], &said) })
+    let no_exponents = block.text(&["scale_fmt"])? == Some("float");
+    Ok(Claim { parameters, no_exponents, ..Claim::new(&["hf-fp8"], &said) })
 }
 
 /// The width and the groups of int32 words.
 fn integers(block: &ConfigObject, layout: &'static str, said: &str) -> Result<Claim> {
-    let Some(bits) = block.number(&["bits", "w_bit"]) else {
+    let Some(bits) = block.number(&["bits", "w_bit"])? else {
         return Err(Error::new(format!("{said}, and not how many bits")));
     };
-    let group = block.integer(&["group_size", "q_group_size"]).map(Group::of_size);
+    let group = block.integer(&["group_size", "q_group_size"])?.map(Group::of_size);
     let parameters = Parameters { bits: u32::try_from(bits).ok(), group, ..Parameters::default() };
     Ok(Claim { parameters, ..Claim::new(&[layout], &format!("{said}, bits {bits}")) })
 }
 
 fn gptq(block: &ConfigObject) -> Result<Claim> {
     let said = "the config says quant_method 'gptq'";
-    let form = block.text("checkpoint_format").or(block.text("format")).unwrap_or("gptq");
-    if !matches!(form, "gptq" | "gptq_v2") || block.is_true("is_marlin_format") {
-        let form = if block.is_true("is_marlin_format") { "marlin" } else { form };
+    let form = block.text(&["checkpoint_format", "format"])?.unwrap_or("gptq");
+    let form = if block.is_true("is_marlin_format")? { "marlin" } else { form };
+    if !matches!(form, "gptq" | "gptq_v2") {
         let message = format!("its checkpoint_format is '{}', and tcast knows 'gptq' and 'gptq_v2'", shorten(form));
         return Err(Error::new(message));
     }
@@ -276,7 +294,7 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
 }
 
 fn awq(block: &ConfigObject) -> Result<Claim> {
-    let version = ["version", "checkpoint_format", "format"].iter().find_map(|key| block.text(key)).unwrap_or("gemm");
+    let version = block.text(&["version", "checkpoint_format", "format"])?.unwrap_or("gemm");
     if !version.eq_ignore_ascii_case("gemm") {
         let message = format!(
             "its AWQ version is '{}', whose codes lie in another order than those of 'gemm', which tcast does not decode",
@@ -298,7 +316,7 @@ fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Ve
         let Some(found) = pattern(text).filter(|_| rules.len() < groups::MOST_PATTERNS) else {
             return Err(Error::new(format!("its dynamic has a pattern that tcast cannot read: '{}'", shorten(entry))));
         };
-        let claim = if is_out { None } else { Some(overridden(&claim, &own, layout, entry)) };
+        let claim = if is_out { None } else { Some(overridden(&claim, &own, layout, entry)?) };
         rules.push(ClaimRule { patterns: vec![found], claim, ..ClaimRule::default() });
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });
@@ -306,21 +324,21 @@ fn packed(block: &ConfigObject, layout: &'static str, claim: Claim) -> Result<Ve
 }
 
 /// A claim with some numbers of its own.
-fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &str) -> Claim {
+fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &str) -> Result<Claim> {
     let mut changed = claim.clone();
-    if let Some(bits) = own.number(&["bits"]) {
+    if let Some(bits) = own.number(&["bits"])? {
         changed.parameters.bits = u32::try_from(bits).ok();
     }
-    if let Some(size) = own.integer(&["group_size"]) {
+    if let Some(size) = own.integer(&["group_size"])? {
         changed.parameters.group = Some(Group::of_size(size));
     }
     changed.said = format!("the config says of '{}' that it is {layout}", shorten(entry));
-    changed
+    Ok(changed)
 }
 
 /// `auto-round`, which uses the formats of others.
 fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
-    let packing = block.text("packing_format").unwrap_or("auto_round:auto_gptq");
+    let packing = block.text(&["packing_format"])?.unwrap_or("auto_round:auto_gptq");
     let (layout, mut claim) = match packing.rsplit(':').next().unwrap_or_default() {
         "auto_gptq" => ("gptq", integers(block, "gptq", &format!("the config says packing_format '{packing}'"))?),
         "auto_awq" => ("awq", integers(block, "awq", &format!("the config says packing_format '{packing}'"))?),
@@ -332,8 +350,8 @@ fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     claim.parameters.zeros_are_one_less = layout == "gptq";
     let mut rules = Vec::new();
     for (module, own) in block.objects("extra_config")? {
-        let is_out = own.number(&["bits"]).is_some_and(|bits| bits >= 16);
-        let own = if is_out { None } else { Some(overridden(&claim, &own, layout, module)) };
+        let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);
+        let own = if is_out { None } else { Some(overridden(&claim, &own, layout, module)?) };
         rules.push(ClaimRule { names: vec![module.clone()], claim: own, ..ClaimRule::default() });
     }
     rules.push(ClaimRule { is_for_others: true, claim: Some(claim), ..ClaimRule::default() });

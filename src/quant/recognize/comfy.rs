@@ -9,6 +9,9 @@ use crate::text::shorten;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
+/// The only version of the metadata so far.
+const FORMAT_VERSION: &str = "1.0";
+
 /// The descriptions of all layers.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
@@ -27,16 +30,20 @@ impl Layers {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
         let mut found = Self::default();
         for text in source.metadata {
-            let layers = serde_json::from_str::<Value>(text).ok();
-            let Some(Value::Object(layers)) = layers.and_then(|mut all| Some(all.get_mut("layers")?.take())) else {
-                let message =
-                    format!("the metadata '{}' does not hold a JSON object of layers", CheckpointInfo::METADATA);
-                return Err(Error::new(message));
+            let wrong = |what: &str| Error::new(format!("the metadata '{}' {what}", CheckpointInfo::METADATA));
+            let mut all = serde_json::from_str::<Value>(text).unwrap_or_default();
+            if let Some(version) = all.get("format_version").filter(|version| *version != FORMAT_VERSION) {
+                return Err(wrong(&format!(
+                    "says format_version {}, and tcast knows \"{FORMAT_VERSION}\"",
+                    shorten(&version.to_string())
+                )));
+            }
+            let Some(Value::Object(layers)) = all.get_mut("layers").map(Value::take) else {
+                return Err(wrong("does not hold a JSON object of layers"));
             };
             for (name, layer) in layers {
                 let Value::Object(object) = layer else {
-                    let message = format!("the metadata '{}' does not describe", CheckpointInfo::METADATA);
-                    return Err(Error::new(format!("{message} '{}' with a JSON object", shorten(&name))));
+                    return Err(wrong(&format!("does not describe '{}' with a JSON object", shorten(&name))));
                 };
                 found.described.insert(name, Description { object: Some(object), tensor: None });
             }

@@ -52,32 +52,41 @@ pub(super) fn shape(source: &CheckpointInfo, index: usize) -> Result<Vec<u64>> {
         .ok_or_else(|| Error::new(format!("'{}' does not hold a shape", shorten(tensor.name))))
 }
 
-/// bitsandbytes' `quant_state`.
-pub(super) fn quant_state(source: &CheckpointInfo, index: usize) -> Result<Parameters> {
-    let name = shorten(source.tensors[index].name);
+/// bitsandbytes' `quant_state`; `is_nested` if the scales are codes too.
+pub(super) fn quant_state(source: &CheckpointInfo, index: usize, is_nested: bool) -> Result<Parameters> {
+    let name = source.tensors[index].name;
     let object = object(source, index)?;
-    let state = ConfigObject(&object);
-    let wrong = |what: &str| Error::new(format!("'{name}' {what}"));
-    let kind = state.text("quant_type").unwrap_or_default();
-    if !source.tensors[index].name.ends_with(&format!("__{kind}")) || kind.is_empty() {
-        return Err(wrong(&format!("says quant_type '{}', which is not what it is called", shorten(kind))));
+    state(&ConfigObject(&object), name, is_nested).map_err(|error| Error::new(format!("'{}': {error}", shorten(name))))
+}
+
+fn state(state: &ConfigObject, name: &str, is_nested: bool) -> Result<Parameters> {
+    let missing = |key: &str| Error::new(format!("it does not say its {key}"));
+    let kind = state.text(&["quant_type"])?.ok_or_else(|| missing("quant_type"))?;
+    if kind.is_empty() || !name.ends_with(&format!("__{kind}")) {
+        let message = format!("it says quant_type '{}', which is not what it is called", shorten(kind));
+        return Err(Error::new(message));
     }
     let lengths = |value: &Value| value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>();
-    let shape = state.get("shape").and_then(lengths).ok_or_else(|| wrong("does not say the shape of the weight"))?;
-    let size = state.number(&["blocksize"]).ok_or_else(|| wrong("does not say its blocksize"))?;
-    let dtype: Option<Dtype> = state.text("dtype").and_then(|dtype| dtype.parse().ok());
-    let dtype = dtype.ok_or_else(|| wrong("does not say the dtype of the weight"))?;
-    if state.text("nested_dtype").is_some_and(|dtype| dtype != "float32") {
-        return Err(wrong("says a nested_dtype other than float32"));
+    let shape = state.get("shape").and_then(lengths).ok_or_else(|| missing("shape"))?;
+    let size = state.number(&["blocksize"])?.ok_or_else(|| missing("blocksize"))?;
+    let dtype = state.text(&["dtype"])?.ok_or_else(|| missing("dtype"))?;
+    let weight_dtype: Option<Dtype> = dtype.parse().ok();
+    let weight_dtype = weight_dtype.filter(|dtype| matches!(dtype, Dtype::Float32 | Dtype::Bfloat16 | Dtype::Float16));
+    if weight_dtype.is_none() {
+        let message = format!("it says dtype '{}', which is not float32, bfloat16 or float16", shorten(dtype));
+        return Err(Error::new(message));
     }
-    Ok(Parameters {
-        shape: Some(shape),
-        group: Some(Group::Neighbours(size)),
-        nested_group: state.number(&["nested_blocksize"]),
-        nested_offset: state.get("nested_offset").and_then(Value::as_f64).unwrap_or_default() as f32,
-        weight_dtype: Some(dtype),
-        ..Parameters::default()
-    })
+    let plain =
+        Parameters { shape: Some(shape), group: Some(Group::Neighbours(size)), weight_dtype, ..Parameters::default() };
+    if !is_nested {
+        return Ok(plain);
+    }
+    if state.text(&["nested_dtype"])?.ok_or_else(|| missing("nested_dtype"))? != "float32" {
+        return Err(Error::new("it says a nested_dtype other than float32"));
+    }
+    let nested_group = state.number(&["nested_blocksize"])?.ok_or_else(|| missing("nested_blocksize"))?;
+    let nested_offset = state.float("nested_offset")?.ok_or_else(|| missing("nested_offset"))? as f32;
+    Ok(Parameters { nested_group: Some(nested_group), nested_offset, ..plain })
 }
 
 /// bitsandbytes' `weight_format`: 0 for plain rows, other numbers for the orders of old GPU kernels.
@@ -97,22 +106,49 @@ pub(super) fn comfy_tensor(source: &CheckpointInfo, index: usize) -> Result<Clai
 /// What `ComfyUI` says about a layer.
 pub(super) fn comfy(object: &serde_json::Map<String, Value>, who: &str) -> Result<Claim> {
     let layer = ConfigObject(object);
-    let Some(format) = layer.text("format") else { return Err(Error::new(format!("{who} names no format"))) };
+    let of_who = |error: Error| Error::new(format!("{who}: {error}"));
+    let Some(format) = layer.text(&["format"]).map_err(of_who)? else {
+        return Err(Error::new(format!("{who} names no format")));
+    };
     let place = |layout: &'static Layout| Some((layout, layout.formats.iter().position(|known| *known == format)?));
     let Some((layout, at)) = LAYOUTS.iter().filter(|layout| layout.owner == Owner::ComfyUi).find_map(place) else {
         let message = format!("{who} says format '{}', which tcast does not decode", shorten(format));
         return Err(Error::new(message));
     };
-    let mut claim = Claim::new(&[layout.name], &format!("{who} says format '{format}'"));
-    claim.codes = (layout.formats.len() > 1).then(|| layout.codes.dtypes[at]);
-    let parameters = layer.inner("params");
-    let get = |key: &str| layer.get(key).or_else(|| parameters.as_ref()?.get(key));
-    if get("convrot") == Some(&Value::Bool(true)) {
-        let size = get("convrot_groupsize").and_then(Value::as_u64);
-        let (Some(size), true) = (size, layout.name == "comfy-int8") else {
+    let rotation = rotation(&layer).map_err(of_who)?;
+    let rotated = match rotation {
+        Some(_) if layout.name != "comfy-int8" => {
             return Err(Error::new(format!("{who} says convrot in a way that tcast does not decode")));
-        };
-        claim.parameters.rotation = Some(size);
-    }
+        }
+        Some(size) => format!(", convrot_groupsize {size}"),
+        None if layout.name == "comfy-int8" => ", no convrot".to_owned(),
+        None => String::new(),
+    };
+    let mut claim = Claim::new(&[layout.name], &format!("{who} says format '{format}'{rotated}"));
+    claim.codes = (layout.formats.len() > 1).then(|| layout.codes.dtypes[at]);
+    claim.parameters.rotation = rotation;
     Ok(claim)
+}
+
+/// The columns that `ComfyUI` rotates together, if it does; a layer says so itself or under `params`.
+fn rotation(layer: &ConfigObject) -> Result<Option<u64>> {
+    let inner = layer.inner("params")?;
+    let places = [Some(layer), inner.as_ref()];
+    let [one, other] = places.map(|place| place.map(|place| place.flag("convrot")).transpose());
+    let is_rotated = same("convrot", one?.flatten(), other?.flatten())?;
+    let [one, other] = places.map(|place| place.map(|place| place.number(&["convrot_groupsize"])).transpose());
+    let size = same("convrot_groupsize", one?.flatten(), other?.flatten())?;
+    match (is_rotated, size) {
+        (Some(true), None) => Err(Error::new("it says convrot, and no convrot_groupsize")),
+        (Some(true), size) => Ok(size),
+        _ => Ok(None),
+    }
+}
+
+/// What is said once, or twice alike.
+fn same<T: PartialEq>(key: &str, one: Option<T>, other: Option<T>) -> Result<Option<T>> {
+    match (one, other) {
+        (Some(one), Some(other)) if one != other => Err(Error::new(format!("it says two values of {key}"))),
+        (one, other) => Ok(one.or(other)),
+    }
 }

@@ -34,22 +34,25 @@ fn stores(layout: &Layout, kind: &str, bits: u64) -> bool {
 }
 
 pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
-    if let Some(sparsity) = block.inner("sparsity_config").and_then(|config| config.text("format"))
+    if let Some(sparsity) =
+        block.inner("sparsity_config")?.map(|config| config.text(&["format"])).transpose()?.flatten()
         && sparsity != "dense"
     {
         let message = format!("its weights are sparse ({}), which tcast does not decode", shorten(sparsity));
         return Err(Error::new(message));
     }
-    let transforms = block.inner("transform_config").and_then(|config| config.get("config_groups"));
-    if transforms.and_then(Value::as_object).is_some_and(|groups| !groups.is_empty()) {
+    let transforms =
+        block.inner("transform_config")?.map(|config| config.inner("config_groups")).transpose()?.flatten();
+    if transforms.is_some_and(|groups| !groups.0.is_empty()) {
         return Err(Error::new("its transform_config rotates weights, which tcast does not undo"));
     }
     let mut rules = Vec::new();
     let mut patterns = 0;
     for (name, group) in block.objects("config_groups")? {
         // Only activations are quantized.
-        let Some(weights) = group.inner("weights") else { continue };
-        let format = group.text("format").or(block.text("format").filter(|format| *format != "mixed-precision"));
+        let Some(weights) = group.inner("weights")? else { continue };
+        let format =
+            group.text(&["format"])?.or(block.text(&["format"])?.filter(|format| *format != "mixed-precision"));
         if format == Some("dense") {
             continue;
         }
@@ -77,7 +80,7 @@ pub(super) fn compressed_tensors(block: &ConfigObject) -> Result<Vec<ClaimRule>>
 
 fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Result<Claim> {
     let name = shorten(name);
-    let (kind, bits) = (weights.text("type").unwrap_or("int"), weights.number(&["num_bits"]).unwrap_or(8));
+    let (kind, bits) = (weights.text(&["type"])?.unwrap_or("int"), weights.number(&["num_bits"])?.unwrap_or(8));
     let mut known = LAYOUTS.iter().filter(|layout| layout.owner == Owner::CompressedTensors);
     let of_format = |layout: &&Layout| format.is_none_or(|format| layout.formats.contains(&format));
     let said = match format {
@@ -95,8 +98,8 @@ fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Resu
         };
         return Err(Error::new(message));
     }
-    let sized = weights.integer(&["group_size"]).map(Group::of_size);
-    let group = match weights.text("strategy") {
+    let sized = weights.integer(&["group_size"])?.map(Group::of_size);
+    let group = match weights.text(&["strategy"])? {
         Some("tensor") => Some(Group::Tensor),
         Some("channel") => Some(Group::Channel),
         Some("group" | "tensor_group") => Some(sized.ok_or_else(|| Error::new(format!("{said}, and no group_size")))?),
@@ -109,10 +112,14 @@ fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Resu
     };
     let mut claim = Claim::new(&layouts, &said);
     claim.parameters = Parameters { group, bits: u32::try_from(bits).ok(), ..Parameters::default() };
-    if weights.get("symmetric") == Some(&Value::Bool(false)) {
+    if weights.flag("symmetric")? == Some(false) {
         claim.needs.push(Role::ZeroPoint);
     }
-    if weights.text("actorder").is_some_and(|order| order.eq_ignore_ascii_case("group")) {
+    let is_ordered = match weights.get("actorder") {
+        Some(Value::Bool(is_ordered)) => *is_ordered, // of older versions
+        _ => weights.text(&["actorder"])?.is_some_and(|order| order.eq_ignore_ascii_case("group")),
+    };
+    if is_ordered {
         claim.needs.push(Role::GroupIndex);
     }
     Ok(claim)
@@ -133,17 +140,17 @@ fn structure(value: Option<&Value>) -> Option<Group> {
 
 pub(super) fn modelopt(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
     let layers = block.objects("quantized_layers")?.into_iter().map(|(name, layer)| {
-        let claim = algorithm(layer.text("quant_algo"), layer.number(&["group_size"]))?;
+        let claim = algorithm(layer.text(&["quant_algo"])?, layer.number(&["group_size"])?)?;
         Ok(ClaimRule { names: vec![name.clone()], claim, ..ClaimRule::default() })
     });
     let mut rules = layers.collect::<Result<Vec<ClaimRule>>>()?;
-    let algo = block.text("quant_algo");
+    let algo = block.text(&["quant_algo"])?;
     if rules.is_empty() || algo != Some("MIXED_PRECISION") {
         let claim = match algo {
             None if block.has("config_groups") => {
                 return Err(Error::new("its quantization_config does not name a quant_algo"));
             }
-            algo => algorithm(algo, block.number(&["group_size"]))?,
+            algo => algorithm(algo, block.number(&["group_size"])?)?,
         };
         rules.push(ClaimRule { is_for_others: true, claim, ..ClaimRule::default() });
     }

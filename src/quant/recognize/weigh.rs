@@ -211,10 +211,14 @@ impl Finder<'_> {
         let claim = described.or(candidate.claim);
         let mut parameters = claim.map(|claim| claim.parameters.clone()).unwrap_or_default();
         let layout = candidate.layout;
+        let is_nested =
+            || parts.iter().any(|(role, index)| *role == Role::Scale && self.dtype(*index) == Some(Dtype::Uint8));
         for &(role, index) in parts {
             match (role, layout.name) {
                 (Role::Shape, _) => parameters.shape = Some(descriptions::shape(self.source, index)?),
-                (Role::Description, "bnb-4bit") => parameters = descriptions::quant_state(self.source, index)?,
+                (Role::Description, "bnb-4bit") => {
+                    parameters = descriptions::quant_state(self.source, index, is_nested())?;
+                }
                 (Role::Description, "bnb-int8") => descriptions::check_rows(self.source, index)?,
                 _ => {}
             }
