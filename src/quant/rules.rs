@@ -57,6 +57,23 @@ impl ScaleRule {
     pub fn is_global(self) -> bool {
         matches!(self, Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded)
     }
+
+    /// Whether scales can be searched for codes of this width, in groups that are parts of a row.
+    #[must_use]
+    pub fn has_search(self, code_bits: u32) -> bool {
+        match self {
+            Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded => true,
+            Self::HalfStep | Self::Floor | Self::Ceiling => code_bits == 4,
+            Self::Epsilon => code_bits < 8,
+            _ => false,
+        }
+    }
+
+    /// Whether blocks at the edges of a weight may be partial.
+    #[must_use]
+    pub fn has_partial_blocks(self) -> bool {
+        self == Self::Epsilon
+    }
 }
 
 /// Which float codes have the sign bit set.

@@ -1,6 +1,7 @@
 //! Schemes: what users ask for, by the names of vLLM and llm-compressor, and the layouts that can store each.
 
-use super::layout::{Group, Layout};
+use super::layout::{Group, GroupKind, Layout};
+use super::rules::ScaleRule;
 use super::table::find;
 use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0, Float32, Uint8};
 
@@ -60,6 +61,11 @@ impl SchemeLayout {
     pub fn layout(&self) -> &'static Layout {
         find(self.layout).expect("schemes name rows of the table")
     }
+
+    /// How its scales are chosen.
+    fn rule(&self) -> ScaleRule {
+        self.layout().encoding.expect("schemes name layouts that can be written").scale
+    }
 }
 
 /// A way to quantize weights, as users ask for it.
@@ -86,6 +92,20 @@ impl Scheme {
             names.any(|known| known.eq_ignore_ascii_case(name))
         };
         SCHEMES.iter().find(is_named)
+    }
+
+    /// Whether scales can be searched for its codes.
+    #[must_use]
+    pub fn has_search(&self) -> bool {
+        let has_search = |stored: &SchemeLayout| stored.rule().has_search(stored.grid.codes.bits());
+        self.layouts.iter().any(has_search)
+    }
+
+    /// Whether it can have partial blocks in the layout of this name.
+    #[must_use]
+    pub fn has_partial_blocks(&self, layout: &str) -> bool {
+        let stored = self.in_layout(Some(layout));
+        stored.is_some_and(|stored| stored.grid.group.kind() == GroupKind::Block && stored.rule().has_partial_blocks())
     }
 
     /// The scheme in ONNX models.
@@ -269,5 +289,13 @@ mod tests {
             assert_eq!(scheme.in_layout(Some("none")), None);
         }
         assert_eq!(Scheme::find("fp7"), None);
+    }
+
+    #[test]
+    fn few_schemes_have_a_search_or_partial_blocks() {
+        let names = |has: fn(&&Scheme) -> bool| SCHEMES.iter().filter(has).map(|scheme| scheme.name);
+        assert!(names(|scheme| scheme.has_search()).eq(["int4", "int4-asym", "nvfp4", "mxfp4"]));
+        assert!(names(|scheme| scheme.has_partial_blocks(COMPRESSED_TENSORS)).eq(["fp8-block"]));
+        assert_eq!(names(|scheme| scheme.has_partial_blocks(HUGGINGFACE)).count(), 0);
     }
 }

@@ -6,6 +6,7 @@ use crate::error::{Error, Kind};
 use crate::job::FailOn;
 use crate::kernel::{Condition, First, Loss};
 use crate::operator::Operator;
+use crate::quant::{self, Layout};
 use crate::select::policy::{LoadedSet, Policy};
 use crate::select::rule_to_keep;
 use crate::text::{as_glob, counted, flag_with, shorten};
@@ -93,7 +94,7 @@ impl Report<'_> {
     /// Tensors and the quantized weights that engines fuse with them, which can only be kept together.
     fn together(&self, found: &[&TensorReport]) -> Vec<&TensorReport<'_>> {
         let fused = |tensor: &TensorReport| {
-            let is_diffusion = tensor.quantized.as_ref()?.layout.starts_with("comfy");
+            let is_diffusion = quant::find(&tensor.quantized.as_ref()?.layout).is_some_and(Layout::is_diffusion);
             Policy { layers: None, is_diffusion }.loaded_together(&tensor.name)
         };
         let sets: HashSet<LoadedSet> = found.iter().filter_map(|tensor| fused(tensor)).collect();

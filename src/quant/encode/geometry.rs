@@ -1,7 +1,7 @@
 //! Which tensors store a weight, and the byte ranges of its rows in them.
 
 use super::super::layout::{CodeValues, Combination, Group, Layout, Packing, Role, ScaleOrder};
-use super::super::rules::{ScaleRule, ScaleShape};
+use super::super::rules::ScaleShape;
 use super::super::scheme::{CodeType, TargetGrid};
 use crate::dtype::Dtype;
 use std::fmt;
@@ -344,7 +344,7 @@ fn check_groups(layout: &Layout, grid: &TargetGrid, block: [u64; 2], [rows, colu
     if block.contains(&0) || is_odd || has_bounds {
         return Err(Unfit::Grid);
     }
-    let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale == ScaleRule::Epsilon);
+    let is_partial = layout.encoding.is_some_and(|encoding| encoding.scale.has_partial_blocks());
     let has_whole_blocks = matches!(grid.group, Group::Block(_)) && !is_partial;
     let has_whole_groups = matches!(grid.group, Group::Neighbours(_)) && layout.codes.padding == 1;
     if (has_whole_groups || has_whole_blocks) && !columns.is_multiple_of(block[1]) {

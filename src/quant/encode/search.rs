@@ -38,12 +38,7 @@ impl Loop for FindScale<'_> {
 impl ScaleSearch {
     /// `None` for rules whose scales are not searched.
     pub(super) fn new(chooser: &Chooser, code_bits: u32) -> Option<Self> {
-        let is_known = match chooser.rule {
-            rule if rule.is_global() => true,
-            ScaleRule::HalfStep | ScaleRule::Floor | ScaleRule::Ceiling => code_bits == 4,
-            ScaleRule::Epsilon => code_bits < 8 && !chooser.is_tensor,
-            _ => false,
-        };
+        let is_known = chooser.rule.has_search(code_bits) && !chooser.is_tensor;
         is_known.then(|| Self { blocks: std::array::from_fn(|code| chooser.e4m3.number(code as u32)) })
     }
 
