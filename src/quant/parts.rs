@@ -19,8 +19,8 @@ pub struct Part<'a> {
     pub shape: &'a [u64],
 }
 
-/// What the shapes of the parts do not show: it comes from config.json, the names of the layout, or tensors of a few
-/// bytes.
+/// Properties of a weight that the shapes of its parts do not show. They come from config.json, the names of the
+/// layout, or tensors of a few bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     /// The shape of the weight if that of the codes does not determine it: `weight_shape` of compressed-tensors,
@@ -43,12 +43,12 @@ pub struct Parameters {
     pub weight_dtype: Option<Dtype>,
     /// Of ONNX's `DequantizeLinear`, the axis of the scales; `None` if there is one scale.
     pub linear: Option<LinearAxis>,
-    /// The bytes of parts that are not stored as they are, such as ONNX's `int32_data`.
+    /// The bytes of parts that the file stores in another form, such as ONNX's `int32_data`.
     pub held: Vec<(Role, Arc<[u8]>)>,
 }
 
 impl Parameters {
-    /// Those of a `DequantizeLinear` node.
+    /// The parameters of a `DequantizeLinear` node.
     #[must_use]
     pub fn linear(axis: Option<LinearAxis>) -> Self {
         Self { linear: axis, ..Self::default() }

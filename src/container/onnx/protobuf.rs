@@ -79,7 +79,7 @@ impl<'a> MessageFields<'a> {
                 Value::Bytes(self.take(length)?)
             }
             5 => Value::Fixed32(self.take(4)?),
-            kind => return Err(corrupt(&format!("field {number} is of kind {kind}"))), // groups have long gone
+            kind => return Err(corrupt(&format!("field {number} is of kind {kind}"))), // groups are obsolete
         };
         Ok((number, value))
     }

@@ -44,7 +44,7 @@ pub(super) fn read_parts(json: &[u8], count: usize) -> Option<SafetensorsHeader>
     whole.rest.strip_prefix('}')?.bytes().all(is_padding).then_some(whole.header)
 }
 
-/// Divides a header behind entries; only who reads the part before knows whether it is the end of an entry.
+/// Divides a header behind what looks like the end of an entry. Whether it is one shows when the part before is read.
 fn divide(json: &[u8], count: usize) -> Vec<&[u8]> {
     const END: &[u8] = b"]},";
     let (mut parts, mut rest) = (Vec::new(), json);

@@ -59,7 +59,7 @@ pub(super) fn write_header(
     metadata: Option<&[(String, String)]>,
     threads: usize,
 ) -> Result<Vec<(u64, Vec<u8>)>> {
-    /// As many tensors are worth a thread.
+    /// The number of tensors that are worth a thread.
     const PART: usize = 1 << 14;
     let (count, parts) = (places.len(), threads.min(places.len() / PART).max(1));
     let range = |at: usize| count * at / parts..count * (at + 1) / parts;

@@ -173,7 +173,7 @@ impl PartWriter<'_, '_> {
     }
 }
 
-/// For weights whose codes and scales are found elsewhere.
+/// For transcoders and recoverers, which find codes and scales by other means.
 impl Encoder {
     /// Whether rows of codes with this packing, of `bits` bits, are stored in the same bytes.
     pub(in crate::quant) fn stores_rows_as(&self, packing: Packing, bits: u32) -> bool {
@@ -212,7 +212,7 @@ impl Encoder {
         self.geometry.rows as usize
     }
 
-    /// What block scales are multiplied by for a stored global scale.
+    /// The factor of block scales that a stored global scale stands for.
     pub(in crate::quant) fn global_factor(&self, global: f32) -> f64 {
         if self.layout.global == Combination::Divisor { 1.0 / f64::from(global) } else { global.into() }
     }

@@ -57,7 +57,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
 ];
 
-/// How many bytes of a block are read: those that list every module of a large model have a few MiB.
+/// The longest block that is read: those that list every module of a large model have a few MiB.
 const MOST: usize = 16 << 20;
 
 impl Claims {

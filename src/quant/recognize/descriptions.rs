@@ -8,7 +8,7 @@ use crate::quant::{Group, LAYOUTS, Layout, Owner, Parameters};
 use crate::text::shorten;
 use serde_json::Value;
 
-/// How much of a tensor that describes another is read; real ones have a few hundred bytes.
+/// The longest description that is read; real ones have a few hundred bytes.
 const MOST: u64 = 64 << 10;
 
 /// The content of a small tensor.

@@ -20,7 +20,7 @@ pub(super) struct ClaimRule {
     pub(super) claim: Option<Claim>,
 }
 
-/// How many patterns are tried.
+/// The most patterns that are tried.
 pub(super) const MOST_PATTERNS: usize = 1000;
 
 /// Whether a layout of compressed-tensors stores numbers of this type and width.

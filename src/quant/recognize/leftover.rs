@@ -11,7 +11,7 @@ use crate::quant::{Layout, Names, Role, find};
 use crate::text::shorten;
 use std::collections::HashSet;
 
-/// How many problems are kept.
+/// The most problems that are kept.
 const MOST: usize = 1000;
 
 impl Recognized {

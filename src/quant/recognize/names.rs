@@ -49,7 +49,7 @@ pub(super) fn pairs<'a>(name: &'a str, places: &HashMap<&str, usize>) -> Vec<Pai
     found
 }
 
-/// What the scales of a tensor may be called, if it is codes: in a layout, or in one that is not known.
+/// The names that the scales of a tensor may have if it holds codes, in known layouts and in others.
 pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
     let scale = |family: &Family| Some(format!("{}{}", name.strip_suffix(family.codes)?, family.scale));
     FAMILIES.iter().filter_map(scale).chain(std::iter::once(format!("{name}_scale")))
@@ -121,7 +121,7 @@ const TELLING: &[(&str, &str)] = &[
     (".weight._shift", ".weight._data"),
 ];
 
-/// What a tensor that belongs to no weight should belong to.
+/// What a tensor without a weight is, according to its name.
 pub(super) enum Stray {
     /// It is codes.
     Codes,
@@ -129,7 +129,7 @@ pub(super) enum Stray {
     PartOf(String),
 }
 
-/// What the name of a tensor that belongs to no weight says.
+/// What a tensor without a weight is; `None` if the name says nothing.
 pub(super) fn stray(name: &str) -> Option<Stray> {
     let (end, codes) = TELLING.iter().find(|(end, _)| name.ends_with(end))?;
     let stem = &name[..name.len() - end.len()];

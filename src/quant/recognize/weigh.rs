@@ -30,7 +30,7 @@ struct LayoutCandidate<'a> {
     claim: Option<&'a Claim>,
 }
 
-/// What helps if the tensors alone do not show how a weight is stored.
+/// The remedy if the tensors alone do not show how a weight is stored.
 const NO_CONFIG: &str = "put the config.json of the checkpoint beside it, which says how the weights are quantized";
 
 impl Finder<'_> {
@@ -154,13 +154,13 @@ impl Finder<'_> {
     fn choose<'b>(&self, codes: usize, pair: &Pair, candidates: &[LayoutCandidate<'b>]) -> Result<LayoutCandidate<'b>> {
         let find = |name: &str| candidates.iter().copied().find(|candidate| candidate.layout.name == name);
         let scale = self.source.tensors[pair.scale].shape;
-        // The same values by other steps. ModelOpt's scales have no dimensions of 1.
+        // Both layouts have the same values, computed by other steps. ModelOpt's scales have no dimensions of 1.
         if let (Some(theirs), Some(other)) = (find("modelopt-fp8"), find("ct-fp8")) {
             let is_theirs = matches!(scale, [] | [_, 1, _, 1]) || matches!(scale, [rows] if *rows != 1);
             return Ok(if is_theirs { theirs } else { other });
         }
         if let Some(first) = find("ct-mxfp8") {
-            return Ok(first); // as those of ModelOpt
+            return Ok(first); // ModelOpt's has the same values
         }
         let fits = |candidate: &&LayoutCandidate| {
             let parts = self.parts(pair.stem, candidate.names);

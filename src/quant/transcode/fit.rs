@@ -5,7 +5,7 @@ use super::source::{Line, SourceGrid, SourceGroup, exponent_of, mantissa_of};
 use super::{SEGMENT, Transcoder};
 use std::ops::Range;
 
-/// By how many powers of two codes can move at most.
+/// The most powers of two by which codes can move.
 const FARTHEST: i32 = 24;
 
 /// The scale of a group of the new grid.
@@ -24,7 +24,7 @@ impl FoundScale {
     }
 }
 
-/// The new codes for the old ones.
+/// Tables from old codes to new ones.
 pub(super) struct Tables {
     /// For each power of two by which codes move, from -24 to 24.
     moved: Vec<CodeTable>,
@@ -133,7 +133,7 @@ impl Transcoder {
     pub(super) fn found(&self, rows: Range<usize>, parts: &[&[u8]]) -> Option<Vec<FoundScale>> {
         let (columns, width) = (self.source.columns(), self.encoder.block_width());
         let lines = self.source.lines(rows, parts);
-        // Groups that stay the same need no look at their codes.
+        // The codes of groups that stay the same need not be read.
         if let ([line], true) = (&lines[..], self.tables.is_total && width == self.source.width()) {
             let stored: Option<_> = line.groups.iter().map(|group| self.stored(group.scale, group.zero)).collect();
             if stored.is_some() {
@@ -249,7 +249,7 @@ impl Transcoder {
         self.encoder.global_factor(self.global) / 512.0
     }
 
-    /// Writes the new codes of some rows, row by row, whose groups have these scales.
+    /// Writes the new codes of some rows, row by row; `found` holds the scales of their groups.
     pub(super) fn move_codes(
         &self,
         rows: Range<usize>,

@@ -1,4 +1,4 @@
-//! Weights whose codes stay as they are, and whose scales are bytes: what a byte becomes is determined once.
+//! Weights whose codes stay the same, and whose scales are bytes: a table of new scales is made once.
 
 use super::{SEGMENT, Transcoder};
 use crate::quant::encode::{EncodeTally, PartWriter};
@@ -54,7 +54,7 @@ impl Transcoder {
     fn kept<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> Option<(&ScaleBytes, &'a [u8])> {
         let bytes = self.bytes.as_ref()?;
         let scales = self.source.scale_bytes(row, parts, raw);
-        // No closures, with which the compiler would not use vectors.
+        // No closures: with them the compiler would not use vectors.
         let (mut least, mut most) = (u8::MAX, 0);
         for scale in scales {
             (least, most) = (least.min(*scale), most.max(*scale));

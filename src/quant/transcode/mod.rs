@@ -53,11 +53,11 @@ pub struct Transcoder {
     tables: Tables,
     /// What the new layout stores as the global scale.
     global: f32,
-    /// What the rounding of the global scale does to values, if it has no exact reciprocal.
+    /// The effect of rounding the global scale, if it has no exact reciprocal.
     rescaling: Option<Rescaling>,
     /// The scale of a weight that has only one.
     only: Option<FoundScale>,
-    /// What scales that are bytes become, if codes stay the same.
+    /// The new scales of stored bytes, if codes stay the same.
     bytes: Option<ScaleBytes>,
     /// Whether rows of codes that stay the same are stored in the same bytes.
     keeps_stored_rows: bool,
@@ -120,7 +120,7 @@ impl Transcoder {
         Some(self.fidelity())
     }
 
-    /// What the new layout stores as the global scale, after [`Transcoder::settle`]; 1 if it has none.
+    /// The global scale in the new layout, after [`Transcoder::settle`]; 1 if there is none.
     pub(crate) fn global(&self) -> f32 {
         self.global
     }
@@ -131,14 +131,14 @@ impl Transcoder {
         if self.rescaling.is_some() { Fidelity::Rescaled } else { Fidelity::Exact }
     }
 
-    /// What the new layout stores as the global scale; `None` if there is no such number.
+    /// The global scale in the new layout; `None` if no number fits.
     fn global_scale(&self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<(f32, Option<Rescaling>)> {
         let is_divisor = self.encoder.layout().global == Combination::Divisor;
         if !self.encoder.layout().global.is_global() {
             return Some((1.0, None));
         }
         if !self.source.keeps_blocks {
-            // The largest block scale is 2^8. All codes may be 0, for which any scale serves.
+            // The largest block scale is 2^8. If all codes are 0, any scale is right.
             let exponent = exponent.map_or(0, |exponent| exponent - 8);
             let exponent = if is_divisor { -exponent } else { exponent };
             return (-126..=127).contains(&exponent).then(|| (2_f32.powi(exponent), None));

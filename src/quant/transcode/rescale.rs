@@ -13,9 +13,9 @@ const GROUP: usize = 16;
 /// The magnitude of a code of E2M1 without its sign, times 2: 0, 1, 2, 3, 4, 6, 8 or 12.
 const DOUBLED: [u8; 8] = [0, 1, 2, 3, 4, 6, 8, 12];
 
-/// What the rounding of a global scale does to values.
+/// The effect of rounding a global scale on values.
 pub(super) struct Rescaling {
-    /// What a doubled magnitude of a code times a block scale in units of 2^-9 is multiplied by.
+    /// The factor of a doubled magnitude of a code times a block scale in units of 2^-9.
     unit: f64,
     /// The change of each value, relative to the value.
     change: f64,
@@ -52,7 +52,7 @@ impl Rescaling {
         }
     }
 
-    /// As [`Self::count_stored`], for one code per byte: packing them takes less code than a second way to count.
+    /// As [`Self::count_stored`], for one code per byte: packing them takes less code than another method to count.
     pub(super) fn count(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
         let mut packed = [0; SEGMENT / 2];
         for (out, pair) in packed.iter_mut().zip(codes.chunks(2)) {

@@ -23,7 +23,7 @@ pub(super) struct SourceGrid {
     pub(super) numbers: Vec<f32>,
     /// Whether codes are integers.
     pub(super) is_integer: bool,
-    /// What is subtracted from stored zero points.
+    /// The number that is subtracted from stored zero points.
     centre: f32,
 }
 
@@ -225,7 +225,7 @@ impl SourceGrid {
         for (group, at) in self.lines(row..row + 1, parts).pop()?.groups.iter().zip(0..) {
             let exponent = exponent_of(group.scale);
             if exponent <= largest {
-                continue; // without a look at the codes
+                continue; // whatever the codes are
             }
             let columns = at * self.width()..((at + 1) * self.width()).min(self.columns());
             let mut seen = [false; 256];

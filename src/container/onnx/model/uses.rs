@@ -186,7 +186,7 @@ impl Study {
         }
     }
 
-    /// Of some tensors that are decoded, the parts that other nodes use as well.
+    /// The parts of decoded tensors that other nodes use too.
     pub(crate) fn parts_of_others(&self, decoded: &[&Dequantization]) -> HashSet<usize> {
         let nodes: HashSet<usize> = decoded.iter().flat_map(|found| &found.nodes).copied().collect();
         let is_gone = |&(at, _): &NodeInput| matches!(self.uses.nodes[at].kind, NodeKind::Decodes(decoding) if nodes.contains(&decoding));
