@@ -12,7 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
-use crate::quant::{EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{COMFYUI, EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::select::policy::{LoadedSet, Policy};
@@ -60,7 +60,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
         notes: if model.is_model() { notes_on_misfits(args, &quantizing) } else { notes(args, &quantizing) },
         ..Task::new(job, args.model.as_slice(), &args.file, selection)
     };
-    let is_diffusion = args.layout_name().starts_with("comfy");
+    let is_diffusion = args.layout_name() == COMFYUI;
     let written = write_recoded(&task, source, quantizing.recoding, start);
     written.map_err(|error| with_fused(error, source, is_diffusion))
 }
@@ -149,14 +149,13 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     if args.group_size.is_some() && !args.schemes().any(|scheme| scheme.has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
-    let is_searched = |scheme: &Scheme| matches!(scheme.name, "nvfp4" | "mxfp4" | "int4" | "int4-asym");
-    if args.search == SearchArg::Mse && !args.schemes().any(is_searched) {
+    if args.search == SearchArg::Mse && !args.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = args.layout_name();
     // Without a scheme, weights of fp8-block stay what they are.
     let stays = || args.scheme.is_none() && layout == "compressed-tensors";
-    if args.partial_blocks && !stays() && !args.schemes().any(|scheme| has_partial_blocks(scheme, layout)) {
+    if args.partial_blocks && !stays() && !args.schemes().any(|scheme| scheme.has_partial_blocks(layout)) {
         return Err(no_effect("--partial-blocks", "only fp8-block in compressed-tensors has partial blocks"));
     }
     Ok(())
@@ -286,7 +285,7 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
     };
     let remedy = match (why, size) {
         (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size => format!("; --group-size {size} fits them"),
-        _ if has_partial_blocks(scheme, layout) => "; --partial-blocks quantizes them".to_owned(),
+        _ if scheme.has_partial_blocks(layout) => "; --partial-blocks quantizes them".to_owned(),
         _ => {
             SCHEMES.iter().find(fits_all).map_or(String::new(), |scheme| format!("; --scheme {} fits any", scheme.name))
         }
@@ -296,11 +295,6 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
         1 => format!("{first} of shape {shape:?} is not quantized: {why}{remedy}"),
         _ => format!("{count} weights of shape {shape:?} are not quantized, such as {first}: {why}{remedy}"),
     }
-}
-
-/// Whether a scheme can have partial blocks in a layout.
-fn has_partial_blocks(scheme: &Scheme, layout: &str) -> bool {
-    scheme.name == "fp8-block" && layout == "compressed-tensors"
 }
 
 /// Refuses patterns that match nothing.

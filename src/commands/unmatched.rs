@@ -50,7 +50,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
     }
 }
 
-/// The names most similar to a pattern: as a whole, or in as many of their parts as it has.
+/// The names most similar to a pattern, as a whole or in a run of parts of the same number.
 pub(super) fn near<'a>(pattern: &str, names: &[&'a str]) -> Vec<&'a str> {
     let wanted = pattern.trim_matches('*').trim_matches('.').to_lowercase();
     let length = wanted.split('.').count();

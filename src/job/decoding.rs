@@ -130,7 +130,7 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
 /// See [`Recoding::divided`].
 fn divided(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]> {
     let weights = &model.found.weights;
-    let is_diffusion = weights.iter().any(|weight| weight.layout.name.starts_with("comfy"));
+    let is_diffusion = weights.iter().any(|weight| weight.layout.is_diffusion());
     let policy = Policy { is_diffusion, ..Policy::default() };
     let fused = fused_sets(&policy, weights.iter().map(|weight| &*weight.module));
     let sets = fused.into_iter().chain(expert_sets(&policy, weights.iter().map(|weight| &*weight.name)));

@@ -55,6 +55,6 @@ pub use recognize::{
     CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize, scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
-pub use scheme::{CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
+pub use scheme::{COMFYUI, CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};
 pub use table::{LAYOUTS, ONNX, find};
 pub use transcode::{Fidelity, RowMap, Transcoder};

@@ -142,7 +142,8 @@ const fn stored(name: &'static str, layout: &'static str, grid: TargetGrid) -> S
 const COMPRESSED_TENSORS: &str = "compressed-tensors";
 const HUGGINGFACE: &str = "huggingface";
 const MODELOPT: &str = "modelopt";
-const COMFYUI: &str = "comfyui";
+/// The layout of `ComfyUI`.
+pub const COMFYUI: &str = "comfyui";
 const BLOCK: Group = Group::Block([128, 128]);
 
 /// How ONNX models store schemes, by their names. A channel is an output of a layer, and neighbours are its inputs.

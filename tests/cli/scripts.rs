@@ -325,7 +325,7 @@ fn elements_are_chosen_by_coordinates_as_figures_show_them() {
         (
             "0,1,2",
             1,
-            "--range has 3 coordinates, and the shape [3, 4] has 2\n  give as many, or an index over all elements",
+            "--range has 3 coordinates, and the shape [3, 4] has 2\n  give one for each dimension, or an index over all elements",
         ),
         ("2,0..1,0", 2, "--range ends before it starts"),
         ("9999..", 1, "--range begins at element 9999; there are 12\n  --range 0..12"),

@@ -127,7 +127,7 @@ fn index_of(position: &Position, shape: &[u64], is_end: bool) -> Result<u64> {
     if coordinates.len() != shape.len() {
         let (given, rank) = (coordinates.len(), shape.len());
         let error = Error::new(format!("--range has {given} coordinates, and the shape {shape:?} has {rank}"));
-        return Err(error.remedy("give as many, or an index over all elements"));
+        return Err(error.remedy("give one for each dimension, or an index over all elements"));
     }
     let mut index = 0_u64;
     for (at, (&coordinate, &length)) in coordinates.iter().zip(shape).enumerate() {

@@ -41,8 +41,7 @@ pub(super) fn folders_of_shards(folder: &Path) -> Vec<String> {
     folders.filter(has_shards).map(|path| quoted(&path)).take(8).collect()
 }
 
-/// Names as text. A name that is not text cannot be in an index, and must not be a shard's: the shard would be left
-/// out.
+/// Names as text. A name that is not text cannot be in an index. It must not name a shard, which would be left out.
 pub(super) fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     let text = |name: OsString| match name.into_string() {
         Ok(name) => Some(Ok(name)),
@@ -88,7 +87,7 @@ pub fn description(folder: &Path) -> Option<String> {
 
 /// Adds the most similar name in the folder, if there is one, to an error about a missing file.
 pub(super) fn suggest_name(error: Error, path: &Path) -> Error {
-    /// How many entries of a folder are considered.
+    /// The most entries of a folder that are considered.
     const MOST: usize = 2_000;
     let missing = || matches!(fs::symlink_metadata(path), Err(error) if error.kind() == std::io::ErrorKind::NotFound);
     let Some(name) = path.file_name().and_then(|name| name.to_str()).filter(|_| missing()) else { return error };

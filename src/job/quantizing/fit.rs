@@ -21,31 +21,27 @@ impl Planner<'_> {
         let mut misfits: Vec<Misfit> = Vec::new();
         for WeightCandidate { name, shape, dtype, stored, is_named, values, .. } in weights {
             let Ok(found) = stored else { continue };
-            if let Values::Coded(coded) = values {
-                match self.fit_coded(found, shape, coded) {
-                    Ok(encoder) => found.encoder = Some(encoder),
-                    Err(why) if *is_named || self.request.scheme.is_none() => {
-                        let message = format!("cannot be stored as {} in {}: {why}", found.scheme.name, self.layout);
-                        return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
-                    }
-                    Err(why) => {
-                        Misfit::count(&mut misfits, &why, found.scheme, name, shape);
-                        *stored = Err(KeptReason::Shape);
-                    }
-                }
-                continue;
-            }
-            let made = known
-                .entry((found.scheme.name, shape, *dtype))
-                .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.options).map(Arc::new));
+            let is_coded = matches!(values, Values::Coded(_));
+            let made = match values {
+                Values::Coded(coded) => self.fit_coded(found, shape, coded),
+                Values::Stored(_) => known
+                    .entry((found.scheme.name, shape, *dtype))
+                    .or_insert_with(|| self.encoder(found, shape, *dtype, self.request.options).map(Arc::new))
+                    .clone(),
+            };
             match made {
-                Ok(encoder) => found.encoder = Some(Arc::clone(encoder)),
-                Err(why) if *is_named => {
-                    let message = format!("a rule quantizes it to {}, and {why}", found.scheme.name);
+                Ok(encoder) => found.encoder = Some(encoder),
+                Err(why) if *is_named || is_coded && self.request.scheme.is_none() => {
+                    let scheme = found.scheme.name;
+                    let message = if is_coded {
+                        format!("cannot be stored as {scheme} in {}: {why}", self.layout)
+                    } else {
+                        format!("a rule quantizes it to {scheme}, and {why}")
+                    };
                     return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
                 }
                 Err(why) => {
-                    Misfit::count(&mut misfits, why, found.scheme, name, shape);
+                    Misfit::count(&mut misfits, &why, found.scheme, name, shape);
                     *stored = Err(KeptReason::Shape);
                 }
             }
@@ -91,7 +87,7 @@ impl Planner<'_> {
         let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
         let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));
         for set in fused.into_iter().chain(experts) {
-            // A scale that they share is stored in the type of the weights.
+            // A shared scale is stored in the type of the weights, so that must be equal too.
             let scheme =
                 |at: usize| weights[at].stored.as_ref().ok().map(|stored| (stored.scheme.name, weights[at].dtype));
             let first = scheme(set[0]);

@@ -27,7 +27,7 @@ use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::{TensorIndex, WeightValues};
-use crate::quant::{Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid};
+use crate::quant::{COMFYUI, Decoder, EncodeOptions, Encoder, EngineConfig, RowMap, Scheme, SchemeLayout, TargetGrid};
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::select::experts::{Model, experts};
 use crate::select::policy::Policy;
@@ -156,7 +156,7 @@ impl Quantizing {
             Some(scheme) => layout_of(scheme, request.layout)?.name,
             None => request.layout.expect("there is a scheme or a layout"),
         };
-        let policy = Policy { layers: model.layers, is_diffusion: layout == "comfyui" };
+        let policy = Policy { layers: model.layers, is_diffusion: layout == COMFYUI };
         let memberships = logical.memberships();
         coded::check_is_readable(logical, &memberships)?;
         if model.has_transposed_layers() {
