@@ -328,7 +328,7 @@ fn floats(
 pub(super) const LANES: usize = 16;
 
 /// Sums of squares below this may lack squares that are 0 in float32.
-pub(super) const VANISHING: f64 = 1e-30;
+const VANISHING: f64 = 1e-30;
 
 /// Sums over the errors of a segment, in units of a power of two near its largest scale: the squares of tiny errors would
 /// underflow. A value is always added to the same partial sum, so that the result is the same for every instruction set.
@@ -403,8 +403,8 @@ fn sum(mut lanes: [f64; LANES]) -> f64 {
 }
 
 /// The sum of squares in float64.
-pub(super) fn sum_of_squares(numbers: impl Iterator<Item = f32>) -> f64 {
-    numbers.map(|number| f64::from(number) * f64::from(number)).sum()
+pub(super) fn sum_of_squares(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.map(|number| number * number).sum()
 }
 
 /// The sums of all lanes.

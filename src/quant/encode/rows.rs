@@ -7,11 +7,10 @@ use super::extremes::{INFINITY, first_special, largest};
 use super::fused::FusedSegment;
 use super::geometry::Band;
 use super::groups::Choose;
-use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums, VANISHING};
+use super::lanes::{self, Bounds, CodeRounding, Divisors, ErrorSums, LANES, LargestOfGroups, PartialSums};
 use super::linear::ExtendColumns;
 use super::narrow::NarrowGroups;
 use super::room::{EncodeRoom, SpreadScales};
-use super::rounding::WeightType;
 use super::screen::SearchGroup;
 use super::search::FindScale;
 use super::store::PartWriter;
@@ -219,7 +218,7 @@ impl<'a> EncodeRows<'a, '_> {
                 continue;
             }
             let fused = fused.filter(ErrorSums::is_complete);
-            let mut sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
+            let sums = fused.unwrap_or_else(|| self.encode_in_steps(source, room, size));
             self.tally.clipped += u64::from(sums.clipped);
             self.writer.store_codes(tile.matrix, row, columns.clone(), &room.codes[..count]);
             if !is_measured {
@@ -227,10 +226,17 @@ impl<'a> EncodeRows<'a, '_> {
             }
             // 2. Steps that few segments need.
             let unit = f64::from(room.unit);
-            if !sums.is_complete() {
-                complete(&mut sums, *weight, source, room);
-            }
             let first = geometry.element(tile.matrix, row, column);
+            if !sums.is_complete() {
+                let values = source.chunks_exact(*width).map(|bytes| f64::from(lanes::number(*weight, bytes)));
+                let errors = self.errors_in_float64(values.clone(), source, room, size);
+                signal += lanes::sum_of_squares(values);
+                noise += lanes::sum_of_squares(errors.iter().copied());
+                let largest = errors.iter().fold(0.0_f64, |largest, error| largest.max(error.abs()));
+                let at = errors.iter().position(|error| largest > 0.0 && error.abs() == largest);
+                self.tally.take_error(largest, at.map(|at| first + at as u64));
+                continue;
+            }
             let largest = f64::from(sums.largest) * unit;
             if self.tally.needs_place(largest, first) {
                 if fused.is_some() {
@@ -317,20 +323,23 @@ impl<'a> EncodeRows<'a, '_> {
     /// The same step by step, for groups of any size, and for exact quotients.
     fn encode_in_steps(&self, source: &[u8], room: &mut EncodeRoom, size: usize) -> ErrorSums {
         room.make_lanes(source.len() / self.encoder.width);
-        self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size }).total()
+        self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size, is_measured: true }).total()
     }
-}
 
-/// Computes sums that vanish in float32 again in float64, from the errors in `room`.
-#[inline(never)]
-fn complete(sums: &mut ErrorSums, weight: WeightType, source: &[u8], room: &EncodeRoom) {
-    let (width, over) = (weight.bytes(), 1.0 / room.unit);
-    if sums.signal < VANISHING {
-        let values = source.chunks_exact(width).map(|bytes| lanes::number(weight, bytes) * over);
-        sums.signal = lanes::sum_of_squares(values);
-    }
-    if sums.noise < VANISHING {
-        sums.noise = lanes::sum_of_squares(room.multiples[..source.len() / width].iter().copied());
+    /// The error of each value of a segment, where errors or their squares are too small or too large for float32.
+    #[inline(never)]
+    fn errors_in_float64(
+        &self,
+        values: impl Iterator<Item = f64>,
+        source: &[u8],
+        room: &mut EncodeRoom,
+        size: usize,
+    ) -> Vec<f64> {
+        room.make_lanes(source.len() / self.encoder.width);
+        self.isa.run(SegmentInSteps { encoder: self.encoder, source, room, size, is_measured: false });
+        let scales = room.chosen.scale.iter().flat_map(|scale| std::iter::repeat_n(f64::from(*scale), size));
+        let numbers = room.multiples.iter().zip(scales).map(|(multiple, scale)| f64::from(*multiple) * scale);
+        values.zip(numbers).map(|(value, number)| value - number).collect()
     }
 }
 
@@ -341,6 +350,8 @@ struct SegmentInSteps<'a> {
     room: &'a mut EncodeRoom,
     /// Values of a group.
     size: usize,
+    /// Whether errors are summed; they then take the place of the multiples of scales that the codes stand for.
+    is_measured: bool,
 }
 
 impl Loop for SegmentInSteps<'_> {
@@ -348,7 +359,7 @@ impl Loop for SegmentInSteps<'_> {
 
     #[inline(always)]
     fn run(self) -> PartialSums {
-        let Self { encoder: Encoder { weight, width, division, rounding, .. }, source, room, size } = self;
+        let Self { encoder: Encoder { weight, width, division, rounding, .. }, source, room, size, is_measured } = self;
         let count = source.len() / width;
         let groups = count.div_ceil(size);
         let (values, numbers) = (&mut room.values[..count], &mut room.numbers[..count]);
@@ -368,6 +379,9 @@ impl Loop for SegmentInSteps<'_> {
                     *multiple -= zero;
                 }
             }
+        }
+        if !is_measured {
+            return PartialSums::default();
         }
         let mut sums = PartialSums::of(values, 1.0 / room.unit, (&room.scales[..groups], size), lane, multiples);
         sums.clipped[0] += clipped;

@@ -156,3 +156,22 @@ fn values_that_a_global_scale_divides_are_not_changed_by_the_rounding_of_quotien
         assert_eq!((tally.values, tally.changed, tally.max_error), (1024, 0, 0.0), "{global}");
     }
 }
+
+#[test]
+fn errors_far_below_the_largest_scale_of_a_segment_are_summed() {
+    let mut stored = SCHEMES.iter().flat_map(|scheme| scheme.layouts);
+    let stored = stored.find(|stored| stored.layout().name == "ct-mxfp4").unwrap();
+    let encoder =
+        Encoder::new(stored.layout(), &stored.grid, &[1, 64], Dtype::Float32, EncodeOptions::default()).unwrap();
+    // A group whose values are codes times 2^120, and one with numbers between codes.
+    let number = |at: usize| if at < 32 { 6.0 * 2_f32.powi(120) } else { [6.0, 5.0][at % 2] * 2_f32.powi(-30) };
+    let source: Vec<u8> = (0..64).flat_map(|at| number(at).to_le_bytes()).collect();
+    let mut parts: Vec<Vec<u8>> = encoder.parts().iter().map(|part| vec![0; part.byte_len() as usize]).collect();
+    let mut outputs: Vec<&mut [u8]> = parts.iter_mut().map(|part| &mut part[..]).collect();
+    let mut tally = EncodeTally::default();
+    encoder.encode(0..1, &source, &Extremes::default(), &mut outputs, &mut tally);
+    assert!(!tally.is_exact());
+    assert_eq!((tally.max_error, tally.max_error_at), (2_f64.powi(-30), Some(33)));
+    let sqnr = 10.0 * (72.0 * 2_f64.powi(300)).log10(); // 32 x (6 x 2^120)^2 over 16 x (2^-30)^2
+    assert!((tally.sqnr_db().unwrap() - sqnr).abs() < 1e-9, "{:?}", tally.sqnr_db());
+}
