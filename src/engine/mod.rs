@@ -179,15 +179,14 @@ impl StepFindings {
     }
 }
 
-/// A decoder's counts as losses: a NaN or infinite code or scale counts as NaN or infinite input.
+/// A decoder's counts as losses.
 fn counts_of(tally: &DecodeTally) -> Counts {
     let mut counts = Counts::default();
-    counts.input_nan = tally.nan_codes + tally.nan_scales;
-    counts.input_infinite = tally.infinite - tally.overflowed;
-    counts[Loss::Infinite] = tally.overflowed;
-    counts[Loss::Nan] = tally.nan - counts.input_nan;
+    (counts.input_nan, counts.input_infinite) = (tally.input_nan.count, tally.input_infinite.count);
+    counts[Loss::Infinite] = tally.infinite.count;
+    counts[Loss::Nan] = tally.nan.count;
     counts[Loss::Flushed] = tally.flushed;
-    counts[Loss::Inexact] = tally.inexact;
+    counts[Loss::Inexact] = tally.inexact.count;
     counts
 }
 

@@ -198,14 +198,14 @@ impl<'a> Worker<'a> {
         let tally = tally.map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
         let mut found = StepFindings { counts, ..StepFindings::default() };
-        let nan = [Condition::InputNan, Condition::Lost(Loss::Nan)];
-        let infinite = [Condition::InputInfinite, Condition::Lost(Loss::Infinite)];
-        let inexact = [Condition::Lost(Loss::Inexact); 2];
-        let firsts = [(nan, tally.first_nan), (infinite, tally.first_infinite), (inexact, tally.first_inexact)];
-        for (conditions, at) in firsts {
-            // If there are both kinds, the first of either counts as input.
-            let met = conditions.into_iter().find(|condition| counts[*condition] > 0);
-            if let (Some(condition), Some(at)) = (met, at) {
+        for (condition, seen) in [
+            (Condition::InputNan, tally.input_nan),
+            (Condition::InputInfinite, tally.input_infinite),
+            (Condition::Lost(Loss::Nan), tally.nan),
+            (Condition::Lost(Loss::Infinite), tally.infinite),
+            (Condition::Lost(Loss::Inexact), tally.inexact),
+        ] {
+            if let Some(at) = seen.first {
                 found.firsts.add(condition, First { at, values: [String::new(), String::new()] });
             }
         }

@@ -171,6 +171,72 @@ fn nan_codes_are_counted_and_can_be_refused() {
     assert_eq!((&report["counts"]["input_nan"], &report["counts"]["nan"]), (&(130 * 136).into(), &0.into()));
 }
 
+/// What becomes of a file of `ComfyUI` with one weight of codes and a scale: the exit code, and a report.
+fn comfy_fp8(dtype: &str, codes: &[u8], scale: f32, options: &str) -> (Option<i32>, serde_json::Value) {
+    let format = format!("{{\"format\":\"float8_{}\"}}", if dtype == "F8_E5M2" { "e5m2" } else { "e4m3fn" });
+    let bench = Bench::new();
+    let parts: [(&str, &str, &[u64], &[u8]); 3] = [
+        ("m.weight", dtype, &[1, codes.len() as u64], codes),
+        ("m.weight_scale", "F32", &[], &scale.to_le_bytes()),
+        ("m.comfy_quant", "U8", &[format.len() as u64], format.as_bytes()),
+    ];
+    bench.write("x.safetensors", &shard(&parts));
+    let outcome = bench.run(&format!("dequantize x.safetensors -o y.safetensors -q --json {options}"));
+    (outcome.code, serde_json::from_str(&outcome.stdout).unwrap())
+}
+
+#[test]
+fn losses_count_by_the_stored_scale_also_where_the_library_rounds_it_first() {
+    let codes = [0x38, 0x40, 0x44, 0x48];
+    for (scale, loss) in [(2e-8, "flushed"), (1e5, "infinite")] {
+        let (code, report) = comfy_fp8("F8_E4M3", &codes, scale, &format!("--to f16 --fail-on {loss}"));
+        assert_eq!(
+            (code, &report["counts"][loss], &report["counts"]["input_infinite"]),
+            (Some(3), &4.into(), &0.into())
+        );
+        let (code, report) = comfy_fp8("F8_E4M3", &codes, scale, &format!("--to f32 --fail-on {loss}"));
+        assert_eq!((code, &report["counts"][loss]), (Some(0), &0.into()));
+    }
+}
+
+#[test]
+fn infinite_codes_are_infinite_input() {
+    let (code, report) = comfy_fp8("F8_E5M2", &[0x3c, 0x7c, 0xfc, 0], 1.0, "--to f32 --fail-on infinite");
+    assert_eq!(
+        (code, &report["counts"]["infinite"], &report["counts"]["input_infinite"]),
+        (Some(0), &0.into(), &2.into())
+    );
+    assert_eq!(report["tensors"][0]["first_index"], serde_json::json!({ "input_infinite": [0, 1] }));
+}
+
+#[test]
+fn the_first_value_of_each_kind_is_named() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let config = CONFIG.replace("[128, 128]", "[1, 2]");
+    bench.write("q/config.json", config.as_bytes());
+    let scales = |scales: [f32; 3]| scales.map(f32::to_le_bytes).concat();
+    for (codes, scales, firsts) in [
+        (
+            [0x7e, 0x38, 0x38, 0x40, 0x38, 0x38],
+            scales([3e38, f32::INFINITY, 1.0]),
+            serde_json::json!({ "infinite": [0, 0], "input_infinite": [1, 0] }),
+        ),
+        (
+            [0, 0x38, 0x38, 0x38, 0x38, 0x38],
+            scales([f32::INFINITY, 1.0, f32::NAN]),
+            serde_json::json!({ "nan": [0, 0], "input_infinite": [0, 1], "input_nan": [2, 0] }),
+        ),
+    ] {
+        let parts = [("m.weight", "F8_E4M3", &[3, 2][..], &codes[..]), ("m.weight_scale_inv", "F32", &[3, 1], &scales)];
+        bench.write("q/model.safetensors", &shard(&parts));
+        let outcome = bench.run("dequantize q --to f32 --fail-on nan,infinite -o out --json -q");
+        assert_eq!(outcome.code, Some(3), "{outcome:?}");
+        let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!(report["tensors"][0]["first_index"], firsts);
+    }
+}
+
 #[test]
 fn a_set_that_engines_fuse_and_that_is_decoded_in_part_is_named() {
     let bench = Bench::new();

@@ -24,7 +24,7 @@ pub(super) mod zeros;
 pub use explain::{CodeKind, Explanation, Grid};
 pub(super) use fused::to_bfloat16;
 pub use steps::Arithmetic;
-pub use tally::DecodeTally;
+pub use tally::{DecodeTally, Occurrences};
 
 use super::layout::{Layout, Packing, Role, ScaleOrder};
 use super::parts::{Parameters, Part};

@@ -5,6 +5,7 @@ use super::casts::run;
 use super::lanes::{self, Float32Lane};
 use super::scales::GroupRange;
 use super::steps::{Arithmetic, Steps};
+use std::num::FpCategory;
 use std::ops::Range;
 
 /// Values that pass through the lanes at a time, a multiple of the units of codes and rotations.
@@ -24,6 +25,10 @@ pub(super) struct Room {
     pub(super) groups: Vec<[u8; 4]>,
     pub(super) zeros: Vec<[u8; 4]>,
     pub(super) fetched: Option<GroupRange>,
+    /// Whether one of these scales is 0, infinite or NaN although the stored one is another kind of number, and the
+    /// stored ones for this case.
+    pub(super) is_changed: bool,
+    pub(super) stored: Vec<[u8; 4]>,
     /// The global scale of their matrix.
     pub(super) global: f32,
     pub(super) values: Vec<[u8; 4]>,
@@ -48,6 +53,8 @@ impl Room {
             groups: vec![[0; 4]; groups],
             zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
             fetched: None,
+            is_changed: false,
+            stored: vec![[0; 4]; if can_change(steps) { groups } else { 0 }],
             global: 1.0,
             wide: vec![[0; 8]; if is_wide { columns } else { 0 }],
             scratch: vec![0; 4 * groups],
@@ -81,8 +88,38 @@ impl Room {
         if steps.arithmetic == Arithmetic::Library {
             combine(steps, scales, self.global, &mut self.scratch);
         }
+        self.is_changed = !self.stored.is_empty() && !are_ordinary(scales) && self.has_changed(steps, parts, &place);
         self.fetched = Some(place);
     }
+
+    /// Fetches the stored scales of groups that have been fetched, and compares them.
+    #[inline(never)]
+    fn has_changed(&mut self, steps: &Steps, parts: &[&[u8]], place: &GroupRange) -> bool {
+        let stored = &mut self.stored[..place.groups.len()];
+        steps.scales.fetch(&steps.geometry, steps.layout.scale_order, place, parts, &mut self.scratch, stored);
+        let mut pairs = self.groups.iter().zip(stored).map(|(used, stored)| [*used, *stored].map(f32::from_le_bytes));
+        pairs.any(|[used, stored]| {
+            let is_special = matches!(used.classify(), FpCategory::Zero | FpCategory::Infinite | FpCategory::Nan);
+            is_special && used.classify() != stored.classify()
+        })
+    }
+}
+
+/// Whether scales that are multiplied may be others than the stored ones.
+fn can_change(steps: &Steps) -> bool {
+    let is_combined = matches!(steps.layout.global, Combination::Multiplier | Combination::Divisor);
+    steps.arithmetic == Arithmetic::Library && (is_combined || steps.scale_rounding.is_some())
+}
+
+/// Whether no scale is 0, infinite or NaN.
+#[inline(always)]
+fn are_ordinary(scales: &Float32Lane) -> bool {
+    let mut all = true;
+    for scale in scales {
+        let size = f32::from_le_bytes(*scale).abs();
+        all &= (size > 0.0) & (size < f32::INFINITY);
+    }
+    all
 }
 
 /// The global scale of a matrix; 1 where there is none.

@@ -175,7 +175,7 @@ impl RowDecoder<'_> {
     #[inline(always)]
     fn multiply_fused(&mut self, codes: &[u8], segment: &SegmentPlace) -> bool {
         let Self { steps, index, map, room, results, out, .. } = self;
-        let (Some(fused), RowOutput::Values(out)) = (steps.fused, out) else { return false };
+        let (Some(fused), RowOutput::Values(out), false) = (steps.fused, out, room.is_changed) else { return false };
         let SegmentPlace { size, skip, .. } = *segment;
         let (out, columns, factor) = (&mut out[segment.bytes.clone()], segment.columns.len(), steps.scales.factor());
         let (scales_of, zeros_of) = (&room.groups[segment.groups.clone()], segment.zeros(&room.zeros));
@@ -211,7 +211,7 @@ impl RowDecoder<'_> {
         let Self { steps, index, map, room, out, .. } = self;
         let zeros_of = segment.zeros(&room.zeros);
         let SegmentPlace { columns, groups, size, skip, bytes: place, first } = segment;
-        let scales_of = &room.groups[groups];
+        let scales_of = &room.groups[groups.clone()];
         let (layout, global, factor) = (steps.layout, room.global, steps.scales.factor());
         let index = index.as_ref().map(|index| &index[columns.clone()]);
         let columns = columns.len();
@@ -253,6 +253,9 @@ impl RowDecoder<'_> {
                 rotate_float32s(products, &mut room.wide[..columns], size);
             }
             finish(steps, products, &mut room.scratch, &mut out[place.clone()]);
+            if room.is_changed {
+                spread(&room.stored[groups], scales);
+            }
         }
         let RowOutput::Values(out) = out else { return DecodeTally::default() };
         tally_of(steps, &out[place], (lane, scales), global, first)
@@ -269,7 +272,11 @@ fn tally_of(
     at: u64,
 ) -> DecodeTally {
     let mut tally = DecodeTally::default();
-    if steps.rotation.is_none() {
+    let is_nothing = match steps.layout.global {
+        Combination::Divisor => global.is_infinite(),
+        _ => global == 0.0,
+    };
+    if steps.rotation.is_none() && !is_nothing {
         tally.flushed = match steps.target.bits() {
             16 => lanes::count_flushed::<2>(lane, scales, out.as_chunks().0),
             _ => lanes::count_flushed::<4>(lane, scales, out.as_chunks().0),
@@ -319,8 +326,7 @@ fn count_inexact(values: &Float32Lane, exact: &[[u8; 8]], at: u64) -> DecodeTall
     for (at, (value, exact)) in (at..).zip(values.iter().zip(exact)) {
         let (value, exact) = (f64::from(f32::from_le_bytes(*value)), f64::from_le_bytes(*exact));
         if value != exact && !exact.is_nan() {
-            tally.inexact += 1;
-            tally.first_inexact.get_or_insert(at);
+            tally.inexact.add(at);
         }
     }
     tally
@@ -345,16 +351,12 @@ fn count_specials(
     for (at, (bytes, (code, scale))) in (at..).zip(elements) {
         let bits = bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
         let magnitude = bits & if width == 2 { 0x7fff } else { 0x7fff_ffff };
-        let [code, scale] = [code, scale].map(|bytes| f32::from_le_bytes(*bytes));
+        let factors = [f32::from_le_bytes(*code), f32::from_le_bytes(*scale), global];
         if magnitude > infinity {
-            tally.nan += 1;
-            tally.nan_codes += u64::from(code.is_nan());
-            tally.nan_scales += u64::from(!code.is_nan() && (scale.is_nan() || global.is_nan()));
-            tally.first_nan.get_or_insert(at);
+            (if factors.iter().any(|factor| factor.is_nan()) { &mut tally.input_nan } else { &mut tally.nan }).add(at);
         } else if magnitude == infinity {
-            tally.infinite += 1;
-            tally.overflowed += u64::from(scale.is_finite() && global.is_finite());
-            tally.first_infinite.get_or_insert(at);
+            let are_finite = factors.iter().all(|factor| factor.is_finite());
+            (if are_finite { &mut tally.infinite } else { &mut tally.input_infinite }).add(at);
         }
     }
 }

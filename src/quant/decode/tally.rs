@@ -2,45 +2,57 @@
 
 use std::ops::AddAssign;
 
-/// How many values of a weight are not finite, and why. Sums do not depend on the order, so each thread counts on its
-/// own.
+/// How many values of a weight are not what their code, scale and global scale say, and which are not finite. What counts are
+/// the stored scales: a library may round them before it multiplies. Sums do not depend on the order, so each thread counts
+/// on its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeTally {
-    /// Values that are NaN.
-    pub nan: u64,
-    /// NaN values whose code is NaN.
-    pub nan_codes: u64,
-    /// NaN values whose code is a number and whose scale or global scale is NaN. The rest are products of 0 and infinity.
-    pub nan_scales: u64,
-    /// Values that are infinite.
-    pub infinite: u64,
-    /// Infinite values whose scale is finite: the product is beyond the range of the target, or of an intermediate
-    /// type.
-    pub overflowed: u64,
-    /// Values that are 0 although neither their code nor their scale is; not counted for rotated weights.
+    /// Values that are NaN although none of their factors is: products of 0 and infinity.
+    pub nan: Occurrences,
+    /// Values that are NaN, as a factor is.
+    pub input_nan: Occurrences,
+    /// Values that are infinite although their factors are finite: the product is beyond the range of the target, or of an
+    /// intermediate type.
+    pub infinite: Occurrences,
+    /// Values that are infinite, as a factor is.
+    pub input_infinite: Occurrences,
+    /// Values that are 0 although no factor is; not counted for rotated weights.
     pub flushed: u64,
-    /// Values that are not the exact product of code, scale and global scale; counted only by [`super::Decoder::watch`].
-    pub inexact: u64,
-    /// The first NaN, counted in row-major order through the whole weight.
-    pub first_nan: Option<u64>,
-    /// The first infinite value.
-    pub first_infinite: Option<u64>,
-    /// The first inexact value.
-    pub first_inexact: Option<u64>,
+    /// Values that are not the exact product; counted only by [`super::Decoder::watch`].
+    pub inexact: Occurrences,
+}
+
+/// Values of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occurrences {
+    /// How many there are.
+    pub count: u64,
+    /// The first, counted in row-major order through the whole weight.
+    pub first: Option<u64>,
+}
+
+impl Occurrences {
+    /// Counts the value at `at`, which is after those counted before.
+    pub fn add(&mut self, at: u64) {
+        self.count += 1;
+        self.first.get_or_insert(at);
+    }
+}
+
+impl AddAssign for Occurrences {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.first = self.first.into_iter().chain(other.first).min();
+    }
 }
 
 impl AddAssign for DecodeTally {
     fn add_assign(&mut self, other: Self) {
-        let first = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         self.nan += other.nan;
-        self.nan_codes += other.nan_codes;
-        self.nan_scales += other.nan_scales;
+        self.input_nan += other.input_nan;
         self.infinite += other.infinite;
-        self.overflowed += other.overflowed;
+        self.input_infinite += other.input_infinite;
         self.flushed += other.flushed;
         self.inexact += other.inexact;
-        self.first_inexact = first(self.first_inexact, other.first_inexact);
-        self.first_nan = first(self.first_nan, other.first_nan);
-        self.first_infinite = first(self.first_infinite, other.first_infinite);
     }
 }

@@ -135,7 +135,8 @@ impl Study {
             Some((name, _)) if !name.is_empty() => Some(constant(2).ok_or("its zero point is not a constant")?),
             _ => None,
         };
-        if output_type != 0 && tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) != Some(output_type) {
+        if output_type != 0 && tensors[scale].elements.stored_dtype().onnx_number().map(i64::from) != Some(output_type)
+        {
             return Err("its output_dtype is not the type of its scale");
         }
         let block_size = u64::try_from(block_size).map_err(|_| "its block_size is negative")?;
