@@ -248,10 +248,13 @@ impl EncodeGeometry {
         let (height, below) = (self.rows as usize, self.block[0] as usize);
         let (mut row, end) = (rows.start as usize, rows.end as usize);
         std::iter::from_fn(move || {
+            if row == end {
+                return None;
+            }
             let (matrix, within) = (row / height, row % height);
             let count = (below - within % below).min(height - within).min(end - row);
             row += count;
-            (count > 0).then_some(Band { matrix, rows: within..within + count })
+            Some(Band { matrix, rows: within..within + count })
         })
     }
 
