@@ -114,7 +114,7 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
     let shared = selected.iter().find_map(|weight| Some((&*weight.name, *of_left.get(&codes(weight)?)?)));
     shared.map_or(Ok(()), |(decoded, left)| {
         let error = Error::usage(format!("has the same codes as '{}', which stays quantized", shorten(left)));
-        Err(error.in_tensor(decoded).remedy("--include and --exclude have to choose both or none of them"))
+        Err(error.in_tensor(decoded).remedy("choose both or none of them"))
     })
 }
 

@@ -160,7 +160,7 @@ fn codes_with_several_scales_become_several_tensors() {
     assert!(listed.contains("  a  int8, tensor") && listed.contains("  b  int8, tensor"), "{listed}");
     assert_eq!(bench.run("bitcast in.onnx --bits --tensor b --range 1..2").stdout, "1  0 0000010  2 * 2 = 4\n");
     let message = "tcast: error: in.onnx: tensor 'b': has the same codes as 'a', which stays quantized\n  \
-         --include and --exclude have to choose both or none of them\n";
+         choose both or none of them\n";
     bench.run("dequantize in.onnx --include b -o some.onnx").expect(2, "", message);
     // The branches of an If decode codes of the outer graph.
     let inner = |name: &str, scale: &str| {
