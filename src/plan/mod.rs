@@ -18,7 +18,7 @@ mod weights;
 pub use codes::Codes;
 pub use model::ModelOptions;
 #[doc(hidden)] // for the program
-pub use quantized::{CodedRows, Recovery, TargetWeight, TensorIndex, WeightValues};
+pub use quantized::{CodedRows, Recovery, TargetWeight, TensorIndex, Unmoved, WeightValues};
 pub(crate) use quantized::{Quantization, SharedExtremes, WeightRows};
 pub(crate) use source::check_from;
 #[doc(hidden)] // for tests

@@ -63,7 +63,16 @@ pub struct CodedRows {
     /// The rows.
     pub rows: RowMap,
     /// What moves its codes and scales, if they can be moved.
-    pub transcoder: Option<Transcoder>,
+    pub transcoder: Result<Transcoder, Unmoved>,
+}
+
+/// Why codes and scales of a weight are not moved.
+#[derive(Clone, Copy, Debug)]
+pub enum Unmoved {
+    /// The new layout cannot represent all values, of it or of a weight that it shares a scale with.
+    NoGrid,
+    /// Weights that engines fuse have different global scales.
+    UnequalGlobals,
 }
 
 impl TargetWeight {
@@ -79,7 +88,7 @@ impl TargetWeight {
     /// Whether its codes and scales are moved or recovered, not computed.
     #[must_use]
     pub fn has_scales(&self) -> bool {
-        let is_moved = matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_some());
+        let is_moved = matches!(&self.values, WeightValues::Coded(coded) if coded.transcoder.is_ok());
         is_moved || matches!(self.recovery, Some(Recovery::Found(..)))
     }
 
@@ -238,7 +247,7 @@ impl<'a> WeightRows<'a> {
     /// What moves codes and scales, if they are moved.
     pub(crate) fn transcoder(&self) -> Option<(&Transcoder, &CodedRows)> {
         let WeightValues::Coded(coded) = &self.values else { return None };
-        Some((coded.transcoder.as_ref()?, coded))
+        Some((coded.transcoder.as_ref().ok()?, coded))
     }
 
     /// The layout of the quantized weight that it is made from.

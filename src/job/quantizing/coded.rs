@@ -4,7 +4,7 @@
 use super::{Asked, CodedCandidate, Planner, StoredAs, Values, WeightCandidate, gpt_oss};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::plan::{CodedRows, TensorIndex, Weights};
+use crate::plan::{CodedRows, TensorIndex, Unmoved, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, CodeKind, CodeType, Decoder, EncodeOptions, Encoder, Fidelity, FoundWeight, Grid,
     Group, Layout, Modules, Role, RowMap, SCHEMES, Scheme, TargetGrid, Transcoder, Unfit, config_of,
@@ -167,7 +167,6 @@ impl Planner<'_> {
         let is_coded = |at: &usize| weights[*at].coded().is_some();
         sets.retain(|set| set.iter().any(is_coded));
         let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];
-        let mut unmoved = vec![Unmoved::NoGrid; weights.len()];
         let all = &*weights;
         let work = |(): &mut (), set: Vec<usize>| Ok((self.transcoders(all, &set)?, set));
         in_order(
@@ -176,11 +175,11 @@ impl Planner<'_> {
             || (),
             work,
             |(transcoders, set): (Result<Vec<Transcoder>, Unmoved>, Vec<usize>)| {
-                let why = transcoders.as_ref().err().copied();
-                let mut transcoders = transcoders.unwrap_or_default().into_iter();
-                for at in set {
-                    unmoved[at] = why.unwrap_or(unmoved[at]);
-                    let transcoder = transcoders.next();
+                let transcoders: Vec<_> = match transcoders {
+                    Ok(found) => found.into_iter().map(Ok).collect(),
+                    Err(why) => set.iter().map(|_| Err(why)).collect(),
+                };
+                for (at, transcoder) in set.into_iter().zip(transcoders) {
                     resolved[at] = all[at].coded().map(|coded| Arc::new(self.rows(coded, transcoder)));
                 }
                 ControlFlow::Continue(())
@@ -189,14 +188,13 @@ impl Planner<'_> {
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
         if self.request.scheme.is_none() && self.request.rules.is_empty() {
             let again = "choose a scheme to quantize these weights again";
-            check_is_exact(weights, &resolved, &unmoved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
+            check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
         }
         if self.request.only_exact && !self.request.recovers {
-            check_is_exact(weights, &resolved, &unmoved, Fidelity::Exact)
-                .map_err(|error| error.without("only_exact"))?;
+            check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
         }
         for (weight, resolved) in weights.iter_mut().zip(&resolved) {
-            let is_moved = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_some());
+            let is_moved = resolved.as_ref().is_some_and(|rows| rows.transcoder.is_ok());
             if let (true, Ok(stored), Values::Coded(coded)) = (is_moved, &mut weight.stored, &weight.values) {
                 stored.encoder.clone_from(&coded.exact);
             }
@@ -235,7 +233,7 @@ impl Planner<'_> {
         names
     }
 
-    fn rows(&self, coded: &CodedCandidate, transcoder: Option<Transcoder>) -> CodedRows {
+    fn rows(&self, coded: &CodedCandidate, transcoder: Result<Transcoder, Unmoved>) -> CodedRows {
         CodedRows {
             parts: self.places(coded.weight),
             decoder: Arc::clone(&coded.decoder),
@@ -284,15 +282,6 @@ impl Planner<'_> {
     }
 }
 
-/// Why codes and scales of a weight are not moved.
-#[derive(Clone, Copy, Debug)]
-enum Unmoved {
-    /// The new layout cannot represent all values, of it or of a weight that it shares a scale with.
-    NoGrid,
-    /// Weights that engines fuse have different global scales.
-    UnequalGlobals,
-}
-
 /// The type of scales that are moved: the same as before, if the layout stores it.
 fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     match grid.scale {
@@ -305,38 +294,24 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
 }
 
 /// Refuses weights whose values would change more than allowed.
-fn check_is_exact(
-    weights: &[WeightCandidate],
-    resolved: &[Option<Arc<CodedRows>>],
-    unmoved: &[Unmoved],
-    allowed: Fidelity,
-) -> Result<()> {
-    let changes = |((weight, resolved), unmoved): ((&WeightCandidate, &Option<Arc<CodedRows>>), &Unmoved)| match (
-        &weight.stored,
-        &weight.values,
-    ) {
-        (Ok(stored), Values::Coded(_)) => {
-            let found = resolved.as_ref().and_then(|rows| Some(rows.transcoder.as_ref()?.fidelity()));
-            let scheme = stored.scheme.name;
-            let why = match found {
-                Some(found) if found == Fidelity::Exact || found == allowed => return None,
-                Some(_) => "its global scale has no exact reciprocal".to_owned(),
-                None => match unmoved {
-                    Unmoved::NoGrid => format!("some values are not on the grid of {scheme}"),
-                    Unmoved::UnequalGlobals => {
-                        "its global scale differs from those of the weights that engines fuse with it".to_owned()
-                    }
-                },
-            };
-            Some(format!("{}: {why}", shorten(&weight.name)))
-        }
-        (Err(reason), Values::Coded(_)) => {
-            Some(format!("{}: would be decoded ({})", shorten(&weight.name), reason.describe()))
-        }
-        (Ok(_), Values::Stored(_)) => Some(format!("{}: is not quantized in the input", shorten(&weight.name))),
-        (Err(_), Values::Stored(_)) => None,
+fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>], allowed: Fidelity) -> Result<()> {
+    let changes = |(weight, rows): (&WeightCandidate, &Option<Arc<CodedRows>>)| {
+        let why = match (&weight.values, &weight.stored, rows) {
+            (_, Ok(stored), Some(rows)) => match &rows.transcoder {
+                Ok(found) if [Fidelity::Exact, allowed].contains(&found.fidelity()) => return None,
+                Ok(_) => "its global scale has no exact reciprocal".to_owned(),
+                Err(Unmoved::NoGrid) => format!("some values are not on the grid of {}", stored.scheme.name),
+                Err(Unmoved::UnequalGlobals) => {
+                    "its global scale differs from those of the weights that engines fuse with it".to_owned()
+                }
+            },
+            (_, Ok(_), None) => "is not quantized in the input".to_owned(),
+            (Values::Coded(_), Err(reason), _) => format!("would be decoded ({})", reason.describe()),
+            (Values::Stored(_), Err(_), _) => return None,
+        };
+        Some(format!("{}: {why}", shorten(&weight.name)))
     };
-    let details = weights.iter().zip(resolved).zip(unmoved).filter_map(changes).collect();
+    let details = weights.iter().zip(resolved).filter_map(changes).collect();
     refuse_some("the values of some weights would change, which is not allowed: no output was written", details)
 }
 
