@@ -156,13 +156,15 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
     Err(error.remedy(format!("mkdir -p {}", quoted(folder))))
 }
 
-/// Bytes that are available on the disk of a folder, or of the nearest one above that exists.
+/// Bytes that are available on the disk of a folder, or of the nearest one above that exists. `None` if the file system
+/// does not say, such as /proc and some network file systems, which have no room at all by their own account.
 #[must_use]
 pub(crate) fn available(folder: &Path) -> Option<u64> {
     let here = Path::new(".");
     let existing =
         folder.ancestors().map(|path| if path == Path::new("") { here } else { path }).find(|path| path.is_dir());
-    fs4::available_space(existing.unwrap_or(here)).ok()
+    let space = fs4::statvfs(existing.unwrap_or(here)).ok()?;
+    (space.total_space() > 0).then(|| space.available_space())
 }
 
 /// The file descriptor of this process that a path names: `-`, `/dev/stdout` and the like.

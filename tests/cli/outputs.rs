@@ -314,3 +314,12 @@ fn a_name_that_is_empty_or_contains_an_equals_sign_comes_with_a_remedy() {
          the old name ends at the first '=': a tensor with '=' in its name cannot be renamed\n",
     );
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_system_without_room_of_its_own_is_not_a_full_disk() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let why = "tcast: error: /proc/x.npy: cannot write: no such file or directory\n";
+    bench.run("cast x.npy --to f16 -o /proc/x.npy").expect(1, "", why);
+}
