@@ -7,12 +7,11 @@ use super::run::{job_of_shards, options, value_name, value_names, write_recoded}
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
 use crate::cli::{QuantizeArgs, SearchArg};
-use crate::container::checkpoint::Checkpoint;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
-use crate::quant::{COMFYUI, EncodeOptions, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{COMFYUI, EncodeOptions, FoundWeight, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::select::policy::{LoadedSet, Policy};
@@ -62,7 +61,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
     };
     let is_diffusion = args.layout_name() == COMFYUI;
     let written = write_recoded(&task, source, quantizing.recoding, start);
-    written.map_err(|error| with_fused(error, source, is_diffusion))
+    written.map_err(|error| with_fused(error, &model, is_diffusion))
 }
 
 fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequest<'a> {
@@ -113,21 +112,34 @@ fn options_in_effect(args: &QuantizeArgs) -> Value {
     })
 }
 
-/// The error for a weight that could be copied, with the weights that engines fuse with it: they can only be copied together.
-fn with_fused(error: Error, source: &Checkpoint, is_diffusion: bool) -> Error {
-    let policy = Policy { layers: None, is_diffusion };
+/// The error for a weight that could be left out, with the weights that engines fuse with it: they can only be left out
+/// together. Plain weights are then copied, and quantized ones, which the error names by one of their parts, are decoded.
+fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Error {
     let is_excludable = matches!(error.kind(), Kind::Unconvertible);
-    let Some(set) = error.tensor().filter(|_| is_excludable).and_then(|name| policy.loaded_together(name)) else {
-        return error;
-    };
-    let globs = match set {
-        LoadedSet::Experts(layer) => vec![as_glob(&layer) + ".experts.*"],
-        LoadedSet::Fused(_) => {
-            let names = source.names().filter(|name| policy.loaded_together(name).as_ref() == Some(&set));
-            names.map(as_glob).collect()
+    let Some(tensor) = error.tensor().filter(|_| is_excludable) else { return error };
+    let is_part = |weight: &&FoundWeight| weight.parts.iter().any(|(_, at)| model.tensors[*at].name == tensor);
+    let coded = model.found.weights.iter().find(is_part);
+    let name = coded.map_or(tensor, |weight| &*weight.name);
+    let policy = Policy { layers: None, is_diffusion };
+    let globs = match policy.loaded_together(name) {
+        None if coded.is_none() => return error,
+        None => vec![as_glob(name)],
+        Some(LoadedSet::Experts(layer)) => vec![as_glob(&layer) + ".experts.*"],
+        Some(set) => {
+            let names = names(model).unwrap_or_default();
+            names
+                .iter()
+                .filter(|name| policy.loaded_together(name).as_ref() == Some(&set))
+                .map(|name| as_glob(name))
+                .collect()
         }
     };
-    error.of(Kind::Excludable(globs.into()))
+    error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
+}
+
+/// The names that patterns can match.
+fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
+    if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { Quantizing::names(model) }
 }
 
 fn check(args: &QuantizeArgs) -> Result<()> {
@@ -299,13 +311,12 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
 
 /// Refuses patterns that match nothing.
 fn check_patterns(args: &QuantizeArgs, selection: &Selection, model: &LogicalCheckpoint) -> Result<()> {
-    let source = model.source;
-    let names = if model.is_model() { source.names().map(str::to_owned).collect() } else { Quantizing::names(model)? };
+    let names = names(model)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    check_matched(selection, &names, args.allow_unmatched, args.file.quiet)
-        .map_err(|error| error.in_file(&source.path))?;
+    let path = &model.source.path;
+    check_matched(selection, &names, args.allow_unmatched, args.file.quiet).map_err(|error| error.in_file(path))?;
     if let Some(rule) = args.rule.iter().find(|rule| !args.allow_unmatched && !rule.matches_one(&names)) {
-        let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(&source.path);
+        let error = Error::usage(format!("--rule '{rule}' matches no tensor")).in_file(path);
         let target = format!("={}", rule.scheme().map_or("keep", |scheme| scheme.name));
         return Err(error.remedy(propose("--rule", rule.pattern(), &target, &names)));
     }

@@ -65,6 +65,12 @@ pub fn remedy(error: &Error) -> Option<String> {
             format!("copy it as it is with {}", exclude.as_deref().unwrap_or("--exclude NAME"))
         }
         Kind::Excludable(globs) => format!("copy the weights as they are with {}", excluding(globs)),
+        Kind::Decodable(globs) => {
+            let weights = if globs.len() == 1 { "the weight" } else { "the weights" };
+            format!("decode {weights} with {}", excluding(globs))
+        }
+        Kind::PartialBlocks => "add --partial-blocks; transformers and SGLang do not load such weights".to_owned(),
+        Kind::Plain => "tcast cast changes the type of plain weights, and tcast quantize quantizes them".to_owned(),
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs, model: None } => without_codes(globs),

@@ -46,6 +46,12 @@ pub enum Kind {
     Unconvertible,
     /// Tensors cannot be converted, but could be copied: those whose names match these patterns.
     Excludable(Box<[String]>),
+    /// Weights cannot be quantized again, but could be decoded: those whose names match these patterns.
+    Decodable(Box<[String]>),
+    /// The blocks at the edges of a weight are partial, and that is not allowed.
+    PartialBlocks,
+    /// The model has no quantized weights.
+    Plain,
     /// The layout cannot store the weights: another scheme or layout may.
     Unstorable,
     /// The tensor holds the codes of a quantized weight, which are not values.

@@ -2,7 +2,7 @@
 
 use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::plan::{QuantizedWeight, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
@@ -121,7 +121,7 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
 /// The error for a model without quantized weights.
 fn no_weights(model: &LogicalCheckpoint) -> Error {
     if !model.is_model() {
-        return Error::new("holds no quantized weights");
+        return Error::new("holds no quantized weights").of(Kind::Plain);
     }
     let error = Error::new("has no DequantizeLinear node that tcast can compute");
     error.with_details(model.nodes_with_codes().collect())

@@ -78,8 +78,14 @@ impl Report<'_> {
             }
         }
         let more = if rules.len() > FEW { " and one more for each" } else { "" };
-        let them = if found.len() == 1 { "the tensor as it is" } else { "the tensors as they are" };
-        remedies.push(format!("leave {them} with {}{more}", rules[..rules.len().min(FEW)].join(" ")));
+        let is_coded = |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
+        let leave = match (found.iter().any(is_coded), found.len()) {
+            (false, 1) => "leave the tensor as it is",
+            (false, _) => "leave the tensors as they are",
+            (true, 1) => "decode the tensor",
+            (true, _) => "decode the tensors",
+        };
+        remedies.push(format!("{leave} with {}{more}", rules[..rules.len().min(FEW)].join(" ")));
         if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
             remedies.push("choose a wider type".to_owned());
         }

@@ -365,5 +365,6 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let plain = Bench::new();
     plain.write("x.safetensors", &shard(&[("x", "F32", &[1], &[0; 4])]));
     let outcome = plain.run("dequantize x.safetensors");
-    outcome.expect(1, "", "tcast: error: x.safetensors: holds no quantized weights\n");
+    let remedy = "tcast cast changes the type of plain weights, and tcast quantize quantizes them";
+    outcome.expect(1, "", &format!("tcast: error: x.safetensors: holds no quantized weights\n  {remedy}\n"));
 }

@@ -206,8 +206,16 @@ fn partial_blocks_are_moved_if_they_are_asked_for() {
     let bench = bench_with(&[("a.q_proj.weight", &[160, 256])], "{}");
     let line = "quantize m --scheme fp8-block --layout compressed-tensors --partial-blocks -o q -q";
     bench.run(line).expect(0, "", "");
-    let outcome = bench.run("quantize q --layout compressed-tensors -o out");
-    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    let what =
+        |layout: &str| format!("cannot be stored as fp8-block in {layout}: its 160 rows are not a multiple of 128\n");
+    let (layout, remedy) =
+        ("compressed-tensors", "add --partial-blocks; transformers and SGLang do not load such weights");
+    expect_refused(&bench, &format!("quantize q --layout {layout}"), 1, &what(layout), remedy);
+    // Other layouts have no partial blocks, and a weight that is left out would be decoded.
+    let (layout, remedy) = ("modelopt", "choose a scheme with --scheme, or another layout with --layout");
+    expect_refused(&bench, &format!("quantize q --layout {layout}"), 1, &what(layout), remedy);
+    let line = format!("quantize q --scheme nvfp4 --layout {layout} --rule *.q_proj.*=fp8-block");
+    expect_refused(&bench, &line, 1, &what(layout), "decode the weight with --exclude 'a.q_proj.weight'");
     bench.run("quantize q --layout compressed-tensors --partial-blocks -o out -q").expect(0, "", "");
     bench.run("diff q out").expect(0, "1 tensor is equal\n", "");
 }
@@ -236,6 +244,26 @@ fn the_page_says_for_each_weight_whether_its_codes_are_those_of_the_input() {
     assert!(page.contains("<li>14 weights: decoded and quantized again, ") && !page.contains("unchanged"), "{page}");
     assert_eq!(page.matches(">requantized</td>").count(), 14, "{page}");
     assert!(page.contains("<dt>Lowest SQNR</dt>"), "{page}");
+}
+
+#[test]
+fn a_weight_that_cannot_be_quantized_again_is_left_out_by_its_own_name_and_with_what_is_fused_with_it() {
+    let bench = Bench::with_checkpoint("llama-nvfp4a16", "q");
+    let (file, module) = ("q/model-00001-of-00003.safetensors", "model.layers.0.self_attn");
+    let mut content = bench.read(file);
+    let start = 8 + u64::from_le_bytes(*content.first_chunk().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&content[8..start]).unwrap();
+    let scale = &header[format!("{module}.q_proj.weight_scale")]["data_offsets"][0];
+    content[start + scale.as_u64().unwrap() as usize] = 0x7f; // NaN
+    bench.write(file, &content);
+    let exclude = ["k", "q", "v"].map(|own| format!("--exclude '{module}.{own}_proj.weight'")).join(" ");
+    let outcome = bench.run("quantize q --scheme fp8 -o out");
+    let remedy = format!("\n  decode the weights with {exclude}\n");
+    assert!(outcome.code == Some(1) && outcome.stderr.ends_with(&remedy), "{outcome:?}");
+    bench.run(&format!("quantize q --scheme fp8 {} -o out -q", exclude.replace('\'', ""))).expect(0, "", "");
+    // The rules that the error of --min-sqnr suggests decode weights too.
+    let outcome = bench.run("quantize q --scheme int4 --min-sqnr 99 --include *.down_proj.* -o none");
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("\n  decode the tensors with --rule "), "{outcome:?}");
 }
 
 /// A folder `m` with a file that a library wrote, without the values that it decodes to, and its config.
@@ -304,7 +332,7 @@ fn an_error_about_values_that_are_no_numbers_says_how_many_there_are_and_whether
         let at = start + header[part]["data_offsets"][0].as_u64().unwrap() as usize + offset;
         content[at..at + bytes.len()].copy_from_slice(bytes);
         bench.write(file, &content);
-        let remedy = format!("  copy it as it is with --exclude '{weight}'\n");
+        let remedy = format!("  decode the weight with --exclude '{weight}'\n");
         let message = format!("tcast: error: {file}: tensor '{weight}': {what}\n{remedy}");
         bench.run(&format!("quantize q --scheme {scheme} -o out")).expect(1, "", &message);
         assert!(!bench.path("out/config.json").exists());

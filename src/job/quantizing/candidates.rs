@@ -1,6 +1,6 @@
 //! Which tensors are weights that could be quantized, and what the options and the policy say about each.
 
-use super::misfit::{no_weight, whole_bank};
+use super::misfit::no_weight;
 use super::{Asked, Planner, StoredAs, Values, WeightCandidate, WeightCandidates, gpt_oss, layout_of};
 use crate::container::{Form, Input, Tensor};
 use crate::error::{Error, Result};
@@ -99,10 +99,10 @@ impl Planner<'_> {
             return Ok(());
         }
         match (bank, &stored) {
-            (Some(Err(error)), Ok(_)) => return Err(error.of(whole_bank(name))),
+            (Some(Err(error)), Ok(_)) => return Err(error.of(self.whole_bank(false, name))),
             (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
                 let error = Error::new("is a bank of experts, which the layout cannot store");
-                return Err(error.of(whole_bank(name)));
+                return Err(error.of(self.whole_bank(false, name)));
             }
             (Some(Ok(bank)), Ok(_)) => {
                 let of_bank = |expert: &Expert| one(&expert.name, WeightValues::Rows(expert.first_row), &expert.shape);
@@ -144,7 +144,7 @@ impl Planner<'_> {
                     "engines load its experts together, and the options treat '{}' differently",
                     shorten(&expert.name)
                 );
-                return Err(Error::new(message).of(whole_bank(name)));
+                return Err(Error::new(message).of(self.whole_bank(coded.is_some(), name)));
             }
         }
         Ok(asked)

@@ -124,9 +124,10 @@ impl Planner<'_> {
         let all = RowMap::ALL;
         Ok(match (bank, &stored) {
             (_, Err(_)) => vec![candidate(name, all, &shape, &stored)],
-            (Some(Err(error)), Ok(_)) => return Err(error),
+            (Some(Err(error)), Ok(_)) => return Err(error.of(self.whole_bank(true, name))),
             (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
-                return Err(Error::new("is a bank of experts, which the layout cannot store"));
+                let error = Error::new("is a bank of experts, which the layout cannot store");
+                return Err(error.of(self.whole_bank(true, name)));
             }
             (Some(Ok(bank)), Ok(_)) => {
                 let rows = |expert: &Expert| RowMap { first: expert.first_row, step: expert.step };
@@ -186,7 +187,7 @@ impl Planner<'_> {
             },
         )
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
-        if self.request.scheme.is_none() && self.request.rules.is_empty() {
+        if self.changes_layout_only() {
             let again = "choose a scheme to quantize these weights again";
             check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
         }
@@ -200,6 +201,16 @@ impl Planner<'_> {
             }
         }
         Ok(resolved)
+    }
+
+    /// Whether the model stays as it is quantized, except for its layout.
+    fn changes_layout_only(&self) -> bool {
+        self.request.scheme.is_none() && self.request.rules.is_empty()
+    }
+
+    /// Whether no quantized weight may be decoded.
+    pub(super) fn keeps_values(&self) -> bool {
+        self.changes_layout_only() || self.request.only_exact && !self.request.recovers
     }
 
     /// The text of config.json without a description of how the input is quantized.
@@ -330,7 +341,7 @@ pub(super) fn refuse_some(message: &str, mut details: Vec<String>) -> Result<()>
 
 impl WeightCandidate {
     /// How its values are quantized in the input, if they are, and stay quantized.
-    fn coded(&self) -> Option<&CodedCandidate> {
+    pub(super) fn coded(&self) -> Option<&CodedCandidate> {
         if let (Ok(_), Values::Coded(coded)) = (&self.stored, &self.values) { Some(coded) } else { None }
     }
 

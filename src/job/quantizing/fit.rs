@@ -6,7 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::quant::{CodeType, EncodeOptions, Encoder, Group, ScaleChoice, Unfit};
 use crate::select::KeptReason;
 use crate::select::policy::{expert_sets, fused_sets};
-use crate::text::{as_numbered_glob, first_few};
+use crate::text::{as_glob, as_numbered_glob, first_few};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,7 +38,13 @@ impl Planner<'_> {
                     } else {
                         format!("a rule quantizes it to {scheme}, and {why}")
                     };
-                    return Err(Error::new(message).in_tensor(name).of(Kind::Unconvertible));
+                    let is_edge = matches!(why, Unfit::Rows { .. } | Unfit::Columns { .. });
+                    let kind = match is_coded {
+                        false => Kind::Unconvertible,
+                        true if is_edge && found.scheme.has_partial_blocks(self.layout) => Kind::PartialBlocks,
+                        true => self.excludable(true, vec![as_glob(name)]),
+                    };
+                    return Err(Error::new(message).in_tensor(name).of(kind));
                 }
                 Err(why) => {
                     Misfit::count(&mut misfits, &why, found.scheme, name, shape);
@@ -106,7 +112,9 @@ impl Planner<'_> {
                 globs.sort_unstable();
                 globs.dedup();
                 let error = Error::new(message).remedy("choose all of them");
-                return Err(error.of(Kind::Excludable(globs.into())));
+                let are_coded = set.iter().any(|at| weights[*at].coded().is_some());
+                let is_only_remedy = are_coded && self.keeps_values();
+                return Err(if is_only_remedy { error } else { error.of(self.excludable(are_coded, globs)) });
             }
             for at in set {
                 if weights[at].stored.is_ok() {

@@ -1,6 +1,6 @@
 //! Weights that are kept because their shape does not fit the groups of the scheme, and errors about what is kept.
 
-use super::{StoredAs, WeightCandidates};
+use super::{Planner, StoredAs, WeightCandidates};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind};
 use crate::quant::{Scheme, Unfit};
@@ -77,8 +77,20 @@ fn no_weight_of(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -
     if misfits.is_empty() { error } else { error.of(Kind::Unstorable) }
 }
 
-/// The kind of an error about a bank of experts: they can be copied together.
-pub(super) fn whole_bank(name: &str) -> Kind {
-    let bank = bank_of(name).map_or(name, |(bank, _)| bank);
-    Kind::Excludable(Box::new([as_numbered_glob(bank) + ".*"]))
+impl Planner<'_> {
+    /// The kind of an error about weights that options could leave out, given by patterns: plain ones are then copied.
+    /// Quantized ones are decoded, unless no value may change.
+    pub(super) fn excludable(&self, are_coded: bool, globs: Vec<String>) -> Kind {
+        match are_coded {
+            false => Kind::Excludable(globs.into()),
+            true if self.keeps_values() => Kind::Unstorable,
+            true => Kind::Decodable(globs.into()),
+        }
+    }
+
+    /// The same for a bank of experts, which can only be left out as a whole.
+    pub(super) fn whole_bank(&self, are_coded: bool, name: &str) -> Kind {
+        let bank = bank_of(name).map_or(name, |(bank, _)| bank);
+        self.excludable(are_coded, vec![as_numbered_glob(bank) + ".*"])
+    }
 }

@@ -1,7 +1,7 @@
 //! The names of tensors in the output, and tensors whose names would make them parts of quantized weights.
 
 use super::{Planner, WeightCandidate, WeightCandidates, gpt_oss};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::quant::{LAYOUTS, Role};
 use crate::read::Membership;
 use crate::select::policy::module_of;
@@ -24,7 +24,7 @@ impl Planner<'_> {
     /// # Errors
     /// When a tensor has such a name.
     pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
-        let mut quantized: HashMap<&str, &str> = HashMap::new();
+        let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
         for weight in plan.weights.iter().filter(|weight| weight.stored.is_ok()) {
             let name = self.new_name(&weight.name);
             if self.layout == gpt_oss::NAME {
@@ -34,7 +34,7 @@ impl Planner<'_> {
                 let error = Error::new(format!("its new name '{}' does not end in '.weight'", shorten(name)));
                 error.in_tensor(&weight.name).remedy(format!("name it '{}.weight'", shorten(name)))
             })?;
-            quantized.insert(module, &weight.name);
+            quantized.insert(module, weight);
         }
         let names = LAYOUTS.iter().flat_map(|layout| layout.names).copied().flatten();
         let parts: BTreeSet<&str> = names
@@ -46,8 +46,8 @@ impl Planner<'_> {
             let name = self.new_name(shard.name_of(tensor));
             let weight = parts.iter().find_map(|suffix| quantized.get(name.strip_suffix(suffix)?));
             if let Some(weight) = weight {
-                let message = format!("has the name of a part of '{}', which is quantized", shorten(weight));
-                let kind = Kind::Excludable(Box::new([as_glob(weight)]));
+                let message = format!("has the name of a part of '{}', which is quantized", shorten(&weight.name));
+                let kind = self.excludable(weight.coded().is_some(), vec![as_glob(&weight.name)]);
                 return Err(Error::new(message).in_tensor(name).in_file(shard.path()).of(kind));
             }
         }
