@@ -5,7 +5,7 @@ use crate::container::Input;
 use crate::container::onnx::model::{Dequantization, Study};
 use crate::error::{Error, Result};
 use crate::quant::{FoundWeight, LinearAxis, ONNX, Parameters, Problem, Recognized, Role};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The most bytes of parts that are held in memory, because the file has them as numbers of a variable length.
@@ -21,22 +21,12 @@ impl<'a> LogicalCheckpoint<'a> {
         let mut study = Study::of(input)?;
         study.find_uses(input)?;
         let casts = study.cast_values(input);
-        let mut times: HashMap<&str, u64> = HashMap::new();
-        let names = input.contents.tensors.iter().map(|tensor| &*tensor.name);
-        let names = names.chain(study.dequantizations.iter().map(|folded| &*folded.name));
-        for name in names.chain(casts.iter().map(|(.., name)| &**name)) {
-            *times.entry(name).or_default() += 1;
-        }
-        let unique = |graph, name: &str| match times[name] {
-            1 => name.to_owned(),
-            _ => study.name_in_graph(graph, name),
-        };
         for (tensor, graph, name) in &casts {
-            found.cast_names.entry(*tensor).or_default().push(unique(*graph, name));
+            found.cast_names.entry(*tensor).or_default().push(study.unique_name(*graph, name));
         }
         let (mut parts, mut left) = (HashSet::new(), MOST);
         for folded in &study.dequantizations {
-            let name = unique(study.graph_of(folded), &folded.name);
+            let name = study.unique_name(study.graph_of(folded), &folded.name);
             let weight = self.folded_weight(folded, name, &mut left);
             let checked = weight.and_then(|weight| weight.grid(&self.tensors).map(|_| weight));
             match checked {

@@ -4,7 +4,7 @@ use super::super::super::{Contents, Data, Elements, Tensor};
 use super::super::external::{Externals, LinkRule};
 use super::super::protobuf::{MessageFields, Value};
 use super::super::{Message, typed};
-use super::parts::{Context, Found, Frame, Graph, Holder, Visitor, attribute, path};
+use super::parts::{Context, Found, Frame, Graph, Holder, NameUse, Node, Visitor, attribute, prefix};
 use super::walk::walk;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
@@ -21,10 +21,11 @@ const MAX_TENSORS: usize = 1 << 20;
 /// When it is not a model, or names are missing or appear twice.
 pub(super) fn list(file: &MappedFile) -> Result<Contents> {
     let externals = Externals::new(file.path(), LinkRule::Beside);
-    let mut list = List { file, externals, places: Vec::new(), contents: Contents::default() };
+    let (places, definitions) = (Vec::new(), HashMap::new());
+    let mut list = List { file, externals, places, definitions, contents: Contents::default() };
     let header = walk(file, &mut list)?;
-    let List { externals, places, mut contents, .. } = list;
-    name_all(&mut contents.tensors, &places, &header.graphs)?;
+    let List { externals, places, definitions, mut contents, .. } = list;
+    name_all(&mut contents.tensors, &places, &definitions, &header.graphs)?;
     contents.beside = externals.into_files();
     Ok(contents)
 }
@@ -34,10 +35,24 @@ struct List<'a> {
     externals: Externals<'a>,
     /// The graph of each tensor, and whether its name is that of a value.
     places: Vec<(usize, bool)>,
+    /// The graph that defines a value as an input or the output of a node; `None` if several do.
+    definitions: HashMap<&'a [u8], Option<usize>>,
     contents: Contents,
 }
 
 impl Visitor for List<'_> {
+    fn node(&mut self, _: &Context, graph: usize, node: &Node) {
+        for output in &node.outputs {
+            self.define(graph, output.clone());
+        }
+    }
+
+    fn name(&mut self, _: &Context, graph: usize, usage: NameUse, name: Range<usize>) {
+        if usage == NameUse::Input {
+            self.define(graph, name);
+        }
+    }
+
     fn tensor(&mut self, _: &Context, found: Found) -> Result<()> {
         let output = found.output.clone().map(|name| self.text(name)).transpose()?;
         let name = output.or_else(|| found.label.clone());
@@ -84,6 +99,11 @@ impl Visitor for List<'_> {
 }
 
 impl List<'_> {
+    fn define(&mut self, graph: usize, name: Range<usize>) {
+        let known = self.definitions.entry(&self.file[name]).or_insert(Some(graph));
+        *known = known.filter(|known| *known == graph);
+    }
+
     fn text(&self, name: Range<usize>) -> Result<String> {
         super::super::text(self.file, name, "the name of a value")
     }
@@ -116,8 +136,14 @@ fn numbers(file: &MappedFile, message: &Frame, (field, label): (u64, &'static st
     Ok(Tensor { name: String::new(), shape, count, elements, fortran_order: false, data, stored })
 }
 
-/// Makes all names unique: if several graphs have a value of one name, the path to its graph comes before it.
-fn name_all(tensors: &mut [Tensor], places: &[(usize, bool)], graphs: &[Graph]) -> Result<()> {
+/// Makes all names unique: if several graphs have a value of one name, the path to its graph comes before it. A value counts
+/// wherever it comes from, so that a tensor keeps its path when another one is stored under a new name.
+fn name_all(
+    tensors: &mut [Tensor],
+    places: &[(usize, bool)],
+    definitions: &HashMap<&[u8], Option<usize>>,
+    graphs: &[Graph],
+) -> Result<()> {
     let mut times: HashMap<&str, u64> = HashMap::new();
     let mut values = HashSet::new();
     for (tensor, &(graph, is_value)) in tensors.iter().zip(places) {
@@ -126,19 +152,17 @@ fn name_all(tensors: &mut [Tensor], places: &[(usize, bool)], graphs: &[Graph]) 
             return Err(Error::new("two tensors of a graph have this name").in_tensor(&tensor.name));
         }
     }
-    let keeps =
-        |tensor: &Tensor, &(graph, is_value): &(usize, bool)| times[&*tensor.name] == 1 || is_value && graph == 0;
+    let is_only = |name: &str, graph| definitions.get(name.as_bytes()).is_none_or(|known| *known == Some(graph));
+    let keeps = |tensor: &Tensor, &(graph, is_value): &(usize, bool)| {
+        let is_unique = times[&*tensor.name] == 1 && (!is_value || is_only(&tensor.name, graph));
+        is_unique || is_value && graph == 0
+    };
     let keeps: Vec<bool> = tensors.iter().zip(places).map(|(tensor, place)| keeps(tensor, place)).collect();
     let kept = tensors.iter().zip(&keeps).filter(|(_, keeps)| **keeps);
     let mut used: HashSet<String> = kept.map(|(tensor, _)| tensor.name.clone()).collect();
     let mut numbers: HashMap<String, u64> = HashMap::new();
     for ((tensor, &(graph, _)), _) in tensors.iter_mut().zip(places).zip(keeps).filter(|(_, keeps)| !keeps) {
-        let path = match path(graphs, graph) {
-            Some(path) if path.is_empty() => String::new(),
-            Some(path) => format!("{path}/"),
-            None => format!("graph_{graph}/"),
-        };
-        let wanted = format!("{path}{}", tensor.name);
+        let wanted = prefix(graphs, graph) + &tensor.name;
         let mut name = wanted.clone();
         while !used.insert(name.clone()) {
             let number = numbers.entry(wanted.clone()).or_insert(1);

@@ -226,7 +226,7 @@ impl Context<'_> {
 }
 
 /// `If_0.then_branch`: the path to a graph; empty for the main graph. `None` if it is too long.
-pub(super) fn path(graphs: &[Graph], graph: usize) -> Option<String> {
+fn path(graphs: &[Graph], graph: usize) -> Option<String> {
     const MAX_PATH: usize = 256;
     let mut labels: Vec<&str> = Vec::new();
     let mut length = 0;
@@ -239,6 +239,15 @@ pub(super) fn path(graphs: &[Graph], graph: usize) -> Option<String> {
     }
     labels.reverse();
     Some(labels.join("/"))
+}
+
+/// The path to a graph in front of the name of a value, with a slash.
+pub(super) fn prefix(graphs: &[Graph], graph: usize) -> String {
+    match path(graphs, graph) {
+        Some(path) if path.is_empty() => path,
+        Some(path) => format!("{path}/"),
+        None => format!("graph_{graph}/"),
+    }
 }
 
 /// A graph, and those that enclose it.

@@ -67,6 +67,8 @@ pub(crate) struct Study {
     pub(super) places: Vec<Place>,
     pub(super) frames: Vec<Enclosed>,
     pub(super) first_nodes: Vec<FirstNode>,
+    /// The names of values that several graphs define.
+    pub(super) ambiguous: HashSet<Vec<u8>>,
     /// A number that makes the names of [`Study::stored_name`] unique.
     fresh: u32,
     /// The first node of each type of the default domain: its name.
@@ -115,10 +117,28 @@ impl Study {
                 uses.get(name).copied()
             };
         }
+        let ambiguous = definitions.iter().filter(|(_, graphs)| graphs.len() > 1);
+        let ambiguous = ambiguous.map(|(name, _)| name.to_vec()).collect();
         let fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
         let (frames, uses) = (frames.all, Uses::default());
-        let (dequantizations, undecoded) = (Vec::new(), Vec::new());
-        Ok(Self { header, places, frames, first_nodes, fresh, operators, decoded, uses, dequantizations, undecoded })
+        Ok(Self {
+            header,
+            places,
+            frames,
+            first_nodes,
+            ambiguous,
+            fresh,
+            operators,
+            decoded,
+            uses,
+            dequantizations: Vec::new(),
+            undecoded: Vec::new(),
+        })
+    }
+
+    /// Whether a tensor is also an input of the graph, as all are up to IR version 3.
+    pub(crate) fn is_input(&self, tensor: usize) -> bool {
+        self.places[tensor].input.is_some()
     }
 
     /// What a tensor is, if it is not a plain weight.

@@ -6,7 +6,7 @@ use super::frames::Frames;
 use super::nodes::{
     CastValue, DecodingNode, Dequantization, NamedValue, NodeInput, NodeKind, Undecoded, UseFinder, WeightUse,
 };
-use super::parts::{Holder, path};
+use super::parts::{Holder, prefix};
 use super::study::{Place, Study, TensorRole};
 use super::walk::walk;
 use crate::error::Result;
@@ -179,12 +179,11 @@ impl Study {
         self.places[decoded.codes].graph
     }
 
-    /// The name of a value with the path to its graph.
-    pub(crate) fn name_in_graph(&self, graph: usize, name: &str) -> String {
-        match path(&self.header.graphs, graph) {
-            Some(path) if !path.is_empty() => format!("{path}/{name}"),
-            _ => name.to_owned(),
-        }
+    /// The name of a value, with the path to its graph if other graphs have a value of this name.
+    pub(crate) fn unique_name(&self, graph: usize, name: &str) -> String {
+        let path =
+            if self.ambiguous.contains(name.as_bytes()) { prefix(&self.header.graphs, graph) } else { String::new() };
+        path + name
     }
 
     /// The parts of decoded tensors that other nodes use too.
