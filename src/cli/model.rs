@@ -21,7 +21,8 @@ pub struct ModelArgs {
 
     /// ONNX models: import a later opset if a type needs it and no operator of the model changes
     ///
-    /// bfloat16 and integers with a scale for each channel need opset 13, the float8 types 19, blocks and types of 4 bits 21.
+    /// bfloat16 and integers with a scale for each channel need opset 13, the float8 types and scales of float16 and
+    /// bfloat16 19, blocks and types of 4 bits 21.
     /// The error names the operator that prevents it, if there is one.
     #[arg(long, help_heading = "ONNX models", hide_short_help = true)]
     pub raise_opset: bool,

@@ -12,7 +12,8 @@ use crate::error::{Error, Kind, Result};
 use crate::operator::cast::VERSIONS;
 use crate::quant::{EncodedPart, LinearAxis};
 use crate::read::{MappedBytes, SourceTensor};
-use crate::text::size;
+use crate::select::{KeptReason, Rule};
+use crate::text::{shorten, size};
 use std::borrow::Cow;
 
 /// protobuf libraries read models of fewer than 2 GiB.
@@ -30,7 +31,7 @@ pub(super) fn build<'a>(
     conversions: &mut Conversions,
 ) -> Result<Plan<'a>> {
     let (tensors, quantized) = changes(input, study, &chosen);
-    let mut notes = Vec::new();
+    let mut notes = rules_without_effect(request, &chosen);
     let (opset, ir_version) = versions(request, input, study, &chosen, &mut notes)?;
     let mut change = Change { tensors, quantized, opset, ir_version, data_file: None };
     let layout = lay_out(request, input, study, &mut change, &mut notes)?;
@@ -53,6 +54,21 @@ pub(super) fn build<'a>(
         notes,
         is_deflated: false,
     })
+}
+
+/// Says which rules name only tensors that a model keeps.
+fn rules_without_effect(request: &Request, chosen: &[Chosen]) -> Vec<String> {
+    let said = |rule: &Rule| {
+        rule.target()?;
+        let mut named = chosen.iter().filter(|tensor| rule.pattern.matches(&tensor.name)).peekable();
+        let reason = named.peek()?.target.err()?;
+        let is_kept = |tensor: &Chosen| matches!(tensor.target, Err(KeptReason::Role(_) | KeptReason::NotFloating));
+        let rule = shorten(rule.pattern.text());
+        named
+            .all(is_kept)
+            .then(|| format!("the rule '{rule}' has no effect: the model keeps its tensors ({})", reason.describe()))
+    };
+    request.selection.rules.iter().filter_map(said).collect()
 }
 
 /// Lays out the model, with a second file for its elements if it is too long or the request wants one.
@@ -192,41 +208,42 @@ fn versions(
         let cast = chosen.iter().filter(is_cast);
         cast.filter_map(|chosen| chosen.target.ok().map(|to| (source_dtype(chosen), to)))
     };
-    // The opset to import instead, the type that needs it, and the opset that is imported.
-    let mut raised: Option<(u64, Dtype, u64)> = None;
-    let mut require = |dtype: Dtype, wanted: u64, remedy: Option<&str>| {
-        if raised.is_some_and(|(known, ..)| known >= wanted) {
+    // The opset to import instead, what needs it, and the opset that is imported.
+    let mut raised: Option<(u64, String, u64)> = None;
+    let mut require = |what: String, wanted: u64, remedy: Option<&str>| {
+        if raised.as_ref().is_some_and(|(known, ..)| *known >= wanted) {
             return Ok(());
         }
         match study.obstacle(&input.files[0], wanted) {
             None => Ok(()),
             Some(Obstacle::Opset { imported, broken: None }) if request.model.raise_opset => {
-                raised = Some((wanted, dtype, imported));
+                raised = Some((wanted, what, imported));
                 Ok(())
             }
-            Some(obstacle) => Err(refused(dtype, wanted, obstacle, remedy)),
+            Some(obstacle) => Err(refused(&what, wanted, obstacle, remedy)),
         }
     };
     let types = converted().flat_map(|(from, to)| [from, to]);
     if let Some(dtype) = types.max_by_key(|dtype| since(*dtype)) {
-        require(dtype, since(dtype).into(), OTHER_TYPE)?;
+        require(dtype.to_string(), since(dtype).into(), OTHER_TYPE)?;
     }
     for chosen in chosen {
         let (Origin::Values(weight), Ok(codes)) = (&chosen.from, chosen.target) else { continue };
         let is_blocked = weight.rows.encoder.axis().is_some_and(|axis| axis.block_size > 0);
-        let wanted = match codes {
-            codes if is_blocked || codes.bits() < 8 => 21,
-            codes if codes.is_float8() => 19,
-            _ if source_dtype(chosen) != Dtype::Float32 => 19, // scales of other types
-            _ => 13,
+        let scales = source_dtype(chosen);
+        let (what, wanted) = match codes {
+            codes if is_blocked || codes.bits() < 8 => (codes.to_string(), 21),
+            codes if codes.is_float8() => (codes.to_string(), 19),
+            _ if scales != Dtype::Float32 => (format!("a scale of {scales}"), 19),
+            _ => (codes.to_string(), 13),
         };
         if let Some(obstacle) = study.old_ir() {
-            return Err(refused(codes, 0, obstacle, None));
+            return Err(refused(&what, 0, obstacle, None));
         }
-        require(codes, wanted, None)?;
+        require(what, wanted, None)?;
     }
-    if let Some((opset, dtype, imported)) = raised {
-        notes.push(format!("the model now imports opset {opset} instead of {imported}, for {dtype}"));
+    if let Some((opset, what, imported)) = &raised {
+        notes.push(format!("the model now imports opset {opset} instead of {imported}, for {what}"));
     }
     let mut ir_version = None;
     let types = converted().map(|(_, to)| to).chain(chosen.iter().filter_map(|chosen| chosen.target.ok()));
@@ -235,7 +252,7 @@ fn versions(
             Ok(wanted) => ir_version = ir_version.max(wanted),
             Err(obstacle) => {
                 let is_quantized = chosen.iter().any(|chosen| matches!(chosen.from, Origin::Values(_)));
-                return Err(refused(to, 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
+                return Err(refused(to.name(), 0, obstacle, OTHER_TYPE.filter(|_| !is_quantized)));
             }
         }
     }
@@ -252,8 +269,8 @@ fn source_dtype(chosen: &Chosen) -> Dtype {
 /// The remedy if users choose the type, as in a cast. The types of a scheme are fixed.
 const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
 
-/// The error for a type that needs later versions than the model has; `remedy` helps without another version.
-fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
+/// The error for what needs later versions than the model has; `remedy` helps without another version.
+fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
     const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
     let with_remedy = |error: Error| match remedy {
         Some(remedy) => error.remedy(remedy),
@@ -261,7 +278,7 @@ fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) 
     };
     match obstacle {
         Obstacle::Opset { imported, broken } => {
-            let what = format!("{dtype} needs opset {wanted}, and the model imports {imported}");
+            let what = format!("{needy} needs opset {wanted}, and the model imports {imported}");
             match broken {
                 None => Error::new(what).of(Kind::OldOpset),
                 Some((node, operator, first)) => {
@@ -271,7 +288,7 @@ fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) 
             }
         }
         Obstacle::Functions { imported } => {
-            let what = format!("{dtype} needs opset {wanted}, and the functions of the model import {imported}");
+            let what = format!("{needy} needs opset {wanted}, and the functions of the model import {imported}");
             with_remedy(Error::new(what))
         }
         Obstacle::NoOpset => {
@@ -279,7 +296,7 @@ fn refused(dtype: Dtype, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) 
                 .remedy("name an output that ends in .safetensors")
         }
         Obstacle::OldIr { version } => with_remedy(Error::new(format!(
-            "{dtype} needs a later IR version than {version}, in which callers could override the initializers"
+            "{needy} needs a later IR version than {version}, in which callers could override the initializers"
         ))),
     }
 }

@@ -88,7 +88,9 @@ impl External {
         let refuse = |what: &str| Error::new(format!("its external data '{}' {what}", shorten(&self.location)));
         let location = Path::new(&self.location);
         let is_inside = location.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-        if !is_inside || self.location.is_empty() || self.location.contains(['\\', ':', '\0']) {
+        // On Unix, these are characters of a name.
+        let has_separator = cfg!(not(unix)) && self.location.contains(['\\', ':']);
+        if !is_inside || has_separator || self.location.is_empty() || self.location.contains('\0') {
             let of = if links == LinkRule::Never { "tensor" } else { "model" };
             return Err(refuse(&format!("is not in the {of}'s folder, and is never read")));
         }

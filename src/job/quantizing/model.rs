@@ -3,7 +3,7 @@
 use super::super::decoding::Recoding;
 use super::{Misfit, QuantizeRequest, Quantizing, misfit};
 use crate::container::Tensor;
-use crate::container::onnx::model::{Study, WeightUse};
+use crate::container::onnx::model::{Study, TensorRole, WeightUse};
 use crate::error::{Error, Result};
 use crate::plan::{TargetWeight, WeightValues, Weights};
 use crate::quant::{EncodeOptions, Encoder, EngineConfig, Group, LinearAxis, SCHEMES, Scheme, SchemeLayout, Unfit};
@@ -112,6 +112,9 @@ fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptRea
     }
     if let Some(role) = study.role(at) {
         return Err(KeptReason::Role(role));
+    }
+    if study.is_input(at) {
+        return Err(KeptReason::Role(TensorRole::GraphInput));
     }
     study.weight_use(at).ok_or(KeptReason::NoWeight)
 }

@@ -187,7 +187,8 @@ impl Study {
         let place = &self.places[at];
         match change.tensors[at] {
             TensorChange::Cast(to) => {
-                self.insert_cast(edits, place, name, tensors[at].elements.stored_dtype())?;
+                let opset = change.opset.or(self.opset(edits.file));
+                self.insert_cast(edits, place, name, (tensors[at].elements.stored_dtype(), opset))?;
                 if let Some(input) = place.input {
                     self.rewrite_input(edits, input, (name, to))?;
                 }
@@ -263,8 +264,14 @@ impl Study {
     }
 
     /// Inserts the node that makes the old value of a tensor, and gives a Constant node a new name for its output.
-    fn insert_cast(&self, edits: &mut Edits, place: &Place, name: &str, to: Dtype) -> Result<()> {
-        let is_text = self.opset(edits.file).is_some_and(|opset| opset < 6); // Cast-1
+    fn insert_cast(
+        &self,
+        edits: &mut Edits,
+        place: &Place,
+        name: &str,
+        (to, opset): (Dtype, Option<u64>),
+    ) -> Result<()> {
+        let is_text = opset.is_some_and(|opset| opset < 6); // Cast-1
         let to = if is_text {
             NodeValue::Text(to.onnx_name().unwrap_or_default())
         } else {
