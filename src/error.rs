@@ -83,11 +83,12 @@ impl Error {
     /// An operating system error while making an output; `verb` says what failed.
     #[must_use]
     pub(crate) fn cannot(verb: &str, error: &io::Error) -> Self {
-        use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        use io::ErrorKind::{InvalidFilename, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let failure = Self::io(&format!("cannot {verb}"), error);
         match error.kind() {
             StorageFull | QuotaExceeded => failure.of(Kind::NoRoom),
             PermissionDenied | ReadOnlyFilesystem => failure.of(Kind::Unwritable),
+            InvalidFilename => failure.of(Kind::Taken(Wanted::Any)),
             _ => failure,
         }
     }

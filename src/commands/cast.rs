@@ -3,8 +3,8 @@
 use super::results::Task;
 use super::run::{convert, job_of_shards, options, selection, value_name, value_names};
 use super::{check_hash, finish};
-use crate::cli::{CastArgs, ValueArgs};
-use crate::dtype::{Class, Dtype};
+use crate::cli::CastArgs;
+use crate::dtype::Class;
 use crate::error::{Error, Result};
 use crate::job::{Job, Measures};
 use crate::kernel::{Condition, Loss, OutOfRange};
@@ -37,27 +37,15 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     convert(&Task { report: args.reports.report.as_deref(), ..task }, args.selection.allow_unmatched)
 }
 
-/// Refuses flags about values that concern none of the targets.
+/// Refuses a policy for integers if none of the targets is one. The attributes of Cast are ignored by other targets, as in
+/// ONNX.
 fn check_effects(args: &CastArgs) -> Result<()> {
-    let ValueArgs { saturate, no_saturate, round_mode, out_of_range, .. } = &args.values;
-    let saturate = if *no_saturate { Some("--no-saturate") } else { saturate.map(|_| "--saturate") };
-    let any = |concerns: fn(Dtype) -> bool| {
-        args.to.into_iter().chain(args.selection.rule.iter().filter_map(Rule::target)).any(concerns)
-    };
-    let given = [
-        (saturate, "float8 targets", any(|to| to.is_float8() || to == Dtype::Float8E8M0)),
-        (round_mode.map(|_| "--round-mode"), "float8e8m0 targets", any(|to| to == Dtype::Float8E8M0)),
-        (out_of_range.map(|_| "--out-of-range"), "integer targets", any(|to| matches!(to.class(), Class::Int { .. }))),
-    ];
-    for (flag, what, has_effect) in given {
-        if let Some(flag) = flag
-            && !has_effect
-        {
-            let error = Error::usage(format!("{flag} is for {what}, and there is none"));
-            return Err(error.remedy(format!("leave {flag} out")));
-        }
+    let mut targets = args.to.into_iter().chain(args.selection.rule.iter().filter_map(Rule::target));
+    if args.values.out_of_range.is_none() || targets.any(|to| matches!(to.class(), Class::Int { .. })) {
+        return Ok(());
     }
-    Ok(())
+    let error = Error::usage("--out-of-range is for integer targets, and there is none");
+    Err(error.remedy("leave --out-of-range out"))
 }
 
 /// What must not happen to a value.

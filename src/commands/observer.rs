@@ -5,6 +5,7 @@ use crate::io::temporaries::{Kept, NextRun};
 use crate::job::{Notice, Observer, ShardProgress};
 use crate::progress::{self, Progress, Shards};
 use crate::text::{as_glob, first_few, flag_with, path_text, shorten};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Shows everything, or only errors.
@@ -28,7 +29,7 @@ impl Observer for Console {
                 warn(&format!("the metadata is left out: a .{extension} file has no place for it"));
             }
             Notice::Note(note) => warn(note),
-            Notice::ScalesCast { count, first } => warn_of_scales(count, first),
+            Notice::ScalesCast(names) => warn_of_scales(names),
             Notice::LeftOut(paths) => warn_of_left_out(paths),
             Notice::DoneAgain(error) => warn(&format!("{error}; it is done again")),
             Notice::Refused(_) | Notice::Kept(_) => {}
@@ -65,18 +66,50 @@ pub(super) fn describe(kept: &Kept) -> String {
     }
 }
 
-fn warn_of_scales(count: usize, first: &str) {
-    let ending = first.rsplit('.').next().unwrap_or_default();
-    let exclude = flag_with("--exclude", &format!("*{}", as_glob(ending)));
-    let name = shorten(first);
-    warn(&match count {
-        1 => format!("a scale of codes is cast too, '{name}': {exclude} keeps it"),
-        _ => format!("{count} scales of codes are cast too, '{name}' is one: {exclude} keeps them"),
+fn warn_of_scales(names: &[&str]) {
+    let name = shorten(names[0]);
+    let flags: Vec<String> = endings(names).iter().map(|ending| flag_with("--exclude", ending)).collect();
+    let flags = flags.join(" ");
+    warn(&match names.len() {
+        1 => format!("a scale of codes is cast too, '{name}': {flags} keeps it"),
+        count if flags.is_empty() => {
+            format!("{count} scales of codes are cast too, '{name}' is one: name them with --exclude to keep them")
+        }
+        count => format!("{count} scales of codes are cast too, '{name}' is one: {flags} keeps them"),
     });
+}
+
+/// A few patterns that match all names by their ends; none if many would be needed.
+fn endings(names: &[&str]) -> Vec<String> {
+    const FEW: usize = 3;
+    let parts: BTreeSet<&str> = names.iter().filter_map(|name| name.rsplit('.').next()).collect();
+    let glob = |ending: &str| format!("*{}", as_glob(ending));
+    if parts.len() <= FEW {
+        return parts.into_iter().map(glob).collect();
+    }
+    let shared = names.iter().fold(names[0], |shared, name| {
+        let same = shared.chars().rev().zip(name.chars().rev()).take_while(|(one, other)| one == other);
+        &shared[shared.len() - same.map(|(one, _)| one.len_utf8()).sum::<usize>()..]
+    });
+    shared.find(['.', '_']).map(|start| glob(&shared[start..])).into_iter().collect()
 }
 
 /// Lists what is in the folder of the input and will not be in the output.
 fn warn_of_left_out(paths: &[PathBuf]) {
     let paths = first_few(paths.iter().map(path_text), 5);
     warn(&format!("left out, because they are weights in other formats or not regular files: {paths}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::endings;
+
+    #[test]
+    fn the_patterns_match_all_names() {
+        assert_eq!(endings(&["l.0.q.weight_scale", "l.1.k.weight_scale"]), ["*weight_scale"]);
+        assert_eq!(endings(&["u_int8_scale", "v_int8_scale"]), ["*u_int8_scale", "*v_int8_scale"]);
+        let names = ["u_int8_scale", "v_int8_scale", "w_int8_scale", "x_fp8_scale"];
+        assert_eq!(endings(&names), ["*_scale"]);
+        assert_eq!(endings(&["u_int8_scale", "v_int8_scale", "w_int8_scale", "x"]), [""; 0]);
+    }
 }

@@ -5,6 +5,7 @@ use super::resume::{go_back, go_on};
 use crate::error::{Error, Kind, Wanted};
 use crate::text::{as_glob, flag_with, quoted};
 use std::fmt;
+use std::path::Path;
 
 /// The context of errors of `diff`: 1 says that both could be read and are not equal.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             "add --force to replace it, or name another folder with -o".to_owned()
         }
         Kind::Exists(Wanted::Report) => "add --force to replace it, or name another file with --report".to_owned(),
+        Kind::Exists(Wanted::OtherReport) => "name another file with --report".to_owned(),
         Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
         Kind::Unfinished { can_resume: true } => "add --resume to continue it, or --force to start again".to_owned(),
         Kind::Interrupted(work) => go_on(work),
@@ -74,11 +76,18 @@ pub fn remedy(error: &Error) -> Option<String> {
         Kind::Unstorable => "choose a scheme with --scheme, or another layout with --layout".to_owned(),
         Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
         Kind::Codes { globs, model: None } => without_codes(globs),
+        Kind::OfModel => {
+            let model = quoted(error.path().unwrap_or(Path::new("MODEL.onnx")));
+            format!("take its tensors out first: tcast cast {model} --to float32 --exclude '*' -o FILE.safetensors")
+        }
         Kind::OldOpset => "add --raise-opset: no operator of the model changes on the way".to_owned(),
         Kind::OutOfRange => "choose --out-of-range saturate or --out-of-range wrap to convert such values".to_owned(),
         Kind::Unsafe { conversion, has_u64_target } => {
             let choose = if *has_u64_target { ", or --unsafe --u64-target TYPE to choose the type" } else { "" };
             format!("use --unsafe to convert {conversion}{choose}")
+        }
+        Kind::System if error.path() == Some(Path::new("-")) => {
+            "tcast does not read standard input: write it to a file, and name that".to_owned()
         }
         _ => String::new(),
     };
@@ -143,6 +152,7 @@ fn named(wanted: &Wanted) -> String {
     match wanted {
         Wanted::File => "name a file with -o".to_owned(),
         Wanted::Folder => "name a folder with -o".to_owned(),
+        Wanted::Shards => "add --max-shard-size, which divides the output into shards".to_owned(),
         Wanted::Stream => "name the output: -o FILE, or -o - for standard output".to_owned(),
         Wanted::At(path) => format!("for a folder of that name: -o {}", quoted(path)),
         _ => "name the output with -o".to_owned(),
@@ -152,7 +162,6 @@ fn named(wanted: &Wanted) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn of_codes(globs: &[String]) -> String {
         remedy(&Error::new("holds codes").of(Kind::Codes { globs: globs.into(), model: None })).unwrap()

@@ -27,11 +27,17 @@ pub(super) struct ReportFile {
 }
 
 impl ReportFile {
-    /// Checks that it can be written beside the other files of the run; `replace` allows an existing file.
+    /// Checks that it can be written beside the other files of the run; `replace` allows an existing file. `is_part`: the run is one part
+    /// of a conversion.
     ///
     /// # Errors
     /// When it exists, is a file of the run or in its output, has another extension, or its folder is missing.
-    pub(super) fn new(path: &Path, replace: bool, outputs: &[PathBuf], run: &mut Files) -> Result<Self> {
+    pub(super) fn new(
+        path: &Path,
+        (replace, is_part): (bool, bool),
+        outputs: &[PathBuf],
+        run: &mut Files,
+    ) -> Result<Self> {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
         let is_page = extension == "html";
         if !is_page && extension != "json" {
@@ -46,8 +52,10 @@ impl ReportFile {
             let error = Error::new("the report is, or is in, the output").in_file(path);
             return Err(error.remedy("name another file with --report"));
         }
-        let destination = Destination::among(run, path, replace)
-            .map_err(|error| if error.is_existing() { error.of(Kind::Exists(Wanted::Report)) } else { error })?;
+        let destination = Destination::among(run, path, replace);
+        let wanted = if is_part { Wanted::OtherReport } else { Wanted::Report };
+        let destination =
+            destination.map_err(|error| if error.is_existing() { error.of(Kind::Exists(wanted)) } else { error })?;
         Ok(Self { destination, is_page })
     }
 

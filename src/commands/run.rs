@@ -103,14 +103,8 @@ fn prepare<'a>(task: &Task, inputs: &[JobInput<'a, '_>]) -> Result<Prepared<'a>>
 
 /// Refuses options for ONNX models if no input is one.
 fn check_model_options(given: &ModelOptions, inputs: &[JobInput]) -> Result<()> {
-    let default = ModelOptions::default();
-    let options = [
-        (given.min_elements != default.min_elements, "min_elements"),
-        (given.external_data, "external_data"),
-        (given.raise_opset, "raise_opset"),
-    ];
-    match options.into_iter().find(|(is_given, _)| *is_given) {
-        Some((_, option)) if !inputs.iter().any(|input| input.source.is_model()) => {
+    match given.first_given() {
+        Some(option) if !inputs.iter().any(|input| input.source.is_model()) => {
             Err(Error::usage("no input is an ONNX model: an option has no effect").without(option))
         }
         _ => Ok(()),
@@ -127,7 +121,7 @@ fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
         // else's.
         let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done();
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
-        ReportFile::new(path, replace, &outputs, &mut prepared.files)
+        ReportFile::new(path, (replace, job.partition.is_some()), &outputs, &mut prepared.files)
     });
     let mut report_file = report_file.transpose()?;
     let plain_float8 = if args.quiet { None } else { prepared.plain_float8(job) };

@@ -96,9 +96,9 @@ mod format {
 }
 
 impl dyn Container + '_ {
-    /// The error for a type that the format cannot hold.
-    pub(crate) fn refusal(&self, dtype: Dtype) -> Error {
-        cannot_hold(self.format_info().extension, dtype)
+    /// The error for a type that the format cannot hold; `are_several` says that the output has other tensors too.
+    pub(crate) fn refusal(&self, dtype: Dtype, are_several: bool) -> Error {
+        cannot_hold(self.format_info().extension, dtype, are_several)
     }
 
     /// The tensor of a format that holds exactly one.
@@ -110,8 +110,11 @@ impl dyn Container + '_ {
             return Ok(tensors.get(0));
         }
         let extension = self.format_info().extension;
-        Err(Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()))
-            .remedy(format!("name an output that ends in {}", written_formats(true))))
+        let error = Error::new(format!("a .{extension} file holds one tensor, there are {}", tensors.count()));
+        Err(with_formats(error, true, &|other| {
+            (0..tensors.count())
+                .all(|at| tensors.get(at).opaque.is_some() || other.stores(tensors.get(at).dtype).is_some())
+        }))
     }
 }
 
@@ -159,11 +162,11 @@ pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
 }
 
-/// The extensions of the formats that any tensors can be written in, one or several.
+/// The extensions of the formats that any tensors can be written in, one or several, or those of a model.
 #[must_use]
-pub(crate) fn written_formats(are_several: bool) -> String {
+pub(crate) fn written_formats(are_several: bool, is_model: bool) -> String {
     let facts = CONTAINERS.iter().map(|container| container.format_info());
-    let facts = facts.filter(|facts| !(facts.is_changed_only || are_several && facts.holds_one));
+    let facts = facts.filter(|facts| !(facts.is_changed_only && !is_model || are_several && facts.holds_one));
     one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
 }
 
@@ -185,10 +188,16 @@ fn one_of(extensions: &[&str]) -> String {
 }
 
 /// The error for a type that a format cannot hold, with those that can.
-fn cannot_hold(extension: &str, dtype: Dtype) -> Error {
-    let able = CONTAINERS.iter().filter(|container| container.stores(dtype).is_some());
-    let able = able.map(|container| container.format_info()).filter(|facts| !facts.is_changed_only);
+fn cannot_hold(extension: &str, dtype: Dtype, are_several: bool) -> Error {
+    let error = Error::new(format!(".{extension} cannot hold {dtype}"));
+    with_formats(error, are_several, &|other| other.stores(dtype).is_some())
+}
+
+/// Names the formats that hold one or several tensors, if some of them can hold these.
+fn with_formats(error: Error, are_several: bool, can_hold: &dyn Fn(&dyn Container) -> bool) -> Error {
+    let able = CONTAINERS.iter().filter(|container| can_hold(**container));
+    let able = able.map(|container| container.format_info());
+    let able = able.filter(|facts| !(facts.is_changed_only || are_several && facts.holds_one));
     let able: Vec<&str> = able.map(|facts| facts.extension).collect();
-    Error::new(format!(".{extension} cannot hold {dtype}"))
-        .remedy(format!("name an output that ends in {}", one_of(&able)))
+    if able.is_empty() { error } else { error.remedy(format!("name an output that ends in {}", one_of(&able))) }
 }

@@ -150,7 +150,7 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
     let (descr, form) = if tensor.dtype == Dtype::String {
         text_form(tensor).map_err(in_tensor)?
     } else {
-        let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(cannot_hold("npy", tensor.dtype)))?;
+        let descr = descr_of(tensor.dtype).ok_or_else(|| in_tensor(cannot_hold("npy", tensor.dtype, false)))?;
         (descr, Form::Numbers(Storage::per_byte(tensor.dtype)))
     };
     Ok((write_header(&descr, tensor.fortran_order, tensor.shape), form))

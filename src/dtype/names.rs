@@ -87,7 +87,8 @@ impl FromStr for Dtype {
         if let Some((_, candidates)) = AMBIGUOUS.iter().find(|(known, _)| *known == plain) {
             return Err(ambiguous(candidates));
         }
-        Err(unknown(near(&plain)))
+        let is_number = plain.bytes().all(|byte| byte.is_ascii_digit());
+        Err(unknown(if is_number { Vec::new() } else { near(&plain) }))
     }
 }
 
@@ -256,6 +257,8 @@ mod tests {
     fn unknown_spellings_list_near_names() {
         let error = "float8e4m4".parse::<Dtype>().unwrap_err().to_string();
         assert!(error.contains("similar: ") && error.contains("float8e4m3fn"), "{error}");
+        let error = "99".parse::<Dtype>().unwrap_err().to_string();
+        assert!(error.starts_with("unknown dtype '99'; there are: bool, "), "{error}");
         let error = "quux".parse::<Dtype>().unwrap_err().to_string();
         assert!(error.contains("there are: bool, int2"), "{error}");
     }

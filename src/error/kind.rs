@@ -63,6 +63,8 @@ pub enum Kind {
     },
     /// A value is out of the range of an integer type, and the rule for such values is to fail.
     OutOfRange,
+    /// It is impossible for an ONNX model, and possible for its tensors.
+    OfModel,
     /// An ONNX model imports too old a set of operators, and could import a later one.
     OldOpset,
     /// Inputs have no common type that is safe.
@@ -94,6 +96,10 @@ pub enum Wanted {
     Stream,
     /// A file for the report.
     Report,
+    /// Another file for the report, because others may need this one.
+    OtherReport,
+    /// A folder of shards.
+    Shards,
     /// This file or folder.
     At(PathBuf),
 }

@@ -114,10 +114,13 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
     let FormatInfo { extension, metadata, .. } = target.format_info();
     for input in &source.shards {
         input.contents.ignored.iter().for_each(|name| observer.notice(Notice::NoArray(name)));
-        // The mark of a format means nothing in others, so it is no loss.
+        // The mark of a format and the versions of a model mean nothing in others, so they are no loss.
         let pairs = input.contents.metadata.iter().flatten();
-        let is_mark =
-            |name: &str| matches!(input.container.format_info().metadata, Metadata::Marked(mark, _) if mark == name);
+        let is_mark = |name: &str| match input.container.format_info() {
+            FormatInfo { metadata: Metadata::Marked(mark, _), .. } => mark == name,
+            FormatInfo { is_changed_only: true, .. } => ["ir_version", "opset_import"].contains(&name),
+            _ => false,
+        };
         if metadata == Metadata::None && pairs.into_iter().any(|(name, _)| !is_mark(name)) {
             observer.notice(Notice::NoMetadata(extension));
         }
@@ -128,8 +131,9 @@ fn tell_losses(source: &Checkpoint, target: &dyn Container, observer: &dyn Obser
 fn tell_scales(plans: &[Plan], codes: Option<&Codes>, selection: &Selection, observer: &dyn Observer) {
     let Some(codes) = codes.filter(|codes| codes.have_scales()) else { return };
     let tensors = plans.iter().flat_map(|plan| &plan.steps).filter(|tensor| tensor.is_converted());
-    let cast: Vec<&str> = tensors.map(Step::source_name).filter(|name| codes.is_scale(name)).collect();
-    if let Some(first) = cast.iter().find(|name| selection.rule(name).is_none()) {
-        observer.notice(Notice::ScalesCast { count: cast.len(), first });
+    let is_cast = |name: &&str| codes.is_scale(name) && selection.rule(name).is_none();
+    let cast: Vec<&str> = tensors.map(Step::source_name).filter(is_cast).collect();
+    if !cast.is_empty() {
+        observer.notice(Notice::ScalesCast(&cast));
     }
 }

@@ -13,6 +13,7 @@ use crate::io::identity::Files;
 use crate::io::output::{Destination, Output};
 use crate::io::sink::Divided;
 use crate::measure::hash;
+use crate::operator::Operator;
 use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
 use std::path::{Path, PathBuf};
@@ -34,8 +35,9 @@ impl<'a> FileOutput<'a> {
     /// When the output exists, is an input, cannot be there or does not fit on the disk, or the input cannot become it.
     pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         let Route { input, output, .. } = route;
-        check_alone(job, output)?;
+        check_alone(job, route)?;
         let container = place::container(job, route)?;
+        check_model_options(job, route, container)?;
         let find_place = || find_place(job, route, files);
         let (mut plans, destination) = plans(job, route, (container, Spread::One), observer, find_place)?;
         let mut plan = plans.swap_remove(0);
@@ -202,14 +204,33 @@ fn find_data_place(
     if data.keeps() { Ok(Some(data)) } else { refuse(path) }
 }
 
+/// Refuses options for ONNX models if a model becomes something else.
+fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
+    let is_possible = !matches!(job.operator, Operator::Quantize); // the plan says why it is not
+    match job.model.first_given().filter(|_| is_possible) {
+        Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only => {
+            let error = Error::usage("the output is not an ONNX model: an option has no effect");
+            Err(error.in_file(&route.output).without(option))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Refuses options that are only for folders of shards.
-fn check_alone(job: &Job, output: &Path) -> Result<()> {
+fn check_alone(job: &Job, route: &Route) -> Result<()> {
+    let Route { input, output, .. } = route;
     let (option, what) = match (job.partition, job.resume) {
         (Some(_), _) => ("part", "only folders of shards are written in parts, and the output is one file"),
         (None, true) => ("resume", "only folders of shards can be continued, and the output is one file"),
         (None, false) => return Ok(()),
     };
-    Err(Error::new(what).of(Kind::Unnamed(Wanted::Folder)).without(option).in_file(output))
+    let error = Error::new(what).without(option).in_file(output);
+    // Only the tensors of a folder are divided without a size.
+    Err(match place::container(job, route)?.format_info().extension {
+        _ if input.source.folder.is_some() => error.of(Kind::Unnamed(Wanted::Folder)),
+        "safetensors" => error.of(Kind::Unnamed(Wanted::Shards)),
+        _ => error.of(Kind::Usage),
+    })
 }
 
 /// The destination of the output, if it is possible; `None` in a dry run whose folder does not exist yet.

@@ -34,13 +34,8 @@ pub(crate) enum Notice<'a> {
     NoMetadata(&'static str),
     /// What is special about an output.
     Note(&'a str),
-    /// Some scales lose precision while their codes stay the same.
-    ScalesCast {
-        /// How many.
-        count: usize,
-        /// The first of them that no rule names.
-        first: &'a str,
-    },
+    /// Scales that lose precision while their codes stay the same, and that no rule names.
+    ScalesCast(&'a [&'a str]),
     /// Files of an input that are not in the output.
     LeftOut(&'a [PathBuf]),
     /// An output is about to be written into a folder.

@@ -187,9 +187,11 @@ fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {
 /// The remedy for an output in a format that cannot hold the tensors of an input.
 fn other_format(job: &Job, input: &JobInput) -> String {
     let are_several = input.source.names().nth(1).is_some();
+    let is_model = input.source.is_model() && !matches!(job.operator, Operator::Promote(_));
     let formats = match job.operator {
+        Operator::Quantize if is_model => ".onnx".to_owned(),
         Operator::Quantize => ".safetensors".to_owned(),
-        _ => container::written_formats(are_several),
+        _ => container::written_formats(are_several, is_model),
     };
     format!("name an output that ends in {formats}")
 }

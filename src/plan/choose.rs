@@ -219,7 +219,7 @@ fn choose_to_quantize<'a>(
     }
     let mut dtypes = weight.encoder.parts().iter().map(|part| part.dtype);
     if let Some(dtype) = dtypes.find(|dtype| request.container.stores(*dtype).is_none()) {
-        return Err(sources[0].error(request.container.refusal(dtype)));
+        return Err(sources[0].error(request.container.refusal(dtype, true)));
     }
     let dtype = weight.encoder.parts()[0].dtype;
     let extremes = weight.shared.map(|number| shared.get(number));
@@ -252,7 +252,7 @@ fn choose_weight<'a>(
     stored.map(|(_, part)| part).try_for_each(check_mapped)?;
     let dtype = weight.decoder.target();
     if request.container.stores(dtype).is_none() {
-        return Err(sources[0].error(request.container.refusal(dtype)));
+        return Err(sources[0].error(request.container.refusal(dtype, true)));
     }
     let (from, target) = (Origin::Parts(Arc::clone(&weight.decoder)), Ok(dtype));
     Ok(Chosen { place, sources, from, target, name, dtype, fortran_order: false, text: None })
@@ -310,7 +310,8 @@ fn choose_plain<'a>(
     let dtype = target.unwrap_or(form.dtype());
     if !storable.contains(&dtype) {
         if container.stores(dtype).is_none() {
-            return Err(container.refusal(dtype));
+            let are_several = inputs.iter().map(|input| input.contents.tensors.len()).sum::<usize>() > 1;
+            return Err(container.refusal(dtype, are_several));
         }
         storable.push(dtype);
     }

@@ -4,7 +4,7 @@ use super::Request;
 use crate::container::onnx::model::{Study, TensorRole};
 use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::operator::Operator;
 use crate::select::KeptReason;
 
@@ -30,6 +30,16 @@ impl Default for ModelOptions<'_> {
 impl ModelOptions<'_> {
     /// The default of [`ModelOptions::min_elements`].
     pub const MIN_ELEMENTS: u64 = 1024;
+
+    /// The first option that is given, in `snake_case`.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let options = [
+            (self.min_elements != Self::MIN_ELEMENTS, "min_elements"),
+            (self.external_data, "external_data"),
+            (self.raise_opset, "raise_opset"),
+        ];
+        options.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
+    }
 }
 
 /// Studies the model that is changed.
@@ -40,7 +50,7 @@ pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
         let error = Error::new(format!("{} does not write ONNX models", request.operator.name()));
-        return Err(error.remedy("name an output that ends in .safetensors"));
+        return Err(error.of(Kind::OfModel));
     }
     if let Some(rename) = request.selection.renames.first() {
         let error = Error::usage("cannot be renamed: the nodes of the model refer to it by its name");

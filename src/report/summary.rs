@@ -155,6 +155,7 @@ impl Report<'_> {
             match of(reason).count() {
                 0 => {}
                 count if reason == KeptReason::Small => reasons.push(format!("{count} too small (--min-elements)")),
+                1 => reasons.push(format!("1 {}", reason.describe_one())),
                 count => reasons.push(format!("{count} {}", reason.describe())),
             }
         }

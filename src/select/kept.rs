@@ -131,6 +131,20 @@ impl KeptReason {
         Self::Codes,
     ];
 
+    /// Describes one tensor that is kept for this reason.
+    #[must_use]
+    pub(crate) fn describe_one(self) -> &'static str {
+        match self {
+            Self::Role(TensorRole::GraphInput) => "graph input",
+            Self::Role(TensorRole::Scale) => "scale of quantized values",
+            Self::Role(TensorRole::Parameter) => "shape, index, bound or statistic",
+            Self::Role(TensorRole::Trained) => "variable of training",
+            Self::Role(TensorRole::List) => "list in a Constant node",
+            Self::Role(TensorRole::Attribute) => "attribute of a node",
+            _ => self.describe(),
+        }
+    }
+
     /// Describes the tensors that are kept for this reason.
     #[must_use]
     pub(crate) fn describe(self) -> &'static str {

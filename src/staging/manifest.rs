@@ -177,7 +177,7 @@ fn other_input(before: &[ManifestSource], now: &[ManifestSource]) -> Option<Stri
         } else if before.sum != now.sum {
             format!("{file} has other content now")
         } else {
-            format!("{file} was changed since (modified {}, now {})", before.modified, now.modified)
+            format!("{file} was changed since: its time of modification is another one")
         });
     }
     let longer = if before.len() > now.len() { before } else { now };

@@ -1,6 +1,6 @@
 //! `tcast cast` as its users run it: files, messages, exit codes.
 
-use crate::common::{Bench, npy, npy_data, npy_f32, safetensors};
+use crate::common::{Bench, fixture, npy, npy_data, npy_f32, safetensors};
 use safetensors::{Dtype, SafeTensors};
 use std::fs;
 
@@ -259,6 +259,18 @@ fn an_output_of_a_format_that_is_not_written_is_refused() {
              name an output that ends in .npy, .npz, .safetensors or .pb\n"
         );
         bench.run(&format!("cast x.npy --to f16 -o {out}")).expect(1, "", &message);
+    }
+    // An ONNX model can become another one.
+    let model = fixture("onnx_models/ort_nbits.onnx");
+    let model = model.to_str().unwrap();
+    for (command, formats) in [("cast --to f16", ".npz, .safetensors or .onnx"), ("quantize --scheme int8", ".onnx")] {
+        let args: Vec<&str> = command.split(' ').chain([model, "-o", "x.bin"]).collect();
+        let outcome = bench.run_args(&args);
+        assert!(
+            outcome.stderr.ends_with(&format!("\n  name an output that ends in {formats}\n")),
+            "{}",
+            outcome.stderr
+        );
     }
     assert_eq!(bench.files(), ["x.npy"]);
 }

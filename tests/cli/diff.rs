@@ -104,6 +104,10 @@ fn equal_values_of_other_types_are_within_a_tolerance_and_else_types_differ() {
     let bench = Bench::new();
     bench.write("a.npy", &npy_f32(&[1.0, 2.0]));
     bench.run("cast a.npy --to f16 -o h.npy -q").expect(0, "", "");
+    bench.write("zero.npy", &npy_f32(&[1.0, 0.0]));
+    bench.write("minus.npy", &npy_f32(&[1.0, -0.0]));
+    bench.run("diff zero.npy minus.npy --tolerance 0").expect(0, "1 tensor is equal within 0\n", "");
+    assert_eq!(json(&bench, "zero.npy minus.npy --rtol 0.1", 0)["tensors"][0]["status"], "within_tolerance");
     for tolerance in ["--tolerance 0", "--rtol 0", "--tolerance 1"] {
         assert_eq!(json(&bench, &format!("a.npy h.npy {tolerance}"), 0)["tensors"][0]["status"], "within_tolerance");
     }

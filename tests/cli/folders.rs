@@ -14,6 +14,25 @@ fn json(file: &[u8]) -> Value {
 }
 
 #[test]
+fn remedies_for_parts_can_be_given_with_them() {
+    let bench = Bench::with_checkpoint(LLAMA, "ck");
+    bench.write("rep.json", b"{}");
+    let message = "tcast: error: rep.json: the output exists already\n  name another file with --report\n";
+    bench.run("cast ck --to f16 -o out --part 2/2 --report rep.json").expect(4, "", message);
+    bench.write("x.safetensors", &shard(&[("a", 1.0, 4)]));
+    for (option, what) in [("--part 1/2", "written in parts"), ("--resume", "continued")] {
+        let flag = option.split(' ').next().unwrap();
+        let message = format!(
+            "tcast: error: pp/x.safetensors: only folders of shards {} {what}, and the output is one file\n  \
+             add --max-shard-size, which divides the output into shards, or leave {flag} out\n",
+            if what == "continued" { "can be" } else { "are" },
+        );
+        bench.run(&format!("cast x.safetensors --to f16 {option} -o pp/")).expect(2, "", &message);
+    }
+    bench.run("cast x.safetensors --to f16 --part 1/1 -o pp/ --max-shard-size 1MB -q").expect(0, "", "");
+}
+
+#[test]
 fn a_folder_becomes_a_folder_of_the_same_shards_and_side_files() {
     let bench = Bench::with_checkpoint(LLAMA, "llama");
     for (name, content) in [("llama/tokenizer.json", &b"{}"[..]), ("llama/chat_template.jinja", b"{{ x }}")] {
@@ -410,7 +429,10 @@ fn a_resume_that_is_not_the_same_is_refused_with_the_difference() {
     refused(&resume, "s10.safetensors has another header now");
     bench.write("in/s10.safetensors", &s10);
     let outcome = bench.run(&resume);
-    assert!(outcome.stderr.contains("s10.safetensors was changed since (modified "), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("s10.safetensors was changed since: its time of modification is another one"),
+        "{outcome:?}"
+    );
     bench.write("in/s12.safetensors", &s10);
     fs::remove_file(bench.path("in/s10.safetensors")).unwrap();
     refused(&resume, "the input had s10.safetensors, and has s11.safetensors there now");

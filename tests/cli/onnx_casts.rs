@@ -95,6 +95,14 @@ fn before_opset_6_the_type_of_a_cast_is_text() {
         field(1, &[field(1, name), field(2, b"w"), field(3, name), field(4, b"Cast"), field(5, &attribute)].concat());
     let narrow = field(5, &tensor("w_float16", 10, &[0; 4]));
     assert_eq!(bench.read("out.onnx"), of_opset_5(&[narrow, cast, add].concat()));
+    // An opset that is raised decides, not the one before.
+    let of_opset = |opset, graph: &[u8]| [&number(1, 4)[..], &field(7, graph), &field(8, &number(2, opset))].concat();
+    let transpose = node("Transpose", &["w"], "y");
+    bench.write("in.onnx", &of_opset(5, &[field(5, &tensor("w", 1, &[0; 8])), transpose.clone()].concat()));
+    bench.run("cast in.onnx --to bf16 -o out.onnx -q -f --min-elements 0 --raise-opset").expect(0, "", "");
+    let narrow = field(5, &tensor("w_bfloat16", 16, &[0; 4]));
+    let graph = [narrow, cast_node("w_bfloat16", "w", 1), transpose].concat();
+    assert_eq!(bench.read("out.onnx"), of_opset(13, &graph));
 }
 
 #[test]
@@ -130,6 +138,33 @@ fn what_is_no_plain_weight_is_kept_and_named_with_the_reason() {
                   7 shapes, indices, bounds and statistics\n";
     assert!(shown.code == Some(0) && shown.stderr.starts_with(wanted), "{}", shown.stderr);
     assert!(shown.stderr.contains("\n  kept, scales of quantized values: qs, ys\n"), "{}", shown.stderr);
+}
+
+#[test]
+fn an_option_or_a_rule_that_a_model_cannot_follow_is_named() {
+    let bench = Bench::new();
+    let [weight, input] = ["w", "i"].map(|name| field(5, &tensor(name, 1, &[0; 8])));
+    let graph = [weight, input, node("Add", &["w", "i"], "y"), field(11, &field(1, b"i"))].concat();
+    bench.write("in.onnx", &model(&graph));
+    let outcome = bench.run("cast in.onnx --to f16 --min-elements 1 --rule i=f16 -o out.onnx");
+    let note = "tcast: warning: the rule 'i' has no effect: the model keeps its tensors (graph inputs)\n";
+    let summary = "cast 1 tensor to float16, copied 1: 1 graph input\n";
+    assert!(outcome.stderr.starts_with(&format!("{note}{summary}")), "{}", outcome.stderr);
+    let outcome = bench.run("cast in.onnx --to f16 --min-elements 1 --rule *=bf16 -o out.onnx -f");
+    assert!(!outcome.stderr.contains("has no effect"), "{}", outcome.stderr);
+    for (option, flag) in [
+        ("--external-data", "--external-data"),
+        ("--min-elements 1", "--min-elements"),
+        ("--raise-opset", "--raise-opset"),
+    ] {
+        let message = format!(
+            "tcast: error: out.npz: the output is not an ONNX model: an option has no effect\n  leave {flag} out\n"
+        );
+        bench.run(&format!("cast in.onnx --to f16 {option} -o out.npz")).expect(2, "", &message);
+    }
+    // The versions of a model mean nothing in other formats.
+    let outcome = bench.run("cast in.onnx --to f16 -o out.npz");
+    assert!(outcome.code == Some(0) && !outcome.stderr.contains("warning"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -192,6 +227,14 @@ fn elements_go_to_a_file_beside_the_model_and_both_appear_or_none() {
     bench.write("in.onnx", &model(&[weight("a"), small, weight("b"), node("Add", &["a", "b"], "y")].concat()));
     bench.run("cast in.onnx --to f16 -o out.onnx --external-data -q --hash --report r.json").expect(0, "", "");
     assert_eq!(bench.read("out.onnx.data").len(), 4096 + 2048);
+    if cfg!(unix) {
+        // Separators of other systems.
+        bench.run(r"cast in.onnx --to f16 -o a\b:c.onnx --external-data -q").expect(0, "", "");
+        bench.run(r"diff out.onnx a\b:c.onnx -q").expect(0, "", "");
+        for name in [r"a\b:c.onnx", r"a\b:c.onnx.data"] {
+            fs::remove_file(bench.path(name)).unwrap();
+        }
+    }
     let listed = bench.run("inspect out.onnx");
     let line = "  a_float16  float16  [1024]  2.00 KiB  FLOAT16 external_data\n";
     assert!(listed.stdout.contains(line) && listed.stdout.contains("s          float32"), "{}", listed.stdout);
@@ -246,7 +289,8 @@ fn what_a_model_cannot_become_is_refused_before_any_work() {
     refused(
         "bitcast in.onnx --to int32 -o out.onnx",
         1,
-        "bitcast does not write ONNX models\n  name an output that ends in .safetensors",
+        "bitcast does not write ONNX models\n  \
+         take its tensors out first: tcast cast 'in.onnx' --to float32 --exclude '*' -o FILE.safetensors",
     );
     refused(
         "cast in.onnx --to int8 -o out.onnx",
@@ -353,6 +397,39 @@ fn nodes_that_tcast_inserts_do_not_change_the_numbers_of_others() {
     bench.write("own.onnx", &model(&own));
     let listed = bench.run("inspect own.onnx --json");
     assert!(listed.stdout.contains("\"If_1.then_branch/k\""), "{}", listed.stdout);
+}
+
+#[test]
+fn a_tensor_keeps_its_path_when_another_one_of_its_name_is_stored_under_a_new_one() {
+    let bench = Bench::new();
+    let branch = |name: &str, values: &[f32]| {
+        let weight = initializer(name, 1, &[values.len() as u8, 1], &floats(values));
+        [weight, node("MatMul", &["x", name], "o")].concat()
+    };
+    bench.write("in.onnx", &model(&choice("if", [branch("k", &[0.1, 0.2]), branch("k", &[0.3])])));
+    bench.run("cast in.onnx --to f16 --min-elements 2 -o half.onnx -q").expect(0, "", "");
+    bench.run("quantize in.onnx --scheme int8 --min-elements 2 -o int8.onnx -q").expect(0, "", "");
+    // An inner graph hides a value of the outer one.
+    let outer = [initializer("w", 1, &[2, 1], &floats(&[0.1, 0.2])), node("MatMul", &["x", "w"], "z")].concat();
+    let inner = choice("if", [branch("w", &[0.3, 0.4]), branch("v", &[0.5])]);
+    bench.write("hides.onnx", &model(&[outer, inner].concat()));
+    bench.run("cast hides.onnx --to f16 --min-elements 1 -o hides_half.onnx -q").expect(0, "", "");
+    bench.run("quantize hides.onnx --scheme int8 --min-elements 1 -o hides_int8.onnx -q").expect(0, "", "");
+    for (name, other, names) in [
+        ("in", "half", &["if.then_branch/k", "if.else_branch/k"][..]),
+        ("in", "int8", &["if.then_branch/k", "if.else_branch/k"]),
+        ("hides", "hides_half", &["w", "if.then_branch/w", "v"]),
+        ("hides", "hides_int8", &["w", "if.then_branch/w", "v"]),
+    ] {
+        let report = bench.run(&format!("diff {name}.onnx {other}.onnx --tolerance 0.01 --json"));
+        let report: Value = serde_json::from_str(&report.stdout).unwrap();
+        let rows = report["tensors"].as_array().unwrap().iter();
+        let rows: Vec<_> = rows.map(|row| (row["name"].as_str().unwrap(), row["status"].as_str().unwrap())).collect();
+        assert!(rows.iter().map(|(name, _)| *name).eq(names.iter().copied()), "{other}: {rows:?}");
+        assert!(rows.iter().all(|(_, status)| ["equal", "within_tolerance"].contains(status)), "{other}: {rows:?}");
+    }
+    bench.run("dequantize hides_int8.onnx -o plain.safetensors -q").expect(0, "", "");
+    bench.run("diff hides_int8.onnx plain.safetensors -q").expect(0, "", "");
 }
 
 #[test]

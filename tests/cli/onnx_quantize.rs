@@ -238,6 +238,18 @@ fn a_scheme_that_the_opset_lacks_is_refused_unless_it_can_be_raised() {
         assert!(bench.read("out.onnx").ends_with(&field(8, &number(2, opset))));
     }
     bench.run("quantize in.onnx --scheme int8 -o out.onnx --min-elements 0 -q -f").expect(0, "", "");
+    let half = [initializer("w", 10, &[1, 2], &[0, 0x3c, 0, 0x40]), node("MatMul", &["x", "w"], "y")].concat();
+    bench.write("half.onnx", &of_opset(13, &half));
+    bench.run("quantize half.onnx --scheme int8 -o no.onnx --min-elements 0").expect(
+        1,
+        "",
+        "tcast: error: half.onnx: a scale of float16 needs opset 19, and the model imports 13\n  \
+         add --raise-opset: no operator of the model changes on the way\n",
+    );
+    let ir_3 = [&number(1, 3)[..], &field(7, &[&graph[..], &field(11, &field(1, b"w"))].concat())].concat();
+    bench.write("ir_3.onnx", &[ir_3, field(8, &number(2, 16))].concat());
+    let message = "tcast: error: ir_3.onnx: no weight would be quantized\n  1 tensor: graph inputs\n";
+    bench.run("quantize ir_3.onnx --scheme int8 -o no.onnx --min-elements 0").expect(1, "", message);
     let softmax = node("Softmax", &["a"], "b");
     bench.write("old.onnx", &of_opset(12, &[graph, softmax].concat()));
     let outcome = bench.run("quantize old.onnx --scheme int8 -o out.onnx --min-elements 0 --raise-opset -f");

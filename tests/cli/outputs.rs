@@ -16,6 +16,15 @@ fn two_files() -> Bench {
 }
 
 #[test]
+fn standard_input_is_not_read() {
+    let message = "tcast: error: -: cannot read: no such file or directory\n  \
+         tcast does not read standard input: write it to a file, and name that\n";
+    let bench = Bench::new();
+    bench.run("cast - --to f16 -o y.npy").expect(1, "", message);
+    bench.run("inspect -").expect(1, "", message);
+}
+
+#[test]
 fn an_output_that_is_a_side_file_of_the_input_by_another_path_is_refused() {
     let bench = Bench::new();
     fs::create_dir_all(bench.path("p/in/in")).unwrap();

@@ -1,5 +1,6 @@
 //! `tcast promote`, as its users see it.
 
+use crate::common::onnx::{initializer, model};
 use crate::common::{Bench, npy, npy_data, npy_f32, safetensors};
 
 fn int8(values: &[i8]) -> Vec<u8> {
@@ -9,6 +10,19 @@ fn int8(values: &[i8]) -> Vec<u8> {
 fn float16(bits: &[u16]) -> Vec<u8> {
     let data: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
     npy("'<f2'", &format!("({},)", bits.len()), &data)
+}
+
+#[test]
+fn the_tensors_of_a_model_are_taken_out_before_they_are_promoted() {
+    let bench = Bench::new();
+    bench.write("a.onnx", &model(&initializer("w", 1, &[1], &[0; 4])));
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let message = "tcast: error: a.onnx: promote does not write ONNX models\n  \
+         take its tensors out first: tcast cast 'a.onnx' --to float32 --exclude '*' -o FILE.safetensors\n";
+    bench.run("promote a.onnx x.npy -o out").expect(1, "", message);
+    let args = ["cast", "a.onnx", "--to", "float32", "--exclude", "*", "-o", "a.safetensors", "-q"];
+    bench.run_args(&args).expect(0, "", "");
+    bench.run("promote a.safetensors x.npy -o out -q").expect(0, "", "");
 }
 
 #[test]

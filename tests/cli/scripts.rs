@@ -171,22 +171,21 @@ fn a_tensor_that_has_the_type_already_is_copied_and_said_to_be() {
 }
 
 #[test]
+fn attributes_of_cast_that_do_not_apply_are_ignored_as_in_onnx() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.5, 300.0]));
+    for (to, flags) in [("int8", "--saturate=false"), ("f16", "--no-saturate"), ("e4m3", "--round-mode down")] {
+        bench.run(&format!("cast x.npy --to {to} -o plain.npy -q -f")).expect(0, "", "");
+        bench.run(&format!("cast x.npy --to {to} {flags} -o flags.npy -q -f")).expect(0, "", "");
+        assert_eq!(bench.read("plain.npy"), bench.read("flags.npy"), "{flags}");
+    }
+}
+
+#[test]
 fn a_flag_without_effect_is_refused() {
     let bench = with_floats();
     bench.write("x.npy", &npy_f32(&[1.0]));
     for (line, message) in [
-        (
-            "cast x.npy --to f16 --saturate",
-            "--saturate is for float8 targets, and there is none\n  leave --saturate out",
-        ),
-        (
-            "cast x.npy --to f16 --no-saturate",
-            "--no-saturate is for float8 targets, and there is none\n  leave --no-saturate out",
-        ),
-        (
-            "cast x.npy --to e4m3 --round-mode down",
-            "--round-mode is for float8e8m0 targets, and there is none\n  leave --round-mode out",
-        ),
         (
             "cast x.npy --to bool --out-of-range wrap",
             "--out-of-range is for integer targets, and there is none\n  leave --out-of-range out",

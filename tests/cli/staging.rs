@@ -407,8 +407,7 @@ fn a_part_that_is_run_again_makes_its_own_report_anew_and_no_other() {
     let report = bench.read("r.json");
     assert!(report.starts_with(b"{"));
     // The second part to name the same report is refused: it would replace the report of the first.
-    let message = "tcast: error: r.json: the output exists already
-  add --force to replace it, or name another file with --report\n";
+    let message = "tcast: error: r.json: the output exists already\n  name another file with --report\n";
     bench.run(&part(2)).expect(4, "", message);
     assert_eq!(bench.read("r.json"), report);
     bench.run("cast llama --to f16 -o out -q --part 2/2").expect(0, "", "");

@@ -1,6 +1,6 @@
 //! `tcast cast` with text on either side, as its users see it.
 
-use crate::common::{Bench, npy, npy_data, npy_f32};
+use crate::common::{Bench, npy, npy_data, npy_f32, zip};
 
 /// An array of texts as numpy's `<U`, or `>U`.
 fn texts(words: &[&str], big_endian: bool) -> Vec<u8> {
@@ -23,6 +23,22 @@ fn onnx_texts(texts: &[&[u8]]) -> Vec<u8> {
     }
     file.extend_from_slice(b"\x42\x01t");
     file
+}
+
+#[test]
+fn a_remedy_names_formats_that_hold_all_tensors() {
+    let bench = Bench::with("weights_f32.npy", "x.npy");
+    bench.run("cast x.npy --to string -o t.npy -q").expect(0, "", "");
+    bench.write("both.npz", &zip(&[("t.npy", &bench.read("t.npy")), ("x.npy", &bench.read("x.npy"))], false));
+    for (extension, what) in [
+        ("safetensors", "tensor 't': .safetensors cannot hold string"),
+        ("npy", "a .npy file holds one tensor, there are 2"),
+        ("pb", "a .pb file holds one tensor, there are 2"),
+    ] {
+        let message = format!("tcast: error: both.npz: {what}\n  name an output that ends in .npz\n");
+        bench.run(&format!("cast both.npz --to f16 -o f.{extension}")).expect(1, "", &message);
+    }
+    bench.run("cast both.npz --to f16 -o f.npz -q").expect(0, "", "");
 }
 
 #[test]

@@ -188,17 +188,8 @@ impl<'a> DiffResult<'a> {
         Self { args, rows, outcomes }
     }
 
-    /// Whether a status counts as equal: with a tolerance, only values count.
-    fn accepts(&self, status: Status) -> bool {
-        match status {
-            Status::Equal | Status::WithinTolerance => true,
-            Status::BitsDiffer => tolerance(self.args).is_some(),
-            _ => false,
-        }
-    }
-
     fn is_equal(&self) -> bool {
-        self.outcomes.iter().all(|outcome| outcome.as_ref().is_ok_and(|outcome| self.accepts(outcome.status)))
+        self.outcomes.iter().all(|outcome| outcome.as_ref().is_ok_and(|outcome| outcome.status.is_equal()))
     }
 
     fn count(&self, wanted: impl Fn(Status) -> bool) -> usize {
@@ -283,7 +274,7 @@ impl<'a> DiffResult<'a> {
     fn text(&self) -> String {
         let rows = self.rows.iter().zip(&self.outcomes).filter_map(|(row, outcome)| {
             let [word, more] = match outcome {
-                Ok(outcome) if self.accepts(outcome.status) => return None,
+                Ok(outcome) if outcome.status.is_equal() => return None,
                 Ok(outcome) => self.difference(row, outcome),
                 Err(error) => ["unreadable".to_owned(), error.to_string()],
             };
@@ -330,7 +321,7 @@ impl<'a> DiffResult<'a> {
             let within = if is_exact { String::new() } else { within };
             return format!("{tensors} {} equal{within}", is(all as u64));
         }
-        let equal = self.count(|status| self.accepts(status));
+        let equal = self.count(Status::is_equal);
         let only_in = [Status::OnlyInA, Status::OnlyInB].map(|side| self.count(|status| status == side));
         let unreadable = self.outcomes.iter().filter(|outcome| outcome.is_err()).count();
         let differ = all - equal - only_in.iter().sum::<usize>() - unreadable;

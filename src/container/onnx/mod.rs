@@ -103,7 +103,7 @@ impl Format for Onnx {
         let data_type = tensor
             .dtype
             .onnx_number()
-            .ok_or_else(|| (self as &dyn Container).refusal(tensor.dtype).in_tensor(&tensor.name))?;
+            .ok_or_else(|| (self as &dyn Container).refusal(tensor.dtype, false).in_tensor(&tensor.name))?;
         write_number(&mut head, DATA_TYPE, data_type.into());
         let mut name = Vec::new();
         if !tensor.name.is_empty() {

@@ -125,7 +125,7 @@ pub(super) fn store<'a>(tensor: &NewTensor<'a>) -> Result<(StoredForm<'a>, Optio
         let stored = StoredForm { dtype: name.into(), shape: shape.into(), bytes, alignment: (bits / 8).max(1) };
         return Ok((stored, None));
     }
-    let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype))?;
+    let (dtype, store) = substitute(dtype).ok_or_else(|| cannot_hold("safetensors", dtype, true))?;
     let stored = |shape: Cow<'a, [u64]>, alignment| StoredForm { dtype: dtype.into(), shape, bytes, alignment };
     match store {
         Store::RealImag => return Ok((stored([shape, &[2]].concat().into(), 8), note(store))),

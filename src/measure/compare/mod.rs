@@ -82,6 +82,12 @@ impl Status {
         Self::OnlyInB,
     ];
 
+    /// Whether it is one of two tensors that are equal, or equal within the tolerance.
+    #[must_use]
+    pub(crate) fn is_equal(self) -> bool {
+        matches!(self, Self::Equal | Self::WithinTolerance)
+    }
+
     /// The name in JSON reports.
     #[must_use]
     pub(crate) fn name(self) -> &'static str {

@@ -258,7 +258,7 @@ impl Look<'_> {
         let Seen { bits, unequal, beyond, tally } = seen;
         let (status, spots) = if self.values.is_none() || beyond.count > 0 {
             (Status::ValuesDiffer, if self.values.is_none() { bits } else { beyond })
-        } else if unequal.count > 0 || self.bits.is_none() && self.tolerance.is_some() {
+        } else if unequal.count > 0 || self.tolerance.is_some() {
             (Status::WithinTolerance, beyond)
         } else if self.bits.is_none() {
             (Status::TypesDiffer, bits)
