@@ -7,7 +7,8 @@ The limit of a job is `limit.c`, with the same number of threads: it reads every
 bytes to an output whose space is reserved first, and computes nothing. Each job runs with two threads and with one. Each round runs
 every program once, and every other round in the opposite order, so that a slow moment of the machine affects all of them. The
 script prints medians of the time, and ratios to the first program of a job; in parentheses the ratio of the times of all
-processors, which other work on the machine hardly changes. It reads the inputs once before the first round, so the page cache
+processors, which other work on the machine hardly changes; and how many seconds of the processors tcast takes more than that, in
+the program and in the system. It reads the inputs once before the first round, so the page cache
 is warm, except in the jobs "cold and flushed", "shards, cold and flushed" and "slow disk", and removes each output just before the
 next run. Then it fills and frees as much memory as a run may need, because a virtual machine gets memory slowly from its host.
 With --sync, tcast flushes to the disk; the limit never does. The job "slow disk" needs root and cgroups of version 1.
@@ -166,7 +167,7 @@ def drop_caches():
 
 
 def run(command):
-    """Seconds, seconds of all processors, and the peak of anonymous memory in MiB, from /proc."""
+    """Seconds, seconds of all processors in the program and in the system, and the peak of anonymous memory in MiB, from /proc."""
     start = time.perf_counter()
     process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.DEVNULL)
     peak, is_over = 0, threading.Event()
@@ -189,7 +190,7 @@ def run(command):
     watcher.join()
     if code:
         sys.exit(f"failed: {command}")
-    return seconds, usage.ru_utime + usage.ru_stime, peak / 1024
+    return seconds, usage.ru_utime, usage.ru_stime, peak / 1024
 
 
 class Bench:
@@ -220,12 +221,15 @@ class Bench:
                 if attempt > 0:  # the first round warms the page cache
                     results[name].append(result)
         self.remove_output()
-        seconds, processors = ({name: statistics.median(run[at] for run in runs) for name, runs in results.items()} for at in (0, 1))
-        peaks = {name: max(run[2] for run in runs) for name, runs in results.items()}
+        seconds, program, system = ({name: statistics.median(run[at] for run in runs) for name, runs in results.items()} for at in (0, 1, 2))
+        peaks = {name: max(run[3] for run in runs) for name, runs in results.items()}
         first, *others = contenders
-        ratio = lambda name: f"{name} {seconds[name] / seconds[first]:.2f} ({processors[name] / processors[first]:.2f})"
+        processors = lambda name: program[name] + system[name]
+        ratio = lambda name: f"{name} {seconds[name] / seconds[first]:.2f} ({processors(name) / processors(first):.2f})"
+        tcast = [name for name in others if name.startswith("tcast")][-1]
+        more = f"{program[tcast] - program[first]:+.3f}, {system[tcast] - system[first]:+.3f}"
         memory = max(peak for name, peak in peaks.items() if name.startswith("tcast"))
-        row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), f"{memory:.0f}"]
+        row = [job, f"{first} {seconds[first]:.3f} s", ", ".join(map(ratio, others)), more, f"{memory:.0f}"]
         self.rows.append(f"| {' | '.join(row)} |")
         print(self.rows[-1], flush=True)
         return seconds
@@ -395,7 +399,7 @@ def main():
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
     head = (f"{args.gib} GiB of float32 and the same number of elements of other types, {os.cpu_count()} cores, page cache warm, "
             f"{'synced' if args.sync else 'not synced'}, medians of {args.rounds}:\n\n"
-            "| job | reference | time (and processor time) relative to the reference | memory in MiB |\n|---|---|---|---|\n")
+            "| job | reference | time (and processor time) relative to the reference | more processor seconds: in the program, in the system | memory in MiB |\n|---|---|---|---|---|\n")
     print(head, end="")
     with tempfile.TemporaryDirectory(dir=args.dir) as folder:
         bench = Bench(args, folder)
