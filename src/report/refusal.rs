@@ -71,21 +71,22 @@ impl Report<'_> {
             let rule = layer.map(|(layer, _)| format!("{}.experts.*=keep", as_glob(layer)));
             flag_with("--rule", &rule.unwrap_or_else(|| rule_to_keep(name)))
         };
-        let mut rules: Vec<String> = Vec::new();
-        for one in self.together(found).into_iter().map(rule) {
-            if !rules.contains(&one) && rules.len() <= FEW {
-                rules.push(one);
-            }
+        let mut seen = HashSet::new();
+        let mut rules: Vec<String> = self.together(found).into_iter().map(rule).collect();
+        rules.retain(|one| seen.insert(one.clone()));
+        // If no weight were quantized, that would be an error too.
+        let mut quantized = self.tensors().filter(|tensor| tensor.quantized.is_some());
+        if !self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor))) {
+            let more = if rules.len() > FEW { " and one more for each" } else { "" };
+            let is_coded = |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
+            let leave = match (found.iter().any(is_coded), found.len()) {
+                (false, 1) => "leave the tensor as it is",
+                (false, _) => "leave the tensors as they are",
+                (true, 1) => "decode the tensor",
+                (true, _) => "decode the tensors",
+            };
+            remedies.push(format!("{leave} with {}{more}", rules[..rules.len().min(FEW)].join(" ")));
         }
-        let more = if rules.len() > FEW { " and one more for each" } else { "" };
-        let is_coded = |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
-        let leave = match (found.iter().any(is_coded), found.len()) {
-            (false, 1) => "leave the tensor as it is",
-            (false, _) => "leave the tensors as they are",
-            (true, 1) => "decode the tensor",
-            (true, _) => "decode the tensors",
-        };
-        remedies.push(format!("{leave} with {}{more}", rules[..rules.len().min(FEW)].join(" ")));
         if is_met(&|_, condition| matches!(condition, Condition::Lost(_))) {
             remedies.push("choose a wider type".to_owned());
         }

@@ -203,6 +203,8 @@ fn errors_about_weights_say_how_to_go_on() {
     let fused = "engines fuse a.q_proj.weight, a.k_proj.weight, a.v_proj.weight: ";
     let others = "choose all of them, or copy the weights as they are with --exclude 'a.k_proj.weight' --exclude 'a.v_proj.weight'\n";
     expect_refused(&bench, "quantize m --scheme fp8 --exclude a.q_proj.weight", 1, fused, others);
+    // Nothing would be left to quantize.
+    expect_refused(&bench, "quantize m --scheme fp8 --include a.v_proj.weight", 1, fused, "choose all of them\n");
     let line = "quantize m --scheme fp8 --exclude a.q_proj.weight --exclude a.k_proj.weight --exclude a.v_proj.weight";
     bench.run(&format!("{line} -q -o out")).expect(0, "", "");
     let remedy = "a pattern matches the whole name: --rule '*o_proj*=int8' matches 1\n";
@@ -287,6 +289,14 @@ fn the_remedy_for_noise_keeps_what_engines_fuse() {
     let (rules, _) = line.split_once(", or choose").unwrap();
     let line = format!("quantize m --scheme nvfp4 -o out --min-sqnr 20.545 -q {}", rules.replace('\'', ""));
     bench.run(&line).expect(0, "", "");
+}
+
+#[test]
+fn the_remedy_for_noise_of_all_weights_is_another_scheme() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    let outcome = bench.run("quantize m --scheme nvfp4 -o out --min-sqnr 99");
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(3), ""), "{outcome:?}");
+    assert!(outcome.stderr.ends_with("\n  choose a scheme with more bits or smaller groups\n"), "{}", outcome.stderr);
 }
 
 #[test]

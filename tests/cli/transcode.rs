@@ -262,8 +262,8 @@ fn a_weight_that_cannot_be_quantized_again_is_left_out_by_its_own_name_and_with_
     assert!(outcome.code == Some(1) && outcome.stderr.ends_with(&remedy), "{outcome:?}");
     bench.run(&format!("quantize q --scheme fp8 {} -o out -q", exclude.replace('\'', ""))).expect(0, "", "");
     // The rules that the error of --min-sqnr suggests decode weights too.
-    let outcome = bench.run("quantize q --scheme int4 --min-sqnr 99 --include *.down_proj.* -o none");
-    assert!(outcome.code == Some(3) && outcome.stderr.contains("\n  decode the tensors with --rule "), "{outcome:?}");
+    let outcome = bench.run("quantize q --scheme int4 --min-sqnr 14.3 --include *.down_proj.* -o none");
+    assert!(outcome.code == Some(3) && outcome.stderr.contains("\n  decode the tensor with --rule "), "{outcome:?}");
 }
 
 /// A folder `m` with a file that a library wrote, without the values that it decodes to, and its config.

@@ -113,7 +113,10 @@ impl Planner<'_> {
                 globs.dedup();
                 let error = Error::new(message).remedy("choose all of them");
                 let are_coded = set.iter().any(|at| weights[*at].coded().is_some());
-                let is_only_remedy = are_coded && self.keeps_values();
+                // If no weight were quantized, that would be an error too.
+                let mut others = weights.iter().filter(|weight| weight.stored.is_ok());
+                let can_exclude = others.any(|weight| !globs.contains(&as_numbered_glob(&weight.name)));
+                let is_only_remedy = !can_exclude || are_coded && self.keeps_values();
                 return Err(if is_only_remedy { error } else { error.of(self.excludable(are_coded, globs)) });
             }
             for at in set {
