@@ -86,9 +86,9 @@ pub struct QuantizeArgs {
     #[arg(long, requires = "scheme", hide_short_help = true)]
     pub recover: bool,
 
-    /// Fail, and write nothing, if a value would change
+    /// Fail, and write nothing, if a value could change
     ///
-    /// For a model that is quantized already, and for --recover. Without --scheme, it is always on.
+    /// That includes all weights that would be quantized again. For a model that is quantized already, and for --recover. Without --scheme, it is always on.
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 

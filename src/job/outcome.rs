@@ -30,7 +30,7 @@ pub(crate) struct FailOn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Defect {
-    /// Values beyond the largest code of their group
+    /// Values beyond the largest code of their group by more than half a step
     Clipped,
     /// Groups whose scale is too small for its type
     Underflowed,

@@ -69,8 +69,11 @@ pub struct CodedRows {
 /// Why codes and scales of a weight are not moved.
 #[derive(Clone, Copy, Debug)]
 pub enum Unmoved {
-    /// The new layout cannot represent all values, of it or of a weight that it shares a scale with.
+    /// The new layout has no codes and scales for all values, of it or of a weight that it shares a scale with. Whether it
+    /// keeps its values if it is quantized again is only known afterwards.
     NoGrid,
+    /// A scale, of it or of a weight that it shares a scale with, is NaN or infinite, and nothing may be quantized again.
+    NotFinite,
     /// Weights that engines fuse have different global scales.
     UnequalGlobals,
 }

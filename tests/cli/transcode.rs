@@ -1,6 +1,7 @@
 //! `tcast quantize` of models that are quantized already. `tests/quant/transcode.rs` checks the values of every pair of
 //! layouts.
 
+use super::dequantize::shard;
 use super::quantize::{assert_same, bench_with, config, tensors};
 use super::quantize_choices::expect_refused;
 use crate::common::Bench;
@@ -80,10 +81,11 @@ fn only_exact_refuses_weights_whose_values_would_change_and_names_them() {
     bench.add_checkpoint("llama-tiny-bf16", "m");
     let outcome = bench.run("quantize q --scheme fp8 --only-exact -o out");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
-    let message =
-        "tcast: error: q: the values of some weights would change, which is not allowed: no output was written";
+    let message = "tcast: error: q: not every weight can keep its codes and scales: no output was written";
     assert!(outcome.stderr.starts_with(message), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("model.layers.0.mlp.down_proj.weight: some values are not on the grid of fp8\n"));
+    assert!(
+        outcome.stderr.contains("model.layers.0.mlp.down_proj.weight: its codes and scales cannot be moved to fp8\n")
+    );
     assert!(!bench.path("out").exists());
     let outcome = bench.run("quantize q --layout modelopt --exclude *.down_proj.* --only-exact -o out");
     assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
@@ -105,6 +107,21 @@ fn only_exact_refuses_weights_whose_values_would_change_and_names_them() {
         assert_eq!((outcome.code, &*outcome.stdout), (Some(2), ""), "{outcome:?}");
         assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
     }
+}
+
+#[test]
+fn a_scale_that_is_nan_is_the_reason_why_a_weight_cannot_be_moved() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("q")).unwrap();
+    let config = r#"{"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets":
+        ["Linear"], "format": "float-quantized", "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}}"#;
+    bench.write("q/config.json", config.as_bytes());
+    let scales = [f32::NAN.to_le_bytes(), 1_f32.to_le_bytes()].concat();
+    let parts = [("m.weight", "F8_E4M3", &[2, 16][..], &[0x38; 32][..]), ("m.weight_scale", "F32", &[2, 1], &scales)];
+    bench.write("q/model.safetensors", &shard(&parts));
+    let line = "tcast: error: q: not every weight can keep its codes and scales: no output was written\n  m.weight: a scale is \
+                NaN or infinite\n";
+    bench.run("quantize q --layout modelopt -o out").expect(1, "", line);
 }
 
 #[test]

@@ -189,7 +189,10 @@ impl Planner<'_> {
         .map_err(|error: Error| error.in_file(&self.source.source.path))?;
         if self.changes_layout_only() {
             let again = "choose a scheme to quantize these weights again";
-            check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| error.remedy(again))?;
+            let is_special = |rows: &Arc<CodedRows>| matches!(rows.transcoder, Err(Unmoved::NotFinite));
+            let can_help = !resolved.iter().flatten().any(is_special);
+            check_is_exact(weights, &resolved, Fidelity::Rescaled)
+                .map_err(|error| if can_help { error.remedy(again) } else { error })?;
         }
         if self.request.only_exact && !self.request.recovers {
             check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;
@@ -283,7 +286,9 @@ impl Planner<'_> {
         let exponents = found.iter().filter(|(transcoder, _)| transcoder.needs_exponent());
         let exponent = exponents.filter_map(|(transcoder, parts)| transcoder.largest_exponent(parts)).max();
         if !found.iter_mut().all(|(transcoder, parts)| transcoder.settle(exponent, parts).is_some()) {
-            return Ok(Err(Unmoved::NoGrid));
+            let is_asked = self.keeps_values();
+            let has_special = || found.iter().any(|(transcoder, parts)| transcoder.has_special_scale(parts));
+            return Ok(Err(if is_asked && has_special() { Unmoved::NotFinite } else { Unmoved::NoGrid }));
         }
         let transcoders: Vec<Transcoder> = found.into_iter().map(|(transcoder, _)| transcoder).collect();
         // Engines read one global scale for the whole set, and would multiply the codes of some weights by the scale of
@@ -304,14 +309,15 @@ fn scale_dtype(layout: &Layout, grid: &TargetGrid, old: Dtype) -> Dtype {
     }
 }
 
-/// Refuses weights whose values would change more than allowed.
+/// Refuses weights that are not moved, or whose values would change more than allowed.
 fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>>], allowed: Fidelity) -> Result<()> {
     let changes = |(weight, rows): (&WeightCandidate, &Option<Arc<CodedRows>>)| {
         let why = match (&weight.values, &weight.stored, rows) {
             (_, Ok(stored), Some(rows)) => match &rows.transcoder {
                 Ok(found) if [Fidelity::Exact, allowed].contains(&found.fidelity()) => return None,
                 Ok(_) => "its global scale has no exact reciprocal".to_owned(),
-                Err(Unmoved::NoGrid) => format!("some values are not on the grid of {}", stored.scheme.name),
+                Err(Unmoved::NoGrid) => format!("its codes and scales cannot be moved to {}", stored.scheme.name),
+                Err(Unmoved::NotFinite) => "a scale is NaN or infinite".to_owned(),
                 Err(Unmoved::UnequalGlobals) => {
                     "its global scale differs from those of the weights that engines fuse with it".to_owned()
                 }
@@ -323,7 +329,7 @@ fn check_is_exact(weights: &[WeightCandidate], resolved: &[Option<Arc<CodedRows>
         Some(format!("{}: {why}", shorten(&weight.name)))
     };
     let details = weights.iter().zip(resolved).filter_map(changes).collect();
-    refuse_some("the values of some weights would change, which is not allowed: no output was written", details)
+    refuse_some("not every weight can keep its codes and scales: no output was written", details)
 }
 
 /// Fails with a line for each of the first weights, if there are lines.

@@ -101,6 +101,16 @@ impl Transcoder {
         (0..self.encoder.rows() as usize).fold(None, |largest, row| self.source.largest_exponent(row, parts, largest))
     }
 
+    /// Whether a scale is NaN or infinite; no such weight can be moved.
+    #[must_use]
+    pub fn has_special_scale(&self, parts: &[&[u8]]) -> bool {
+        let special = |row: usize| {
+            let lines = self.source.lines(row..row + 1, parts);
+            lines.iter().any(|line| line.groups.iter().any(|group| !group.scale.is_finite()))
+        };
+        (0..self.encoder.rows() as usize).any(special)
+    }
+
     /// Whether values stay the same; `None` if the weight cannot be moved. If [`Transcoder::needs_exponent`], `exponent` is
     /// the largest one of all weights that share a global scale.
     pub fn settle(&mut self, exponent: Option<i32>, parts: &[&[u8]]) -> Option<Fidelity> {
