@@ -25,6 +25,9 @@ pub(crate) struct Recoding {
     pub(crate) divided: Vec<[String; 2]>,
 }
 
+/// How many problems of a model without quantized weights are listed.
+const FEW: usize = 5;
+
 /// How weights are decoded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DecodeOptions {
@@ -121,7 +124,11 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
 /// The error for a model without quantized weights.
 fn no_weights(model: &LogicalCheckpoint) -> Error {
     if !model.is_model() {
-        return Error::new("holds no quantized weights").of(Kind::Plain);
+        // Without codes, nothing was looked for. There may be scales.
+        let problems = model.recognize().unwrap_or_default().problems;
+        let details: Vec<String> = problems.iter().take(FEW).map(|problem| problem.error.to_string()).collect();
+        let error = Error::new("holds no quantized weights");
+        return if details.is_empty() { error.of(Kind::Plain) } else { error.with_details(details) };
     }
     let error = Error::new("has no DequantizeLinear node that tcast can compute");
     error.with_details(model.nodes_with_codes().collect())

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor, can_be_part,
 };
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// A checkpoint with its quantized weights.
@@ -117,8 +118,17 @@ impl<'a> LogicalCheckpoint<'a> {
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
         let mut model = Self::probe(source);
         let found = std::mem::take(&mut model.found).check();
-        model.found = found.map_err(|error| error.in_file(&source.path))?;
+        model.found = found.map_err(|error| {
+            let shard = error.tensor().and_then(|name| model.shard_of(name)).map(Path::to_owned);
+            error.in_file(&shard.unwrap_or_else(|| source.path.clone()))
+        })?;
         Ok(model)
+    }
+
+    /// The file of a stored tensor.
+    fn shard_of(&self, name: &str) -> Option<&Path> {
+        let at = self.tensors.iter().position(|tensor| tensor.name == name)?;
+        Some(self.source.shards[self.places[at].0].path())
     }
 
     /// The text of `config.json`, if there is one.
@@ -143,7 +153,11 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(())
     }
 
-    fn recognize(&self) -> Result<Recognized> {
+    /// Looks at all tensors, also where no dtype is that of codes.
+    ///
+    /// # Errors
+    /// When the config cannot be read.
+    pub(crate) fn recognize(&self) -> Result<Recognized> {
         let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let metadata: Vec<&str> =
             pairs.filter(|(key, _)| key == CheckpointInfo::METADATA).map(|(_, value)| value.as_str()).collect();

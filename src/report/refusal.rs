@@ -78,7 +78,8 @@ impl Report<'_> {
         let mut quantized = self.tensors().filter(|tensor| tensor.quantized.is_some());
         if !self.is_quantized() || quantized.any(|tensor| !seen.contains(&rule(tensor))) {
             let more = if rules.len() > FEW { " and one more for each" } else { "" };
-            let is_coded = |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
+            let is_coded =
+                |tensor: &&TensorReport| tensor.quantized.as_ref().is_some_and(|it| it.source_layout.is_some());
             let leave = match (found.iter().any(is_coded), found.len()) {
                 (false, 1) => "leave the tensor as it is",
                 (false, _) => "leave the tensors as they are",

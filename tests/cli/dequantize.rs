@@ -238,6 +238,17 @@ fn the_first_value_of_each_kind_is_named() {
 }
 
 #[test]
+fn scales_without_codes_are_named() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    bench.write("q/config.json", CONFIG.as_bytes());
+    bench.write("q/model.safetensors", &shard(&[("m.weight_scale_inv", "F32", &[1, 1], &[0; 4])]));
+    let details = "  tensor 'm.weight_scale_inv': belongs to codes 'm.weight', which are missing\n";
+    let message = format!("tcast: error: q: holds no quantized weights\n{details}");
+    bench.run("dequantize q -o out").expect(1, "", &message);
+}
+
+#[test]
 fn a_set_that_engines_fuse_and_that_is_decoded_in_part_is_named() {
     let bench = Bench::new();
     fs::create_dir(bench.path("q")).unwrap();

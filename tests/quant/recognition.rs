@@ -142,6 +142,7 @@ fn checkpoints() -> Vec<(Checkpoint, &'static str, &'static str, &'static [u64])
     vec![
         (f8("l.0.q.weight_scale_inv", Float32, &[2, 3]).config(FP8), "hf-fp8", q, square),
         (f8("l.0.q.weight_scale_inv", Bfloat16, &[2, 3]), "hf-fp8", q, square),
+        (f8("l.0.q.weight_scale_inv", Float32, &[256, 4]).config(r#"{"quant_method": "fp8", "weight_block_size": [1, 100]}"#), "hf-fp8", q, square),
         (f8("l.0.q.scale", Float8E8M0, &[2, 3]), "hf-fp8", q, square),
         (f8("l.0.q.qscale_weight", Float32, &[]).and(&[("l.0.q.qscale_act", Float32, &[])]), "hf-fp8", q, square),
         (f8("l.0.q.weight_scale_inv", Float32, &[]).config(r#"{"quant_method": "fp8", "weight_block_size": null}"#), "hf-fp8", q, square),
@@ -275,6 +276,15 @@ fn what_is_missing_or_contradicts_is_named() {
             scale().config(r#"{"quant_method": "fp8", "weight_block_size": [64, 128]}"#),
             "tensor 'q.weight': 'q.weight_scale_inv' has the shape [2, 3], but 'q.weight', a weight of [192, 384] in groups of \
              64 x 128, needs [3, 3]".to_owned(),
+        ),
+        (
+            Checkpoint::new(&[("q.weight_scale", Bfloat16, &[32, 3])]).config(&ct("pack-quantized", r#""num_bits": 4, "group_size": 32"#)),
+            "tensor 'q.weight_scale': belongs to codes 'q.weight_packed', which are missing".to_owned(),
+        ),
+        (
+            f8(("q.weight_scale", Bfloat16, &[192, 1])).config(&ct("float-quantized", r#""num_bits": 8, "type": "float""#).replace("Linear", "re:.*up_proj")),
+            "tensor 'q.weight': 'q.weight' and 'q.weight_scale' are called as in 12 layouts, and the config does not name its \
+             module".to_owned(),
         ),
         (
             scale().config(r#"{"quant_method": "gguf"}"#),

@@ -185,8 +185,6 @@ impl Claims {
                 ignored.get_or_insert(Listed::Firmly(entry));
                 self.others.clone()
             }
-            // If there is only one claim, a module that is not listed may be spelled differently there.
-            None if self.others.is_empty() && self.all.len() == 1 => vec![0],
             None => self.others.clone(),
         };
         Said { ignored, claims: places.into_iter().map(|place| &self.all[place]).collect() }

@@ -49,7 +49,7 @@ pub(super) fn sort(finder: &Finder, is_used: &[bool], found: &mut Recognized) {
                     Some(&index) if name.ends_with(".comfy_quant") && tensors[index].dtype.is_some_and(is_code) => {
                         missing_scale(tensors[index].name, finder.layers.claim(finder.source, name).as_ref())
                     }
-                    _ => orphan(finder, &codes).in_tensor(name),
+                    _ => orphan(finder, name, codes).in_tensor(name),
                 },
             }
         } else if let Some(stem) = name.strip_suffix(".pre_quant_scale") {
@@ -120,9 +120,15 @@ fn missing_scale(name: &str, claim: Option<&Claim>) -> Error {
     Error::new(format!("holds codes, and their scales{expected} are missing{said}")).in_tensor(name)
 }
 
-fn orphan(finder: &Finder, codes: &str) -> Error {
-    let shown = shorten(codes);
-    Error::new(match finder.places.get(codes).map(|index| finder.source.tensors[*index].dtype) {
+/// A tensor without the codes that it belongs to: those of this name, or as in the layout that the config names.
+fn orphan(finder: &Finder, name: &str, codes: String) -> Error {
+    let said = finder.claims.on(codes.strip_suffix(".weight").unwrap_or(&codes));
+    let is_said = |(layout, _): &(&Layout, Names)| said.claims.iter().any(|claim| claim.layouts.contains(&layout.name));
+    let mut families = FAMILIES.iter().filter(|family| family.rows.iter().any(is_said));
+    let claimed = families.find_map(|family| Some(format!("{}{}", name.strip_suffix(family.scale)?, family.codes)));
+    let codes = claimed.filter(|_| !finder.places.contains_key(&*codes)).unwrap_or(codes);
+    let shown = shorten(&codes);
+    Error::new(match finder.places.get(&*codes).map(|index| finder.source.tensors[*index].dtype) {
         None => format!("belongs to codes '{shown}', which are missing"),
         Some(Some(dtype)) => format!("belongs to '{shown}', which is {dtype} and not codes that it fits"),
         Some(None) => format!("belongs to '{shown}', whose dtype tcast does not know"),
