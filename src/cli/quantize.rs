@@ -88,7 +88,8 @@ pub struct QuantizeArgs {
 
     /// Fail, and write nothing, if a value could change
     ///
-    /// That includes all weights that would be quantized again. For a model that is quantized already, and for --recover. Without --scheme, it is always on.
+    /// That includes all weights that would be quantized again. For a model that is quantized already, and for
+    /// --recover. Without --scheme, it is always on.
     #[arg(long, hide_short_help = true)]
     pub only_exact: bool,
 

@@ -40,7 +40,7 @@ struct SetScan<'p, 'a> {
     set: &'p SharedExtremes<'a>,
     /// What was found, and how many calls of [`FirstPass::scan`] are still to come.
     found: Mutex<(Extremes, usize)>,
-    /// Set when all is found, or never will be.
+    /// Set when all rows are scanned, or a scan has failed.
     is_over: OnceLock<()>,
 }
 
@@ -49,8 +49,10 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         let (mut sets, mut indices) = (Vec::new(), HashMap::new());
         for set in plan.steps.iter().filter_map(extremes_of).filter(|set| set.get().is_none()) {
             indices.entry(Arc::as_ptr(set).addr()).or_insert_with(|| {
-                let found = Mutex::new((Extremes::default(), rows_of(sets.len(), set).count()));
-                sets.push(SetScan { set, found, is_over: OnceLock::new() });
+                let count = rows_of(sets.len(), set).count();
+                // Nobody would wake a thread that waits for a set without rows.
+                let is_over = if count == 0 { OnceLock::from(()) } else { OnceLock::new() };
+                sets.push(SetScan { set, found: Mutex::new((Extremes::default(), count)), is_over });
                 sets.len() - 1
             });
         }
@@ -58,7 +60,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
     }
 
     /// The pieces to write. Before each of them come all scans that it needs, and a few of the next.
-    pub(super) fn tasks(
+    pub(super) fn work_items(
         &self,
         pieces: impl Iterator<Item = Vec<PiecePart>>,
         threads: u64,

@@ -71,9 +71,8 @@ pub fn run(
     detail: Detail,
     progress: &dyn Progress,
 ) -> Result<Vec<Outcome>> {
-    let is_quantized = plan.steps.iter().any(|step| matches!(step.how, Operation::Encode(_)));
     if !output.is_seekable() {
-        check_order(plan, is_quantized).map_err(|error| error.in_file(output.path()))?;
+        check_order(plan).map_err(|error| error.in_file(output.path()))?;
     }
     output.reserve(plan.len)?;
     let is_long = plan.len / PIECE > threads as u64; // then there is no need to look at every tensor
@@ -82,7 +81,7 @@ pub fn run(
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let first_pass = FirstPass::new(plan);
     let worker = || Worker::new(plan, output, detail, progress);
-    let work = |worker: &mut Worker, task: WorkItem| match task {
+    let work = |worker: &mut Worker, item: WorkItem| match item {
         WorkItem::Scan(rows) => {
             first_pass.scan(rows, &mut worker.values, progress)?;
             Ok(Vec::new())
@@ -101,7 +100,7 @@ pub fn run(
     let mut found: Vec<StepFindings> = Vec::new();
     found.resize_with(if is_kept { plan.steps.len() } else { 0 }, StepFindings::default);
     let pieces = Pieces::new(plan, detail != Detail::Accuracy, !is_kept);
-    in_order(threads, first_pass.tasks(pieces, threads), worker, work, |piece| {
+    in_order(threads, first_pass.work_items(pieces, threads), worker, work, |piece| {
         for (at, next) in piece.into_iter().filter(|_| is_kept) {
             found[at].append(next);
         }
@@ -130,12 +129,12 @@ pub fn run(
 }
 
 /// Refuses outputs that cannot be written from the first byte to the last, as a pipe needs it.
-fn check_order(plan: &Plan, is_quantized: bool) -> Result<()> {
+fn check_order(plan: &Plan) -> Result<()> {
     if plan.steps.iter().flat_map(|step| step.results.iter()).any(|result| result.crc.is_some()) {
         let error = Error::new("checksums stand before the data in this format, and a pipe takes bytes in order only");
         return Err(error.remedy("name a file, or an output that ends in .safetensors"));
     }
-    if is_quantized {
+    if plan.steps.iter().any(|step| matches!(step.how, Operation::Encode(_))) {
         let error = Error::new("codes and scales are written side by side, and a pipe takes bytes in order only");
         return Err(error.remedy("name a file"));
     }
