@@ -73,7 +73,6 @@ impl NamedElements<'_> {
 
 impl Conversion {
     /// The cast of values. `None` where ONNX Cast has no such pair, or the target is big-endian.
-    #[must_use]
     pub(crate) fn cast(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let how = match (from, to) {
             (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::cast(source, target, &rules)?),
@@ -84,7 +83,6 @@ impl Conversion {
     }
 
     /// The same elements in another form. `None` for types of different widths, and for a big-endian target.
-    #[must_use]
     pub(crate) fn copy(from: Form, to: Form) -> Option<Self> {
         let how = match (from, to) {
             (Form::Numbers(source), Form::Numbers(target)) => Method::Numbers(Kernel::copy(source, target)?),
@@ -96,7 +94,6 @@ impl Conversion {
 
     /// To complex numbers, which ONNX Cast lacks: both parts of a complex source, or a real one and 0, by the rules of
     /// a cast. `None` if the target is not complex or the source is text.
-    #[must_use]
     pub(crate) fn to_complex(from: Form, to: Form, rules: Rules) -> Option<Self> {
         let (Form::Numbers(source), Form::Numbers(target)) = (from, to) else { return None };
         if target.dtype.part() == target.dtype {
@@ -108,22 +105,17 @@ impl Conversion {
     }
 
     /// Also finds the first element of each of these conditions, besides NaN and Inf of the input.
-    #[must_use]
     pub(crate) fn watch(self, conditions: &[Condition]) -> Self {
         let watched = INPUTS.iter().chain(conditions.iter().filter(|condition| !INPUTS.contains(condition)));
         Self { watched: watched.copied().collect(), ..self }
     }
 
     /// The kernel, if any part can be converted independently.
-    #[must_use]
     pub(crate) fn kernel(&self) -> Option<&Kernel> {
         if let Method::Numbers(kernel) = &*self.how { Some(kernel) } else { None }
     }
 
     /// Converts `count` elements, starting at index `start`, numbers to numbers.
-    ///
-    /// # Errors
-    /// As [`run_kernel`].
     pub(crate) fn convert(
         &self,
         elements: NamedElements,
@@ -139,9 +131,6 @@ impl Conversion {
 
     /// Converts everything from `reader` and passes it to `sink`, piece by piece: for numbers the source, the result,
     /// and the number of elements so far; for text the source is empty.
-    ///
-    /// # Errors
-    /// When an element cannot be converted, or `reader` or `sink` fails.
     pub(crate) fn run(&self, elements: NamedElements, mut reader: Reader, sink: &mut PieceSink) -> Result<Findings> {
         let found = match &*self.how {
             Method::Numbers(kernel) | Method::Complex(kernel) => self.numbers(kernel, elements, &mut reader, sink),
@@ -231,10 +220,8 @@ impl Conversion {
     }
 }
 
-/// Runs a kernel over some elements, starting at index `start`.
-///
-/// # Errors
-/// When an element is malformed or breaks a rule; the first such element is named.
+/// Runs a kernel over some elements, starting at index `start`. An error names the first element that is malformed or
+/// breaks a rule.
 pub(crate) fn run_kernel(
     kernel: &Kernel,
     conversion: &Conversion,

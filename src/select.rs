@@ -65,7 +65,6 @@ impl std::fmt::Display for Rule {
 
 impl Rule {
     /// The type of the tensors that match; `None` to keep them.
-    #[must_use]
     pub(crate) fn target(&self) -> Option<Dtype> {
         self.target
     }
@@ -167,9 +166,6 @@ impl Selection {
     }
 
     /// The type that a tensor gets.
-    ///
-    /// # Errors
-    /// Why it is kept.
     pub(crate) fn target(&self, tensor: &Candidate) -> Result<Dtype, KeptReason> {
         if !self.selects(tensor.name) {
             return Err(KeptReason::LeftOut);

@@ -16,7 +16,6 @@ pub fn visible(text: &str) -> String {
 }
 
 /// A path or file name, escaped like [`visible`], with bytes that are not UTF-8 as `\xff`.
-#[must_use]
 pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
     let bytes = path.as_ref().as_encoded_bytes();
     let escaped = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("\\x{byte:02x}"));
@@ -42,10 +41,6 @@ fn is_shown(c: char) -> bool {
 }
 
 /// JSON with everything escaped that [`visible`] escapes.
-///
-/// # Panics
-/// When a key is not a string.
-#[must_use]
 pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
     let mut text = Vec::new();
     write_json(&mut text, value).expect("memory takes all, and keys are strings");
@@ -53,9 +48,6 @@ pub(crate) fn json_text(value: &impl serde::Serialize) -> String {
 }
 
 /// Writes the JSON: as text, a report of a million tensors would take hundreds of megabytes.
-///
-/// # Errors
-/// When it cannot be written.
 pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) -> io::Result<()> {
     struct Visible;
     impl serde_json::ser::Formatter for Visible {
@@ -77,7 +69,6 @@ pub(crate) fn write_json(writer: impl io::Write, value: &impl serde::Serialize) 
 }
 
 /// A path quoted for a POSIX shell, whatever bytes it has.
-#[must_use]
 pub(crate) fn quoted(path: &Path) -> String {
     let bytes = path.as_os_str().as_encoded_bytes();
     // With its folder in front, it is not an option.
@@ -85,7 +76,6 @@ pub(crate) fn quoted(path: &Path) -> String {
 }
 
 /// A word quoted for a POSIX shell.
-#[must_use]
 pub(crate) fn quoted_word(word: &str) -> String {
     in_quotes(word.as_bytes())
 }
@@ -135,7 +125,6 @@ pub fn as_glob(name: &str) -> String {
 }
 
 /// A pattern that matches a name with any numbers of layers and experts.
-#[must_use]
 pub(crate) fn as_numbered_glob(name: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let part = |part: &str| if is_number(part) { "*".to_owned() } else { as_glob(part) };
@@ -159,7 +148,6 @@ pub fn shorten(name: &str) -> String {
 }
 
 /// A number of bytes in a suitable unit.
-#[must_use]
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -199,7 +187,6 @@ pub(crate) fn width<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
 }
 
 /// A part of a whole in percent.
-#[must_use]
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let percent = part as f64 / whole as f64 * 100.0;
     match part {
@@ -210,19 +197,16 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
 }
 
 /// `1 tensor`, `2 tensors`.
-#[must_use]
 pub(crate) fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The verb for a number of things.
-#[must_use]
 pub(crate) fn is(count: u64) -> &'static str {
     if count == 1 { "is" } else { "are" }
 }
 
 /// The first names of a list, and how many more there are: `a, b and 3 more`.
-#[must_use]
 pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: usize) -> String {
     let mut names = names.into_iter();
     let first: Vec<String> = names.by_ref().take(most).map(|name| shorten(name.as_ref())).collect();
@@ -233,13 +217,11 @@ pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: 
 }
 
 /// Bytes as hexadecimal digits.
-#[must_use]
 pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }
 
 /// A number with six significant digits.
-#[must_use]
 pub(crate) fn brief(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {

@@ -16,14 +16,9 @@ pub(crate) fn cores() -> usize {
 }
 
 /// Calls `work` with each item on several threads, including this one, and passes the results to `merge` in the order
-/// of the items, until that breaks. Each thread has its own state; the states are returned in no particular order.
-///
-/// # Errors
-/// When `work` fails: the error of the first failing item, whatever the number of threads. The results of all items
-/// before it have been merged by then.
-///
-/// # Panics
-/// When `work` or `merge` panics.
+/// of the items, until that breaks. Each thread has its own state; the states are returned in no particular order. If
+/// `work` fails, the error is that of the first failing item, whatever the number of threads, and the results of all
+/// items before it have been merged.
 pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
     threads: u64,
     items: impl Iterator<Item = I> + Send,
@@ -55,9 +50,6 @@ pub(crate) fn in_order<I, S: Send, R: Send, E: Send>(
 }
 
 /// Calls `work` with each number below `count`, one at a time on each thread. The results are in order.
-///
-/// # Panics
-/// When `work` panics.
 pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let mut done = Vec::with_capacity(count);
     let push = |result| {
@@ -68,14 +60,9 @@ pub(crate) fn each<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -
     done
 }
 
-/// Makes something of each item, and finishes it on another thread while the next is made. Both happen in the order of the
-/// items. What was made waits until the one before it is finished, so there are at most two at a time.
-///
-/// # Errors
-/// That of the first item that fails; all items before it are finished.
-///
-/// # Panics
-/// When `make` or `finish` panics.
+/// Makes something of each item, and finishes it on another thread while the next is made. Both happen in the order of
+/// the items. What was made waits until the one before it is finished, so there are at most two at a time. The error is
+/// that of the first item that fails; all items before it are finished.
 pub(crate) fn overlapped<I, T: Send, R: Send, E: Send>(
     items: impl Iterator<Item = I>,
     mut make: impl FnMut(I) -> Result<T, E>,

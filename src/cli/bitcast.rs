@@ -125,8 +125,6 @@ pub enum Position {
 impl std::str::FromStr for Position {
     type Err = String;
 
-    /// # Errors
-    /// When it is not a position.
     fn from_str(text: &str) -> Result<Self, String> {
         let bare = text.trim();
         let bare = bare.strip_prefix('[').and_then(|bare| bare.strip_suffix(']')).unwrap_or(bare);
@@ -144,8 +142,6 @@ impl std::str::FromStr for Position {
 impl std::str::FromStr for ElementRange {
     type Err = String;
 
-    /// # Errors
-    /// When it is not a range.
     fn from_str(text: &str) -> Result<Self, String> {
         let position = |text: &str| if text.trim().is_empty() { Ok(None) } else { text.parse().map(Some) };
         let Some((start, end)) = text.split_once("..") else {

@@ -123,8 +123,6 @@ impl std::fmt::Display for ToleranceArg {
 impl std::str::FromStr for ToleranceArg {
     type Err = String;
 
-    /// # Errors
-    /// When it is not such a number.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
         number.map(Self).ok_or_else(|| "a tolerance is a number, 0 or more: 1e-3".to_owned())

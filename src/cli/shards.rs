@@ -40,8 +40,6 @@ pub struct Size(pub u64);
 impl std::str::FromStr for Size {
     type Err = String;
 
-    /// # Errors
-    /// When it is not a size.
     fn from_str(text: &str) -> Result<Self, String> {
         const UNITS: [(&str, u64); 9] = [
             ("KIB", 1 << 10),

@@ -17,9 +17,6 @@ pub(super) fn set_exit_code(code: u8) {
 /// and, unless they are ignored, SIGQUIT, SIGUSR1, SIGUSR2, timers, the limit of computing time, and SIGHUP when a
 /// terminal closes. A SIGBUS, caused by an input that was cut short, becomes an ordinary error. A file beyond the size
 /// limit is then a write error, not a SIGXFSZ.
-///
-/// # Errors
-/// When the system cannot create a thread for it.
 pub fn remove_temporaries_on_interrupt() -> Result<(), Error> {
     #[cfg(unix)]
     {

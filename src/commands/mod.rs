@@ -48,9 +48,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Runs the command.
-///
-/// # Errors
-/// Those of the command, which [`fail`] reports.
 pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let _run = Run::begin();
     let is_diff = matches!(cli.command, Command::Diff(_));

@@ -27,11 +27,9 @@ pub(super) struct ReportFile {
 }
 
 impl ReportFile {
-    /// Checks that it can be written beside the other files of the run; `replace` allows an existing file. `is_part`: the run is one part
-    /// of a conversion.
-    ///
-    /// # Errors
-    /// When it exists, is a file of the run or in its output, has another extension, or its folder is missing.
+    /// Checks that it can be written beside the other files of the run; `replace` allows an existing file. `is_part`:
+    /// the run is one part of a conversion. Refuses a file that exists, is a file of the run or in its output, has
+    /// another extension, or has no folder.
     pub(super) fn new(
         path: &Path,
         (replace, is_part): (bool, bool),
@@ -60,9 +58,6 @@ impl ReportFile {
     }
 
     /// Writes it.
-    ///
-    /// # Errors
-    /// When it cannot be written, or its files cannot be read again.
     pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
         if !self.is_page {
             return self.write_json(report, args);
@@ -72,9 +67,6 @@ impl ReportFile {
     }
 
     /// Writes a JSON document.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(super) fn write_json(self, document: &impl Serialize, args: &FileArgs) -> Result<()> {
         self.write_with(args, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
     }

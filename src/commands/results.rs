@@ -71,10 +71,7 @@ fn tell_skipped(output: &Path) {
     tell(&format!("skipped: {} exists", path_text(output)));
 }
 
-/// Reports on the only input.
-///
-/// # Errors
-/// When values in it are refused, or a report cannot be written.
+/// Reports on the only input. Fails if values in it are refused.
 pub(super) fn show(
     task: &Task,
     (source, output, written): (&Checkpoint, &Path, Written),
@@ -178,9 +175,6 @@ impl Several {
     }
 
     /// Reports on one.
-    ///
-    /// # Errors
-    /// When a report cannot be written.
     pub(super) fn add(
         &mut self,
         task: &Task,
@@ -247,10 +241,7 @@ impl Several {
         Ok(())
     }
 
-    /// Reports on all of them.
-    ///
-    /// # Errors
-    /// When one has failed, or a report cannot be written.
+    /// Reports on all of them. Fails if one has failed.
     pub(super) fn finish(self, task: &Task, start: Instant, report_file: Option<ReportFile>) -> Result<()> {
         let (args, operator) = (task.file, task.job.operator.name());
         let time = (!args.dry_run).then(|| start.elapsed());

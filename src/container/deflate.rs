@@ -14,9 +14,6 @@ const PIECE: u64 = 1 << 16;
 
 /// Writes an archive of stored members again with every member deflated; `done` receives the number of bytes read.
 /// Returns the length of the result, and those of its members.
-///
-/// # Errors
-/// When the archive cannot be read, or `output` cannot be written.
 pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64)) -> Result<(u64, Vec<u64>)> {
     let mut directory = Vec::new();
     let mut lengths = Vec::new();

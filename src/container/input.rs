@@ -8,7 +8,6 @@ use crate::text::quoted;
 use std::path::Path;
 
 /// Whether an output is deflated after it is written: an archive of arrays, made from one with a deflated member.
-#[must_use]
 pub(crate) fn is_deflated(input: &Input, target: &dyn Container) -> bool {
     let is_archive = |container: &dyn Container| container.format_info().extension == npz::Npz.format_info().extension;
     let is_streamed = |tensor: &Tensor| matches!(tensor.data, Data::Streamed(_));
@@ -110,9 +109,6 @@ pub fn probe(path: &Path) -> Result<Input> {
 }
 
 /// [`probe`], with up to `threads` threads for a long header.
-///
-/// # Errors
-/// As [`probe`].
 pub(crate) fn probe_on(threads: usize, path: &Path) -> Result<Input> {
     let file = MappedFile::open(path)?;
     let in_file = |error: Error| error.in_file(path);

@@ -157,13 +157,11 @@ pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
 }
 
 /// `.npy, .npz or .pb`: the extensions of all containers.
-#[must_use]
 pub(crate) fn known_formats() -> String {
     one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
 }
 
 /// The extensions of the formats that any tensors can be written in, one or several, or those of a model.
-#[must_use]
 pub(crate) fn written_formats(are_several: bool, is_model: bool) -> String {
     let facts = CONTAINERS.iter().map(|container| container.format_info());
     let facts = facts.filter(|facts| !(facts.is_changed_only && !is_model || are_several && facts.holds_one));
@@ -171,7 +169,6 @@ pub(crate) fn written_formats(are_several: bool, is_model: bool) -> String {
 }
 
 /// The formats that keep the names of tensors.
-#[must_use]
 pub(crate) fn formats_with_names() -> String {
     let facts = CONTAINERS
         .iter()

@@ -74,9 +74,6 @@ impl<'a> Reader<'a> {
     }
 
     /// [`Reader::open`] for callers that may need only a few elements: nothing is read ahead.
-    ///
-    /// # Errors
-    /// As [`Reader::open`].
     pub(crate) fn open_at_once(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
         let stream: Box<dyn Stream + 'a> = match (&tensor.data, transposed) {
             (Data::Mapped { file, range, checksum }, false) => {

@@ -11,13 +11,11 @@ pub fn element_count(shape: &[u64]) -> Option<u64> {
 }
 
 /// `[1, 2]`: the coordinates of an element, given its index in the order of the file.
-#[must_use]
 pub(crate) fn position(index: u64, shape: &[u64], fortran_order: bool) -> String {
     format!("{:?}", indices(index, shape, fortran_order))
 }
 
 /// The coordinates of an element, given its index in the order of the file.
-#[must_use]
 pub(crate) fn indices(mut index: u64, shape: &[u64], fortran_order: bool) -> Vec<u64> {
     let mut indices = vec![0; shape.len()];
     let mut dimensions: Vec<usize> = (0..shape.len()).collect();

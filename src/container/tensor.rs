@@ -145,7 +145,6 @@ impl Checksum {
 }
 
 /// The CRC-32 of some bytes, which can be combined with that of others.
-#[must_use]
 pub(crate) fn sum_of(bytes: &[u8]) -> crc32fast::Hasher {
     let mut sum = crc32fast::Hasher::new();
     sum.update(bytes);

@@ -80,9 +80,6 @@ impl<'a> Batches<'a> {
 
 /// Determines how long the texts of a tensor are, whether it holds numbers or text now; `progress` receives the number
 /// of elements so far.
-///
-/// # Errors
-/// When an element has no text, or `reader` fails.
 pub(crate) fn measure(
     from: Form,
     elements: NamedElements,

@@ -69,10 +69,8 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         interleave(scans, pieces.map(|piece| (self.needed(&piece).max(), piece)), 2 * threads)
     }
 
-    /// Scans some rows. Progress counts half of the bytes, because encoding reads them a second time.
-    ///
-    /// # Errors
-    /// When a tensor cannot be read, or an element is infinite or NaN.
+    /// Scans some rows. Progress counts half of the bytes, because encoding reads them a second time. Fails if an
+    /// element is infinite or NaN.
     pub(super) fn scan(&self, rows: MemberRows, room: &mut Vec<u8>, progress: &dyn Progress) -> Result<()> {
         let MemberRows { set, member, rows } = rows;
         let scan = &self.sets[set];
@@ -100,10 +98,8 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         Ok(())
     }
 
-    /// Waits until other threads have finished the scans that a piece needs.
-    ///
-    /// # Errors
-    /// When one of them has failed, whose error comes first.
+    /// Waits until other threads have finished the scans that a piece needs. The error of one that has failed comes
+    /// first.
     pub(super) fn wait(&self, piece: &[PiecePart]) -> Result<()> {
         for set in self.needed(piece) {
             self.sets[set].is_over.wait();

@@ -42,9 +42,6 @@ impl Destination {
     }
 
     /// [`Destination::new`]; the output must also differ from all other files of a run.
-    ///
-    /// # Errors
-    /// As [`Destination::new`], and when another output is the same file.
     pub(crate) fn among(files: &mut Files, path: &Path, replace: bool) -> Result<Self> {
         let refuse = |message: &str, remedy: &str| Err(Error::new(message).in_file(path).remedy(remedy));
         if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -93,20 +90,17 @@ impl Destination {
     }
 
     /// The folder of the output, if [`Destination::keeps`].
-    #[must_use]
     pub(crate) fn folder(&self) -> &Path {
         directory_of(&self.file)
     }
 
     /// Discards everything, for conversions that are only measured.
-    #[must_use]
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::Device }
     }
 
     /// A file in a folder of our own, which replaces anything of its name, even a link.
-    #[must_use]
     pub(crate) fn within(path: &Path) -> Self {
         Self { path: path.to_owned(), file: path.to_owned(), replace: true, kind: OutputKind::File }
     }
@@ -128,9 +122,6 @@ pub(super) fn exists(path: &Path) -> Error {
 }
 
 /// Refuses `len` bytes that do not fit on the disk of a folder.
-///
-/// # Errors
-/// When the file system says that fewer bytes are available.
 pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
     match available(folder) {
         Some(available) if available < len => {
@@ -143,9 +134,6 @@ pub(crate) fn check_room(folder: &Path, len: u64) -> Result<()> {
 }
 
 /// Refuses an output in a folder that does not exist.
-///
-/// # Errors
-/// When it does not exist.
 pub(crate) fn check_folder(output: &Path) -> Result<()> {
     // For a path that ends in a slash, this is still the folder of its last name.
     let folder = directory_of(output);
@@ -158,7 +146,6 @@ pub(crate) fn check_folder(output: &Path) -> Result<()> {
 
 /// Bytes that are available on the disk of a folder, or of the nearest one above that exists. `None` if the file system
 /// does not say, such as /proc and some network file systems, which have no room at all by their own account.
-#[must_use]
 pub(crate) fn available(folder: &Path) -> Option<u64> {
     let here = Path::new(".");
     let existing =
@@ -168,7 +155,6 @@ pub(crate) fn available(folder: &Path) -> Option<u64> {
 }
 
 /// The file descriptor of this process that a path names: `-`, `/dev/stdout` and the like.
-#[must_use]
 pub(crate) fn descriptor(path: &Path) -> Option<u32> {
     const NAMES: [(&str, u32); 4] = [("-", 1), ("/dev/stdin", 0), ("/dev/stdout", 1), ("/dev/stderr", 2)];
     let own = format!("/proc/{}/fd", std::process::id());
@@ -182,7 +168,6 @@ pub(crate) fn descriptor(path: &Path) -> Option<u32> {
 }
 
 /// Whether a path names standard output; `./-` is a file.
-#[must_use]
 pub(crate) fn is_standard_output(path: &Path) -> bool {
     descriptor(path) == Some(1)
 }

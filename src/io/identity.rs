@@ -81,10 +81,8 @@ impl Files {
         }
     }
 
-    /// Registers a file or folder that will be written.
-    ///
-    /// # Errors
-    /// When it is read, or will already be written under another name.
+    /// Registers a file or folder that will be written. Refuses a file that is read, or will already be written under
+    /// another name.
     pub(crate) fn write(&mut self, path: &Path) -> Result<()> {
         // Devices and pipes keep nothing that could be lost.
         if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
@@ -100,17 +98,11 @@ impl Files {
     }
 
     /// Refuses a path that will already be written.
-    ///
-    /// # Errors
-    /// When the path leads to such a file.
     pub(crate) fn check_unwritten(&self, path: &Path) -> Result<()> {
         self.written.get(&Identity::of(path)).map_or(Ok(()), |before| Err(twice(path, before)))
     }
 
     /// Registers an open file that will be written to.
-    ///
-    /// # Errors
-    /// As [`Files::write`].
     pub(crate) fn write_open(&mut self, path: &Path, file: &File) -> Result<()> {
         match Identity::of_open(file) {
             Some(identity) => self.add(path, identity),
@@ -119,9 +111,6 @@ impl Files {
     }
 
     /// Refuses to replace or remove an input.
-    ///
-    /// # Errors
-    /// When the path leads to an input.
     pub(crate) fn check_unread(&self, path: &Path) -> Result<()> {
         self.check(path, &Identity::of(path))
     }

@@ -20,7 +20,6 @@ use std::time::SystemTime;
 /// Allocates memory for `count` items. For a large allocation it asks Linux for large pages, because 512 small ones
 /// take four times as long to create, which counts when there are a hundred thousand tensors. Memory that is not needed
 /// is still never touched.
-#[must_use]
 pub(crate) fn large_room<T>(count: usize) -> Vec<T> {
     let room: Vec<T> = Vec::with_capacity(count);
     #[cfg(target_os = "linux")]
@@ -144,9 +143,6 @@ impl MappedFile {
     }
 
     /// Maps a file that was opened by `path`.
-    ///
-    /// # Errors
-    /// When it cannot be mapped, or is not a regular file.
     pub(crate) fn opened(file: File, path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         check_kind(&file.metadata().map_err(failed)?, path)?;
@@ -294,7 +290,6 @@ pub(super) fn is_fault(error: &std::io::Error) -> bool {
 }
 
 /// The error for bytes that existed when the file was opened and cannot be read.
-#[must_use]
 pub(crate) fn cut_short() -> Error {
     Error::new("the file was cut short, or could not be read, during the work").of(Kind::System)
 }
@@ -306,9 +301,6 @@ static FAULT: AtomicUsize = AtomicUsize::new(0);
 /// Makes a SIGBUS record its address and do nothing else: the thread faults again and again, until the code that waits
 /// for the signal ends the process. This must be called before anything waits for it. It replaces the standard
 /// library's handler, which would end the process at the second fault.
-///
-/// # Errors
-/// When the system refuses.
 #[cfg(all(unix, feature = "cli"))]
 pub(crate) fn note_faults() -> std::io::Result<()> {
     extern "C" fn note(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -329,7 +321,6 @@ pub(crate) fn note_faults() -> std::io::Result<()> {
 
 /// What caused a SIGBUS.
 #[cfg(all(unix, feature = "cli"))]
-#[must_use]
 pub(crate) fn fault() -> Error {
     let address = FAULT.load(Ordering::Acquire);
     match mapped().iter().find(|(range, _)| range.contains(&address)) {

@@ -9,9 +9,6 @@ use std::path::Path;
 use tempfile::TempPath;
 
 /// An unnamed file in a folder; `None` if the system has no such files, or could not name them later.
-///
-/// # Errors
-/// When no file can be created in the folder.
 #[cfg(target_os = "linux")]
 pub(super) fn create_unnamed(folder: &Path) -> io::Result<Option<File>> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -38,9 +35,6 @@ fn descriptor(file: &File) -> std::path::PathBuf {
 }
 
 /// Gives an unnamed file a name, which must be free.
-///
-/// # Errors
-/// When it is taken, or the system refuses.
 #[cfg(target_os = "linux")]
 pub(super) fn link(file: &File, to: &Path) -> io::Result<()> {
     use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -59,10 +53,8 @@ pub(super) fn has_no_links(error: &io::Error) -> bool {
     !others.contains(&error.kind())
 }
 
-/// Gives a file its name; if `replace`, another file may have it.
-///
-/// # Errors
-/// When the name is taken, or the system refuses; the file is then removed.
+/// Gives a file its name; if `replace`, another file may have it. If the name is taken or the system refuses, the file
+/// is removed.
 pub(super) fn rename(file: TempPath, to: &Path, replace: bool) -> io::Result<()> {
     if replace {
         return Ok(file.persist(to)?);
@@ -84,10 +76,7 @@ fn rename_over_placeholder(file: TempPath, to: &Path) -> io::Result<()> {
     })
 }
 
-/// Closes a file: NFS and FUSE may report only then that a quota or a disk was full.
-///
-/// # Errors
-/// When the system reports that written data are lost.
+/// Closes a file: NFS and FUSE may report only then that a quota or a disk was full, and written data are lost.
 #[cfg_attr(not(unix), allow(clippy::unnecessary_wraps, reason = "it can fail on Unix"))]
 pub(super) fn close(file: File) -> io::Result<()> {
     #[cfg(unix)]
@@ -102,9 +91,6 @@ pub(super) fn close(file: File) -> io::Result<()> {
 
 /// Flushes a folder, so that names in it survive a crash. If the folder may not be read, or its file system does not
 /// support this, it is left to the system.
-///
-/// # Errors
-/// When the disk fails.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(windows) {
         return Ok(()); // folders cannot be opened there

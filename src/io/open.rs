@@ -14,9 +14,6 @@ pub(crate) enum Links {
 }
 
 /// Opens a regular file for reading. It does not wait for a pipe or read a device.
-///
-/// # Errors
-/// When the system cannot, or it is not a regular file.
 pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
     let refuse = |what: &str| Err(io::Error::other(what));
     let mut options = File::options();
@@ -34,9 +31,6 @@ pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
 }
 
 /// Reads all of a regular file.
-///
-/// # Errors
-/// As [`open_regular`], and when it is longer than `most` bytes.
 pub(crate) fn read_regular(path: &Path, most: u64, links: Links) -> io::Result<Vec<u8>> {
     let file = open_regular(path, links)?;
     let mut content = Vec::new();

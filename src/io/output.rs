@@ -90,15 +90,11 @@ impl Output {
 
     /// Makes the system write everything to the disk as soon as it receives it, because the output will be flushed: reading,
     /// converting and writing overlap, and little is left for the flush.
-    #[must_use]
     pub(crate) fn flushed_early(self, is_flushed_early: bool) -> Self {
         Self { is_flushed_early, ..self }
     }
 
     /// Another file in the same folder, for bytes on their way to this one. It is removed when dropped.
-    ///
-    /// # Errors
-    /// As [`Destination::create`].
     pub(crate) fn beside(&self) -> Result<Self> {
         self.destination.clone().create()
     }
@@ -173,9 +169,6 @@ impl Output {
 
     /// Gives two complete files in a folder their names: `data`, and then this output, which refers to it. An interrupt comes
     /// before both or after both.
-    ///
-    /// # Errors
-    /// As [`Output::publish`].
     pub(crate) fn publish_with(self, data: Self, sync: bool, kept: &str) -> Result<()> {
         let (place, data_place) = (self.destination.clone(), data.destination.clone());
         let (named, named_data) = (self.named(sync)?, data.named(sync)?);

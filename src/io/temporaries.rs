@@ -101,7 +101,6 @@ pub(crate) struct Interrupt {
 }
 
 /// Removes every temporary file, unless the process ends by itself.
-#[must_use]
 #[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     let temporaries = lock();
@@ -125,9 +124,6 @@ pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = Ne
 }
 
 /// Calls `make`, and sets what an interrupt reports as kept if that succeeds: an interrupt comes before both or after both.
-///
-/// # Errors
-/// That of `make`.
 pub(crate) fn keep_after<T, E>(what: Option<Kept>, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let mut temporaries = lock();
     let value = make()?;
@@ -157,9 +153,6 @@ fn remove(path: &Path) {
 }
 
 /// Creates a folder and those above it, unless they exist; not while [`remove_temporaries`] removes them.
-///
-/// # Errors
-/// When the system cannot.
 pub(crate) fn create_folders(path: &Path) -> Result<()> {
     uninterrupted(|| fs::create_dir_all(path)).map_err(|error| Error::cannot("make the folder", &error).in_file(path))
 }
@@ -181,7 +174,6 @@ pub(crate) fn remove_leftovers(folder: &Path) {
 pub(crate) const WORK: &str = ".tcast";
 
 /// Whether this is the name of something that this program creates for itself.
-#[must_use]
 pub(crate) fn is_own(name: &str) -> bool {
     name == WORK || is_temporary(name)
 }
@@ -197,9 +189,6 @@ pub(crate) struct NewFolder(PathBuf);
 
 impl NewFolder {
     /// Creates the folder.
-    ///
-    /// # Errors
-    /// When the system cannot.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let mut temporaries = lock();
         fs::create_dir(path).map_err(|error| Error::cannot("make the folder", &error).in_file(path))?;

@@ -18,9 +18,6 @@ use std::path::Path;
 
 /// Plans, showing progress if texts have to be read for it, and reports what will be lost. `check` is called after
 /// types that cannot be converted are refused, and before texts are read.
-///
-/// # Errors
-/// The error of `check`; when the input cannot become the output, or a file beside it cannot be read.
 pub(super) fn plans<'a, T>(
     job: &Job,
     route: &Route<'a, '_>,
@@ -59,9 +56,6 @@ pub(super) fn plans<'a, T>(
 }
 
 /// The same for a folder of shards.
-///
-/// # Errors
-/// As [`plans`].
 pub(super) fn plans_of_shards<'a>(
     job: &Job,
     route: &Route<'a, '_>,

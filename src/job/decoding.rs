@@ -40,10 +40,8 @@ pub(crate) struct DecodeOptions {
 }
 
 impl Recoding {
-    /// Decides how the selected weights are decoded.
-    ///
-    /// # Errors
-    /// When there are none, a weight cannot be decoded, or its config cannot express that others stay quantized.
+    /// Decides how the selected weights are decoded. Fails if there are none, a weight cannot be decoded, or its config
+    /// cannot express that others stay quantized.
     pub(crate) fn decode(model: &LogicalCheckpoint, selection: &Selection, options: DecodeOptions) -> Result<Self> {
         let DecodeOptions { target, arithmetic, keeps_activation_scales, counts_inexact } = options;
         let in_file = |error: Error| error.in_file(&model.source.path);

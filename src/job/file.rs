@@ -30,9 +30,6 @@ pub(super) struct FileOutput<'a> {
 
 impl<'a> FileOutput<'a> {
     /// Decides what will be in the file.
-    ///
-    /// # Errors
-    /// When the output exists, is an input, cannot be there or does not fit on the disk, or the input cannot become it.
     pub(super) fn new(job: &Job, route: &Route<'a, '_>, files: &mut Files, observer: &dyn Observer) -> Result<Self> {
         let Route { input, output, .. } = route;
         check_alone(job, route)?;
@@ -71,9 +68,6 @@ impl<'a> FileOutput<'a> {
     }
 
     /// Converts everything. In a dry run, the result is measured and discarded.
-    ///
-    /// # Errors
-    /// When the input cannot be read or converted, or the output cannot be written.
     pub(super) fn write(
         mut self,
         job: &Job,
@@ -113,9 +107,6 @@ impl<'a> FileOutput<'a> {
 }
 
 /// Refuses outputs that do not fit on the disk together. All of them go to one folder.
-///
-/// # Errors
-/// When they do not fit.
 pub(super) fn check_room_of_all<'b>(files: impl Iterator<Item = &'b FileOutput<'b>>) -> Result<()> {
     let files: Vec<_> = files.collect();
     let needed = files.iter().map(|file| file.plan.room()).sum();
@@ -139,9 +130,6 @@ pub(super) struct WholeFile<'a> {
 
 impl<'a> WholeFile<'a> {
     /// Hashes and deflates it, if required.
-    ///
-    /// # Errors
-    /// When it cannot be read again, or the disk is full.
     pub(super) fn settle(&mut self, job: &Job, observer: &dyn Observer) -> Result<()> {
         if self.is_refused {
             return Ok(());
@@ -163,9 +151,6 @@ impl<'a> WholeFile<'a> {
     }
 
     /// Gives it its name, unless one of its values is refused. After that, the message of an interrupt says `kept`.
-    ///
-    /// # Errors
-    /// When the name is taken, or the system refuses.
     pub(super) fn publish(self, job: &Job, kept: &str) -> Result<Written<'a>> {
         if self.is_refused {
             return Ok(Written::file(self.report, 0));

@@ -68,9 +68,6 @@ impl<'a> Written<'a> {
 
 /// Opens files and folders of shards. Depending on `publish`, the first error ends it, or all errors are collected.
 /// `explain` adds what the caller knows about an input to an error.
-///
-/// # Errors
-/// When one cannot be opened, or is not a tensor file.
 pub(crate) fn open(
     inputs: &[PathBuf],
     publish: Publish,
@@ -90,9 +87,7 @@ pub(crate) fn open(
 }
 
 /// Decides where each output goes and what it will contain, and refuses what can be refused before anything is written.
-///
-/// # Errors
-/// When an output exists, is an input, or cannot be there; when types do not fit, or the disk has no room.
+/// An output is refused if it exists, is an input, or cannot be there, if types do not fit, or if the disk has no room.
 pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn Observer) -> Result<Prepared<'a>> {
     let folder = place::folder_of_outputs(job, inputs)?;
     let made = match folder {
@@ -221,10 +216,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Converts, writes and publishes. `each` receives every input with its output, and what happened to it: `None` if
-    /// the output exists and is kept.
-    ///
-    /// # Errors
-    /// The error of `each`; if outputs are published together, the first error.
+    /// the output exists and is kept. The error is that of `each`; if outputs are published together, the first error.
     pub(crate) fn run(
         self,
         job: &Job,

@@ -44,7 +44,6 @@ impl From<Vec<Condition>> for FailOn {
 
 impl FailOn {
     /// Whether everything is allowed.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.conditions.is_empty() && self.defects.is_empty() && self.min_sqnr_db.is_none()
     }
@@ -239,7 +238,6 @@ impl<'a> FileReport<'a> {
     }
 
     /// Whether one of its values met a refused condition.
-    #[must_use]
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         !fail_on.is_empty() && self.tensors.iter().any(|tensor| tensor.meets(fail_on))
     }
@@ -319,7 +317,6 @@ impl<'a> TensorReport<'a> {
     }
 
     /// Whether one of its values met a refused condition.
-    #[must_use]
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         let counts = self.counts.as_ref();
         let figures = self.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref());
@@ -333,7 +330,6 @@ impl<'a> TensorReport<'a> {
     }
 
     /// As JSON, with coordinates beside every position.
-    #[must_use]
     pub(crate) fn json(&self) -> Value {
         let mut value = json!(self);
         let indices = |at: u64| json!(self.indices(at));

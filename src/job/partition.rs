@@ -16,8 +16,6 @@ pub struct Partition {
 impl std::str::FromStr for Partition {
     type Err = String;
 
-    /// # Errors
-    /// When it is not a part.
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
         match numbers {

@@ -22,10 +22,7 @@ pub(super) struct Route<'a, 's> {
 }
 
 /// The folder in which outputs get their inputs' names: with several inputs the named one, with one file an existing
-/// folder, or a name that ends in a slash.
-///
-/// # Errors
-/// When the output for several inputs is a file, or named like one.
+/// folder, or a name that ends in a slash. Refuses an output for several inputs that is a file, or is named like one.
 pub(super) fn folder_of_outputs<'a>(job: &Job<'a>, inputs: &[JobInput]) -> Result<Option<&'a Path>> {
     let Some(output) = job.output else { return Ok(None) };
     if job.publish == Publish::Together {
@@ -70,9 +67,6 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
 }
 
 /// Where the output of an input goes; `folder` is the folder of all outputs.
-///
-/// # Errors
-/// When it has no name, or cannot be beside its input.
 pub(super) fn route<'a, 's>(job: &Job, input: JobInput<'a, 's>, folder: Option<&Path>) -> Result<Route<'a, 's>> {
     let output = output_path(job, input.source, folder)?;
     Ok(Route { input, output, is_named: folder.is_none() && job.output.is_some() })
@@ -104,10 +98,7 @@ fn output_path(job: &Job, source: &Checkpoint, folder: Option<&Path>) -> Result<
     }
 }
 
-/// Whether an output is a folder of shards.
-///
-/// # Errors
-/// When it is a folder but named like a file.
+/// Whether an output is a folder of shards. Refuses a folder that is named like a file.
 pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
     let Route { input, output, is_named } = route;
     let is_file = is_standard_output(output) || !output.is_dir() && container::by_extension(output).is_some();
@@ -126,9 +117,6 @@ pub(super) fn is_folder(job: &Job, route: &Route) -> Result<bool> {
 }
 
 /// The format of an output that is one file: that of its extension, or the input's.
-///
-/// # Errors
-/// When the extension names no format.
 pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Container> {
     let Route { input, output, is_named } = route;
     let source = input.source;
@@ -147,10 +135,8 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
     }
 }
 
-/// Refuses an output whose name tcast derived from its input, if that file exists.
-///
-/// # Errors
-/// When it is a file of the input, or another output.
+/// Refuses an output whose name tcast derived from its input, if that file exists. It can be a file of the input, or
+/// another output.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
     let elsewhere = match (job.output, job.publish) {
         (None, _) => Wanted::FileOrFolder,

@@ -109,10 +109,8 @@ impl Isa {
         self == Self::Avx512
     }
 
-    /// Gives each code, whose lowest four bits count, the two bytes of its entry in a table. Each table is for `size` codes.
-    ///
-    /// # Panics
-    /// When the machine lacks the instruction set, or this lacks the instruction.
+    /// Gives each code, whose lowest four bits count, the two bytes of its entry in a table. Each table is for `size`
+    /// codes. Panics if the machine lacks the instruction set, or this lacks the instruction.
     #[inline(always)]
     pub(crate) fn look_up(self, codes: &[u8], tables: &[Table], size: usize, out: &mut [[u8; 2]]) {
         assert!(self.can_look_up() && self.is_available(), "this machine has no {self:?}");

@@ -23,9 +23,6 @@ pub(crate) struct Hashes {
 }
 
 /// The hashes of all tensors of a plan, whose output is written; each thread takes one tensor at a time.
-///
-/// # Errors
-/// When a source is damaged, or changes meanwhile.
 pub(crate) fn of(
     plan: &Plan,
     (output, data): (&MappedFile, Option<&MappedFile>),
@@ -55,9 +52,6 @@ pub(crate) fn of(
 }
 
 /// The hash of a tensor in a file; `None` for text.
-///
-/// # Errors
-/// When it is damaged.
 pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Progress) -> Result<Option<String>> {
     let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
     if let Some(mapped) = source.mapped() {

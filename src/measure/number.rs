@@ -10,7 +10,6 @@ pub enum Number {
 }
 
 impl Number {
-    #[must_use]
     pub(super) fn abs(self) -> Self {
         match self {
             Self::Integer(number) => Self::Integer(number.abs()),
@@ -20,7 +19,6 @@ impl Number {
 
     /// `other` less this one, rounded once, or not at all if float64 holds it: 0 exactly if they are equal. NaN equals
     /// NaN, and the difference of NaN and any number is NaN.
-    #[must_use]
     pub(crate) fn to(self, other: Self) -> f64 {
         /// Far beyond all integers, but small enough for the difference to fit in 128 bits.
         const BEYOND: f64 = 1e30;
@@ -44,7 +42,6 @@ impl Number {
 }
 
 /// `to` less `from`, like [`Number::to`].
-#[must_use]
 pub(crate) fn difference(from: f64, to: f64) -> f64 {
     #[allow(clippy::float_cmp, reason = "equality is meant exactly")]
     let are_equal = (from == to) | (from.is_nan() & to.is_nan());

@@ -24,7 +24,6 @@ pub enum CodesOrigin {
 
 impl CodesOrigin {
     /// The name in reports.
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -79,7 +78,6 @@ pub struct QuantizedAccuracy {
 
 impl QuantizedAccuracy {
     /// What was counted when all of a weight was encoded.
-    #[must_use]
     pub(crate) fn new(rows: &WeightRows, tally: &EncodeTally) -> Self {
         let origin = CodesOrigin::of(rows);
         Self {

@@ -38,7 +38,6 @@ impl Operator {
 
     /// Whether every value stays the same when source and target have this type. Cast maps a float8 to itself by its
     /// table, and a bool other than 0 and 1 to 1.
-    #[must_use]
     pub(crate) fn keeps(&self, dtype: Dtype) -> bool {
         !matches!(self, Self::Cast(_)) || !dtype.is_float8() && dtype != Dtype::Bool
     }

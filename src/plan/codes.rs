@@ -98,7 +98,6 @@ impl Codes {
     }
 
     /// The error for a cast of a tensor; `None` if it holds values.
-    #[must_use]
     pub(crate) fn refusal(&self, name: &str) -> Option<Error> {
         let why = self.reasons.get(name)?;
         let (globs, model) = (self.globs().into_iter().collect(), self.model.clone().map(PathBuf::into_boxed_path));
@@ -106,13 +105,11 @@ impl Codes {
     }
 
     /// Whether any tensor holds the scales of others.
-    #[must_use]
     pub(crate) fn have_scales(&self) -> bool {
         !self.scales.is_empty()
     }
 
     /// Whether a tensor holds the scales of others.
-    #[must_use]
     pub(crate) fn is_scale(&self, name: &str) -> bool {
         self.scales.contains(name)
     }

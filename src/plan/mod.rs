@@ -125,9 +125,6 @@ pub(crate) struct Draft<'r, 'a> {
 
 impl<'r, 'a> Draft<'r, 'a> {
     /// Decides, and refuses what can be refused without a layout.
-    ///
-    /// # Errors
-    /// As [`build`].
     pub(crate) fn new(request: &'r Request<'r>, inputs: &'a [Input]) -> Result<Self> {
         let is_model = request.container.format_info().is_changed_only;
         let model = is_model.then(|| model::study(request, inputs)).transpose()?;
@@ -136,9 +133,6 @@ impl<'r, 'a> Draft<'r, 'a> {
     }
 
     /// Lays out the outputs, as [`build`].
-    ///
-    /// # Errors
-    /// As [`build`].
     pub(crate) fn build(self, spread: Spread, measured: &dyn Fn(u64)) -> Result<Vec<Plan<'a>>> {
         let Self { request, inputs, model, mut chosen } = self;
         let mut conversions = Conversions { operator: request.operator, watched: request.fail_on, known: Vec::new() };

@@ -42,10 +42,7 @@ impl ModelOptions<'_> {
     }
 }
 
-/// Studies the model that is changed.
-///
-/// # Errors
-/// When the operator is not a cast, or tensors would get new names.
+/// Studies the model that is changed. Fails if the operator is not a cast, or tensors would get new names.
 pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
     let [input] = inputs else { return Err(Error::new("an ONNX model is made from one model")) };
     if !matches!(request.operator, Operator::Cast(_) | Operator::Dequantize | Operator::Quantize) {
@@ -64,9 +61,6 @@ pub(super) fn study(request: &Request, inputs: &[Input]) -> Result<Study> {
 }
 
 /// Why a tensor of a model keeps its type, if it does.
-///
-/// # Errors
-/// When a model cannot store the type.
 pub(super) fn kept(
     request: &Request,
     role: Option<TensorRole>,

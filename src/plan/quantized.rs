@@ -121,12 +121,6 @@ impl Quantization<'_> {
     }
 
     /// Writes some rows to the buffers of [`Encoder::part_ranges`]. `room` is a buffer for values.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or an element is infinite or NaN.
-    ///
-    /// # Panics
-    /// When the scale depends on whole tensors, and the first pass is not over.
     pub(crate) fn encode(
         &self,
         rows: Range<u64>,
@@ -176,9 +170,6 @@ impl<'a> WeightRows<'a> {
     }
 
     /// The bytes of some rows of the weight, after reading them from the disk; `room` holds them if they are computed.
-    ///
-    /// # Errors
-    /// When a file cannot be read.
     pub(crate) fn read<'r>(&self, rows: Range<u64>, room: &'r mut Vec<u8>) -> Result<&'r [u8]>
     where
         'a: 'r,

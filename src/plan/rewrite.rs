@@ -20,9 +20,6 @@ use std::borrow::Cow;
 const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 
 /// Plans the changed model.
-///
-/// # Errors
-/// When the model imports too old a set of operators, or cannot be stored.
 pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,

@@ -12,9 +12,6 @@ pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype>
 }
 
 /// Refuses a `--from` that fits none of these tensors.
-///
-/// # Errors
-/// When there is such a type and it fits none of them.
 pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from: Option<Dtype>) -> Result<()> {
     match from {
         Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
@@ -49,10 +46,8 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     }
 }
 
-/// The form in which a tensor of an unsupported type is copied: plain bytes.
-///
-/// # Errors
-/// When it would be converted, or written in another format.
+/// The form in which a tensor of an unsupported type is copied: plain bytes. Refuses to convert it, or to write it in
+/// another format.
 pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {

@@ -74,7 +74,6 @@ pub(crate) struct NewStored<'a> {
 
 impl Plan<'_> {
     /// Bytes that the file takes on the disk while it is written: if it is deflated later, there are two copies.
-    #[must_use]
     pub(crate) fn room(&self) -> u64 {
         if self.is_deflated { self.len.saturating_mul(2) } else { self.len }
     }
@@ -148,7 +147,6 @@ impl<'a> Step<'a> {
     }
 
     /// Its name in the input; if it has none there, its name in the output.
-    #[must_use]
     pub(crate) fn source_name(&self) -> &str {
         if self.source().name.is_empty() { self.name() } else { &self.source().name }
     }
@@ -225,7 +223,6 @@ impl<'a> Step<'a> {
     }
 
     /// How any part of the tensor can be made independently; `None` if elements can only be read in sequence.
-    #[must_use]
     pub(crate) fn direct(&self) -> Option<Direct<'_, 'a>> {
         match &self.how {
             Operation::Convert(conversion) => {

@@ -55,7 +55,6 @@ fn target() -> ProgressDrawTarget {
 }
 
 /// A progress bar, or nothing if `quiet`.
-#[must_use]
 pub(crate) fn shown(what: &'static str, bytes: u64, quiet: bool) -> Box<dyn Progress> {
     match quiet {
         true => Box::new(Silent),
@@ -130,7 +129,6 @@ pub(crate) enum Shards {
 
 impl Shards {
     /// For `bytes` of input.
-    #[must_use]
     pub(crate) fn new(bytes: u64, quiet: bool) -> Self {
         if quiet {
             return Self::Quiet;
@@ -144,7 +142,6 @@ impl Shards {
     }
 
     /// The next shard, of `bytes` of input.
-    #[must_use]
     pub(crate) fn shard(&self, what: String, bytes: u64) -> Box<dyn Progress + '_> {
         match self {
             Self::Quiet => Box::new(Silent),

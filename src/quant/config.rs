@@ -39,10 +39,7 @@ pub fn default_target(config: Option<&str>) -> Dtype {
 
 /// `config.json` of a model whose weights were decoded to `target`: without the description of the quantization or, if
 /// some weights stay quantized, with the decoded modules in the list of those that are not. `method` is the one that
-/// recognition found.
-///
-/// # Errors
-/// When the config is not a JSON object, or its method cannot express which modules were decoded.
+/// recognition found. Fails if its method cannot express which modules were decoded.
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Dtype) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
@@ -86,9 +83,6 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
 
 /// `hf_quant_config.json` of a model whose weights were decoded; `None` if no weight stays quantized, so that the file
 /// is dropped.
-///
-/// # Errors
-/// When it is not a JSON object.
 pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
     if modules.left.is_empty() {
         return Ok(None);

@@ -62,13 +62,8 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Describes groups whose layouts all belong to the same library.
-    ///
-    /// # Errors
-    /// When the config of that library cannot describe several groups.
-    ///
-    /// # Panics
-    /// When there is no group.
+    /// Describes groups whose layouts all belong to the same library. Fails if the config of that library cannot
+    /// describe several groups.
     pub fn new(groups: &[QuantizedGroup], kept: &KeptModules) -> Result<Self> {
         let first = groups.first().expect("something is quantized");
         let only = || match groups {
@@ -88,13 +83,8 @@ impl EngineConfig {
         })
     }
 
-    /// The text of a config.json with the block added as its last member. All other bytes stay as they are.
-    ///
-    /// # Errors
-    /// When `config` is not a JSON object, or already has a `quantization_config`.
-    ///
-    /// # Panics
-    /// Never: a JSON value is always text.
+    /// The text of a config.json with the block added as its last member. All other bytes stay as they are. Fails if
+    /// `config` already has a `quantization_config`.
     pub fn write_into(&self, config: &str) -> Result<String> {
         let json = as_json(config);
         let found = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;

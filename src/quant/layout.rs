@@ -70,7 +70,6 @@ pub enum Group {
 
 impl Group {
     /// The group that a config means by a size along a row: a number that is not positive stands for the whole row.
-    #[must_use]
     pub(super) fn of_size(size: i64) -> Self {
         if size > 0 { Self::Neighbours(size as u64) } else { Self::Channel }
     }

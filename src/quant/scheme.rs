@@ -54,9 +54,6 @@ pub struct SchemeLayout {
 
 impl SchemeLayout {
     /// Its row in the table of layouts.
-    ///
-    /// # Panics
-    /// Never: a test looks up every name.
     #[must_use]
     pub fn layout(&self) -> &'static Layout {
         find(self.layout).expect("schemes name rows of the table")

@@ -112,9 +112,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// Finds the quantized weights of a checkpoint.
-    ///
-    /// # Errors
-    /// When a config cannot be read, or contradicts names, types or shapes.
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
         let mut model = Self::probe(source);
         let found = std::mem::take(&mut model.found).check();
@@ -132,9 +129,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// The text of `config.json`, if there is one.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(crate) fn config(&self) -> Result<Option<&str>> {
         if self.config.get().is_none() {
             let _ = self.config.set(read_side_file(self.source.config_folder(), CONFIG)?);
@@ -154,9 +148,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// Looks at all tensors, also where no dtype is that of codes.
-    ///
-    /// # Errors
-    /// When the config cannot be read.
     pub(crate) fn recognize(&self) -> Result<Recognized> {
         let pairs = self.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
         let metadata: Vec<&str> =
@@ -185,9 +176,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// All bytes of a part of a weight.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub(crate) fn bytes(&self, at: usize) -> Result<&'a [u8]> {
         let stored = self.stored(at);
         let Some(mapped) = stored.mapped() else { return Err(stored.error(Error::new("is not stored as it is"))) };
@@ -195,9 +183,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// All bytes of a part of a weight, of which codes, the largest part, may still have to be read from the disk.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub(crate) fn part(&self, role: Role, at: usize) -> Result<&'a [u8]> {
         match self.stored(at).mapped() {
             Some(mapped) if role == Role::Codes => Ok(&mapped.file[mapped.range]),
@@ -281,9 +266,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// The decoder for a weight.
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
     pub(crate) fn decoder(&self, weight: &FoundWeight, target: Dtype, arithmetic: Arithmetic) -> Result<Decoder> {
         let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
         let decoder = Decoder::new(weight.layout, &weight.parameters, &parts, target, arithmetic);
@@ -291,9 +273,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// The decoder of the exact values of a weight: see [`Decoder::of_rows`].
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
     pub(crate) fn decoder_of_rows(&self, weight: &FoundWeight) -> Result<Decoder> {
         let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
         let decoder = Decoder::of_rows(weight.layout, &weight.parameters, &parts);
@@ -301,9 +280,6 @@ impl<'a> LogicalCheckpoint<'a> {
     }
 
     /// A weight to be read. Its parts must be mapped.
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
     pub(crate) fn weight(
         &self,
         weight: &FoundWeight,

@@ -33,9 +33,6 @@ impl<'m, 'a> Decoders<'m, 'a> {
     }
 
     /// The decoder for a weight.
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
     pub(crate) fn get(&mut self, weight: &'m FoundWeight) -> Result<Arc<Decoder>> {
         if let Some((_, decoder)) = self.recent.iter().find(|(known, _)| self.are_alike(known, weight)) {
             return Ok(Arc::clone(decoder));

@@ -35,9 +35,6 @@ impl WeightSource<'_> {
 }
 
 /// Decodes some values of the weight that these parts make, divided by [`Decoder::cut`]. The parts must be mapped.
-///
-/// # Errors
-/// When a part cannot be read, or the group index names a group that does not exist.
 pub(crate) fn decode_values(
     decoder: &Decoder,
     parts: &[SourceTensor],
@@ -49,9 +46,6 @@ pub(crate) fn decode_values(
 
 /// The mapped bytes of all parts of a quantized weight. Only those that the requested values need are read from the
 /// disk.
-///
-/// # Errors
-/// When a part cannot be read.
 pub(crate) fn read_values<'d>(
     decoder: &'d Decoder,
     parts: &[SourceTensor<'d>],

@@ -82,9 +82,6 @@ impl<'a> SourceTensor<'a> {
     }
 
     /// Reads it from the first element.
-    ///
-    /// # Errors
-    /// As [`Reader::open`].
     pub(crate) fn open(&self) -> Result<Reader<'a>> {
         Reader::open(self.tensor, self.files, self.is_transposed).map_err(|error| self.error(error))
     }
@@ -101,9 +98,6 @@ pub(crate) struct MappedBytes<'a> {
 
 impl<'a> MappedBytes<'a> {
     /// Some of them, read from the disk.
-    ///
-    /// # Errors
-    /// When the file cannot be read there.
     pub(crate) fn read(&self, part: Range<usize>) -> Result<&'a [u8]> {
         let place = self.range.start + part.start..self.range.start + part.end;
         self.file.prefetch(place.clone())?;
@@ -120,7 +114,6 @@ pub(crate) struct Share {
 
 impl Share {
     /// For a tensor of which nothing has been read.
-    #[must_use]
     pub(crate) fn new(bytes: u64, elements: u64) -> Self {
         Self { bytes, elements: elements.max(1), reported: 0 }
     }

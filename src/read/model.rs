@@ -13,9 +13,6 @@ const MOST: u64 = 64 << 20;
 
 impl<'a> LogicalCheckpoint<'a> {
     /// The weights that `DequantizeLinear` nodes decode.
-    ///
-    /// # Errors
-    /// When the file cannot be read again.
     pub(super) fn recognize_model(&self, input: &'a Input) -> Result<Recognized> {
         let mut found = Recognized::default();
         let mut study = Study::of(input)?;

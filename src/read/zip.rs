@@ -60,10 +60,8 @@ impl<'a, const N: usize> Zip<'a, N> {
     }
 
     /// Passes pieces of `piece` elements (of quantized weights: about `piece`) to `look`, with a state for each thread,
-    /// and its results to `merge`, in the order of the elements, until `merge` breaks. Returns the states.
-    ///
-    /// # Errors
-    /// When `look` fails or a tensor is damaged: the first error, whatever the number of threads.
+    /// and its results to `merge`, in the order of the elements, until `merge` breaks. Returns the states. The error is
+    /// the first one, whatever the number of threads.
     pub(crate) fn read<S: Send, T: Send>(
         &mut self,
         piece: u64,

@@ -75,9 +75,6 @@ impl Serialize for Report<'_> {
 }
 
 /// A JSON document with one field's value replaced by a list, which is written row by row.
-///
-/// # Errors
-/// When it cannot be written.
 pub(crate) fn serialize_with<S: Serializer>(
     document: &Value,
     field: &str,
@@ -113,13 +110,11 @@ impl Report<'_> {
     }
 
     /// Length of the outputs in bytes.
-    #[must_use]
     pub(crate) fn bytes_out(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
     /// Bytes that the outputs take on the disk while they are written.
-    #[must_use]
     pub(crate) fn room(&self) -> u64 {
         self.files.iter().map(|file| if file.will_be_deflated { 2 * file.bytes } else { file.bytes }).sum()
     }
@@ -166,7 +161,6 @@ impl Report<'_> {
 }
 
 /// The JSON document for an input whose output existed and was kept.
-#[must_use]
 pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
     let mut document = unconverted(operator, input, output);
     document["skipped"] = json!(true);
@@ -174,7 +168,6 @@ pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
 }
 
 /// The JSON document for one of several inputs that could not be converted.
-#[must_use]
 pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error) -> Value {
     let mut document = unconverted(operator, input, output);
     document["error"] = json!(error.to_string());
@@ -193,7 +186,6 @@ fn unconverted(operator: &str, input: &Path, output: &Path) -> Value {
 }
 
 /// The JSON document of several inputs, with a document of each.
-#[must_use]
 pub(crate) fn several(operator: &str, inputs: &[Value], (before, after): (u64, u64), time: Option<Duration>) -> Value {
     let mut document = json!({
         "schema": schema::REPORT,

@@ -17,7 +17,6 @@ const FEW: usize = 8;
 
 impl Report<'_> {
     /// An error that lists each tensor with values that met one of some conditions; `None` where there is none.
-    #[must_use]
     pub(crate) fn refusal(&self, fail_on: &FailOn) -> Option<Error> {
         if fail_on.is_empty() {
             return None;

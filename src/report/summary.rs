@@ -42,7 +42,6 @@ impl Report<'_> {
     }
 
     /// A line for one input of several, and one for each kind of loss.
-    #[must_use]
     pub(crate) fn line(&self) -> String {
         let (input, output) = (path_text(self.input), path_text(self.output));
         let (size_in, size_out) = (size(self.bytes_in), self.size_out());

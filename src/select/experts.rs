@@ -26,7 +26,6 @@ pub(crate) struct Model {
 
 impl Model {
     /// Reads a config.json; what it does not say is `None`.
-    #[must_use]
     pub(crate) fn read(config: Option<&str>) -> Self {
         let json = config.map(as_json).unwrap_or_default();
         let Some(outer) = members(&json) else { return Self::default() };
@@ -70,10 +69,8 @@ pub(crate) struct Expert {
     pub shape: [u64; 2],
 }
 
-/// The weights of the experts in a bank, in the order of their rows. `None` if the tensor is not a bank.
-///
-/// # Errors
-/// When the kind of the bank is unknown, or nothing proves its orientation.
+/// The weights of the experts in a bank, in the order of their rows. `None` if the tensor is not a bank. Fails if the
+/// kind of the bank is unknown, or nothing proves its orientation.
 pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };
@@ -94,10 +91,7 @@ pub(crate) fn experts(model: &Model, name: &str, shape: &[u64]) -> Option<Result
 }
 
 /// The weights of the experts in a bank of gpt-oss, as its codes are stored: [experts, out, in], where rows of gate and
-/// up alternate. `None` if the tensor is not such a bank.
-///
-/// # Errors
-/// When the kind of the bank is unknown.
+/// up alternate. `None` if the tensor is not such a bank. Fails if the kind of the bank is unknown.
 pub(crate) fn gpt_oss_experts(name: &str, shape: &[u64]) -> Option<Result<Vec<Expert>>> {
     let (bank, own) = bank_of(name)?;
     let &[count, rows, columns] = shape else { return None };

@@ -132,7 +132,6 @@ impl KeptReason {
     ];
 
     /// Describes one tensor that is kept for this reason.
-    #[must_use]
     pub(crate) fn describe_one(self) -> &'static str {
         match self {
             Self::Role(TensorRole::GraphInput) => "graph input",
@@ -146,7 +145,6 @@ impl KeptReason {
     }
 
     /// Describes the tensors that are kept for this reason.
-    #[must_use]
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::LeftOut => "left out by an option",

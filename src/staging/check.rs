@@ -53,10 +53,8 @@ fn find(folder: &Path) -> Result<FolderState> {
 }
 
 /// Refuses a folder that a run may not write into. Returns whether something else is there, which may be what the run
-/// would write: then it is compared.
-///
-/// # Errors
-/// When it is a file, is not empty or holds unfinished work, unless `start` allows it, or cannot be created.
+/// would write: then it is compared. Refuses a file, and a folder that is not empty or holds unfinished work, unless
+/// `start` allows it.
 pub(crate) fn check(folder: &Path, start: Start, manifest: &Manifest) -> Result<bool> {
     let found = find(folder)?;
     let (message, kind) = match (found, start) {
@@ -86,17 +84,11 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
 }
 
 /// Whether an unfinished conversion is in a folder.
-///
-/// # Errors
-/// When the system does not say.
 pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
     exists(&folder.join(WORK))
 }
 
 /// How a folder differs from what a manifest says will be in it, in words; the content of shards is not compared.
-///
-/// # Errors
-/// When a file cannot be read.
 pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
     let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
     let side_files = manifest.side_files.iter().filter(|side| !manifest.texts.contains_key(&side.file));

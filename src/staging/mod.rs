@@ -106,19 +106,16 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// What this work does.
-    #[must_use]
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
     /// The folder to be written.
-    #[must_use]
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// The destination of a shard.
-    #[must_use]
     pub(crate) fn place(&self, file: &str) -> Destination {
         Destination::within(&self.staged(file))
     }
@@ -156,15 +153,11 @@ impl Staging {
     }
 
     /// Whether everything is in its place, and only the work folder has to be removed.
-    #[must_use]
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Moves everything to its place and removes the work folder.
-    ///
-    /// # Errors
-    /// When a shard is missing, or the system cannot; another run can then do it.
+    /// Moves everything to its place and removes the work folder. If it fails, another run can do it.
     pub(crate) fn finish(mut self) -> Result<()> {
         if self.ended.is_none() {
             self.keep();
@@ -199,7 +192,6 @@ impl Staging {
     /// What is kept after a failure: the work of earlier runs and other parts, and that of this run if the system
     /// failed. If the input or the options are at fault, a resumed run would fail in the same way, so everything that
     /// this run made is removed: `None`.
-    #[must_use]
     pub(crate) fn fail(self, error: &Error) -> Option<Kept> {
         let (finished, all) = (self.finished(), self.manifest.shards.len());
         let is_worth = error.is_io() && finished > 0 && self.manifest.can_resume();

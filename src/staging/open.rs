@@ -14,9 +14,6 @@ use std::path::Path;
 impl Staging {
     /// Begins to work on a folder. With `sync`, everything is flushed to the disk before it counts. Side files are
     /// copied from `source`.
-    ///
-    /// # Errors
-    /// As [`check`]; when another run is working, its work differs from `manifest`, or the system refuses.
     pub(crate) fn open(
         folder: &Path,
         manifest: Manifest,
@@ -109,10 +106,7 @@ impl Staging {
         outcome.or_else(|error| if exists(path)? { Ok(()) } else { Err(error) })
     }
 
-    /// Opens the work of runs that have ended.
-    ///
-    /// # Errors
-    /// When there is none, or one of them is still running.
+    /// Opens the work of runs that have ended. Fails if there are none, or one of them is still running.
     pub(crate) fn reopen(folder: &Path, sync: bool) -> Result<Self> {
         let work = folder.join(WORK);
         let path = work.join(MANIFEST);

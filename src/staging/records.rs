@@ -25,7 +25,6 @@ struct Record<T> {
 
 impl Staging {
     /// The record of a shard, if the shard is there. [`Self::verify`] checks its bytes.
-    #[must_use]
     pub(crate) fn done<T: DeserializeOwned>(&self, shard: &ManifestShard) -> Option<T> {
         self.record_of(shard).map(|record| record.done)
     }
@@ -41,9 +40,6 @@ impl Staging {
     }
 
     /// Reads a finished shard, and compares it with its record.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is not what was written.
     pub(crate) fn verify(&self, shard: &ManifestShard, threads: usize) -> Result<()> {
         let path = self.place_of(&shard.file)?;
         let wanted = self.record_of::<IgnoredAny>(shard).map(|record| record.sum);
@@ -54,9 +50,6 @@ impl Staging {
     }
 
     /// Records that a shard is complete, with the checksum of what was written: it is kept whatever happens.
-    ///
-    /// # Errors
-    /// When the record cannot be written.
     pub(crate) fn record<T: Serialize>(&mut self, shard: &str, sum: u32, done: &T) -> Result<()> {
         let record = Record { of: self.hash.clone(), sum, done };
         self.write_json(Destination::within(&self.record_path(shard)), &record)?;
@@ -73,7 +66,6 @@ impl Staging {
     }
 
     /// How many shards are complete.
-    #[must_use]
     pub(crate) fn finished(&self) -> usize {
         self.manifest.shards.iter().filter(|shard| self.done::<IgnoredAny>(shard).is_some()).count()
     }

@@ -21,9 +21,6 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 /// The exit code: 0 when everything is equal, otherwise 1.
-///
-/// # Errors
-/// When one cannot be read, or the arguments contradict it.
 pub(super) fn run(args: &DiffArgs) -> Result<ExitCode> {
     diff(args).map(|is_equal| ExitCode::from(u8::from(!is_equal)))
 }

@@ -40,9 +40,6 @@ const REMEDY: &str = "make one with tcast cast --hash --report FILE.json";
 type CheckedTensor = (String, Option<String>);
 
 /// Whether all tensors are as the report says.
-///
-/// # Errors
-/// When the report has no hashes or cannot be read, or a file cannot.
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     let recorded = read(report).map_err(|error| error.in_file(report))?;
     let source = checkpoint::open(&args.a, threads(args.view.threads))?;

@@ -49,9 +49,6 @@ struct Content {
 
 impl Index {
     /// Reads an index.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is not an index.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
         let json = without_python_literals(&text, |literal| format!("\"{LITERAL}{literal}\""));
@@ -71,9 +68,6 @@ impl Index {
 }
 
 /// The shard of each tensor, from an index file.
-///
-/// # Errors
-/// When it cannot be read, or is not an index.
 pub fn weight_map(path: &Path) -> Result<WeightMap> {
     Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
 }
@@ -86,9 +80,6 @@ pub fn is_index(name: &str) -> bool {
 
 /// The text of an index in the style of `transformers` 5: keys sorted, two spaces, everything that is not ASCII
 /// escaped. `bytes` and `elements` are totals of all tensors; other metadata are kept.
-///
-/// # Panics
-/// Never: strings and numbers are always JSON.
 #[must_use]
 pub fn index_text(
     metadata: &Map<String, Value>,

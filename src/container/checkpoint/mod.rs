@@ -77,9 +77,6 @@ impl Checkpoint {
     }
 
     /// Every file that its conversion may read, and everything else in its folder: none of these may be an output.
-    ///
-    /// # Errors
-    /// When the folder cannot be read.
     pub fn files(&self) -> Result<Vec<PathBuf>> {
         let mut files: Vec<PathBuf> = self.paths().map(Path::to_owned).collect();
         if let Some(folder) = &self.folder {
@@ -104,9 +101,6 @@ impl Checkpoint {
     }
 
     /// Checks that no file was changed since it was read.
-    ///
-    /// # Errors
-    /// As [`MappedFile::check_unchanged`].
     pub fn check_unchanged(&self) -> Result<()> {
         self.shards.iter().try_for_each(Input::check_unchanged)
     }
@@ -122,9 +116,6 @@ impl Checkpoint {
 
 /// Opens a checkpoint that can be converted: every tensor can be read, and it is clear which tensors there are. Up to
 /// `threads` threads read a long header.
-///
-/// # Errors
-/// As [`probe`], and when the checkpoint cannot be converted.
 pub fn open(path: &Path, threads: usize) -> Result<Checkpoint> {
     let mut checkpoint = probe(path, threads)?;
     if !checkpoint.broken.is_empty() {
@@ -179,11 +170,9 @@ fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     (is_newer && repetitions(others()).all == 0).then_some(newest.path())
 }
 
-/// Opens a file, or every shard of a folder, given by its own path or by that of an index in it.
-///
-/// # Errors
-/// When none of the files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or
-/// the index is broken or names a shard outside.
+/// Opens a file, or every shard of a folder, given by its own path or by that of an index in it. Fails if none of the
+/// files can be read, an unfinished conversion is in the folder, the name of a shard is not text, or the index is
+/// broken or names a shard outside.
 pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
     let is_of_index = path.file_name().is_some_and(|name| is_index(&name.to_string_lossy()));
     let found = if path.is_dir() {
@@ -220,9 +209,6 @@ fn read_text(path: &Path) -> Result<String> {
 
 /// What a shard belongs to, according to the files beside it: the names of all tensors in an index that names the
 /// shard, and how the config says that the weights are quantized. Empty for a file that stands alone.
-///
-/// # Errors
-/// When the config, an index or the folder cannot be read.
 pub fn beside(shard: &Path) -> Result<(Vec<String>, Option<String>)> {
     let folder = directory_of(shard);
     let name = shard.file_name().unwrap_or_default().to_string_lossy();

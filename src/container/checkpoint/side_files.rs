@@ -52,9 +52,6 @@ pub struct SideFiles {
 
 impl SideFiles {
     /// Searches a folder and its subfolders; it skips hidden folders, which belong to tools, and shards and indexes.
-    ///
-    /// # Errors
-    /// When a folder cannot be read.
     pub fn of(folder: &Path) -> Result<Self> {
         let mut found = Self::default();
         let mut folders = vec![PathBuf::new()];
@@ -109,18 +106,13 @@ pub fn is_inside(path: &str) -> bool {
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
-/// The config of a folder, if it has one.
-///
-/// # Errors
-/// When it cannot be read, or is not a JSON object: it does not say then how the weights are stored.
+/// The config of a folder, if it has one. Fails if it is not a JSON object: it does not say then how the weights are
+/// stored.
 pub fn config(folder: &Path) -> Result<Option<String>> {
     read_side_file(folder, CONFIG)
 }
 
 /// A JSON file that describes how the weights of a folder are stored, if the folder has it.
-///
-/// # Errors
-/// When it cannot be read, or is not a JSON object.
 pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
     let path = folder.join(name);
     match fs::symlink_metadata(&path) {
@@ -138,9 +130,6 @@ pub fn read_side_file(folder: &Path, name: &str) -> Result<Option<String>> {
 }
 
 /// How the weights of a folder are quantized, according to its config; `None` if it does not say that they are.
-///
-/// # Errors
-/// As [`config`].
 pub fn quantization(folder: &Path) -> Result<Option<String>> {
     Ok(config(folder)?.and_then(|config| quantization_of(&as_json(&config))))
 }

@@ -63,9 +63,6 @@ impl StoredPath {
 }
 
 /// Refuses a folder with an unfinished conversion in it.
-///
-/// # Errors
-/// When there is one, or the system does not say.
 pub(super) fn refuse(folder: &Path) -> Result<()> {
     let work = folder.join(WORK);
     match fs::symlink_metadata(&work) {

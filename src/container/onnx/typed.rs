@@ -27,10 +27,8 @@ struct Typed {
     message: Range<usize>,
 }
 
-/// Where the `count` elements in a typed field are, and their form.
-///
-/// # Errors
-/// When it is not the field for the type, or does not hold `count` elements.
+/// Where the `count` elements in a typed field are, and their form. Fails if it is not the field for the type, or does
+/// not hold `count` elements.
 pub(super) fn elements(
     (file, message): (&MappedFile, Range<usize>),
     dtype: Dtype,
@@ -59,9 +57,6 @@ pub(super) fn elements(
 }
 
 /// The numbers in a field of an attribute: how many there are, their form, and where they are.
-///
-/// # Errors
-/// When they are not numbers of this type.
 pub(super) fn numbers(
     (file, message): (&MappedFile, Range<usize>),
     (field, label): (u64, &'static str),

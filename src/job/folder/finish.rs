@@ -33,9 +33,6 @@ pub(crate) enum Finished {
 }
 
 /// Moves the shards to their places, once all of them are there and intact.
-///
-/// # Errors
-/// When one is missing or damaged, or the system refuses.
 pub(crate) fn finish(path: &Path, sync: bool, threads: usize) -> Result<Finished> {
     if !staging::is_unfinished(path)?
         && let Ok(there) = checkpoint::open(path, threads)

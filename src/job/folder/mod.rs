@@ -40,10 +40,7 @@ pub(super) struct FolderOutput<'a> {
 }
 
 impl<'a> FolderOutput<'a> {
-    /// Decides what will be in the folder.
-    ///
-    /// # Errors
-    /// When the folder is not empty, is the input's own folder or in it, or a file of the input cannot be read.
+    /// Decides what will be in the folder. Refuses a folder that is not empty, is the input's own folder, or is in it.
     pub(super) fn new(
         job: &Job,
         &Route { input: JobInput { source, recoding, .. }, output: ref path, .. }: &Route<'a, '_>,
@@ -168,9 +165,6 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> St
 }
 
 /// The config with the type that most weights have now, if that changes it.
-///
-/// # Errors
-/// When the config cannot be read.
 fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
     let config = source.folder.as_deref().map(config).transpose()?.flatten();
     let Some(config) = config else { return Ok(None) };

@@ -28,9 +28,6 @@ impl<'a> FolderOutput<'a> {
     }
 
     /// What would be written by this run, and what would happen to the values.
-    ///
-    /// # Errors
-    /// When a shard cannot be read or converted.
     pub(in crate::job) fn measure(&self, job: &Job, observer: &dyn Observer) -> Result<Vec<FileReport<'a>>> {
         let Self { plans, chosen, .. } = self;
         let progress = observer.checkpoint(chosen.iter().map(|&at| plans[at].source_bytes()).sum());
@@ -45,10 +42,7 @@ impl<'a> FolderOutput<'a> {
     }
 
     /// Writes the shards, or this run's part of them. Shards of earlier runs count as written. If the run does all of
-    /// them, the folder is then complete.
-    ///
-    /// # Errors
-    /// When the disk has no room, or a shard cannot be read, converted or written: complete shards are then kept.
+    /// them, the folder is then complete. If it fails, complete shards are kept.
     pub(in crate::job) fn write(self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         if self.is_there {
             return self.compare(job, observer);

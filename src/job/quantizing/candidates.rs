@@ -123,10 +123,8 @@ impl Planner<'_> {
         self.policy.reason(self.new_name(name), has_four_bits)
     }
 
-    /// What the options ask for a weight, or for all experts of a bank.
-    ///
-    /// # Errors
-    /// When they do not ask the same for all experts, which engines load as one module.
+    /// What the options ask for a weight, or for all experts of a bank. Options that ask for different things are
+    /// refused, because engines load the experts of a bank as one module.
     pub(super) fn asked_of(
         &self,
         name: &str,

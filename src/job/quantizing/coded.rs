@@ -64,9 +64,6 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
 
 impl Planner<'_> {
     /// How a weight with this grid is stored in another layout.
-    ///
-    /// # Errors
-    /// When no scheme of the layout has its codes and groups.
     pub(super) fn same_grid(&self, grid: &Grid) -> Result<StoredAs> {
         same_grid(grid, self.layout).ok_or_else(|| {
             let message = format!("no scheme of the layout {} has its codes and groups ({grid})", self.layout);
@@ -158,10 +155,7 @@ impl Planner<'_> {
     }
 
     /// How the values of each weight are made, in the order of the weights: `None` for those that are not quantized in
-    /// the input, or not in the output.
-    ///
-    /// # Errors
-    /// When a part cannot be read, or a value would change and must not.
+    /// the input, or not in the output. Fails if a value would change and must not.
     pub(super) fn resolve(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Option<Arc<CodedRows>>>> {
         // Weights that share a scalar scale are moved together, or not at all.
         let mut sets = self.scale_sets(weights);

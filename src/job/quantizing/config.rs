@@ -9,9 +9,6 @@ use crate::select::policy::module_of;
 
 impl Planner<'_> {
     /// Lists the quantized groups, and the modules that are kept.
-    ///
-    /// # Errors
-    /// When the config of the layout cannot express several schemes.
     pub(super) fn config(&self, plan: &WeightCandidates) -> Result<EngineConfig> {
         let mut groups: Vec<QuantizedGroup> = Vec::new();
         let mut kept = KeptModules::default();

@@ -9,10 +9,7 @@ pub(super) const NAME: &str = "gpt-oss";
 
 impl Planner<'_> {
     /// The shape of a bank with [out, in] as the last dimensions; plain models of gpt-oss store each matrix transposed.
-    /// `None` if the tensor is not a bank.
-    ///
-    /// # Errors
-    /// When the model is not gpt-oss, and its banks may be stored in another way.
+    /// `None` if the tensor is not a bank. Fails if the model is not gpt-oss: its banks may be stored in another way.
     pub(super) fn gpt_oss_bank(&self, name: &str, shape: &[u64]) -> Result<Option<[u64; 3]>> {
         let (Some((_, "gate_up_proj" | "down_proj")), &[experts, rows, columns]) = (bank_of(name), shape) else {
             return Ok(None);

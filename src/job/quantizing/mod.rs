@@ -119,9 +119,6 @@ struct StoredAs {
 
 impl Quantizing {
     /// The names that patterns can match: the names of all tensors and of the experts in banks.
-    ///
-    /// # Errors
-    /// When the config cannot be read.
     pub(crate) fn names(source: &LogicalCheckpoint) -> Result<Vec<String>> {
         let model = Model::read(source.config()?);
         let mut names: Vec<String> = Vec::new();
@@ -142,11 +139,9 @@ impl Quantizing {
         Ok(names)
     }
 
-    /// Decides which weights are quantized, and how.
-    ///
-    /// # Errors
-    /// When no weight would be quantized, the layout lacks a scheme, nothing proves the orientation of a bank of
-    /// experts, modules that engines fuse would differ, or the config cannot be read or cannot describe the result.
+    /// Decides which weights are quantized, and how. Fails if no weight would be quantized, the layout lacks a scheme,
+    /// nothing proves the orientation of a bank of experts, modules that engines fuse would differ, or the config
+    /// cannot describe the result.
     pub(crate) fn new(logical: &LogicalCheckpoint, request: &QuantizeRequest, observer: &dyn Observer) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);
@@ -202,9 +197,6 @@ impl Quantizing {
 }
 
 /// How a layout stores a scheme.
-///
-/// # Errors
-/// When it lacks the scheme.
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
     scheme.in_layout(name).ok_or_else(|| {
         let known: Vec<&str> = scheme.layouts.iter().map(|layout| layout.name).collect();

@@ -14,9 +14,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The scheme as ONNX models store it.
-///
-/// # Errors
-/// When they cannot.
 fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
     scheme.in_model().ok_or_else(|| {
         let known: Vec<&str> = SCHEMES.iter().filter(|scheme| scheme.in_model().is_some()).map(|it| it.name).collect();
@@ -26,10 +23,8 @@ fn stored(scheme: &'static Scheme) -> Result<&'static SchemeLayout> {
 }
 
 impl Quantizing {
-    /// Decides for an ONNX model; tensors of fewer elements than `min_elements` are kept.
-    ///
-    /// # Errors
-    /// When no weight would be quantized, ONNX has no such scheme, or a rule names a tensor that cannot be quantized.
+    /// Decides for an ONNX model; tensors of fewer elements than `min_elements` are kept. Fails if no weight would be
+    /// quantized, ONNX has no such scheme, or a rule names a tensor that cannot be quantized.
     pub(crate) fn of_model(logical: &LogicalCheckpoint, request: &QuantizeRequest, min_elements: u64) -> Result<Self> {
         let source = logical.source;
         let in_file = |error: Error| error.in_file(&source.path);

@@ -20,9 +20,6 @@ impl Planner<'_> {
     }
 
     /// Refuses names that readers would misunderstand: of quantized weights, and of tensors beside them.
-    ///
-    /// # Errors
-    /// When a tensor has such a name.
     pub(super) fn check_names(&self, plan: &WeightCandidates) -> Result<()> {
         let mut quantized: HashMap<&str, &WeightCandidate> = HashMap::new();
         for weight in plan.weights.iter().filter(|weight| weight.stored.is_ok()) {

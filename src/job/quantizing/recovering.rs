@@ -52,10 +52,8 @@ struct MemberPiece {
 }
 
 impl Planner<'_> {
-    /// Finds the codes and scales of each plain weight that is to be quantized; `None` for all others.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or a weight is not recovered and must be.
+    /// Finds the codes and scales of each plain weight that is to be quantized; `None` for all others. Fails if a
+    /// weight is not recovered and must be.
     pub(super) fn recover(
         &self,
         weights: &mut [WeightCandidate],

@@ -15,8 +15,6 @@ pub struct SchemeRule {
 impl std::str::FromStr for SchemeRule {
     type Err = Error;
 
-    /// # Errors
-    /// The error says what is wrong with the rule.
     fn from_str(text: &str) -> Result<Self> {
         let (pattern, scheme) =
             text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=SCHEME or GLOB=keep"))?;

@@ -56,7 +56,6 @@ impl Widener {
 }
 
 /// A little endian integer of 64 bits.
-#[must_use]
 pub(crate) fn integer_of(bytes: [u8; 8], is_signed: bool) -> i128 {
     if is_signed { i64::from_le_bytes(bytes).into() } else { u64::from_le_bytes(bytes).into() }
 }
@@ -69,7 +68,6 @@ pub(crate) struct Comparer {
 
 impl Comparer {
     /// `None` if one side is text or complex.
-    #[must_use]
     pub(crate) fn new(from: Form, to: Form) -> Option<Self> {
         let (Form::Numbers(from), Form::Numbers(to)) = (from, to) else { return None };
         Some(Self { from: Widener::new(from)?, to: Widener::new(to)? })

@@ -86,9 +86,6 @@ pub(crate) struct AccuracyTally {
 impl AccuracyTally {
     /// Adds the next elements, starting at index `start`. `errors` are the differences between results and sources, if
     /// float64 does not hold these exactly.
-    ///
-    /// # Panics
-    /// When the numbers of results and sources differ.
     pub(crate) fn add(&mut self, start: u64, sources: &[f64], results: &[f64], errors: Option<&[f64]>) {
         assert_eq!(sources.len(), results.len(), "every element has a result");
         let mut room = [0.0; BLOCK];
@@ -161,7 +158,6 @@ impl AccuracyTally {
     }
 
     /// The result for everything that was added.
-    #[must_use]
     pub(crate) fn accuracy(&self) -> Accuracy {
         let Self { squared_source: signal, squared_error: noise, .. } = *self;
         let lengths = [signal, self.squared_result].map(UnboundedSum::sqrt);

@@ -83,13 +83,11 @@ impl Status {
     ];
 
     /// Whether it is one of two tensors that are equal, or equal within the tolerance.
-    #[must_use]
     pub(crate) fn is_equal(self) -> bool {
         matches!(self, Self::Equal | Self::WithinTolerance)
     }
 
     /// The name in JSON reports.
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Equal => "equal",
@@ -121,7 +119,6 @@ pub(crate) struct Comparison {
 
 impl Comparison {
     /// A result without details.
-    #[must_use]
     pub(crate) fn of(status: Status) -> Self {
         Self { status, differing: 0, first: None, accuracy: None, largest_at: [None, None] }
     }
@@ -146,14 +143,8 @@ pub(crate) struct Shown {
 }
 
 /// Compares two tensors. A quantized weight is decoded: compared with a tensor of floats of up to 32 bits, to its type
-/// and as its library does; otherwise to float32 without intermediate rounding.
-///
-/// # Errors
-/// When one cannot be read or is damaged, or the type of its elements is unknown. The error about a damaged tensor also
+/// and as its library does; otherwise to float32 without intermediate rounding. The error about a damaged tensor also
 /// says where it differs from the other.
-///
-/// # Panics
-/// When one of its threads panics.
 pub(crate) fn of(tensors: [ModelTensor; 2], options: &CompareOptions) -> Result<Comparison> {
     if tensors[0].shape() != tensors[1].shape() {
         return Ok(Comparison::of(Status::ShapesDiffer));

@@ -102,13 +102,8 @@ impl FromIterator<(i32, u64)> for Histogram {
     }
 }
 
-/// The distribution of a tensor whose elements have this form. `None` for text.
-///
-/// # Errors
-/// When the tensor is damaged, or an element is malformed; the first such element is named.
-///
-/// # Panics
-/// When one of its threads panics.
+/// The distribution of a tensor whose elements have this form. `None` for text. An error names the first malformed
+/// element.
 pub fn of(
     tensor: &Tensor,
     form: Form,
@@ -125,12 +120,6 @@ pub fn of(
 }
 
 /// The distribution of the values of a quantized weight.
-///
-/// # Errors
-/// When a part cannot be read.
-///
-/// # Panics
-/// When one of its threads panics.
 pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Progress) -> Result<Distribution> {
     let from = Storage::packed(weight.decoder.target());
     measure(LogicalTensor::Weight(weight), from, 1, threads, progress)

@@ -91,12 +91,6 @@ impl Grid {
 
 impl FoundWeight {
     /// Which values the weight can have.
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
-    ///
-    /// # Panics
-    /// When the tensors are not those in which the weight was found.
     pub fn grid(&self, tensors: &[StoredTensor]) -> Result<Grid> {
         Ok(Grid::new(self.layout, &DecodeGeometry::new(self.layout, &self.parameters, &self.parts(tensors))?))
     }
@@ -151,12 +145,6 @@ impl Decoder {
     }
 
     /// How the values of some columns of a row are computed, from the bytes that [`Decoder::decode`] takes.
-    ///
-    /// # Errors
-    /// As [`Decoder::decode`].
-    ///
-    /// # Panics
-    /// As [`Decoder::decode`].
     pub fn explain(&self, row: u64, columns: Range<u64>, parts: &[&[u8]]) -> Result<Vec<Explanation>> {
         let (steps, geometry) = (&self.steps, &self.steps.geometry);
         let first = row * geometry.columns;

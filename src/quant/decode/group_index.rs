@@ -10,9 +10,6 @@ use std::ops::Range;
 impl Decoder {
     /// Refuses a group index that names nonexistent groups, as [`Decoder::decode`] does for the columns that it decodes.
     /// `bytes` are those of the part [`Decoder::group_index_part`].
-    ///
-    /// # Errors
-    /// When the index names such a group.
     pub fn check_group_index(&self, bytes: &[u8]) -> Result<()> {
         let Some(slot) = self.steps.geometry.group_index else { return Ok(()) };
         let index = GroupIndex { bytes, dtype: slot.dtype };

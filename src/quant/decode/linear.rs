@@ -42,9 +42,6 @@ impl LinearAxis {
 
 impl DecodeGeometry {
     /// Where everything is in a tensor of `DequantizeLinear`.
-    ///
-    /// # Errors
-    /// When a part has a dtype or a shape that does not fit the codes.
     pub(super) fn linear(parts: &Parts, axis: Option<LinearAxis>) -> Result<Self> {
         let layout = parts.layout;
         parts.check_shapes(None)?;

@@ -60,11 +60,9 @@ impl Decoder {
     /// A decoder for the weight with these `parts`, to `target`: float32, bfloat16 or float16.
     ///
     /// Parts whose roles the layout lacks are ignored if no value depends on them (shape, description, activation
-    /// scale), and are errors otherwise.
-    ///
-    /// # Errors
-    /// A part is missing, duplicated, or of a dtype or shape that contradicts the others or the parameters; a parameter
-    /// is missing or impossible. Errors name the codes, the part, and the shapes found and expected.
+    /// scale), and are errors otherwise. Fails if a part is missing, duplicated, or of a dtype or shape that
+    /// contradicts the others or the parameters, or if a parameter is missing or impossible. Errors name the codes, the
+    /// part, and the shapes found and expected.
     pub fn new(
         layout: &'static Layout,
         parameters: &Parameters,
@@ -91,9 +89,6 @@ impl Decoder {
 
     /// A decoder of the exact values as float64, with [out, in] as the last dimensions. It differs from others for
     /// gpt-oss, whose library transposes the stored matrices. Its counts are all 0.
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
     pub fn of_rows(layout: &'static Layout, parameters: &Parameters, parts: &[Part]) -> Result<Self> {
         let (target, arithmetic) = (Dtype::Float64, Arithmetic::Exact);
         if layout.codes.packing != Packing::TransposedBlocks {
@@ -208,12 +203,6 @@ impl Decoder {
     }
 
     /// As [`Decoder::decode`], for values that are counted in row-major order and divided by [`Decoder::cut`].
-    ///
-    /// # Errors
-    /// As [`Decoder::decode`].
-    ///
-    /// # Panics
-    /// As [`Decoder::decode`].
     pub fn decode_values(&self, values: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let (columns, width) = (self.columns().max(1), u64::from(self.target().bits() / 8));
         let mut tally = DecodeTally::default();
@@ -290,25 +279,14 @@ impl Decoder {
     }
 
     /// Decodes a range of rows from the whole stored bytes of each part, in the order of the parts and little endian,
-    /// to `out`, also little endian.
-    ///
-    /// # Errors
-    /// The group index names a group that does not exist.
-    ///
-    /// # Panics
-    /// When the number of parts is wrong, the bytes of a part do not match its shape, the rows are out of range, or the
-    /// length of `out` is wrong.
+    /// to `out`, also little endian. Fails if the group index names a group that does not exist. Panics if the number of
+    /// parts is wrong, the bytes of a part do not match its shape, the rows are out of range, or the length of `out` is
+    /// wrong.
     pub fn decode(&self, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         self.decode_on(Isa::chosen(), rows, parts, out)
     }
 
     /// [`Decoder::decode`] with one of the instruction sets of [`Isa::available`]: for tests.
-    ///
-    /// # Errors
-    /// As [`Decoder::decode`].
-    ///
-    /// # Panics
-    /// As [`Decoder::decode`], and when the machine lacks the instruction set.
     pub fn decode_on(&self, isa: Isa, rows: Range<u64>, parts: &[&[u8]], out: &mut [u8]) -> Result<DecodeTally> {
         let lengths = parts.iter().map(|bytes| bytes.len() as u64);
         assert!(lengths.eq(self.part_bytes.iter().copied()), "each part has the bytes of its shape");

@@ -17,11 +17,8 @@ pub struct Extremes {
 }
 
 impl Extremes {
-    /// Scans stored float64, float32, bfloat16 or float16 values, little-endian; the first of them is element `start` of the
-    /// tensor.
-    ///
-    /// # Panics
-    /// When `source` is another dtype.
+    /// Scans stored float64, float32, bfloat16 or float16 values, little-endian; the first of them is element `start`
+    /// of the tensor. Panics if `source` is another dtype.
     #[must_use]
     pub fn of(source: Dtype, bytes: &[u8], start: u64) -> Self {
         if source == Dtype::Float64 {

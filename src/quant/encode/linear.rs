@@ -17,9 +17,6 @@ use crate::kernel::{Isa, Loop};
 
 impl Encoder {
     /// An encoder for a tensor of an ONNX model with scales along an axis.
-    ///
-    /// # Errors
-    /// As [`Encoder::new`].
     pub fn linear(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -49,9 +46,6 @@ impl Encoder {
 
 impl Extremes {
     /// The extremes of each column, of whole rows of `columns` values.
-    ///
-    /// # Panics
-    /// As [`Extremes::of`].
     #[must_use]
     pub fn of_columns(source: Dtype, bytes: &[u8], start: u64, columns: u64) -> Self {
         let weight = WeightType::new(source).expect("weights are float32, bfloat16 or float16");

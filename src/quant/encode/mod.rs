@@ -127,9 +127,6 @@ pub struct Encoder {
 impl Encoder {
     /// An encoder for weights of the shape `[.., rows, columns]` and the dtype `source`: float32, bfloat16 or float16, or
     /// float64 with exact arithmetic.
-    ///
-    /// # Errors
-    /// When the grid cannot take the weight, or the layout cannot store the grid.
     pub fn new(
         layout: &'static Layout,
         grid: &TargetGrid,
@@ -311,10 +308,7 @@ impl Encoder {
     /// only if [`Encoder::needs_extremes`].
     ///
     /// The result does not depend on how the rows are split: the bytes are the same, and the tallies add up to the
-    /// same.
-    ///
-    /// # Panics
-    /// When the rows are not aligned, or the lengths of `source` or `outputs` are wrong.
+    /// same. Panics if the rows are not aligned, or the lengths of `source` or `outputs` are wrong.
     pub fn encode(
         &self,
         rows: Range<u64>,
@@ -327,9 +321,6 @@ impl Encoder {
     }
 
     /// Does the same as [`Encoder::encode`] with one of the instruction sets of [`Isa::available`]: for tests.
-    ///
-    /// # Panics
-    /// As [`Encoder::encode`], and when the machine lacks the instruction set.
     pub fn encode_on(
         &self,
         isa: Isa,

@@ -60,9 +60,6 @@ pub struct FoundWeight {
 
 impl FoundWeight {
     /// The parts for [`crate::quant::Decoder::new`].
-    ///
-    /// # Panics
-    /// When the tensors are not those in which the weight was found.
     #[must_use]
     pub fn parts<'a>(&self, tensors: &[StoredTensor<'a>]) -> Vec<Part<'a>> {
         let part = |&(role, index): &(Role, usize)| {

@@ -100,10 +100,7 @@ pub fn can_be_part(dtype: Option<Dtype>) -> bool {
 }
 
 impl Recognized {
-    /// Refuses contradictions.
-    ///
-    /// # Errors
-    /// The first of the [`Recognized::problems`], with the number of others.
+    /// Refuses contradictions. The error is the first of the [`Recognized::problems`], with the number of others.
     pub fn check(mut self) -> Result<Self> {
         match self.problems.len() {
             0 => Ok(self),
@@ -117,9 +114,6 @@ impl Recognized {
 }
 
 /// Finds the quantized weights of a checkpoint: for commands that convert.
-///
-/// # Errors
-/// As [`Recognized::check`].
 pub fn recognize(source: &CheckpointInfo) -> Result<Recognized> {
     probe(source).check()
 }

@@ -75,9 +75,6 @@ pub enum Fidelity {
 impl Transcoder {
     /// A transcoder for the rows of a weight, if its layout, or the group index among its `parts`, does not rule out
     /// that values stay the same.
-    ///
-    /// # Errors
-    /// As [`Decoder::decode`].
     pub fn new(decoder: Arc<Decoder>, rows: RowMap, encoder: Arc<Encoder>, parts: &[&[u8]]) -> Result<Option<Self>> {
         let keeps_blocks = encoder.layout().global.is_global() && decoder.steps.geometry.global.is_some();
         let Some(source) = SourceGrid::new(decoder, rows, keeps_blocks, parts)? else { return Ok(None) };
@@ -165,9 +162,7 @@ impl Transcoder {
     }
 
     /// Moves a range of rows; `parts` are the whole stored bytes of the source. See [`Encoder::encode`] for the rest.
-    ///
-    /// # Panics
-    /// When [`Transcoder::settle`] was not called before, or has returned `None`.
+    /// Panics if [`Transcoder::settle`] was not called before, or has returned `None`.
     pub fn transcode(&self, rows: Range<u64>, parts: &[&[u8]], outputs: &mut [&mut [u8]], tally: &mut EncodeTally) {
         let mut writer = PartWriter::new(&self.encoder, &rows, outputs, self.global);
         let height = if self.only.is_some() { SEGMENT } else { self.encoder.block_height() };

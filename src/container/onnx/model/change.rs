@@ -97,10 +97,8 @@ impl Study {
         (version <= 3).then_some(Obstacle::OldIr { version })
     }
 
-    /// The IR version for a type, if the model has an older one.
-    ///
-    /// # Errors
-    /// When it cannot be raised without another meaning of the model.
+    /// The IR version for a type, if the model has an older one. Fails if raising it would change the meaning of the
+    /// model.
     pub(crate) fn ir_version_for(&self, dtype: Dtype) -> Result<Option<u64>, Obstacle> {
         let version = self.header.ir_version.as_ref().map_or(0, |(_, version)| *version);
         let wanted = opsets::ir_version(dtype);
@@ -112,9 +110,6 @@ impl Study {
     }
 
     /// Lays out the changed model.
-    ///
-    /// # Errors
-    /// When it would be longer than a file can be.
     pub(crate) fn lay_out(&self, input: &Input, change: &Change) -> Result<ModelLayout> {
         let mut edits = Edits::new(&input.files[0], &self.frames);
         let mut placed = Placed::default();

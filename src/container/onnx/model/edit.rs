@@ -28,9 +28,6 @@ pub(super) enum FilePart {
 pub(super) type FieldChange<'a> = dyn Fn(u64, &Value) -> Result<Option<Vec<u8>>> + 'a;
 
 /// The body of a small message, with other fields in the place of some.
-///
-/// # Errors
-/// When it cannot be read, or `change` fails.
 pub(super) fn rebuilt(file: &[u8], body: &Range<usize>, change: &FieldChange) -> Result<Vec<u8>> {
     let mut new = Vec::new();
     for field in MessageFields::new(file, body.clone()).with_ranges() {
@@ -88,9 +85,6 @@ impl<'a> Edits<'a> {
     }
 
     /// The parts of the changed file.
-    ///
-    /// # Errors
-    /// When a tag cannot be read, which the walk has read.
     pub(super) fn pieces(mut self) -> Result<Vec<FilePart>> {
         self.follow_lengths()?;
         let depth = |mut frame: Option<usize>| {

@@ -15,10 +15,7 @@ use std::ops::Range;
 /// More tensors than any model has; a file full of empty ones is refused before it takes memory.
 const MAX_TENSORS: usize = 1 << 20;
 
-/// Lists the tensors of a model.
-///
-/// # Errors
-/// When it is not a model, or names are missing or appear twice.
+/// Lists the tensors of a model. Refuses names that are missing or appear twice.
 pub(super) fn list(file: &MappedFile) -> Result<Contents> {
     let externals = Externals::new(file.path(), LinkRule::Beside);
     let (places, definitions) = (Vec::new(), HashMap::new());

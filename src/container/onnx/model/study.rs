@@ -86,9 +86,6 @@ pub(crate) struct Study {
 
 impl Study {
     /// Studies a model that was read.
-    ///
-    /// # Errors
-    /// When it is not a model.
     pub(crate) fn of(input: &Input) -> Result<Self> {
         let file: &[u8] = &input.files[0];
         let mut scout = Scout::new(file);

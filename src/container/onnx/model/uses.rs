@@ -16,9 +16,6 @@ use std::ops::Range;
 impl Study {
     /// Finds out who uses which tensors. An unreadable tensor has a place and is in no list, so that the places cannot be
     /// matched to the list: then no tensor is decoded.
-    ///
-    /// # Errors
-    /// When it is not a model.
     pub(crate) fn find_uses(&mut self, input: &Input) -> Result<()> {
         let file: &[u8] = &input.files[0];
         let is_value = |place: &Place| place.role != Some(TensorRole::Sparse);

@@ -14,9 +14,6 @@ use std::ops::Range;
 /// protobuf reads no deeper messages, and neither does any ONNX library.
 const MAX_DEPTH: usize = 100;
 /// Walks over a model.
-///
-/// # Errors
-/// When it is not a model, or the visitor fails.
 pub(super) fn walk(file: &[u8], visitor: &mut dyn Visitor) -> Result<Header> {
     let mut walk = Walk { context: Context { file, enclosing: Vec::new(), graphs: Vec::new() }, visitor };
     let (mut header, mut has_graph) = (Header::default(), false);

@@ -50,10 +50,7 @@ pub enum ScaleMatch {
 impl Recoverer {
     /// A recoverer for the weights that `encoder` takes. `origin` is the type of the values that were quantized: that
     /// of the encoder's source, or bfloat16 if values were decoded to a wider type. `arithmetic` is that of the
-    /// decoder.
-    ///
-    /// # Panics
-    /// When the origin is not float32, bfloat16 or float16.
+    /// decoder. Panics if the origin is not float32, bfloat16 or float16.
     #[must_use]
     pub fn new(encoder: Arc<Encoder>, origin: Dtype, arithmetic: Arithmetic) -> Self {
         let Encoder { layout, geometry, chooser, rounding, float16, .. } = &*encoder;
@@ -118,25 +115,14 @@ impl Recoverer {
         })
     }
 
-    /// Whether all groups of some rows have scales, and what kind of scales; otherwise an element for which no scale was
-    /// found. `rows` and `source` are those of [`Encoder::encode`].
-    ///
-    /// # Errors
-    /// The index of the element, in row-major order in the whole weight.
-    ///
-    /// # Panics
-    /// As [`Encoder::encode`].
+    /// Whether all groups of some rows have scales, and what kind of scales; otherwise an element for which no scale
+    /// was found. `rows` and `source` are those of [`Encoder::encode`]. The error is the index of the element, in
+    /// row-major order in the whole weight.
     pub fn check(&self, rows: Range<u64>, source: &[u8], shared: &SharedScale) -> Result<ScaleMatch, u64> {
         self.run(Isa::chosen(), rows, source, shared, None)
     }
 
     /// Writes codes and scales of some rows, as [`Encoder::encode`] does.
-    ///
-    /// # Errors
-    /// When [`Recoverer::check`] fails.
-    ///
-    /// # Panics
-    /// As [`Encoder::encode`].
     pub fn encode(
         &self,
         rows: Range<u64>,
