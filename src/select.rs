@@ -149,7 +149,6 @@ pub struct Selection {
 /// The properties of a tensor that decide what happens to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Its type, if known.
     pub dtype: Option<Dtype>,

@@ -57,7 +57,6 @@ impl ReportFile {
         Ok(Self { destination, is_page })
     }
 
-    /// Writes it.
     pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
         if !self.is_page {
             return self.write_json(report, args);
@@ -66,7 +65,6 @@ impl ReportFile {
         self.write_with(args, |file| file.write_all(text.as_bytes()))
     }
 
-    /// Writes a JSON document.
     pub(super) fn write_json(self, document: &impl Serialize, args: &FileArgs) -> Result<()> {
         self.write_with(args, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
     }

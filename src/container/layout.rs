@@ -13,7 +13,6 @@ pub trait NewTensors: Sync {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// One of them.
     fn get(&self, at: usize) -> NewTensor<'_>;
 }
 

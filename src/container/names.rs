@@ -22,7 +22,6 @@ impl NameHashes {
         Self { hashes: Vec::with_capacity(count), ..*self }
     }
 
-    /// Adds a name.
     pub(super) fn add(&mut self, name: &str) {
         self.hashes.push(hash(self.start, name.as_bytes()));
     }

@@ -192,7 +192,6 @@ struct SafetensorsHeader {
     offsets: Vec<(u64, u64)>,
     /// What is wrong with the first tensor that contradicts itself.
     wrong: Option<Error>,
-    /// The names of the tensors.
     names: NameHashes,
     /// The type of the last tensor, which most tensors have.
     known: Option<StoredDtype>,
@@ -214,7 +213,6 @@ impl SafetensorsHeader {
         self.names.append(next.names);
     }
 
-    /// Adds a tensor.
     fn add(&mut self, name: String, entry: HeaderEntry) {
         self.offsets.push(entry.data_offsets);
         self.names.add(&name);

@@ -56,7 +56,6 @@ impl PiecePart {
         (self.end - self.start) as usize
     }
 
-    /// Its rows.
     pub(super) fn rows(&self) -> Range<u64> {
         self.start..self.end
     }

@@ -43,7 +43,6 @@ pub(crate) enum NextRun {
 pub(super) struct Temporaries {
     /// Files and new folders, each before its contents.
     paths: Vec<PathBuf>,
-    /// What is kept.
     kept: Option<Kept>,
     /// How many runs are active.
     runs: usize,
@@ -196,7 +195,6 @@ impl NewFolder {
         Ok(Self(path.to_owned()))
     }
 
-    /// Keeps the folder.
     pub(crate) fn keep(self) {
         lock().forget(self);
     }

@@ -60,7 +60,6 @@ pub(crate) struct Written<'a> {
 }
 
 impl<'a> Written<'a> {
-    /// One file.
     fn file(report: FileReport<'a>, finished: usize) -> Self {
         Self { files: vec![report], before: 0, finished, all: 1, was_complete: false }
     }

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 /// Receives what a job reports before its results.
 pub(crate) trait Observer {
-    /// Receives a notice.
     fn notice(&self, notice: Notice);
 
     /// Shows how many of `bytes` bytes are done; `what` names the activity.

@@ -99,9 +99,7 @@ pub struct QuantizedReport {
 /// A stored tensor of a quantized weight.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PartReport {
-    /// Its name.
     pub name: Box<str>,
-    /// Its type.
     pub dtype: Dtype,
     /// Lengths of its dimensions.
     pub shape: Vec<u64>,
@@ -221,7 +219,6 @@ impl<'a> FileReport<'a> {
         }
     }
 
-    /// Adds the hashes of the tensors.
     pub(super) fn add_hashes(&mut self, hashes: Vec<Hashes>) {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
             // Formats store text differently, so it is not hashed.

@@ -41,7 +41,6 @@ pub(super) struct Chosen<'a> {
 
 /// What a logical tensor is stored as.
 pub(super) enum Origin<'a> {
-    /// Elements in this form.
     Elements(Form),
     /// The parts of a quantized weight.
     Parts(Arc<Decoder>),

@@ -14,7 +14,6 @@ use std::ops::Range;
 
 /// The modules of a checkpoint whose weights were quantized.
 pub struct Modules<'a> {
-    /// Modules that are decoded.
     pub decoded: &'a HashSet<&'a str>,
     /// Modules that stay quantized.
     pub left: &'a HashSet<&'a str>,

@@ -240,7 +240,6 @@ pub enum Zeros {
 /// The type that a step of the arithmetic rounds to. Products have exact factors, so a step rounds once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// float32.
     Float32,
     /// bfloat16, whatever the target.
     Bfloat16,
@@ -255,13 +254,10 @@ pub enum Precision {
 /// Who defines a layout, and with it the config that describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// compressed-tensors.
     CompressedTensors,
     /// transformers and `DeepSeek`, for float8 and float4.
     FineGrained,
-    /// gpt-oss.
     GptOss,
-    /// `ModelOpt`.
     ModelOpt,
     /// `ComfyUI`, whose models are diffusion models.
     ComfyUi,
@@ -286,15 +282,12 @@ pub struct Layout {
     pub is_told_by_config: bool,
     /// The names of the parts.
     pub names: &'static [Names],
-    /// How the codes are stored.
     pub codes: CodeStorage,
     /// Which elements share a scale.
     pub groups: Groups,
-    /// The dtypes of the scales.
     pub scale_dtypes: &'static [Dtype],
     /// How scales that are exponents are read.
     pub exponents: Exponents,
-    /// The order of scales.
     pub scale_order: ScaleOrder,
     /// How the global scale changes them.
     pub global: Combination,

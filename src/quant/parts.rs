@@ -9,11 +9,9 @@ use std::sync::Arc;
 /// A stored tensor that belongs to a weight.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Its role in the weight.
     pub role: Role,
     /// The tensor's name, for messages.
     pub name: &'a str,
-    /// The dtype of its elements.
     pub dtype: Dtype,
     /// Its shape in elements; for packed tensors, that of the file.
     pub shape: &'a [u64],

@@ -90,7 +90,6 @@ pub enum SignRule {
 /// What a value halfway between two codes becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
-    /// The even code.
     Even,
     /// The code nearer to zero.
     TowardZero,

@@ -8,7 +8,6 @@ use crate::dtype::Dtype::{self, Float4E2M1, Float6E2M3, Float8E4M3FN, Float8E8M0
 /// The values that a quantized weight can have: its codes, and the groups of elements that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetGrid {
-    /// The type of the codes.
     pub codes: CodeType,
     /// The elements that share a scale.
     pub group: Group,
@@ -21,9 +20,7 @@ pub struct TargetGrid {
 pub enum CodeType {
     /// A float of 8 bits or fewer.
     Float(Dtype),
-    /// Integers.
     Int {
-        /// Their width in bits.
         bits: u32,
         /// Whether there are no zero points.
         symmetric: bool,
@@ -48,7 +45,6 @@ pub struct SchemeLayout {
     pub name: &'static str,
     /// Its row in the table of layouts.
     layout: &'static str,
-    /// The grid.
     pub grid: TargetGrid,
 }
 
@@ -68,7 +64,6 @@ impl SchemeLayout {
 /// A way to quantize weights, as users ask for it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Scheme {
-    /// Its name.
     pub name: &'static str,
     /// Its names in vLLM and llm-compressor.
     pub aliases: &'static [&'static str],

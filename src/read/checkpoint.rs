@@ -265,7 +265,6 @@ impl<'a> LogicalCheckpoint<'a> {
         parts
     }
 
-    /// The decoder for a weight.
     pub(crate) fn decoder(&self, weight: &FoundWeight, target: Dtype, arithmetic: Arithmetic) -> Result<Decoder> {
         let parts = FoundWeight { parts: Self::value_parts(weight), ..weight.clone() }.parts(&self.tensors);
         let decoder = Decoder::new(weight.layout, &weight.parameters, &parts, target, arithmetic);

@@ -32,7 +32,6 @@ impl<'m, 'a> Decoders<'m, 'a> {
         Self { model, target, arithmetic, is_watched, recent: VecDeque::with_capacity(MOST) }
     }
 
-    /// The decoder for a weight.
     pub(crate) fn get(&mut self, weight: &'m FoundWeight) -> Result<Arc<Decoder>> {
         if let Some((_, decoder)) = self.recent.iter().find(|(known, _)| self.are_alike(known, weight)) {
             return Ok(Arc::clone(decoder));

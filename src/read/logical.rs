@@ -72,7 +72,6 @@ pub(crate) fn read_values<'d>(
 /// A tensor that can be read element by element.
 #[derive(Clone, Copy)]
 pub(crate) enum LogicalTensor<'a> {
-    /// A stored tensor.
     Stored(SourceTensor<'a>),
     /// The values of a quantized weight, in row-major order.
     Weight(&'a WeightSource<'a>),
@@ -87,7 +86,6 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
-    /// What its elements are.
     pub(crate) fn elements(&self) -> Elements {
         match self {
             Self::Stored(stored) => stored.elements,

@@ -23,9 +23,7 @@ use std::time::Duration;
 pub struct Report<'a> {
     /// The operator's name.
     pub operator: &'a str,
-    /// The input.
     pub input: &'a Path,
-    /// The output.
     pub output: &'a Path,
     /// The options that influence values, as JSON.
     pub options: Value,

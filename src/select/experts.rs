@@ -65,7 +65,6 @@ pub(crate) struct Expert {
     pub first_row: u64,
     /// The distance of its rows: 2 if those of two weights alternate.
     pub step: u64,
-    /// Its shape.
     pub shape: [u64; 2],
 }
 

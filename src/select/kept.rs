@@ -65,15 +65,10 @@ pub(crate) enum KeptReason {
     OtherFloat,
     /// It has the type already.
     Already,
-    /// A norm.
     Norm,
-    /// An embedding.
     Embedding,
-    /// An output head.
     Head,
-    /// A router of experts.
     Router,
-    /// A bias.
     Bias,
     /// A head that predicts several tokens.
     Draft,

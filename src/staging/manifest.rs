@@ -20,7 +20,6 @@ use std::time::UNIX_EPOCH;
 pub(crate) struct Manifest {
     /// The version that began it, since others may round differently.
     pub tcast: String,
-    /// The name of the operator.
     pub operator: String,
     /// Every option that influences the bytes.
     pub options: Value,
@@ -30,9 +29,7 @@ pub(crate) struct Manifest {
     pub input_at: StoredPath,
     /// The files that are read.
     pub inputs: Vec<ManifestSource>,
-    /// The shards that are written.
     pub shards: Vec<ManifestShard>,
-    /// The index, if there is one.
     pub index: Option<String>,
     /// The side files, by their paths in the folder.
     pub side_files: Vec<ManifestSource>,
@@ -45,9 +42,7 @@ pub(crate) struct Manifest {
 /// An input file, as it was when the work began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestSource {
-    /// Its name.
     pub file: String,
-    /// Its length.
     pub bytes: u64,
     /// When it was last modified: seconds since 1970, with nine decimals.
     pub modified: String,
@@ -81,9 +76,7 @@ pub(super) fn sha256(bytes: &[u8]) -> String {
 /// A file to be written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ManifestShard {
-    /// Its name.
     pub file: String,
-    /// Its length.
     pub bytes: u64,
 }
 

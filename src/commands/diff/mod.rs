@@ -87,7 +87,6 @@ struct SideTensor<'a> {
     cast_names: &'a [String],
 }
 
-/// The tensors of a side to compare.
 fn tensors_of<'a>(model: &'a LogicalCheckpoint<'a>) -> Vec<SideTensor<'a>> {
     let tensors = |(at, membership)| {
         let tensors = match membership {

@@ -22,7 +22,6 @@ pub(super) const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
 /// An index file.
 pub struct Index {
-    /// Its file name.
     pub name: String,
     /// Its metadata, whatever they are.
     pub metadata: Map<String, Value>,
@@ -48,7 +47,6 @@ struct Content {
 }
 
 impl Index {
-    /// Reads an index.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let text = read_text(path).map_err(|error| error.remedy(WITHOUT_INDEX))?;
         let json = without_python_literals(&text, |literal| format!("\"{LITERAL}{literal}\""));

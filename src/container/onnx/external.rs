@@ -13,7 +13,6 @@ use std::path::{Component, Path};
 /// Which symbolic links to data are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkRule {
-    /// None.
     Never,
     /// Those that stay in the folder of the file, or in the folder that the file's own link leads to: in caches of
     /// Hugging Face, a model and its data are links into one folder.

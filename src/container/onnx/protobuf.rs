@@ -7,7 +7,6 @@ use std::ops::Range;
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
-    /// A varint.
     Varint(u64),
     /// The range of the 4 bytes.
     Fixed32(Range<usize>),
@@ -126,7 +125,6 @@ fn varint(mut value: u64) -> ([u8; 10], u8) {
     }
 }
 
-/// Appends a varint.
 pub(super) fn write_varint(output: &mut Vec<u8>, value: u64) {
     let (bytes, length) = varint(value);
     output.extend_from_slice(&bytes[..length.into()]);

@@ -16,7 +16,6 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 struct Typed {
     field: u64,
-    /// Its name.
     label: &'static str,
     /// Floats have a fixed width, so the file has them in their final form.
     is_float: bool,

@@ -25,7 +25,6 @@ pub(crate) enum Finished {
         options: Value,
         /// The input, as the first run named it.
         input: PathBuf,
-        /// Bytes of the input.
         bytes_in: u64,
         /// The shards.
         files: Vec<FileReport<'static>>,

@@ -11,7 +11,6 @@ use crate::text::{as_numbered_glob, counted, shorten};
 /// Weights of one shape that do not fit.
 #[derive(Debug)]
 pub(crate) struct Misfit {
-    /// Why not.
     pub(crate) why: Unfit,
     pub(crate) scheme: &'static Scheme,
     pub(crate) shape: Vec<u64>,

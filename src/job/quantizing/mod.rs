@@ -104,7 +104,6 @@ struct CodedCandidate {
 /// What the options ask for a weight.
 struct Asked {
     stored: Result<StoredAs, KeptReason>,
-    /// The rule that decides.
     rule: Option<usize>,
 }
 

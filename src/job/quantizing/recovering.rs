@@ -283,7 +283,6 @@ impl<'a> RecoverySet<'a> {
     }
 }
 
-/// The bytes of the open sets.
 fn bytes(sets: &[RecoverySet], is_open: impl Fn(usize) -> bool) -> u64 {
     let open = sets.iter().enumerate().filter(|(set, _)| is_open(*set));
     let encoders = open.flat_map(|(_, set)| &set.members).map(|member| &member.rows.encoder);

@@ -27,7 +27,6 @@ pub(crate) struct CompareOptions<'a> {
     pub from: Option<Dtype>,
     /// How much values may differ; `None` if bits and types count too.
     pub tolerance: Option<Tolerance>,
-    /// Threads to use.
     pub threads: usize,
     /// Receives the bytes of both sides.
     pub progress: &'a dyn Progress,
@@ -57,20 +56,15 @@ pub(crate) enum Status {
     BitsDiffer,
     /// There is a tolerance that no value exceeds; or all values are equal, but not the types.
     WithinTolerance,
-    /// Values differ.
     ValuesDiffer,
     /// All values are equal, but not the types; or one holds text and the other numbers.
     TypesDiffer,
-    /// The shapes differ.
     ShapesDiffer,
-    /// Only A has it.
     OnlyInA,
-    /// Only B has it.
     OnlyInB,
 }
 
 impl Status {
-    /// All of them.
     pub(crate) const ALL: [Self; 8] = [
         Self::Equal,
         Self::BitsDiffer,

@@ -55,13 +55,10 @@ pub struct Distribution {
     pub subnormals: u64,
     /// Values that are not a number.
     pub nan: u64,
-    /// Inf.
     pub plus_infinite: u64,
-    /// -Inf.
     pub minus_infinite: u64,
     /// The first NaN, counted in row-major order.
     pub first_nan: Option<u64>,
-    /// The first infinite element.
     pub first_infinite: Option<u64>,
     /// The exponents of all other numbers: finite, and not zero.
     pub exponents: Histogram,

@@ -40,15 +40,12 @@ impl fmt::Display for CodeKind {
 /// The values that a weight can have: the kind of its codes, and of its scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// What the codes are.
     pub codes: CodeKind,
     /// Which elements share a scale; `None` if only the group index says.
     pub group: Option<Group>,
     /// Whether each column names its group.
     pub is_indexed: bool,
-    /// The dtype of the scales.
     pub scale: Dtype,
-    /// The dtype of the global scale.
     pub global_scale: Option<Dtype>,
     /// Whether there are zero points.
     pub has_zero_points: bool,

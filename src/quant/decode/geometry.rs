@@ -12,7 +12,6 @@ use std::ops::Range;
 /// The shape of a weight, and where its parts store each row. Rows and columns are those of one matrix of the weight.
 #[derive(Clone, Debug)]
 pub(in crate::quant) struct DecodeGeometry {
-    /// The shape of the weight.
     pub(in crate::quant) shape: Vec<u64>,
     /// The number of matrices, from the leading dimensions.
     pub(in crate::quant) matrices: u64,

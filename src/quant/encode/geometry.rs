@@ -58,13 +58,10 @@ impl fmt::Display for Unfit {
 /// A tensor that an encoder writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedPart {
-    /// Its role in the weight.
     pub role: Role,
     /// The suffix that its name adds to the name of the module.
     pub suffix: &'static str,
-    /// The dtype of its elements.
     pub dtype: Dtype,
-    /// Its shape.
     pub shape: Vec<u64>,
     /// Its bytes, if they do not depend on the values of the weight.
     pub(super) fixed: Option<Vec<u8>>,
@@ -81,7 +78,6 @@ impl EncodedPart {
 /// The shape of a weight, and the parts that store it. Rows and columns are those of one matrix of the weight.
 #[derive(Clone, Debug)]
 pub(super) struct EncodeGeometry {
-    /// The shape of the weight.
     pub(super) shape: Vec<u64>,
     /// The number of matrices, from the leading dimensions.
     pub(super) matrices: u64,

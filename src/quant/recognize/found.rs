@@ -9,7 +9,6 @@ use std::path::Path;
 /// A tensor of a checkpoint, as described in the header of its file.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredTensor<'a> {
-    /// Its name.
     pub name: &'a str,
     /// The dtype of its elements; `None` if tcast does not know it.
     pub dtype: Option<Dtype>,
@@ -47,7 +46,6 @@ pub struct FoundWeight {
     pub name: String,
     /// The name of its module, as in the lists of configs.
     pub module: String,
-    /// How it is stored.
     pub layout: &'static Layout,
     /// What config and descriptions say about it.
     pub parameters: Parameters,
@@ -75,7 +73,6 @@ impl FoundWeight {
 pub struct Problem {
     /// The indices of the tensors concerned; empty if it is the config itself.
     pub tensors: Vec<usize>,
-    /// What is wrong.
     pub error: Error,
 }
 

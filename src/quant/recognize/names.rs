@@ -10,7 +10,6 @@ pub(super) struct Family {
     pub(super) codes: &'static str,
     /// The suffix of scales, which replaces that of codes.
     pub(super) scale: &'static str,
-    /// The layouts with their names.
     pub(super) rows: Vec<(&'static Layout, Names)>,
 }
 
@@ -123,7 +122,6 @@ const TELLING: &[(&str, &str)] = &[
 
 /// What a tensor without a weight is, according to its name.
 pub(super) enum Stray {
-    /// It is codes.
     Codes,
     /// It belongs to codes of this name.
     PartOf(String),

@@ -146,7 +146,6 @@ impl Transcoder {
             .collect()
     }
 
-    /// The scale of a group.
     fn group(&self, lines: &[Line], columns: Range<usize>, parts: &[&[u8]]) -> Option<FoundScale> {
         let width = self.source.width();
         let groups = columns.start / width..columns.end.div_ceil(width);

@@ -27,7 +27,6 @@ use std::ops::Range;
 pub(crate) struct Change<'a> {
     /// What becomes of each tensor.
     pub tensors: Vec<TensorChange>,
-    /// The tensors that are quantized.
     pub quantized: Vec<QuantizedTensor<'a>>,
     /// The operator set of the default domain that the model must import, if it needs another one.
     pub opset: Option<u64>,

@@ -40,14 +40,12 @@ pub(super) fn rebuilt(file: &[u8], body: &Range<usize>, change: &FieldChange) ->
     Ok(new)
 }
 
-/// A field of bytes.
 pub(super) fn bytes_field(field: u64, bytes: &[u8]) -> Vec<u8> {
     let mut new = Vec::new();
     write_bytes(&mut new, field, bytes);
     new
 }
 
-/// A field that is a number.
 pub(super) fn number_field(field: u64, number: u64) -> Vec<u8> {
     let mut new = Vec::new();
     write_number(&mut new, field, number);

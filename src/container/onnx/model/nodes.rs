@@ -70,7 +70,6 @@ pub(super) struct DecodingNode {
 pub(super) struct CastValue {
     pub tensor: usize,
     pub graph: usize,
-    /// Its name.
     pub name: Range<usize>,
 }
 

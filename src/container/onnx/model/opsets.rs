@@ -4,7 +4,6 @@ use crate::dtype::Dtype;
 
 /// The oldest operator set whose changes are in [`OPERATORS`].
 pub(super) const OLDEST: u64 = 1;
-/// The newest one.
 pub(super) const NEWEST: u64 = 28;
 
 /// Every operator of the default domain, and the operator sets that break nodes of it: an input, output or
