@@ -74,11 +74,7 @@ impl Recoding {
             }
             let decoder = shared.get(weight)?;
             let parts = LogicalCheckpoint::value_parts(weight);
-            if let Some(part) = decoder.group_index_part() {
-                let at = parts[part].1;
-                let checked = decoder.check_group_index(model.bytes(at)?);
-                checked.map_err(|error| in_file(error.in_tensor(model.tensors[at].name)))?;
-            }
+            model.check_parts(&decoder, &parts)?;
             let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
             weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
         }

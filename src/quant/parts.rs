@@ -31,6 +31,8 @@ pub struct Parameters {
     /// Stored zero points are one less, modulo the range of codes: GPTQ's default `checkpoint_format` `gptq`, but not
     /// `gptq_v2`.
     pub zeros_are_one_less: bool,
+    /// The config says that the grid is symmetric. Engines then ignore zero points.
+    pub is_symmetric: bool,
     /// bitsandbytes' `nested_blocksize`; 256 if not given.
     pub nested_group: Option<u64>,
     /// bitsandbytes' `nested_offset`.

@@ -278,6 +278,19 @@ impl<'a> LogicalCheckpoint<'a> {
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
+    /// Refuses a group index or zero points whose content contradicts the config or the other parts.
+    pub(crate) fn check_parts(&self, decoder: &Decoder, parts: &[(Role, usize)]) -> Result<()> {
+        let check = |part: Option<usize>, check: fn(&Decoder, &[u8]) -> Result<()>| {
+            let Some((_, at)) = part.map(|part| parts[part]) else { return Ok(()) };
+            if !self.stored(at).is_plain() {
+                return Ok(()); // nothing will be decoded
+            }
+            check(decoder, self.bytes(at)?).map_err(|error| self.stored(at).error(error))
+        };
+        check(decoder.group_index_part(), Decoder::check_group_index)?;
+        check(decoder.symmetric_part(), Decoder::check_symmetric)
+    }
+
     /// A weight to be read. Its parts must be mapped.
     pub(crate) fn weight(
         &self,
@@ -285,8 +298,9 @@ impl<'a> LogicalCheckpoint<'a> {
         target: Dtype,
         arithmetic: Arithmetic,
     ) -> Result<WeightSource<'a>> {
-        let decoder = self.decoder(weight, target, arithmetic)?;
-        let parts = Self::value_parts(weight).into_iter().map(|(_, at)| self.stored(at)).collect();
+        let (decoder, parts) = (self.decoder(weight, target, arithmetic)?, Self::value_parts(weight));
+        self.check_parts(&decoder, &parts)?;
+        let parts = parts.into_iter().map(|(_, at)| self.stored(at)).collect();
         Ok(WeightSource { name: weight.name.clone(), parts, decoder })
     }
 }

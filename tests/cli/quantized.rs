@@ -264,6 +264,18 @@ fn zero_points_and_global_scales_are_part_of_the_bits() {
     assert_eq!((keys, &json["codes"]), (["7", "7", "3", "0.5", "2"].map(|text| json!(text)), &json!("uint4")));
     let inspected = json_of(&bench, "inspect p --json", 0);
     assert_eq!(inspected["tensors"][0]["name"], "w.weight");
+    // A grid that is called symmetric.
+    bench.write("p/config.json", config.replace("false, \"dynamic\"", "true, \"dynamic\"").as_bytes());
+    let refused = "p/model.safetensors: tensor 'w.weight_zero_point': holds the zero point 3, and the config says that the \
+                   grid is symmetric, where engines use 8\n  if the zero points are right, set \"symmetric\" to false in the config\n";
+    for line in ["bitcast p --bits --tensor w.weight", "inspect p --stats", "quantize p --scheme fp8 -o out"] {
+        let outcome = bench.run(line);
+        assert_eq!((outcome.code, outcome.stderr.ends_with(refused)), (Some(1), true), "{line}: {outcome:?}");
+    }
+    let at = file.len() - 4;
+    bench.write("p/model.safetensors", &[&file[..at], &8_i32.to_le_bytes()].concat());
+    let rows = "1  0001  (1 - 8) * 0.5 = -3.5\n";
+    bench.run("bitcast p --bits --tensor w.weight --range 0,1").expect(0, rows, "");
     // NVFP4 divides the scale by the global scale.
     let (codes, scales, global) = ([0x21; 8], [0x40], 8_f32.to_le_bytes());
     let file = shard(&[

@@ -136,6 +136,7 @@ impl Steps {
                 more: u32::from(parameters.zeros_are_one_less && layout.zeros == Zeros::PackedTransposed),
                 kernel: zero.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
                 dtype: geometry.codes.dtype,
+                is_symmetric: parameters.is_symmetric,
             },
             global: geometry.global.and_then(|slot| cast(slot.dtype, Dtype::Float32)),
             scale_rounding: through(layout.scale_precision).and_then(Through::new),

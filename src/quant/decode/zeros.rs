@@ -5,7 +5,9 @@ use super::casts::run;
 use super::codes::AWQ_NIBBLES;
 use super::geometry::DecodeGeometry;
 use super::linear::number_at;
+use super::{Decoder, Steps};
 use crate::dtype::Dtype;
+use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use std::ops::Range;
 
@@ -18,6 +20,40 @@ pub(in crate::quant) struct ZeroPoints {
     pub(super) kernel: Option<Kernel>,
     /// Of [`Zeros::Stream`]: their dtype.
     pub(super) dtype: Dtype,
+    /// See [`super::super::parts::Parameters::is_symmetric`].
+    pub(super) is_symmetric: bool,
+}
+
+impl Decoder {
+    /// The index of the part with zero points, if the config says that they are those of a symmetric grid.
+    #[must_use]
+    pub fn symmetric_part(&self) -> Option<usize> {
+        self.steps.geometry.zero.filter(|_| self.steps.zeros.is_symmetric).map(|slot| slot.index)
+    }
+
+    /// Refuses zero points that are not those of a symmetric grid. `bytes` are those of the part
+    /// [`Decoder::symmetric_part`].
+    ///
+    /// # Errors
+    /// When there are such zero points, with the first of them.
+    pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
+        let Steps { geometry, zeros, .. } = &self.steps;
+        let [below, beside] = geometry.grid.map(|count| count as usize);
+        let middle = if zeros.order == Zeros::Plain { 0.0 } else { (1_u32 << (geometry.bits - 1)) as f32 };
+        let key = if matches!(zeros.order, Zeros::Plain | Zeros::PackedDown) { "symmetric" } else { "sym" };
+        let mut row = vec![[0; 4]; beside];
+        for (matrix, at) in (0..geometry.matrices as usize).flat_map(|matrix| (0..below).map(move |at| (matrix, at))) {
+            zeros.fetch(geometry, bytes, (matrix, at), 0..beside, &mut row);
+            if let Some(other) = row.iter().map(|zero| f32::from_le_bytes(*zero)).find(|zero| *zero != middle) {
+                let message = format!(
+                    "holds the zero point {other}, and the config says that the grid is symmetric, where engines use {middle}"
+                );
+                let remedy = format!("if the zero points are right, set \"{key}\" to false in the config");
+                return Err(Error::new(message).remedy(remedy));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl ZeroPoints {

@@ -284,6 +284,7 @@ fn gptq(block: &ConfigObject) -> Result<Claim> {
     }
     let mut claim = integers(block, "gptq", &format!("{said}, checkpoint_format '{form}'"))?;
     claim.parameters.zeros_are_one_less = form == "gptq";
+    claim.parameters.is_symmetric = block.is_true("sym")?;
     // AutoGPTQ uses activation order by default.
     if block.get("desc_act") != Some(&Value::Bool(false)) {
         claim.needs.push(Role::GroupIndex);
@@ -330,6 +331,9 @@ fn overridden(claim: &Claim, own: &ConfigObject, layout: &'static str, entry: &s
     if let Some(size) = own.integer(&["group_size"])? {
         changed.parameters.group = Some(Group::of_size(size));
     }
+    if let Some(is_symmetric) = own.flag("sym")? {
+        changed.parameters.is_symmetric = is_symmetric;
+    }
     changed.said = format!("the config says of '{}' that it is {layout}", shorten(entry));
     Ok(changed)
 }
@@ -346,6 +350,7 @@ fn auto_round(block: &ConfigObject) -> Result<Vec<ClaimRule>> {
         }
     };
     claim.parameters.zeros_are_one_less = layout == "gptq";
+    claim.parameters.is_symmetric = block.is_true("sym")?;
     let mut rules = Vec::new();
     for (module, own) in block.objects("extra_config")? {
         let is_out = own.number(&["bits"])?.is_some_and(|bits| bits >= 16);

@@ -111,8 +111,9 @@ fn group_claim(name: &str, format: Option<&str>, weights: &ConfigObject) -> Resu
         None => sized,
     };
     let mut claim = Claim::new(&layouts, &said);
-    claim.parameters = Parameters { group, bits: u32::try_from(bits).ok(), ..Parameters::default() };
-    if weights.flag("symmetric")? == Some(false) {
+    let is_symmetric = weights.flag("symmetric")?.unwrap_or(true); // as in the library
+    claim.parameters = Parameters { group, bits: u32::try_from(bits).ok(), is_symmetric, ..Parameters::default() };
+    if !is_symmetric {
         claim.needs.push(Role::ZeroPoint);
     }
     let is_ordered = match weights.get("actorder") {
