@@ -6,6 +6,7 @@ use super::quantize::{assert_same, bench_with, config, tensors};
 use super::quantize_choices::expect_refused;
 use crate::common::Bench;
 use serde_json::Value;
+use std::fs;
 
 fn json(bench: &Bench, line: &str) -> Value {
     let outcome = bench.run(line);
@@ -335,6 +336,32 @@ fn experts_that_are_quantized_are_not_put_together_for_gpt_oss() {
     let message = "is quantized, and tcast writes the layout gpt-oss from plain models only: it does not merge experts that are stored separately";
     assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
     assert!(!bench.path("out").exists());
+}
+
+/// Engines read the bias of gpt-oss as it is stored, with those of gate and up in turn, and only beside whole banks.
+#[test]
+fn experts_are_not_divided_if_their_biases_are_in_a_bank() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let config = r#"{"model_type": "gpt_oss", "hidden_size": 32, "quantization_config": {"quant_method": "mxfp4"}}"#;
+    bench.write("q/config.json", config.as_bytes());
+    let bank = "model.layers.0.mlp.experts.gate_up_proj";
+    let [blocks, scales, bias] = ["blocks", "scales", "bias"].map(|part| format!("{bank}_{part}"));
+    let mut tensors: Vec<(&str, &str, &[u64], &[u8])> =
+        vec![(&blocks, "U8", &[1, 4, 1, 16], &[0x21; 64]), (&scales, "U8", &[1, 4, 1], &[127; 4])];
+    bench.write("q/model.safetensors", &shard(&tensors));
+    bench.run("quantize q --layout compressed-tensors -q -o whole").expect(0, "", "");
+    tensors.push((&bias, "BF16", &[1, 4], &[0; 8]));
+    bench.write("q/model.safetensors", &shard(&tensors));
+    let message = format!(
+        "tcast: error: q/model.safetensors: tensor '{blocks}': is a bank of experts that engines load one by one, and its \
+         bias '{bias}' is a bank as well, which tcast does not divide\n  decode the model first: other weights of it can \
+         then be quantized, without its experts\n"
+    );
+    for options in ["--layout compressed-tensors", "--scheme fp8-block"] {
+        bench.run(&format!("quantize q {options} -q -o out")).expect(1, "", &message);
+    }
+    bench.run("dequantize q -q -o out").expect(0, "", "");
 }
 
 #[test]

@@ -119,13 +119,22 @@ impl Planner<'_> {
             is_named,
             values: Values::Coded(CodedCandidate { weight, decoder: Arc::clone(&decoder), rows, exact: None }),
         };
-        let all = RowMap::ALL;
+        let (all, bias) = (RowMap::ALL, format!("{name}_bias"));
         Ok(match (bank, &stored) {
             (_, Err(_)) => vec![candidate(name, all, &shape, &stored)],
             (Some(Err(error)), Ok(_)) => return Err(error.of(self.whole_bank(true, name))),
             (Some(Ok(_)), Ok(_)) if self.policy.is_diffusion => {
                 let error = Error::new("is a bank of experts, which the layout cannot store");
                 return Err(error.of(self.whole_bank(true, name)));
+            }
+            (Some(Ok(_)), Ok(_)) if self.source.tensors.iter().any(|tensor| tensor.name == bias) => {
+                let message = format!(
+                    "is a bank of experts that engines load one by one, and its bias '{}' is a bank as well, which tcast \
+                     does not divide",
+                    shorten(&bias)
+                );
+                let remedy = "decode the model first: other weights of it can then be quantized, without its experts";
+                return Err(Error::new(message).remedy(remedy));
             }
             (Some(Ok(bank)), Ok(_)) => {
                 let rows = |expert: &Expert| RowMap { first: expert.first_row, step: expert.step };
