@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use crate::kernel::Condition;
 use crate::quant::{Arithmetic, LAYOUTS};
 use crate::select::{Pattern, Rename};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 
 /// The arguments of `tcast dequantize`.
@@ -49,7 +49,7 @@ pub struct DequantizeArgs {
 
     /// How products of codes and scales are rounded
     #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
-    pub arithmetic: RoundingArg,
+    pub arithmetic: Arithmetic,
 
     /// Decode only weights whose name matches; repeatable
     ///
@@ -125,22 +125,4 @@ Exit codes:
 fn layouts() -> String {
     let lines = LAYOUTS.iter().map(|layout| hanging(&format!("  {:16} ", layout.name), layout.library));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// How products of codes and scales are rounded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RoundingArg {
-    /// As the library of the layout rounds them: the same bytes
-    Library,
-    /// The exact result, rounded once
-    Exact,
-}
-
-impl From<RoundingArg> for Arithmetic {
-    fn from(rounding: RoundingArg) -> Self {
-        match rounding {
-            RoundingArg::Library => Self::Library,
-            RoundingArg::Exact => Self::Exact,
-        }
-    }
 }

@@ -13,12 +13,12 @@ mod shards;
 pub use crate::job::{Defect, Partition, SchemeRule};
 pub use bitcast::{BitcastArgs, ElementRange, Position};
 pub use cast::{CastArgs, ValueArgs};
-pub use dequantize::{DequantizeArgs, RoundingArg};
+pub use dequantize::DequantizeArgs;
 pub use diff::{DiffArgs, ToleranceArg};
 pub use inspect::InspectArgs;
 pub use model::ModelArgs;
 pub use promote::PromoteArgs;
-pub use quantize::{QuantizeArgs, SearchArg};
+pub use quantize::QuantizeArgs;
 pub use shards::{ShardArgs, Size};
 
 use crate::container::known_formats;

@@ -1,15 +1,15 @@
 //! The arguments of `tcast promote`.
 
-use super::with_note;
+use super::{FileArgs, with_note};
 use crate::container::known_formats;
 use crate::dtype::Dtype;
-use clap::{Args, builder::BoolishValueParser};
+use clap::{Arg, Args, builder::BoolishValueParser};
 use std::path::PathBuf;
 
 /// The arguments of `tcast promote`.
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args, Debug)]
 #[command(
+    mut_args(of_outputs),
     long_about = "Convert tensors to their common type, as OpenVINO's ConvertPromoteTypes-14 defines it.
 
 Bool gives way to numbers and integers to floats; of two integers or two floats, the wider type wins. tcast refuses a type \
@@ -76,44 +76,24 @@ pub struct PromoteArgs {
           help_heading = "The common type")]
     pub saturate: Option<bool>,
 
-    /// The folder to write to; with one input, the file
-    ///
-    /// The folder gets a file for each input, with its name.
-    #[arg(short, long, value_name = "PATH", required_unless_present = "dry_run", help_heading = "Input and output")]
-    pub output: Option<PathBuf>,
+    /// Where the results go.
+    #[command(flatten)]
+    pub file: FileArgs,
+}
 
-    /// Replace existing outputs
-    #[arg(short, long, help_heading = "Input and output")]
-    pub force: bool,
-
-    /// Keep outputs that exist, and exit with 0
-    #[arg(long, conflicts_with = "force", hide_short_help = true, help_heading = "Input and output")]
-    pub skip_existing: bool,
-
-    /// Read opaque bytes (V1, u1, U8) as this type
-    ///
-    /// For elements whose type the file does not name. The type must have the same width.
-    #[arg(long, value_name = "DTYPE", help_heading = "Input and output")]
-    pub from: Option<Dtype>,
-
-    /// Print the common type, and write nothing
-    #[arg(short = 'n', long, help_heading = "Input and output")]
-    pub dry_run: bool,
-
-    /// Print the report as JSON on standard output
-    #[arg(long, help_heading = "Input and output")]
-    pub json: bool,
-
-    /// Do not flush the outputs to the disk before they take their names
-    #[arg(long, hide_short_help = true, help_heading = "Input and output")]
-    pub no_sync: bool,
-
-    /// Print no progress or summary, only errors
-    #[arg(short, long, hide_short_help = true, help_heading = "Input and output")]
-    pub quiet: bool,
-
-    /// Threads to use [default: the number of cores]
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024),
-          hide_short_help = true, help_heading = "Input and output")]
-    pub threads: Option<u16>,
+/// The arguments about files in the words of a command that writes several.
+fn of_outputs(arg: Arg) -> Arg {
+    let output = "The folder to write to; with one input, the file";
+    match arg.get_id().as_str() {
+        "output" => arg
+            .required_unless_present("dry_run")
+            .help(output)
+            .long_help(with_note(output, "The folder gets a file for each input, with its name.")),
+        "force" => arg.help("Replace existing outputs"),
+        "skip_existing" => arg.help("Keep outputs that exist, and exit with 0"),
+        "dry_run" => arg.help("Print the common type, and write nothing"),
+        "no_sync" => arg.help("Do not flush the outputs to the disk before they take their names"),
+        "quiet" => arg.help("Print no progress or summary, only errors"),
+        _ => arg,
+    }
 }

@@ -1,11 +1,11 @@
 //! The arguments of `tcast quantize`.
 
-use super::{FileArgs, ModelArgs, ReportArgs, RoundingArg, ShardArgs};
+use super::{FileArgs, ModelArgs, ReportArgs, ShardArgs};
 use crate::job::{Defect, SchemeRule};
-use crate::quant::{SCHEMES, Scheme};
+use crate::quant::{Arithmetic, SCHEMES, ScaleChoice, Scheme};
 use crate::select::{Pattern, Rename};
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// The arguments of `tcast quantize`.
@@ -67,11 +67,11 @@ pub struct QuantizeArgs {
 
     /// How scales and codes are rounded
     #[arg(long, value_enum, default_value = "library", hide_short_help = true)]
-    pub arithmetic: RoundingArg,
+    pub arithmetic: Arithmetic,
 
     /// How the scale of a group is chosen in nvfp4, mxfp4, int4 and int4-asym
     #[arg(long, value_enum, default_value = "amax", hide_short_help = true)]
-    pub search: SearchArg,
+    pub search: ScaleChoice,
 
     /// Also quantize weights whose last blocks are partial
     ///
@@ -166,15 +166,6 @@ impl QuantizeArgs {
         let default = self.scheme.map(|scheme| scheme.layouts[0].name);
         self.layout.or(default).expect("clap requires a scheme or a layout")
     }
-}
-
-/// How the scale of a group is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SearchArg {
-    /// From the largest magnitude, as the library of the layout does
-    Amax,
-    /// The scale with the least squared error; a lower error does not guarantee a better model
-    Mse,
 }
 
 fn group_size(text: &str) -> Result<u64, String> {

@@ -37,7 +37,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         .map_err(|error| error.in_file(&source.path))?;
     let decoding = DecodeOptions {
         target,
-        arithmetic: args.arithmetic.into(),
+        arithmetic: args.arithmetic,
         keeps_activation_scales: args.keep_activation_scales,
         counts_inexact: args.fail_on.contains(&Condition::Lost(Loss::Inexact)),
     };

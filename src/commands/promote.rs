@@ -2,7 +2,7 @@
 
 use super::messages::{print, print_json, tell};
 use super::observer::Console;
-use super::run::existing;
+use super::run::job;
 use super::{check_standard_output, missing_tensor, say_which, threads};
 use crate::cli::PromoteArgs;
 use crate::container::Tensor;
@@ -39,11 +39,11 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
     let inputs = job::open(
         &args.inputs,
         Publish::Together,
-        threads(args.threads),
-        &Console { is_quiet: args.quiet },
+        threads(args.file.threads),
+        &Console { is_quiet: args.file.quiet },
         |error, _| error,
     )?;
-    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.from)?;
+    plan::check_from(inputs.iter().flat_map(Checkpoint::tensors).map(|(_, tensor)| tensor), args.file.from)?;
     let operands = operands(args, &inputs)?;
     let attributes = PromoteAttributes {
         is_unsafe: args.r#unsafe,
@@ -63,18 +63,18 @@ pub(super) fn run(args: &PromoteArgs) -> Result<()> {
         let error = Error::usage(format!("--saturate is for float8 types, and the common one is {}", decision.dtype));
         return Err(error.remedy("leave --saturate out"));
     }
-    if args.dry_run {
-        return if args.json {
+    if args.file.dry_run {
+        return if args.file.json {
             print_json(&document(args, &operands, decision, &[]))
         } else {
             print(decision.dtype.name())
         };
     }
     let promoted = write(args, &inputs, decision)?;
-    if args.json {
+    if args.file.json {
         print_json(&document(args, &operands, decision, &promoted))?;
     }
-    if !args.quiet {
+    if !args.file.quiet {
         tell(&summary(decision, &promoted, start.elapsed()));
     }
     Ok(())
@@ -98,7 +98,7 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
                 continue;
             }
             let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(shard.path());
-            let dtype = plan::source_form(tensor, args.from).map_err(in_tensor)?.dtype();
+            let dtype = plan::source_form(tensor, args.file.from).map_err(in_tensor)?.dtype();
             found.insert(name);
             let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path_text(path)) };
             operands.push(Operand { file, tensor, name, dtype });
@@ -130,22 +130,17 @@ struct Promoted<'a> {
 
 /// Plans all outputs, writes them, and then gives them their names.
 fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -> Result<Vec<Promoted<'a>>> {
-    let Some(output) = &args.output else { return Err(Error::usage("name the output with -o")) };
-    check_standard_output(output, args.json)?;
+    let Some(output) = &args.file.output else { return Err(Error::usage("name the output with -o")) };
+    check_standard_output(output, args.file.json)?;
     if let (Some(folder), 2..) = (inputs.iter().find(|input| input.folder.is_some()), inputs.len()) {
         let error = Error::usage("a folder of shards is promoted alone").in_file(&folder.path);
         return Err(error.remedy("name the tensors in it with --tensor"));
     }
     let attributes = cast::CastAttributes { saturate: args.saturate, ..cast::CastAttributes::default() };
-    let job = Job {
-        output: Some(output),
-        existing: existing(args.force, args.skip_existing),
-        publish: Publish::Together,
-        sync: !args.no_sync,
-        threads: threads(args.threads),
-        options: json!({ "to": decision.dtype, "tensor": args.tensor, "from": args.from, "saturate": args.saturate }),
-        ..Job::new(Operator::Promote(attributes))
-    };
+    let (tensor, from, saturate) = (&args.tensor, args.file.from, args.saturate);
+    let options = json!({ "to": decision.dtype, "tensor": tensor, "from": from, "saturate": saturate });
+    let job =
+        Job { publish: Publish::Together, ..job(Operator::Promote(attributes), None, (&args.file, None), options) };
     let selection = |input| {
         let only = only(args, input);
         Selection { to: Some(decision.dtype), all: true, only, ..Selection::default() }
@@ -156,12 +151,12 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
         JobInput {
             source,
             selection,
-            from: args.from.filter(|_| plan::check_from(tensors, args.from).is_ok()),
+            from: args.file.from.filter(|_| plan::check_from(tensors, args.file.from).is_ok()),
             recoding: None,
         }
     };
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
-    let console = Console { is_quiet: args.quiet };
+    let console = Console { is_quiet: args.file.quiet };
     let mut promoted = Vec::new();
     job::prepare(&job, &job_inputs, &console)?.run(&job, &console, |source, to, written| {
         let files = written?.map(|written| written.files);
@@ -187,7 +182,7 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
         "schema": schema::PROMOTION,
         "tcast": env!("CARGO_PKG_VERSION"),
         "operator": "promote",
-        "dry_run": args.dry_run,
+        "dry_run": args.file.dry_run,
         "dtype": decision.dtype.name(),
         "rule": decision.rule.name(),
         "unsafe": args.r#unsafe,
@@ -195,7 +190,7 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
         "u64_target": args.u64_target.name(),
         "inputs": inputs.collect::<Vec<_>>(),
     });
-    if !args.dry_run {
+    if !args.file.dry_run {
         let outputs = promoted.iter().filter_map(|output| {
             let files = output.files.as_deref()?;
             Some(json!({

@@ -6,7 +6,7 @@ use super::results::Task;
 use super::run::{job_of_shards, options, value_name, value_names, write_recoded};
 use super::unmatched::propose;
 use super::{check_hash, check_matched, finish, no_effect, open_model, threads};
-use crate::cli::{QuantizeArgs, SearchArg};
+use crate::cli::QuantizeArgs;
 use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
@@ -70,11 +70,8 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
         layout: args.layout,
         group_size: args.group_size,
         options: EncodeOptions {
-            arithmetic: args.arithmetic.into(),
-            scale: match args.search {
-                SearchArg::Amax => ScaleChoice::Amax,
-                SearchArg::Mse => ScaleChoice::Mse,
-            },
+            arithmetic: args.arithmetic,
+            scale: args.search,
             input_global_scale: args.input_global_scale,
             ..EncodeOptions::default()
         },
@@ -161,7 +158,7 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     if args.group_size.is_some() && !args.schemes().any(|scheme| scheme.has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
-    if args.search == SearchArg::Mse && !args.schemes().any(Scheme::has_search) {
+    if args.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
         return Err(no_effect("--search mse", format!("{named} has no choice of scales")));
     }
     let layout = args.layout_name();
@@ -192,7 +189,7 @@ fn check_model(args: &QuantizeArgs, model: &LogicalCheckpoint) -> Result<()> {
         return Err(in_file(error).remedy("leave --recover out"));
     }
     let no_effect = [
-        (args.search != SearchArg::Amax, "search"),
+        (args.search != ScaleChoice::Amax, "search"),
         (args.input_global_scale.is_some(), "input_global_scale"),
         (args.only_exact, "only_exact"),
         (args.recover, "recover"),

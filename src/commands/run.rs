@@ -31,7 +31,11 @@ pub(super) fn job<'a>(
     Job {
         output: file.output.as_deref(),
         to,
-        existing: existing(file.force, file.skip_existing),
+        existing: match (file.force, file.skip_existing) {
+            (true, _) => IfExists::Replace,
+            (false, true) => IfExists::Skip,
+            (false, false) => IfExists::Refuse,
+        },
         dry_run: file.dry_run,
         sync: !file.no_sync,
         shows_tensors: !file.quiet || file.json || file.dry_run || report.is_some(),
@@ -54,15 +58,6 @@ pub(super) fn job_of_shards<'a>(
         resume: shards.resume,
         measures: Measures { accuracy: false, hash: reports.hash },
         ..job(operator, to, (file, reports.report.as_deref()), options)
-    }
-}
-
-/// What `--force` and `--skip-existing` mean.
-pub(super) fn existing(force: bool, skip: bool) -> IfExists {
-    match (force, skip) {
-        (true, _) => IfExists::Replace,
-        (false, true) => IfExists::Skip,
-        (false, false) => IfExists::Refuse,
     }
 }
 

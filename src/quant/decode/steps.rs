@@ -14,12 +14,15 @@ use crate::kernel::Kernel;
 
 /// The steps in which values are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Arithmetic {
-    /// As the library of the layout computes them, with the same bytes.
+    /// As the library of the layout rounds them: the same bytes
     #[default]
     Library,
-    /// The exact product of code (minus its zero point), scale and global scale, rounded once. Scales of nested
-    /// bitsandbytes layouts are computed as by that library, and rotated weights are sums in float64.
+    /// The exact result, rounded once
+    ///
+    /// The product of code (minus its zero point), scale and global scale. Scales of nested bitsandbytes layouts are
+    /// computed as by that library, and rotated weights are sums in float64.
     Exact,
 }
 

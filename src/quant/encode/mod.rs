@@ -54,13 +54,16 @@ use std::ops::Range;
 
 /// How the encoder chooses scales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum ScaleChoice {
-    /// Computes the scale from the largest magnitude of the group, by the rule of the layout.
+    /// From the largest magnitude, as the library of the layout does
     #[default]
     Amax,
-    /// Takes the scale with the least squared error in the group; of two equally good scales, the larger. The
-    /// candidates are all E4M3 scale codes for NVFP4, the exponent of the rule and its two neighbours for MXFP4, and
-    /// for integers below 8 bits the scales for 1.00, 0.99, ... 0.81 of amax. Errors are summed in float64.
+    /// The scale with the least squared error; a lower error does not guarantee a better model
+    ///
+    /// The error is that of the group. Of two equally good scales, it takes the larger. The candidates are all E4M3
+    /// scale codes for NVFP4, the exponent of the rule and its two neighbours for MXFP4, and for integers below 8 bits
+    /// the scales for 1.00, 0.99, ... 0.81 of amax. Errors are summed in float64.
     Mse,
 }
 
