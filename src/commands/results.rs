@@ -174,7 +174,6 @@ impl Several {
         Self { plain_float8, ..Self::default() }
     }
 
-    /// Reports on one.
     pub(super) fn add(
         &mut self,
         task: &Task,

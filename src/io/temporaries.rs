@@ -74,7 +74,6 @@ impl Temporaries {
 pub(crate) struct Run(());
 
 impl Run {
-    /// Begins a run.
     pub(crate) fn begin() -> Self {
         let mut temporaries = lock();
         if temporaries.runs == 0 {
@@ -94,7 +93,6 @@ impl Drop for Run {
 /// An interrupt in progress. While it lives, nothing is created and nothing takes its name.
 #[cfg_attr(not(unix), allow(dead_code, reason = "only signals ask for it"))]
 pub(crate) struct Interrupt {
-    /// What is kept.
     pub(crate) kept: Option<Kept>,
     _temporaries: MutexGuard<'static, Temporaries>,
 }
@@ -187,7 +185,6 @@ fn is_temporary(name: &str) -> bool {
 pub(crate) struct NewFolder(PathBuf);
 
 impl NewFolder {
-    /// Creates the folder.
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let mut temporaries = lock();
         fs::create_dir(path).map_err(|error| Error::cannot("make the folder", &error).in_file(path))?;

@@ -13,7 +13,6 @@ pub(crate) trait Observer {
     /// Shows how many of `bytes` bytes are done; `what` names the activity.
     fn progress(&self, what: &'static str, bytes: u64) -> Box<dyn Progress + '_>;
 
-    /// Shows the progress of a checkpoint.
     fn checkpoint(&self, bytes: u64) -> Box<dyn ShardProgress + '_>;
 }
 

@@ -73,7 +73,6 @@ fn text_below(value: f64, limit: f64) -> String {
 /// How a weight was quantized, and its accuracy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QuantizedReport {
-    /// The requested scheme.
     pub scheme: Box<str>,
     /// How it is stored.
     pub layout: Box<str>,

@@ -162,7 +162,6 @@ fn folded<'s>(request: &Request, study: &'s Study) -> Vec<&'s Dequantization> {
     study.dequantizations.iter().filter(is_folded).collect()
 }
 
-/// Tensors as they are stored.
 fn stored_tensors<'a>(inputs: &'a [Input], places: &[TensorIndex]) -> Few<SourceTensor<'a>> {
     let stored = |&(input, at): &TensorIndex| {
         let (files, tensor) = (&inputs[input].files[..], &inputs[input].contents.tensors[at]);

@@ -105,7 +105,6 @@ impl TargetWeight {
 pub(crate) struct Quantization<'a> {
     /// The name of the weight in the output: `x.weight`.
     pub name: String,
-    /// The values.
     pub rows: WeightRows<'a>,
     /// The scheme that the user asked for.
     pub scheme: &'static Scheme,
@@ -157,7 +156,6 @@ pub(crate) struct WeightRows<'a> {
 }
 
 impl<'a> WeightRows<'a> {
-    /// The values of a weight in one stored tensor.
     pub(crate) fn of_stored(source: SourceTensor<'a>, values: WeightValues, encoder: Arc<Encoder>) -> Self {
         Self { sources: Few::One(source), values, encoder, recovery: None }
     }
@@ -261,7 +259,6 @@ impl<'a> WeightRows<'a> {
         }
     }
 
-    /// The dtype of the values.
     pub(crate) fn dtype(&self) -> Dtype {
         match &self.values {
             WeightValues::Rows(_) | WeightValues::Columns => self.sources[0].tensor.elements.stored_dtype(),

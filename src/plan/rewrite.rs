@@ -163,7 +163,6 @@ fn converted<'a>(sources: Few<SourceTensor<'a>>, results: Few<NewStored<'a>>, ho
     Step { stays: false, sources, results, how, kept: None, fortran_order: false }
 }
 
-/// The change of each tensor, and the tensors that are quantized.
 fn changes<'c>(input: &Input, study: &Study, chosen: &'c [Chosen]) -> (Vec<TensorChange>, Vec<QuantizedTensor<'c>>) {
     let mut quantized = Vec::new();
     let mut tensors = vec![TensorChange::Goes; input.contents.tensors.len()];

@@ -121,7 +121,6 @@ impl Drop for Bar {
 pub(crate) enum Shards {
     /// Nothing is shown.
     Quiet,
-    /// On a terminal.
     Bars(MultiProgress, Bar),
     /// Of the whole checkpoint.
     Lines(Lines),

@@ -19,7 +19,6 @@ const COMPRESSED_TENSORS: &str = "0.20.0";
 /// Weights that are quantized in the same way.
 #[derive(Clone, Debug)]
 pub struct QuantizedGroup<'a> {
-    /// The layout that stores them.
     pub layout: &'static Layout,
     /// Their codes, groups and scales.
     pub grid: TargetGrid,

@@ -158,9 +158,7 @@ pub enum Packing {
 /// How codes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeStorage {
-    /// What a code represents.
     pub values: CodeValues,
-    /// How codes are packed.
     pub packing: Packing,
     /// The dtypes of the stored tensor.
     pub dtypes: &'static [Dtype],
@@ -272,7 +270,6 @@ pub struct Layout {
     pub name: &'static str,
     /// The library, and how its config or documentation calls the layout.
     pub library: &'static str,
-    /// Who defines it.
     pub owner: Owner,
     /// Its names in configs of compressed-tensors, the one to write first; in descriptions of `ComfyUI`, a name for each
     /// dtype of codes.
@@ -280,7 +277,6 @@ pub struct Layout {
     /// Whether tensors alone do not identify it: only a config has the width of codes, or says whether there are zero
     /// points.
     pub is_told_by_config: bool,
-    /// The names of the parts.
     pub names: &'static [Names],
     pub codes: CodeStorage,
     /// Which elements share a scale.
@@ -291,7 +287,6 @@ pub struct Layout {
     pub scale_order: ScaleOrder,
     /// How the global scale changes them.
     pub global: Combination,
-    /// How zero points are stored.
     pub zeros: Zeros,
     /// What scales, the global scale and their product are rounded to: float32 or the target.
     pub scale_precision: Precision,

@@ -70,7 +70,6 @@ pub(super) struct Slot {
     /// Its index among the parts.
     pub(super) index: usize,
     pub(super) dtype: Dtype,
-    /// Its elements.
     pub(super) count: u64,
 }
 

@@ -3,13 +3,11 @@
 /// How a library turns values into codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
-    /// How the scale of a group is chosen.
     pub scale: ScaleRule,
     /// Which codes have the sign bit.
     pub sign: SignRule,
     /// What a value halfway between two codes becomes.
     pub ties: Ties,
-    /// The shape in which scales are stored.
     pub scale_shape: ScaleShape,
 }
 

@@ -55,7 +55,6 @@ impl SchemeLayout {
         find(self.layout).expect("schemes name rows of the table")
     }
 
-    /// How its scales are chosen.
     fn rule(&self) -> ScaleRule {
         self.layout().encoding.expect("schemes name layouts that can be written").scale
     }

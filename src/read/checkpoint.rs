@@ -45,14 +45,11 @@ pub(crate) enum Membership {
 /// What a model has under one name.
 #[derive(Clone, Copy)]
 pub(crate) enum ModelTensor<'a> {
-    /// A stored tensor, with its file.
     Stored(&'a Input, &'a Tensor),
-    /// A quantized weight.
     Weight(&'a LogicalCheckpoint<'a>, &'a FoundWeight),
 }
 
 impl<'a> ModelTensor<'a> {
-    /// Its name in the model.
     pub(crate) fn name(self) -> &'a str {
         match self {
             Self::Stored(input, tensor) => input.name_of(tensor),

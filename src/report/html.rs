@@ -117,7 +117,6 @@ fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
     known.filter(|(_, decibels)| decibels.is_finite()).min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
-/// The options that were given.
 fn options(options: &Value) -> String {
     let shown = |value: &Value| match value {
         Value::Null | Value::Bool(false) => String::new(),

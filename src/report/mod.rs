@@ -29,7 +29,6 @@ pub struct Report<'a> {
     pub options: Value,
     /// The `quantization_config` that engines look for in config.json, where weights were quantized.
     pub config: Option<&'a Value>,
-    /// Length of the input in bytes.
     pub bytes_in: u64,
     /// The output, or the shards of it.
     pub files: Vec<FileReport<'a>>,
@@ -107,7 +106,6 @@ impl Report<'_> {
         self.tensors().filter(|tensor| tensor.is_converted)
     }
 
-    /// Length of the outputs in bytes.
     pub(crate) fn bytes_out(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }

@@ -63,7 +63,6 @@ pub(crate) enum KeptReason {
     NotFloating,
     /// It holds floats of a type that is not quantized.
     OtherFloat,
-    /// It has the type already.
     Already,
     Norm,
     Embedding,

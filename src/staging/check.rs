@@ -83,7 +83,6 @@ pub(super) fn check_places(folder: &Path, manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Whether an unfinished conversion is in a folder.
 pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
     exists(&folder.join(WORK))
 }

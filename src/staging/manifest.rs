@@ -27,7 +27,6 @@ pub(crate) struct Manifest {
     pub input: String,
     /// Its path on the machine that began it.
     pub input_at: StoredPath,
-    /// The files that are read.
     pub inputs: Vec<ManifestSource>,
     pub shards: Vec<ManifestShard>,
     pub index: Option<String>,

@@ -37,7 +37,6 @@ pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
 /// The fields of a message in order, up to an error.
 #[derive(Clone, Debug)]
 pub(super) struct MessageFields<'a> {
-    /// Where the message ends.
     end: usize,
     rest: &'a [u8],
 }
@@ -130,7 +129,6 @@ pub(super) fn write_varint(output: &mut Vec<u8>, value: u64) {
     output.extend_from_slice(&bytes[..length.into()]);
 }
 
-/// Appends a field that is a number.
 pub(super) fn write_number(output: &mut Vec<u8>, field: u64, value: u64) {
     write_varint(output, field << 3);
     write_varint(output, value);
@@ -142,7 +140,6 @@ pub(super) fn write_head(output: &mut Vec<u8>, field: u64, length: u64) {
     write_varint(output, length);
 }
 
-/// Appends a field of bytes.
 pub(super) fn write_bytes(output: &mut Vec<u8>, field: u64, bytes: &[u8]) {
     write_head(output, field, bytes.len() as u64);
     output.extend_from_slice(bytes);

@@ -22,7 +22,6 @@ pub(super) fn read(json: &[u8], threads: usize) -> Option<SafetensorsHeader> {
 /// Bytes of a header that are worth a thread.
 const PART: usize = 1 << 20;
 
-/// Reads a header in parts.
 pub(super) fn read_parts(json: &[u8], count: usize) -> Option<SafetensorsHeader> {
     let (parts, names) = (divide(json.strip_prefix(b"{")?, count), NameHashes::default());
     let read = |at: usize| {

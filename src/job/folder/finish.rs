@@ -12,12 +12,9 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Finished {
     /// It is a complete checkpoint without an unfinished conversion.
     Already {
-        /// Bytes of its shards.
         bytes: u64,
-        /// How many shards there are.
         shards: usize,
     },
-    /// It is complete now.
     Now {
         /// The operator's name.
         operator: String,

@@ -216,7 +216,6 @@ struct Planner<'a> {
     request: &'a QuantizeRequest<'a>,
     policy: Policy,
     model: &'a Model,
-    /// The layout of all weights.
     layout: &'static str,
     /// The new name of each tensor that has one.
     renames: HashMap<&'a str, &'a str>,

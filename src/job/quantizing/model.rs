@@ -114,7 +114,6 @@ fn check(study: &Study, at: usize, tensor: &Tensor) -> Result<WeightUse, KeptRea
     study.weight_use(at).ok_or(KeptReason::NoWeight)
 }
 
-/// The encoder for a weight.
 fn encoder(
     scheme: &'static Scheme,
     usage: WeightUse,

@@ -121,7 +121,6 @@ impl Comparison {
 /// An element that differs.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
-    /// Its coordinates.
     pub index: Vec<u64>,
     /// The element in A and in B.
     pub elements: [Shown; 2],

@@ -47,7 +47,6 @@ pub struct Grid {
     pub is_indexed: bool,
     pub scale: Dtype,
     pub global_scale: Option<Dtype>,
-    /// Whether there are zero points.
     pub has_zero_points: bool,
 }
 

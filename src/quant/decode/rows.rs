@@ -205,7 +205,6 @@ impl RowDecoder<'_> {
         is_done && !has_special(out, steps.target)
     }
 
-    /// Decodes codes step by step.
     #[inline(always)]
     fn multiply_in_steps(&mut self, codes: &[u8], segment: SegmentPlace) -> DecodeTally {
         let Self { steps, index, map, room, out, .. } = self;

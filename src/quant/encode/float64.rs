@@ -133,7 +133,6 @@ impl Float64Rows<'_, '_> {
         }
     }
 
-    /// Encodes a row of a matrix.
     #[inline(always)]
     fn encode(&mut self, matrix: usize, row: usize, scales: &[GroupScale], room: &mut Float64Room) {
         let Encoder { geometry, rounding, division, chooser, .. } = self.encoder;

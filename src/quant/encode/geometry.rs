@@ -25,7 +25,6 @@ pub enum Unfit {
     },
     /// The number of its rows is not a multiple of the block height.
     Rows {
-        /// Its rows.
         rows: u64,
         /// What they must be a multiple of.
         multiple: u64,
@@ -68,7 +67,6 @@ pub struct EncodedPart {
 }
 
 impl EncodedPart {
-    /// Its length in bytes.
     #[must_use]
     pub fn byte_len(&self) -> u64 {
         self.dtype.packed_bytes(self.shape.iter().product()).unwrap_or(u64::MAX)

@@ -369,7 +369,6 @@ impl PartialSums {
         sums
     }
 
-    /// The sums of all lanes.
     #[inline(always)]
     pub(super) fn total(&self) -> ErrorSums {
         let (signal, noise) = (sum(self.signal.map(f64::from)), sum(self.noise.map(f64::from)));

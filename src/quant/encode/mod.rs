@@ -77,7 +77,6 @@ pub struct EncodeOptions {
     /// Whether -0 keeps its sign in float8 codes of compressed-tensors: `model_free_ptq` of llm-compressor keeps it,
     /// its `oneshot` does not.
     pub keeps_negative_zero: bool,
-    /// How scales are chosen.
     pub scale: ScaleChoice,
     /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store beside NVFP4 weights.
     pub input_global_scale: Option<f32>,
@@ -97,7 +96,6 @@ impl Default for EncodeOptions {
 /// How the values of a segment become codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SegmentLoop {
-    /// Step by step.
     Steps,
     /// In one loop, with their errors: see [`fused`].
     Fused,
@@ -121,7 +119,6 @@ pub struct Encoder {
     is_clipped: bool,
     search: Option<ScaleSearch>,
     float16: Minifloat,
-    /// Whether values are float64.
     is_float64: bool,
     /// Of a tensor of an ONNX model.
     axis: Option<LinearAxis>,

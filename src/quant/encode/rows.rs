@@ -43,7 +43,6 @@ struct Tile {
     /// Rows of the matrix.
     rows: Range<usize>,
     columns: Range<usize>,
-    /// Groups in a row of groups.
     groups: Range<usize>,
 }
 
@@ -188,7 +187,6 @@ impl<'a> EncodeRows<'a, '_> {
         }
     }
 
-    /// Encodes one row of a tile.
     fn encode(&mut self, tile: &Tile, row: usize, room: &mut EncodeRoom) {
         let Encoder { geometry, weight, width, .. } = self.encoder;
         let size = geometry.block[1] as usize;

@@ -66,7 +66,6 @@ impl ChosenScales {
         }
     }
 
-    /// The scale of a group.
     #[inline(always)]
     pub(super) fn get(&self, at: usize) -> GroupScale {
         GroupScale {

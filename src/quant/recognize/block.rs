@@ -9,14 +9,12 @@ use serde_json::{Map, Value};
 /// What is said about a weight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claim {
-    /// The layouts that are possible.
     pub(super) layouts: Vec<&'static str>,
     pub(super) parameters: Parameters,
     /// Parts that the layout can omit but this weight needs.
     pub(super) needs: Vec<Role>,
     /// The dtype of codes, if the config names it.
     pub(super) codes: Option<Dtype>,
-    /// Scales are not exponents.
     pub(super) no_exponents: bool,
     /// The source and its words: "the config says ...".
     pub(super) said: String,

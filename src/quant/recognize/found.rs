@@ -100,6 +100,5 @@ pub struct Recognized {
     pub codes_that_stay: Vec<usize>,
     /// In an ONNX model, the names of the values that Cast nodes make of a tensor, if no other node uses it.
     pub cast_names: HashMap<usize, Vec<String>>,
-    /// All contradictions.
     pub problems: Vec<Problem>,
 }

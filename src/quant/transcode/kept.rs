@@ -50,7 +50,6 @@ impl Transcoder {
         Some(ScaleBytes { new, fitting, is_identity, repeat: width / new_width })
     }
 
-    /// The scales of a row, if it can be kept.
     fn kept<'a>(&self, row: usize, parts: &[&'a [u8]], raw: &'a mut Vec<u8>) -> Option<(&ScaleBytes, &'a [u8])> {
         let bytes = self.bytes.as_ref()?;
         let scales = self.source.scale_bytes(row, parts, raw);

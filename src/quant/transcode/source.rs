@@ -21,7 +21,6 @@ pub(super) struct SourceGrid {
     block: [usize; 2],
     /// The number that each code represents. Integers have their sign: the middle of their range is 0.
     pub(super) numbers: Vec<f32>,
-    /// Whether codes are integers.
     pub(super) is_integer: bool,
     /// The number that is subtracted from stored zero points.
     centre: f32,

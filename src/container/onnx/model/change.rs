@@ -108,7 +108,6 @@ impl Study {
         }
     }
 
-    /// Lays out the changed model.
     pub(crate) fn lay_out(&self, input: &Input, change: &Change) -> Result<ModelLayout> {
         let mut edits = Edits::new(&input.files[0], &self.frames);
         let mut placed = Placed::default();

@@ -82,7 +82,6 @@ impl<'a> Edits<'a> {
         self.all.push((range, within, new));
     }
 
-    /// The parts of the changed file.
     pub(super) fn pieces(mut self) -> Result<Vec<FilePart>> {
         self.follow_lengths()?;
         let depth = |mut frame: Option<usize>| {

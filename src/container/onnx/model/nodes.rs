@@ -77,7 +77,6 @@ pub(super) struct CastValue {
 #[derive(Default)]
 pub(super) struct Uses {
     pub nodes: Vec<ModelNode>,
-    /// By tensors.
     pub of_tensors: Vec<Vec<NodeInput>>,
     pub decoding: Vec<DecodingNode>,
     /// In the order of the nodes.

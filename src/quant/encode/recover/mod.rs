@@ -65,7 +65,6 @@ impl Recoverer {
         }
     }
 
-    /// The encoder.
     #[must_use]
     pub fn encoder(&self) -> &Arc<Encoder> {
         &self.encoder
@@ -216,7 +215,6 @@ impl<'a> RecoverRows<'a, '_> {
         Ok(())
     }
 
-    /// Finds the scale of a group.
     #[inline(always)]
     fn find(&mut self, group: &RecoverGroup) -> Result<StoredScale, u64> {
         let Recoverer { encoder, candidates, .. } = self.recoverer;
