@@ -158,30 +158,17 @@ pub fn by_extension(path: &Path) -> Option<&'static dyn Container> {
 
 /// `.npy, .npz or .pb`: the extensions of all containers.
 pub(crate) fn known_formats() -> String {
-    one_of(&CONTAINERS.iter().map(|container| container.format_info().extension).collect::<Vec<_>>())
+    formats(|_| true)
 }
 
-/// The extensions of the formats that any tensors can be written in, one or several, or those of a model.
-pub(crate) fn written_formats(are_several: bool, is_model: bool) -> String {
-    let facts = CONTAINERS.iter().map(|container| container.format_info());
-    let facts = facts.filter(|facts| !(facts.is_changed_only && !is_model || are_several && facts.holds_one));
-    one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
-}
-
-/// The formats that keep the names of tensors.
-pub(crate) fn formats_with_names() -> String {
-    let facts = CONTAINERS
-        .iter()
-        .map(|container| container.format_info())
-        .filter(|facts| facts.has_names && !facts.is_changed_only);
-    one_of(&facts.map(|facts| facts.extension).collect::<Vec<_>>())
-}
-
-/// `.npy, .npz or .pb`
-fn one_of(extensions: &[&str]) -> String {
-    let (last, others) = extensions.split_last().unwrap_or((&"", &[]));
-    let others: Vec<String> = others.iter().map(|extension| format!(".{extension}")).collect();
-    if others.is_empty() { format!(".{last}") } else { format!("{} or .{last}", others.join(", ")) }
+/// The extensions of some formats; empty if there are none.
+pub(crate) fn formats(are_meant: impl Fn(&dyn Container) -> bool) -> String {
+    let meant = CONTAINERS.iter().filter(|container| are_meant(**container));
+    let extensions: Vec<String> = meant.map(|container| format!(".{}", container.format_info().extension)).collect();
+    match extensions.split_last() {
+        Some((last, others @ [_, ..])) => format!("{} or {last}", others.join(", ")),
+        _ => extensions.concat(),
+    }
 }
 
 /// The error for a type that a format cannot hold, with those that can.
@@ -192,9 +179,9 @@ fn cannot_hold(extension: &str, dtype: Dtype, are_several: bool) -> Error {
 
 /// Names the formats that hold one or several tensors, if some of them can hold these.
 fn with_formats(error: Error, are_several: bool, can_hold: &dyn Fn(&dyn Container) -> bool) -> Error {
-    let able = CONTAINERS.iter().filter(|container| can_hold(**container));
-    let able = able.map(|container| container.format_info());
-    let able = able.filter(|facts| !(facts.is_changed_only || are_several && facts.holds_one));
-    let able: Vec<&str> = able.map(|facts| facts.extension).collect();
-    if able.is_empty() { error } else { error.remedy(format!("name an output that ends in {}", one_of(&able))) }
+    let able = formats(|other| {
+        let FormatInfo { is_changed_only, holds_one, .. } = other.format_info();
+        can_hold(other) && !(is_changed_only || are_several && holds_one)
+    });
+    if able.is_empty() { error } else { error.remedy(format!("name an output that ends in {able}")) }
 }

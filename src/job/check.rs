@@ -99,8 +99,8 @@ fn check_renames(source: &Checkpoint, target: &dyn Container, selection: &Select
     let is_renamed = |name| selection.renames.iter().any(|rename| rename.old == name);
     let Some(name) = source.names().find(|name| is_renamed(*name)) else { return Ok(()) };
     let error = Error::usage(format!("cannot be renamed: a .{extension} file has no place for a name"));
-    let remedy = format!("name an output that ends in {}", container::formats_with_names());
-    Err(error.in_tensor(name).remedy(remedy).without("rename"))
+    let formats = container::formats(|format| format.format_info().has_names && !format.format_info().is_changed_only);
+    Err(error.in_tensor(name).remedy(format!("name an output that ends in {formats}")).without("rename"))
 }
 
 /// Reports what the output will lack.

@@ -2,7 +2,7 @@
 
 use super::{Job, JobInput, Publish};
 use crate::container::checkpoint::{Checkpoint, description};
-use crate::container::{self, Container};
+use crate::container::{self, Container, FormatInfo};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::Files;
@@ -177,7 +177,10 @@ fn other_format(job: &Job, input: &JobInput) -> String {
     let formats = match job.operator {
         Operator::Quantize if is_model => ".onnx".to_owned(),
         Operator::Quantize => ".safetensors".to_owned(),
-        _ => container::written_formats(are_several, is_model),
+        _ => container::formats(|format| {
+            let FormatInfo { is_changed_only, holds_one, .. } = format.format_info();
+            !(is_changed_only && !is_model || are_several && holds_one)
+        }),
     };
     format!("name an output that ends in {formats}")
 }

@@ -48,7 +48,19 @@ pub(super) enum Origin<'a> {
     Values(Box<Quantization<'a>>),
 }
 
-impl Chosen<'_> {
+impl<'a> Chosen<'a> {
+    /// Numbers in row-major order.
+    fn new(
+        place: TensorIndex,
+        sources: Few<SourceTensor<'a>>,
+        from: Origin<'a>,
+        target: Result<Dtype, KeptReason>,
+        name: Cow<'a, str>,
+        dtype: Dtype,
+    ) -> Self {
+        Self { place, sources, from, target, name, dtype, fortran_order: false, text: None }
+    }
+
     /// The number of elements, the product of the shape.
     fn count(&self) -> u64 {
         match &self.from {
@@ -227,8 +239,7 @@ fn choose_to_quantize<'a>(
         scheme: weight.scheme,
         extremes,
     }));
-    let target = Ok(dtype);
-    Ok(Chosen { place, sources, from, target, name, dtype, fortran_order: false, text: None })
+    Ok(Chosen::new(place, sources, from, Ok(dtype), name, dtype))
 }
 
 /// Refuses a tensor whose bytes cannot be read in any order.
@@ -252,8 +263,7 @@ fn choose_weight<'a>(
     if request.container.stores(dtype).is_none() {
         return Err(sources[0].error(request.container.refusal(dtype, true)));
     }
-    let (from, target) = (Origin::Parts(Arc::clone(&weight.decoder)), Ok(dtype));
-    Ok(Chosen { place, sources, from, target, name, dtype, fortran_order: false, text: None })
+    Ok(Chosen::new(place, sources, Origin::Parts(Arc::clone(&weight.decoder)), Ok(dtype), name, dtype))
 }
 
 /// `storable` holds the types that the output is known to store.
@@ -275,16 +285,8 @@ fn choose_plain<'a>(
         let formats = [&inputs[input].container.format_info(), &container.format_info()];
         let form = opaque_form(tensor, target.is_ok(), formats)?;
         let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
-        return Ok(Chosen {
-            place,
-            sources: Few::One(source),
-            from: Origin::Elements(form),
-            target: Err(KeptReason::LeftOut),
-            name: new_name,
-            dtype: form.dtype(),
-            fortran_order: false,
-            text: None,
-        });
+        let (sources, from, target) = (Few::One(source), Origin::Elements(form), Err(KeptReason::LeftOut));
+        return Ok(Chosen::new(place, sources, from, target, new_name, form.dtype()));
     }
     // A tensor that is copied keeps its stored type, if it has one.
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
@@ -316,16 +318,8 @@ fn choose_plain<'a>(
     let fortran_order = tensor.fortran_order && container.format_info().has_fortran_order;
     let is_transposed = tensor.fortran_order != fortran_order;
     let source = SourceTensor { files, tensor, elements: Elements::Typed(form), is_transposed };
-    Ok(Chosen {
-        place,
-        sources: Few::One(source),
-        from: Origin::Elements(form),
-        target,
-        name: new_name,
-        dtype,
-        fortran_order,
-        text: None,
-    })
+    let chosen = Chosen::new(place, Few::One(source), Origin::Elements(form), target, new_name, dtype);
+    Ok(Chosen { fortran_order, ..chosen })
 }
 
 /// Measures the texts to be written. No file can be laid out without their lengths.

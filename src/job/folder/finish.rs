@@ -11,10 +11,7 @@ use std::path::{Path, PathBuf};
 /// The result of completing a folder.
 pub(crate) enum Finished {
     /// It is a complete checkpoint without an unfinished conversion.
-    Already {
-        bytes: u64,
-        shards: usize,
-    },
+    Already { bytes: u64, shards: usize },
     Now {
         /// The operator's name.
         operator: String,

@@ -14,9 +14,8 @@ use crate::select::KeptReason;
 use crate::select::experts::{Expert, experts, gpt_oss_experts};
 use crate::select::policy::module_of;
 use crate::text::shorten;
-use crate::threads::in_order;
+use crate::threads::each;
 use std::collections::HashSet;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// The most names in a message.
@@ -173,24 +172,16 @@ impl Planner<'_> {
         sets.retain(|set| set.iter().any(is_coded));
         let mut resolved: Vec<Option<Arc<CodedRows>>> = vec![None; weights.len()];
         let all = &*weights;
-        let work = |(): &mut (), set: Vec<usize>| Ok((self.transcoders(all, &set)?, set));
-        in_order(
-            self.request.threads as u64,
-            sets.into_iter(),
-            || (),
-            work,
-            |(transcoders, set): (Result<Vec<Transcoder>, Unmoved>, Vec<usize>)| {
-                let transcoders: Vec<_> = match transcoders {
-                    Ok(found) => found.into_iter().map(Ok).collect(),
-                    Err(why) => set.iter().map(|_| Err(why)).collect(),
-                };
-                for (at, transcoder) in set.into_iter().zip(transcoders) {
-                    resolved[at] = all[at].coded().map(|coded| Arc::new(self.rows(coded, transcoder)));
-                }
-                ControlFlow::Continue(())
-            },
-        )
-        .map_err(|error: Error| error.in_file(&self.source.source.path))?;
+        let found = each(self.request.threads, sets.len(), |at| self.transcoders(all, &sets[at]));
+        for (set, transcoders) in sets.into_iter().zip(found) {
+            let transcoders: Vec<_> = match transcoders.map_err(|error| error.in_file(&self.source.source.path))? {
+                Ok(found) => found.into_iter().map(Ok).collect(),
+                Err(why) => set.iter().map(|_| Err(why)).collect(),
+            };
+            for (at, transcoder) in set.into_iter().zip(transcoders) {
+                resolved[at] = all[at].coded().map(|coded| Arc::new(self.rows(coded, transcoder)));
+            }
+        }
         if self.changes_layout_only() {
             let again = "choose a scheme to quantize these weights again";
             let is_special = |rows: &Arc<CodedRows>| matches!(rows.transcoder, Err(Unmoved::NotFinite));

@@ -48,13 +48,8 @@ impl<const SIGNED: bool> Tally for IntegerTally<SIGNED> {
             abs_max,
             mean: (count > 0).then(|| self.sum as f64 / count as f64),
             zeros: self.counts[0],
-            subnormals: 0,
-            nan: 0,
-            plus_infinite: 0,
-            minus_infinite: 0,
-            first_nan: None,
-            first_infinite: None,
             exponents: (0..).zip(self.counts[1..].iter().copied()).collect(),
+            ..Distribution::default()
         }
     }
 }

@@ -36,7 +36,7 @@ use words::{WordCounts, elements_per_word};
 const PIECE: u64 = 1 << 20;
 
 /// How the values of one tensor are distributed. A complex number counts as two numbers, its real and its imaginary part.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
     /// How many numbers there are, including NaN and Inf.
     pub count: u64,

@@ -329,13 +329,11 @@ impl Beside {
             // A value that was rounded up may be out of range.
             mean: (finite > 0).then(|| mean(terms, finite).clamp(min, max)),
             zeros: small - subnormals,
-            subnormals: 0,
             nan: special - infinite,
             plus_infinite: self.plus_infinite,
             minus_infinite: self.minus_infinite,
-            first_nan: None,
-            first_infinite: None,
             exponents: (fields.lowest..).zip(self.subnormals).chain(exponents).collect(),
+            ..Distribution::default()
         }
     }
 }

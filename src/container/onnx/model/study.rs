@@ -88,7 +88,7 @@ impl Study {
     /// Studies a model that was read.
     pub(crate) fn of(input: &Input) -> Result<Self> {
         let file: &[u8] = &input.files[0];
-        let mut scout = Scout::new(file);
+        let mut scout = Scout { file, ..Scout::default() };
         let header = walk(file, &mut scout)?;
         let Scout { mut places, frames, first_nodes, uses, inputs, definitions, taken, operators, decoded, .. } = scout;
         if let Some(name) = scout.repeated {
@@ -149,6 +149,7 @@ impl Study {
     }
 }
 
+#[derive(Default)]
 struct Scout<'a> {
     file: &'a [u8],
     places: Vec<Place>,
@@ -170,24 +171,7 @@ struct Scout<'a> {
     decoded: Vec<(usize, Range<usize>)>,
 }
 
-impl<'a> Scout<'a> {
-    fn new(file: &'a [u8]) -> Self {
-        Self {
-            file,
-            places: Vec::new(),
-            frames: Frames::default(),
-            first_nodes: Vec::new(),
-            uses: HashMap::new(),
-            inputs: HashMap::new(),
-            definitions: HashMap::new(),
-            made: HashSet::new(),
-            repeated: None,
-            taken: HashSet::new(),
-            operators: HashMap::new(),
-            decoded: Vec::new(),
-        }
-    }
-
+impl Scout<'_> {
     /// Remembers the number of a name like `w_float16_3`, or `w_int8_3_scale`.
     fn take(&mut self, name: &[u8]) {
         let digits = name.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
