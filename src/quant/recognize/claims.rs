@@ -4,7 +4,8 @@ use super::block::{Claim, ConfigObject};
 use super::found::CheckpointInfo;
 use super::groups::{self, ClaimRule};
 use super::modules::{Listed, MatchStyle, ModuleList, pattern};
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
+use super::statements::Statement;
+use crate::container::checkpoint::{CONFIG, QUANTIZE_CONFIG};
 use crate::container::{as_json, members};
 use crate::error::{Error, Result};
 use crate::quant::{Group, Parameters, Role};
@@ -20,6 +21,8 @@ pub(super) struct Claims {
     pub(super) method: Option<String>,
     /// Modules that are not quantized.
     ignored: ModuleList,
+    /// The same according to other descriptions, with their names.
+    also_ignored: Vec<(String, ModuleList)>,
     /// All claims, which the other fields refer to by index.
     all: Vec<Claim>,
     /// Claims about single modules; `None` if a module is not quantized.
@@ -57,93 +60,63 @@ const REFUSED: &[(&str, &str)] = &[
     ("nvfp4", "quantized by transformers while it loads; such checkpoints hold values"),
 ];
 
-/// The longest block that is read: those that list every module of a large model have a few MiB.
-const MOST: usize = 16 << 20;
-
 impl Claims {
     pub(super) fn read(source: &CheckpointInfo) -> Result<Self> {
-        let Some((file, text)) = quantization(source)? else { return Ok(Self::default()) };
-        let in_file = |error: Error| error.in_file(&source.folder.join(file));
-        if text.len() > MOST {
-            return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
-        }
-        let Ok(Value::Object(mut block)) = serde_json::from_str::<Value>(&text) else {
-            return Err(in_file(Error::new("its quantization_config is not an object")));
-        };
-        if file == CONFIG
+        let mut statements = Statement::read(source)?;
+        let Some(first) = statements.first_mut() else { return Ok(Self::default()) };
+        let path = source.folder.join(first.file);
+        let in_file = |error: Error| error.in_file(&path);
+        if first.file == CONFIG
             && let Some(outer) = source.config.and_then(expert_dtype)
         {
-            let own = block.entry("expert_dtype").or_insert_with(|| outer.clone());
+            let own = first.block.entry("expert_dtype").or_insert_with(|| outer.clone());
             if *own != outer {
                 let [own, outer] = [&*own, &outer].map(|dtype| shorten(&dtype.to_string()));
                 let message = format!("its expert_dtype is {outer}, and that of its quantization_config is {own}");
                 return Err(in_file(Error::new(message)));
             }
         }
-        let claims = Self::of(&ConfigObject(&block), file).map_err(in_file)?;
-        if file == CONFIG
-            && let Some(other) = source.hf_quant_config.and_then(modelopt_algorithm)
-            && let Some(own) = block.get("quant_algo").and_then(Value::as_str)
-            && own != other
-        {
-            let message = format!(
-                "its quant_algo is '{}', and that of hf_quant_config.json is '{}'",
-                shorten(own),
-                shorten(&other)
-            );
-            return Err(in_file(Error::new(message)));
+        let [first, others @ ..] = &statements[..] else { return Ok(Self::default()) };
+        others.iter().try_for_each(|other| first.check_agrees(other)).map_err(in_file)?;
+        let mut claims = Self::of(&ConfigObject(&first.block), first.file).map_err(in_file)?;
+        for other in others {
+            let block = ConfigObject(&other.block);
+            let method = method_of(&block, other.file).unwrap_or_default();
+            let ignored = ignored(&block, &method).map_err(|error| error.in_file(&source.folder.join(other.file)))?;
+            claims.also_ignored.push((other.name(), ignored));
         }
         Ok(claims)
     }
 
     fn of(block: &ConfigObject, file: &str) -> Result<Self> {
-        let method = match block.text(&["quant_method"])? {
-            Some(method) => method.to_lowercase(),
-            None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt".to_owned(),
-            None if block.has("config_groups") => "compressed-tensors".to_owned(),
-            None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes".to_owned(),
-            None if file == QUANTIZE_CONFIG => "gptq".to_owned(),
-            None => return Err(Error::new("its quantization_config does not name a quant_method")),
-        };
-        let mut claims = Self { method: Some(method.clone()), ..Self::default() };
-        let ignored = |keys: &[&str], style| Ok(ModuleList::new(&block.texts(keys)?, style));
-        let skipped = || ignored(&["modules_to_not_convert", "ignored_layers"], MatchStyle::Transformers);
+        let method = method_of(block, file)?;
+        let ignored = ignored(block, &method)?;
+        let mut claims = Self { method: Some(method.clone()), ignored, ..Self::default() };
         match &*method {
             "fp8" | "mxfp8" => {
-                claims.ignored = skipped()?;
                 claims.add(fine_grained(block, &method)?);
                 if block.text(&["expert_dtype"])? == Some("fp4") {
                     claims.add(Claim::new(&["hf-fp4"], "the config says expert_dtype 'fp4'"));
                 }
             }
             "compressed-tensors" | "compressed_tensors" => {
-                claims.ignored = ignored(&["ignore"], MatchStyle::Prefixed)?;
                 claims.rules(groups::compressed_tensors(block)?);
             }
             "mxfp4" => {
-                claims.ignored = skipped()?;
                 claims.add(Claim::new(&["gptoss-mxfp4"], "the config says quant_method 'mxfp4'"));
             }
-            "gptq" => {
-                claims.rules(packed(block, "gptq", gptq(block)?)?);
-            }
-            "awq" => {
-                claims.ignored = skipped()?;
-                claims.rules(packed(block, "awq", awq(block)?)?);
-            }
+            "gptq" => claims.rules(packed(block, "gptq", gptq(block)?)?),
+            "awq" => claims.rules(packed(block, "awq", awq(block)?)?),
             "auto-round" | "intel/auto-round" => claims.rules(auto_round(block)?),
             "bitsandbytes" => {
-                claims.ignored = ignored(&["llm_int8_skip_modules"], MatchStyle::Transformers)?;
                 let layout = if block.is_true("load_in_8bit")? { "bnb-int8" } else { "bnb-4bit" };
                 let width = if layout == "bnb-int8" { "load_in_8bit" } else { "load_in_4bit" };
                 claims.add(Claim::new(&[layout], &format!("the config says quant_method 'bitsandbytes', {width}")));
             }
             "quanto" => {
-                claims.ignored = skipped()?;
                 claims.add(Claim::new(&["quanto"], "the config says quant_method 'quanto'"));
             }
             modelopt if modelopt.starts_with("modelopt") => {
-                claims.ignored = ignored(&["ignore", "exclude_modules"], MatchStyle::Globs)?;
                 claims.rules(groups::modelopt(block)?);
             }
             other => return Err(unknown(other)),
@@ -170,6 +143,14 @@ impl Claims {
         }
     }
 
+    /// Another description that says that a module is not quantized, with its entry.
+    pub(super) fn also_ignored(&self, module: &str) -> Option<(&str, String)> {
+        self.also_ignored.iter().find_map(|(name, list)| match list.find(module) {
+            Some(Listed::Firmly(entry)) => Some((&**name, entry)),
+            _ => None,
+        })
+    }
+
     /// What it says about a module; nothing if there is no config.
     pub(super) fn on(&self, module: &str) -> Said<'_> {
         let around = module.match_indices('.').rev().map(|(at, _)| &module[..at]);
@@ -191,34 +172,30 @@ impl Claims {
     }
 }
 
-/// The description of how weights are quantized, and its file.
-fn quantization(source: &CheckpointInfo) -> Result<Option<(&'static str, String)>> {
-    let object = |file: &'static str, text: &str| {
-        let json = as_json(text);
-        let found = members(&json).map(|members| {
-            members
-                .into_iter()
-                .map(|(key, value)| (key.into_owned(), value.get().to_owned()))
-                .collect::<HashMap<_, _>>()
-        });
-        found.ok_or_else(|| Error::new("is not a JSON object").in_file(&source.folder.join(file)))
-    };
-    let some = |text: Option<&String>| text.filter(|text| *text != "null").cloned();
-    if let Some(text) = source.config {
-        let config = object(CONFIG, text)?;
-        let of = |config: &HashMap<String, String>| {
-            some(config.get("quantization_config")).or_else(|| some(config.get("compression_config")))
-        };
-        let inner = || object(CONFIG, config.get("text_config")?).ok().and_then(|config| of(&config));
-        if let Some(found) = of(&config).or_else(inner) {
-            return Ok(Some((CONFIG, found)));
+/// How a description says that weights are quantized.
+fn method_of(block: &ConfigObject, file: &str) -> Result<String> {
+    Ok(match block.text(&["quant_method"])? {
+        Some(method) => method.to_lowercase(),
+        None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt".to_owned(),
+        None if block.has("config_groups") => "compressed-tensors".to_owned(),
+        None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes".to_owned(),
+        None if file == QUANTIZE_CONFIG => "gptq".to_owned(),
+        None => return Err(Error::new("its quantization_config does not name a quant_method")),
+    })
+}
+
+/// The modules that a description lists as not quantized.
+fn ignored(block: &ConfigObject, method: &str) -> Result<ModuleList> {
+    let (keys, style): (&[&str], _) = match method {
+        "fp8" | "mxfp8" | "mxfp4" | "awq" | "quanto" => {
+            (&["modules_to_not_convert", "ignored_layers"], MatchStyle::Transformers)
         }
-    }
-    if let Some(text) = source.hf_quant_config {
-        let found = some(object(HF_QUANT_CONFIG, text)?.get("quantization"));
-        return Ok(found.map(|found| (HF_QUANT_CONFIG, found)));
-    }
-    Ok(source.quantize_config.map(|text| (QUANTIZE_CONFIG, as_json(text).into_owned())))
+        "compressed-tensors" | "compressed_tensors" => (&["ignore"], MatchStyle::Prefixed),
+        "bitsandbytes" => (&["llm_int8_skip_modules"], MatchStyle::Transformers),
+        modelopt if modelopt.starts_with("modelopt") => (&["ignore", "exclude_modules"], MatchStyle::Globs),
+        _ => return Ok(ModuleList::default()),
+    };
+    Ok(ModuleList::new(&block.texts(keys)?, style))
 }
 
 /// The type of experts that `config.json` names outside of its `quantization_config`, where vLLM reads it.
@@ -226,12 +203,6 @@ fn expert_dtype(config: &str) -> Option<Value> {
     let json = as_json(config);
     let value = members(&json)?.get("expert_dtype").and_then(|value| serde_json::from_str(value.get()).ok());
     value.filter(|value: &Value| !value.is_null())
-}
-
-/// The algorithm that `hf_quant_config.json` names.
-fn modelopt_algorithm(text: &str) -> Option<String> {
-    let file: Value = serde_json::from_str(&as_json(text)).ok()?;
-    file.get("quantization")?.get("quant_algo")?.as_str().map(str::to_owned)
 }
 
 fn unknown(method: &str) -> Error {

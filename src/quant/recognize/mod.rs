@@ -13,6 +13,7 @@ mod groups;
 mod leftover;
 mod modules;
 mod names;
+mod statements;
 mod weigh;
 
 pub use found::{CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor};

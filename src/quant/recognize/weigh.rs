@@ -71,12 +71,14 @@ impl Finder<'_> {
         module: &str,
     ) -> Result<(LayoutCandidate<'b>, Option<Claim>)> {
         let said = self.claims.on(module);
-        if let Some(Listed::Firmly(entry)) = said.ignored {
+        let ignored = match said.ignored {
+            Some(Listed::Firmly(entry)) => Some(("the config", entry)),
+            _ => self.claims.also_ignored(module),
+        };
+        if let Some((whose, entry)) = ignored {
             let scale = self.show(pair.scale);
-            let message = format!(
-                "the config says with '{}' that it is not quantized, and '{scale}' that it is",
-                shorten(&entry)
-            );
+            let message =
+                format!("{whose} says with '{}' that it is not quantized, and '{scale}' that it is", shorten(&entry));
             return Err(Error::new(message));
         }
         let described = self.layers.on(self.source, pair.stem)?;

@@ -1,0 +1,145 @@
+//! The descriptions of how the weights of a checkpoint are quantized: in `config.json`, and in files beside it.
+//!
+//! Engines differ in which of them they read, so tcast refuses those that contradict each other.
+
+use super::found::CheckpointInfo;
+use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
+use crate::container::{as_json, members};
+use crate::error::{Error, Result};
+use crate::text::shorten;
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+
+/// A description.
+pub(super) struct Statement {
+    pub(super) file: &'static str,
+    /// Its key in `config.json`; empty in other files.
+    key: &'static str,
+    pub(super) block: Map<String, Value>,
+}
+
+/// A key, and the value for it.
+type Fact<'a> = (&'static str, &'a Value);
+
+/// The longest block that is read: those that list every module of a large model have a few MiB.
+const MOST: usize = 16 << 20;
+
+/// Keys that mean the same, with values on which decoded bytes depend.
+const FACTS: &[&[&str]] = &[
+    &["quant_method"],
+    &["quant_algo"],
+    &["bits", "w_bit"],
+    &["group_size", "q_group_size"],
+    &["weight_block_size"],
+    &["checkpoint_format", "format"],
+    &["packing_format"],
+    &["scale_fmt"],
+    &["expert_dtype"],
+    &["sym"],
+    &["load_in_4bit"],
+    &["load_in_8bit"],
+    &["config_groups"],
+    &["quantized_layers"],
+    &["dynamic"],
+    &["extra_config"],
+];
+
+impl Statement {
+    /// The descriptions of a checkpoint, the one that counts first.
+    pub(super) fn read(source: &CheckpointInfo) -> Result<Vec<Self>> {
+        let mut found = Vec::new();
+        let mut add = |file: &'static str, key: &'static str, text: &str| {
+            if text == "null" {
+                return Ok(());
+            }
+            let in_file = |error: Error| error.in_file(&source.folder.join(file));
+            if text.len() > MOST {
+                return Err(in_file(Error::new("says more of the quantization than 16 MiB")));
+            }
+            let Ok(Value::Object(block)) = serde_json::from_str(text) else {
+                return Err(in_file(Error::new("its quantization_config is not an object")));
+            };
+            found.push(Self { file, key, block });
+            Ok(())
+        };
+        let object = |file: &'static str, text: &str| {
+            let json = as_json(text);
+            let found = members(&json).map(|members| {
+                let pairs = members.into_iter().map(|(key, value)| (key.into_owned(), value.get().to_owned()));
+                pairs.collect::<HashMap<_, _>>()
+            });
+            found.ok_or_else(|| Error::new("is not a JSON object").in_file(&source.folder.join(file)))
+        };
+        if let Some(text) = source.config {
+            let outer = object(CONFIG, text)?;
+            let inner = outer.get("text_config").and_then(|text| object(CONFIG, text).ok()).unwrap_or_default();
+            for (members, key, name) in [
+                (&outer, "quantization_config", "quantization_config"),
+                (&outer, "compression_config", "compression_config"),
+                (&inner, "quantization_config", "text_config.quantization_config"),
+                (&inner, "compression_config", "text_config.compression_config"),
+            ] {
+                members.get(key).map_or(Ok(()), |text| add(CONFIG, name, text))?;
+            }
+        }
+        if let Some(text) = source.hf_quant_config {
+            let block = object(HF_QUANT_CONFIG, text)?.remove("quantization");
+            block.map_or(Ok(()), |text| add(HF_QUANT_CONFIG, "", &text))?;
+        }
+        if let Some(text) = source.quantize_config {
+            add(QUANTIZE_CONFIG, "", &as_json(text))?;
+        }
+        Ok(found)
+    }
+
+    /// Refuses another description that contradicts this one.
+    pub(super) fn check_agrees(&self, other: &Self) -> Result<()> {
+        for keys in FACTS {
+            if let (Some(own), Some(others)) = (self.fact(keys), other.fact(keys))
+                && plain(own.1) != plain(others.1)
+            {
+                return Err(self.contradicted(&own, other, &others));
+            }
+        }
+        // Only the algorithm tells the method of ModelOpt's own file.
+        if let (Some(method), Some(algorithm)) = (self.fact(&["quant_method"]), other.fact(&["quant_algo"]))
+            && !self.block.contains_key("quant_algo")
+            && let (Value::String(known), Value::String(named)) = (plain(method.1), plain(algorithm.1))
+            && !known.starts_with("compressed")
+            && !named.contains(&known)
+        {
+            return Err(self.contradicted(&method, other, &algorithm));
+        }
+        Ok(())
+    }
+
+    /// What is said under one of these keys.
+    fn fact(&self, keys: &[&'static str]) -> Option<Fact<'_>> {
+        let key = keys.iter().find(|key| self.block.get(**key).is_some_and(|value| !value.is_null()))?;
+        Some((key, &self.block[*key]))
+    }
+
+    fn contradicted(&self, own: &Fact, other: &Self, others: &Fact) -> Error {
+        let [own, others] = [own, others].map(|(key, value)| format!("{key} {}", shorten(&value.to_string())));
+        let message = format!("{} says {own}, and {} says {others}", self.name(), other.name());
+        Error::new(message).remedy("correct the one that is wrong, or remove it")
+    }
+
+    /// What it is called in messages about the file of another.
+    pub(super) fn name(&self) -> String {
+        if self.key.is_empty() { self.file.to_owned() } else { format!("its {}", self.key) }
+    }
+}
+
+/// A value without what does not distinguish it from equal ones: nulls and capitals.
+fn plain(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(text.to_lowercase()),
+        Value::Array(items) => Value::Array(items.iter().map(plain).collect()),
+        Value::Object(members) => {
+            let members = members.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(members.map(|(key, value)| (key.clone(), plain(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
