@@ -53,9 +53,7 @@ enum Method {
 /// The elements of a tensor, as messages name them.
 #[derive(Clone, Copy)]
 pub(crate) struct NamedElements<'a> {
-    /// How many there are.
     pub count: u64,
-    /// Lengths of the dimensions.
     pub shape: &'a [u64],
     /// Whether they come in column-major order.
     pub fortran_order: bool,

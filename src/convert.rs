@@ -149,7 +149,6 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     Ok(converted)
 }
 
-/// How the selected weights are decoded.
 fn decoding(source: &Checkpoint, selection: &Selection) -> Result<Recoding> {
     if let Some(to) = selection.to.filter(|to| !to.is_weight()) {
         return Err(Error::new(format!("weights are decoded to bfloat16, float16 or float32, not to {to}")));

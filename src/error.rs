@@ -135,7 +135,6 @@ impl Error {
         self.option
     }
 
-    /// More details, one per line.
     #[must_use]
     pub(crate) fn with_details(self, details: Vec<String>) -> Self {
         Self { details: details.into(), ..self }

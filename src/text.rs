@@ -75,7 +75,6 @@ pub(crate) fn quoted(path: &Path) -> String {
     if bytes.starts_with(b"-") { in_quotes(&[b"./", bytes].concat()) } else { in_quotes(bytes) }
 }
 
-/// A word quoted for a POSIX shell.
 pub(crate) fn quoted_word(word: &str) -> String {
     in_quotes(word.as_bytes())
 }
@@ -186,7 +185,6 @@ pub(crate) fn width<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
     texts.map(|text| text.chars().count()).max().unwrap_or(0)
 }
 
-/// A part of a whole in percent.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let percent = part as f64 / whole as f64 * 100.0;
     match part {
@@ -216,7 +214,6 @@ pub(crate) fn first_few(names: impl IntoIterator<Item = impl AsRef<str>>, most: 
     }
 }
 
-/// Bytes as hexadecimal digits.
 pub(crate) fn hex_digits(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |digits, byte| digits + &format!("{byte:02x}"))
 }

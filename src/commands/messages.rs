@@ -37,7 +37,6 @@ pub(super) fn note(message: &str) {
     tell(&format!("tcast: {REMEDY}note:{REMEDY:#} {}", visible(message)));
 }
 
-/// Warns of abandoned temporary files in the folder of an output.
 pub(super) fn warn_of_abandoned(folder: &Path) {
     const MOST: usize = 20;
     let found = temporaries::abandoned(folder);

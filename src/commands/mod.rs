@@ -109,7 +109,6 @@ fn check_standard_output(output: &Path, json: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the model of a command that takes one.
 fn open_model(model: Option<&PathBuf>, threads: usize, observer: &Console) -> Result<Checkpoint, Error> {
     let inputs = model.map(std::slice::from_ref).unwrap_or_default();
     let mut opened = job::open(inputs, job::Publish::Together, threads, observer, |error, _| error)?;
@@ -132,7 +131,6 @@ fn check_matched(selection: &Selection, names: &[&str], is_allowed: bool, quiet:
 /// The most names in a message.
 const MOST_NAMES: usize = 8;
 
-/// The error for a name that no tensor has.
 fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
     let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
     let others = match &unmatched::near(name, &names)[..] {
@@ -157,7 +155,6 @@ fn threads(asked: Option<u16>) -> usize {
     asked.map_or_else(cores, Into::into)
 }
 
-/// The error for an option that changes nothing.
 fn no_effect(option: &str, why: impl Display) -> Error {
     let flag = option.split(' ').next().unwrap_or(option);
     Error::usage(format!("{option} has no effect: {why}")).remedy(format!("leave {flag} out"))

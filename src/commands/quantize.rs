@@ -134,7 +134,6 @@ fn with_fused(error: Error, model: &LogicalCheckpoint, is_diffusion: bool) -> Er
     error.of(if coded.is_some() { Kind::Decodable(globs.into()) } else { Kind::Excludable(globs.into()) })
 }
 
-/// The names that patterns can match.
 fn names(model: &LogicalCheckpoint) -> Result<Vec<String>> {
     if model.is_model() { Ok(model.source.names().map(str::to_owned).collect()) } else { Quantizing::names(model) }
 }
@@ -306,7 +305,6 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
     }
 }
 
-/// Refuses patterns that match nothing.
 fn check_patterns(args: &QuantizeArgs, selection: &Selection, model: &LogicalCheckpoint) -> Result<()> {
     let names = names(model)?;
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -27,7 +27,6 @@ pub(super) struct Task<'a> {
     pub(super) config: Option<&'a Value>,
     /// What else the user should know.
     pub(super) notes: Vec<String>,
-    /// Where the report is also written.
     pub(super) report: Option<&'a Path>,
 }
 

@@ -80,7 +80,6 @@ fn command(operator: &str, input: &Path, options: &Map<String, Value>) -> Option
     Some(words.join(" "))
 }
 
-/// Whether an option has its default value.
 fn is_default(name: &str, value: &Value) -> bool {
     match (name, value) {
         ("saturate", value) => *value == Value::Bool(true),

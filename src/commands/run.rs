@@ -183,7 +183,6 @@ pub(super) fn value_name<T: ValueEnum>(value: &T) -> String {
     value.get_name().to_owned()
 }
 
-/// The words for several values.
 pub(super) fn value_names<T: ValueEnum>(values: &[T]) -> Vec<String> {
     values.iter().map(value_name).collect()
 }

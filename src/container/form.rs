@@ -105,7 +105,6 @@ impl TextForm {
 pub struct TextExtent {
     /// Code points of the longest, if all texts are UTF-8.
     pub longest_chars: u32,
-    /// Bytes of the longest.
     pub longest_bytes: u32,
     /// Bytes of all texts as fields of a protobuf message.
     pub field_bytes: u64,

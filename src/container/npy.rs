@@ -89,7 +89,6 @@ pub(super) struct Array {
     fortran_order: bool,
     /// The `descr` of the header; for an unsupported type a text to show.
     descr: String,
-    /// Where the data starts.
     pub(super) header_len: usize,
 }
 

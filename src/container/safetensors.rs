@@ -142,7 +142,6 @@ fn header_length(bytes: &[u8]) -> Result<usize> {
     Ok(length as usize)
 }
 
-/// Reads a header in any form.
 fn read_general(json: &[u8]) -> Result<SafetensorsHeader> {
     check_depth(json)?;
     serde_json::from_slice(json)
@@ -223,7 +222,6 @@ impl SafetensorsHeader {
     }
 }
 
-/// A type, and its name in the format.
 type StoredDtype = (Dtype, &'static str);
 
 /// A tensor's entry in the header.

@@ -40,7 +40,6 @@ impl Tensor {
         if let Data::Mapped { file, range, .. } = &self.data { Some((*file, range.clone())) } else { None }
     }
 
-    /// Its type in words.
     pub(crate) fn type_name(&self) -> Cow<'static, str> {
         match self.elements {
             Elements::Typed(form) => Cow::Borrowed(form.dtype().name()),
@@ -49,7 +48,6 @@ impl Tensor {
         }
     }
 
-    /// The error for an unsupported type.
     pub(crate) fn refusal(&self) -> Error {
         let code = self.stored.trim_start_matches(['<', '>', '|', '=']);
         let meaning = match code.strip_suffix(|c: char| c.is_ascii_digit()).unwrap_or(code) {
@@ -102,9 +100,7 @@ pub enum Data {
     Mapped {
         /// Which of [`Input::files`].
         file: usize,
-        /// Where in it.
         range: Range<usize>,
-        /// Their expected checksum.
         checksum: Option<Box<Checksum>>,
     },
     /// Compressed or encoded: they can only be read in sequence.

@@ -110,7 +110,6 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         Ok(())
     }
 
-    /// The sets that a piece needs.
     fn needed(&self, piece: &[PiecePart]) -> impl Iterator<Item = usize> {
         piece.iter().filter_map(|part| match part.item {
             Item::Step(at) => self.indices.get(&Arc::as_ptr(extremes_of(&self.plan.steps[at])?).addr()).copied(),

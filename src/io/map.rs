@@ -142,7 +142,6 @@ impl MappedFile {
         Self::opened(options.read(true).open(path).map_err(failed)?, path)
     }
 
-    /// Maps a file that was opened by `path`.
     pub(crate) fn opened(file: File, path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         check_kind(&file.metadata().map_err(failed)?, path)?;

@@ -30,7 +30,6 @@ pub(crate) fn open_regular(path: &Path, links: Links) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { refuse("it is not a regular file") }
 }
 
-/// Reads all of a regular file.
 pub(crate) fn read_regular(path: &Path, most: u64, links: Links) -> io::Result<Vec<u8>> {
     let file = open_regular(path, links)?;
     let mut content = Vec::new();

@@ -44,7 +44,6 @@ pub(super) struct Temporaries {
     /// Files and new folders, each before its contents.
     paths: Vec<PathBuf>,
     kept: Option<Kept>,
-    /// How many runs are active.
     runs: usize,
     /// The process ends by itself, and signals are ignored.
     is_over: bool,
@@ -211,7 +210,6 @@ impl Drop for NewFolder {
 pub(super) struct Named(Option<TempPath>);
 
 impl Named {
-    /// Creates an empty one.
     pub(super) fn create(folder: &Path) -> io::Result<(File, Self)> {
         let mut temporaries = lock();
         let mut builder = tempfile::Builder::new();

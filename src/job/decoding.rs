@@ -115,7 +115,6 @@ fn check_shared(selected: &[&FoundWeight], left: &[&FoundWeight]) -> Result<()> 
     })
 }
 
-/// The error for a model without quantized weights.
 fn no_weights(model: &LogicalCheckpoint) -> Error {
     if !model.is_model() {
         // Without codes, nothing was looked for. There may be scales.

@@ -86,7 +86,6 @@ impl Job<'_> {
         self.shows_tensors || self.measures.hash || !self.fail_on.is_empty()
     }
 
-    /// What the report of a tensor needs.
     pub(super) fn detail(&self) -> Detail {
         if self.measures.accuracy { Detail::Accuracy } else { Detail::Counts }
     }
@@ -140,6 +139,5 @@ pub(crate) struct JobInput<'a, 's> {
     pub(crate) selection: &'s Selection,
     /// The dtype of untyped elements.
     pub(crate) from: Option<Dtype>,
-    /// The weights to decode or to quantize.
     pub(crate) recoding: Option<&'s Recoding>,
 }

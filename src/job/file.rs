@@ -51,7 +51,6 @@ impl<'a> FileOutput<'a> {
         Ok(Self { destination, data, plan, container })
     }
 
-    /// The number of bytes to read.
     pub(super) fn source_bytes(&self) -> u64 {
         self.plan.source_bytes()
     }
@@ -62,7 +61,6 @@ impl<'a> FileOutput<'a> {
         if is_shard { check::plain_float8(&self.plan) } else { None }
     }
 
-    /// What would be written.
     pub(super) fn dry_run(&self, output: &Path) -> FileReport<'a> {
         FileReport::new(output.to_string_lossy().into_owned(), &self.plan, None)
     }

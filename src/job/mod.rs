@@ -187,13 +187,11 @@ fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {
 pub(crate) struct Prepared<'a> {
     /// The inputs with the destinations of their outputs, and what to do.
     outputs: Vec<((&'a Checkpoint, PathBuf), Ready<'a>)>,
-    /// All files that the job reads and writes.
     pub(crate) files: Files,
     _made: Option<NewFolder>,
 }
 
 impl<'a> Prepared<'a> {
-    /// The destinations, in the order of the inputs.
     pub(crate) fn outputs(&self) -> impl Iterator<Item = &Path> {
         self.outputs.iter().map(|((_, output), _)| &**output)
     }
@@ -302,7 +300,6 @@ fn all_of<'a, T, U>(
     Err(summed_up(what, refused))
 }
 
-/// One error for several.
 pub(crate) fn summed_up(message: String, errors: Vec<Error>) -> Error {
     Error::new(message).of(Kind::Several(errors.into()))
 }

@@ -88,7 +88,6 @@ pub struct QuantizedReport {
     /// The element for which no codes and scales were found, counted in row-major order.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unrecovered_at: Option<u64>,
-    /// Its stored tensors.
     pub parts: Vec<PartReport>,
     /// Its accuracy; `None` before it is quantized.
     #[serde(flatten, skip_serializing_if = "Option::is_none", default)]

@@ -165,7 +165,6 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
     Ok(chosen)
 }
 
-/// The tensors of a model that are decoded.
 fn folded<'s>(request: &Request, study: &'s Study) -> Vec<&'s Dequantization> {
     let is_folded = |found: &&Dequantization| {
         let fate = request.weights.and_then(|weights| weights.tensors.get(&(0, found.codes)));

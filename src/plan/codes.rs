@@ -14,7 +14,6 @@ use std::path::PathBuf;
 /// The tensors of a checkpoint that a cast must not treat as values.
 #[derive(Debug, Default)]
 pub struct Codes {
-    /// The reason for each, by its name.
     reasons: HashMap<String, String>,
     /// Scales that are floats.
     scales: HashSet<String>,

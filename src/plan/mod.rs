@@ -58,7 +58,6 @@ pub struct Request<'a> {
     /// Tensors of codes, which no cast may treat as values.
     #[doc(hidden)] // for the program
     pub codes: Option<&'a Codes>,
-    /// The weights to decode or to quantize.
     #[doc(hidden)] // for the program
     pub weights: Option<&'a Weights>,
     /// The conditions that the caller refuses. In each tensor, the first element that meets one is recorded.

@@ -17,7 +17,6 @@ pub(super) enum Logical<'a, 'r> {
     ToQuantize(TensorIndex, &'r TargetWeight),
 }
 
-/// The name of a tensor in its input.
 fn old_name<'a>(inputs: &'a [Input], input: usize, logical: Logical<'a, '_>) -> Cow<'a, str> {
     match logical {
         Logical::Plain(tensor, _) => Cow::Borrowed(inputs[input].name_of(tensor)),

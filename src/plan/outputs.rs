@@ -39,7 +39,6 @@ impl NewTensors for ChosenTensors<'_, '_> {
     }
 }
 
-/// A part of a weight that is quantized.
 fn new_part((name, part): (String, &EncodedPart)) -> NewTensor<'_> {
     NewTensor {
         name: Cow::Owned(name),

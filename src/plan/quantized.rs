@@ -327,7 +327,6 @@ impl<'a> SharedExtremes<'a> {
         Self { members, found: OnceLock::new() }
     }
 
-    /// The extremes, if the first pass is over.
     pub(crate) fn get(&self) -> Option<&Extremes> {
         self.found.get()
     }

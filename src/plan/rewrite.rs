@@ -19,7 +19,6 @@ use std::borrow::Cow;
 /// protobuf libraries read models of fewer than 2 GiB.
 const MAX_MODEL: u64 = (1 << 31) - (1 << 20);
 
-/// Plans the changed model.
 pub(super) fn build<'a>(
     request: &Request,
     input: &'a Input,

@@ -66,7 +66,6 @@ pub(crate) enum Operation<'a> {
 pub(crate) struct NewStored<'a> {
     /// Its name; empty in a format without names.
     pub name: Cow<'a, str>,
-    /// Its bytes in the output file.
     pub range: Range<u64>,
     /// A checksum of them that has to be written as well.
     pub crc: Option<Box<PendingCrc>>,
@@ -90,7 +89,6 @@ impl Plan<'_> {
         self.steps.iter().map(Step::bytes_in).sum()
     }
 
-    /// Names of the tensors of the output.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().flat_map(|step| step.results.iter()).map(|result| &*result.name)
     }
@@ -189,7 +187,6 @@ impl<'a> Step<'a> {
         self.shape().iter().product()
     }
 
-    /// The conversion, if elements are converted one by one.
     pub(crate) fn conversion(&self) -> Option<&Conversion> {
         if let Operation::Convert(conversion) = &self.how { Some(conversion) } else { None }
     }

@@ -119,7 +119,6 @@ impl Drop for Bar {
 
 /// Two bars: a whole checkpoint, and below it the shard that is being converted.
 pub(crate) enum Shards {
-    /// Nothing is shown.
     Quiet,
     Bars(MultiProgress, Bar),
     /// Of the whole checkpoint.

@@ -160,7 +160,6 @@ pub enum Packing {
 pub struct CodeStorage {
     pub values: CodeValues,
     pub packing: Packing,
-    /// The dtypes of the stored tensor.
     pub dtypes: &'static [Dtype],
     /// Rows and columns are padded to a multiple of this (`ComfyUI`): a weight of another shape needs
     /// [`super::Parameters::shape`].

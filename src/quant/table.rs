@@ -109,10 +109,8 @@ const PACKED: Layout = Layout { owner: Owner::CompressedTensors, names: &[COMPRE
 /// A layout of compressed-tensors whose codes are numbers.
 const PLAIN: Layout = Layout { names: &[COMPRESSED_TENSORS], ..PACKED };
 
-/// A layout of `ModelOpt`.
 const OF_MODELOPT: Layout = Layout { owner: Owner::ModelOpt, names: &[MODELOPT], ..BASE };
 
-/// A layout of `ComfyUI`.
 const OF_COMFY: Layout = Layout { owner: Owner::ComfyUi, names: &[COMFY], ..BASE };
 
 /// transformers `integrations/mxfp4.py`, `convert_moe_packed_tensors`

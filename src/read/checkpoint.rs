@@ -57,7 +57,6 @@ impl<'a> ModelTensor<'a> {
         }
     }
 
-    /// Lengths of its dimensions.
     pub(crate) fn shape(self) -> &'a [u64] {
         match self {
             Self::Stored(_, tensor) => &tensor.shape,
@@ -65,7 +64,6 @@ impl<'a> ModelTensor<'a> {
         }
     }
 
-    /// Bytes that it takes in its files.
     pub(crate) fn stored_len(self) -> u64 {
         match self {
             Self::Stored(_, tensor) => tensor.data.stored_len(),
@@ -108,7 +106,6 @@ impl<'a> LogicalCheckpoint<'a> {
         model
     }
 
-    /// Finds the quantized weights of a checkpoint.
     pub(crate) fn open(source: &'a Checkpoint) -> Result<Self> {
         let mut model = Self::probe(source);
         let found = std::mem::take(&mut model.found).check();
@@ -119,13 +116,11 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(model)
     }
 
-    /// The file of a stored tensor.
     fn shard_of(&self, name: &str) -> Option<&Path> {
         let at = self.tensors.iter().position(|tensor| tensor.name == name)?;
         Some(self.source.shards[self.places[at].0].path())
     }
 
-    /// The text of `config.json`, if there is one.
     pub(crate) fn config(&self) -> Result<Option<&str>> {
         if self.config.get().is_none() {
             let _ = self.config.set(read_side_file(self.source.config_folder(), CONFIG)?);
@@ -172,7 +167,6 @@ impl<'a> LogicalCheckpoint<'a> {
         Ok(read)
     }
 
-    /// All bytes of a part of a weight.
     pub(crate) fn bytes(&self, at: usize) -> Result<&'a [u8]> {
         let stored = self.stored(at);
         let Some(mapped) = stored.mapped() else { return Err(stored.error(Error::new("is not stored as it is"))) };
@@ -187,7 +181,6 @@ impl<'a> LogicalCheckpoint<'a> {
         }
     }
 
-    /// A tensor as it is stored, with its file.
     pub(crate) fn file_tensor(&self, at: usize) -> (&'a Input, &'a Tensor) {
         let (shard, number) = self.places[at];
         let shard = &self.source.shards[shard];

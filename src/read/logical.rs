@@ -18,7 +18,6 @@ pub(crate) struct WeightSource<'a> {
 }
 
 impl WeightSource<'_> {
-    /// An error of this weight.
     pub(crate) fn error(&self, error: Error) -> Error {
         self.parts[0].error(error.in_tensor(&self.name))
     }
@@ -78,7 +77,6 @@ pub(crate) enum LogicalTensor<'a> {
 }
 
 impl<'a> LogicalTensor<'a> {
-    /// An error of this tensor.
     pub(crate) fn error(&self, error: Error) -> Error {
         match self {
             Self::Stored(stored) => stored.error(error),
@@ -93,12 +91,10 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
-    /// The bytes of `count` elements of a fixed width.
     pub(crate) fn bytes(&self, count: u64) -> usize {
         self.elements().bytes(count).expect("the headers were checked against the file") as usize
     }
 
-    /// Bytes that it takes in its files.
     pub(crate) fn stored_len(&self) -> u64 {
         match self {
             Self::Stored(stored) => stored.stored_len(),
@@ -124,7 +120,6 @@ impl<'a> LogicalTensor<'a> {
         }
     }
 
-    /// The quantized weight that it is.
     pub(super) fn weight(&self) -> Option<&'a WeightSource<'a>> {
         if let Self::Weight(weight) = self { Some(weight) } else { None }
     }

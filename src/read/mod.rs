@@ -38,12 +38,10 @@ pub(crate) struct SourceTensor<'a> {
 }
 
 impl<'a> SourceTensor<'a> {
-    /// An error of this tensor.
     pub(crate) fn error(&self, error: Error) -> Error {
         error.in_tensor(&self.tensor.name).in_file(self.files[0].path())
     }
 
-    /// The bytes of `count` elements of a fixed width.
     pub(crate) fn bytes(&self, count: u64) -> usize {
         self.elements.bytes(count).expect("the headers were checked against the file") as usize
     }
@@ -81,7 +79,6 @@ impl<'a> SourceTensor<'a> {
         self.mapped().is_some_and(|mapped| mapped.checksum.is_none())
     }
 
-    /// Reads it from the first element.
     pub(crate) fn open(&self) -> Result<Reader<'a>> {
         Reader::open(self.tensor, self.files, self.is_transposed).map_err(|error| self.error(error))
     }
@@ -91,7 +88,6 @@ impl<'a> SourceTensor<'a> {
 #[derive(Clone)]
 pub(crate) struct MappedBytes<'a> {
     pub file: &'a MappedFile,
-    /// Their range in the file.
     pub range: Range<usize>,
     pub checksum: Option<&'a Checksum>,
 }

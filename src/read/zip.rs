@@ -54,7 +54,6 @@ impl<'a, const N: usize> Zip<'a, N> {
         Self { sources, count, threads: threads as u64, progress, shares }
     }
 
-    /// Reports that elements were read.
     pub(crate) fn advance(&mut self, elements: u64) {
         self.progress.advance(self.shares.iter_mut().map(|share| share.up_to(elements)).sum());
     }

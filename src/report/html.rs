@@ -107,7 +107,6 @@ fn head(report: &Report) -> String {
     text
 }
 
-/// The tensor with the most noise.
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
     let sqnr = |tensor: &TensorReport| match table::quantized(tensor) {
         Some(accuracy) => accuracy.sqnr_db,

@@ -21,7 +21,6 @@ use std::time::Duration;
 
 /// Output files, and what happened to their tensors.
 pub struct Report<'a> {
-    /// The operator's name.
     pub operator: &'a str,
     pub input: &'a Path,
     pub output: &'a Path,
@@ -46,7 +45,6 @@ impl TensorReport<'_> {
         self.layout.as_deref().or(self.stored.as_deref()).map_or_else(|| self.from.to_string(), shorten)
     }
 
-    /// What it was converted to.
     fn new_type_name(&self) -> &str {
         self.quantized.as_ref().map_or(self.to.name(), |quantized| &quantized.scheme)
     }

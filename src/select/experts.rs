@@ -20,7 +20,6 @@ pub(crate) struct Model {
     /// Whether the output head shares the weight of the embeddings, and is not stored.
     pub has_tied_head: bool,
     hidden: Option<u64>,
-    /// The width of an expert.
     intermediate: Option<u64>,
 }
 

@@ -46,7 +46,6 @@ pub(crate) const GROUPS: &[(KeptReason, &[&str])] = &[
     (KeptReason::Bias, &["*bias*"]),
 ];
 
-/// The patterns of [`GROUPS`].
 pub(crate) fn protected() -> impl Iterator<Item = &'static str> {
     GROUPS.iter().flat_map(|(_, patterns)| patterns.iter().copied())
 }

@@ -154,7 +154,6 @@ impl Policy {
 pub(crate) enum LoadedSet {
     /// All experts of a layer, which has this name.
     Experts(String),
-    /// A set of [`Policy::fused_set`].
     Fused(String),
 }
 

@@ -52,7 +52,6 @@ pub(crate) struct ManifestSource {
 }
 
 impl ManifestSource {
-    /// A file as it is now.
     pub(crate) fn of(path: &Path, name: String, header: Option<&[u8]>) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io("cannot read", &error).in_file(path);
         let metadata = fs::metadata(path).map_err(failed)?;

@@ -74,11 +74,9 @@ impl Start {
 #[derive(Debug, Serialize, Deserialize)]
 struct End<M, R> {
     manifest: M,
-    /// The records of the shards, by name.
     done: R,
 }
 
-/// The records of the shards, by name.
 type Records = BTreeMap<String, Box<RawValue>>;
 
 /// Work on a folder of shards.
@@ -105,7 +103,6 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// What this work does.
     pub(crate) fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -120,7 +120,6 @@ impl Staging {
         Ok(Self { locks, ..Self::stored(folder, sync)? })
     }
 
-    /// What is in the work folder.
     pub(super) fn stored(folder: &Path, sync: bool) -> Result<Self> {
         if exists(&folder.join(WORK).join(END))? {
             return Self::at_end(folder, sync);
@@ -129,7 +128,6 @@ impl Staging {
         Ok(Self { hash: hash(&manifest)?, ..Self::begun(folder, manifest, None, sync) })
     }
 
-    /// Work that others have begun.
     fn begun(folder: &Path, manifest: Manifest, ended: Option<Records>, sync: bool) -> Self {
         let work = folder.join(WORK);
         let (start, is_new, before, made) = (Start::Part, false, 0, Vec::new());

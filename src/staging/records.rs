@@ -70,7 +70,6 @@ impl Staging {
         self.manifest.shards.iter().filter(|shard| self.done::<IgnoredAny>(shard).is_some()).count()
     }
 
-    /// Refuses work that is not complete.
     pub(super) fn check_complete(&self) -> Result<()> {
         let shards = &self.manifest.shards;
         let is_missing = |shard: &&ManifestShard| self.record_of::<IgnoredAny>(shard).is_none();

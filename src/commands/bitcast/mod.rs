@@ -41,7 +41,6 @@ pub(super) fn run(args: &BitcastArgs) -> Result<()> {
     convert(&Task::new(job, &args.inputs, &args.file, selection), args.selection.allow_unmatched)
 }
 
-/// Prints elements of one tensor.
 fn show(args: &BitcastArgs) -> Result<()> {
     let [path] = &args.inputs[..] else {
         return Err(Error::usage("--hex and --bits print one file").remedy("name one input"));
@@ -94,7 +93,6 @@ fn choose<'a>(source: &'a Checkpoint, name: Option<&str>) -> Result<(&'a Input, 
     }
 }
 
-/// The requested elements.
 fn range_of(args: &BitcastArgs, count: u64, shape: &[u64]) -> Result<Range<u64>> {
     /// How many elements a message proposes to print.
     const FEW: u64 = 16;
@@ -199,7 +197,6 @@ impl<'a> ElementReader<'a> {
         Ok(Self { reader: Some(reader), is_whole, storage, kernel, next, range: range.clone(), input, output })
     }
 
-    /// The bytes of the next elements of the range.
     fn next(&mut self) -> Result<Option<&[u8]>> {
         if self.next >= self.range.end || self.range.is_empty() {
             let whole = self.reader.take().filter(|_| self.is_whole);

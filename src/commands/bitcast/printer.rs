@@ -68,7 +68,6 @@ impl ElementPrinter {
         Ok(Self { output, style, is_json, comma: "" })
     }
 
-    /// Prints an element of the document.
     pub(super) fn element(&mut self, element: &Value) -> io::Result<()> {
         write!(self.output, "{}{element}", std::mem::replace(&mut self.comma, ","))
     }

@@ -24,7 +24,6 @@ pub(super) fn find<'a>(model: &'a LogicalCheckpoint, name: Option<&str>) -> Opti
     }
 }
 
-/// Prints elements of a weight.
 pub(super) fn show(args: &BitcastArgs, model: &LogicalCheckpoint, weight: &FoundWeight) -> Result<()> {
     let in_tensor = |error: Error| error.in_tensor(&weight.name).in_file(&model.source.path);
     print(args, model, weight).or_else(|failure| failure.result(in_tensor))

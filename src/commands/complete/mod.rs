@@ -28,7 +28,6 @@ use std::process::ExitCode;
 /// If this names a shell, the program completes a command line for it instead of running one.
 pub const VARIABLE: &str = "TCAST_COMPLETE";
 
-/// The shells, and the script for each.
 const SCRIPTS: [(&str, &str); 5] = [
     ("bash", include_str!("../../../completions/tcast.bash")),
     ("zsh", include_str!("../../../completions/tcast.zsh")),

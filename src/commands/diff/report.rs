@@ -39,7 +39,6 @@ const REMEDY: &str = "make one with tcast cast --hash --report FILE.json";
 /// A tensor's name, and what is wrong with it; `None` if nothing is.
 type CheckedTensor = (String, Option<String>);
 
-/// Whether all tensors are as the report says.
 pub(super) fn check(report: &Path, args: &DiffArgs) -> Result<bool> {
     let recorded = read(report).map_err(|error| error.in_file(report))?;
     let source = checkpoint::open(&args.a, threads(args.view.threads))?;

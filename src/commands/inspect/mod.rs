@@ -95,7 +95,6 @@ impl<'a> Listing<'a> {
         entries.iter().map(|entry| entry.measure(threads, &*progress)).collect()
     }
 
-    /// The problems with quantized weights.
     fn problems(&self) -> impl Iterator<Item = String> {
         self.model.found.problems.iter().map(|problem| problem.error.to_string())
     }
@@ -211,7 +210,6 @@ impl<'a> Listing<'a> {
         format!("problems of quantized weights{others}\n{}{more}", lines.collect::<String>())
     }
 
-    /// The distribution of each tensor, and a histogram of the exponents of all.
     fn distributions(&self, entries: &[InspectedTensor]) -> String {
         let mut text = String::new();
         for (entry, stats) in entries.iter().zip(&self.stats) {
@@ -241,7 +239,6 @@ impl<'a> Listing<'a> {
         text
     }
 
-    /// A heading, and the shards.
     fn head(&self, entries: &[InspectedTensor]) -> String {
         let path = path_text(&self.args.input);
         let quantized = match entries.iter().filter(|entry| entry.layout().is_some()).count() {

@@ -68,7 +68,6 @@ impl<'a> InspectedTensor<'a> {
         }
     }
 
-    /// Whether its values are floats.
     pub(super) fn is_float(&self) -> bool {
         self.layout().is_some() || self.form.is_some_and(|form| form.dtype().is_floating())
     }
@@ -88,7 +87,6 @@ impl<'a> InspectedTensor<'a> {
         }
     }
 
-    /// The row of the tensor.
     pub(super) fn cells(&self) -> [String; 5] {
         let shape = shorten(&format!("{:?}", self.tensor.shape()));
         let (order, stored) = match self.tensor {
@@ -120,7 +118,6 @@ impl<'a> InspectedTensor<'a> {
         (self.count() > 0).then(|| self.bytes() as f64 * 8.0 / self.count() as f64)
     }
 
-    /// The rows of the parts of a quantized weight.
     pub(super) fn parts(&self) -> Vec<[String; 5]> {
         let ModelTensor::Weight(_, weight) = self.tensor else { return Vec::new() };
         let row = |&(role, at): &(Role, usize)| {
@@ -132,7 +129,6 @@ impl<'a> InspectedTensor<'a> {
         weight.parts.iter().map(row).collect()
     }
 
-    /// The entry of the JSON document.
     pub(super) fn json(&self, stats: Option<&Result<Option<Distribution>, Error>>) -> Value {
         let (_, stored) = self.model.file_tensor(self.at);
         let dtype = match &self.grid {

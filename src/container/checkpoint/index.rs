@@ -23,7 +23,6 @@ pub(super) const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 /// An index file.
 pub struct Index {
     pub name: String,
-    /// Its metadata, whatever they are.
     pub metadata: Map<String, Value>,
     /// The shard of every tensor.
     pub(super) weight_map: WeightMap,

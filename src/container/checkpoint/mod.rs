@@ -40,7 +40,6 @@ pub struct Checkpoint {
     pub path: PathBuf,
     /// The folder of the shards; `None` for a single file.
     pub folder: Option<PathBuf>,
-    /// The index of the folder, if it has one.
     pub index: Option<Index>,
     /// The shards in the order of their names, or the single file.
     pub shards: Vec<Input>,

@@ -55,7 +55,6 @@ pub(super) fn texts(names: Vec<OsString>) -> Result<Vec<String>> {
     names.into_iter().filter_map(text).collect()
 }
 
-/// The index among the files of a folder.
 pub(super) fn find_index(files: &[String]) -> Result<Option<String>> {
     let found: Vec<&String> = files.iter().filter(|name| is_index(name)).collect();
     match found[..] {

@@ -62,7 +62,6 @@ impl StoredPath {
     }
 }
 
-/// Refuses a folder with an unfinished conversion in it.
 pub(super) fn refuse(folder: &Path) -> Result<()> {
     let work = folder.join(WORK);
     match fs::symlink_metadata(&work) {

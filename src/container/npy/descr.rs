@@ -10,7 +10,6 @@ use crate::kernel::Storage;
 /// long.
 const MAX_CODE: usize = 32;
 
-/// The element type that a `descr` names.
 pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
     match descr {
         PythonLiteral::Text(code) => {

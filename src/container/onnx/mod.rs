@@ -143,7 +143,6 @@ impl Format for Onnx {
 /// A tensor message without its elements.
 #[derive(Default)]
 struct Message {
-    /// Where it is in the file.
     range: Range<usize>,
     dims: Vec<u64>,
     data_type: u64,
@@ -306,7 +305,6 @@ fn pair(file: &[u8], range: Range<usize>) -> Result<(String, String)> {
     Ok((key, value))
 }
 
-/// Appends a field that is a `StringStringEntryProto`.
 fn write_pair(output: &mut Vec<u8>, field: u64, key: &str, value: &str) {
     let mut pair = Vec::new();
     write_bytes(&mut pair, 1, key.as_bytes());

@@ -8,9 +8,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Varint(u64),
-    /// The range of the 4 bytes.
     Fixed32(Range<usize>),
-    /// The range of the 8 bytes.
     Fixed64(Range<usize>),
     /// The range of a length-delimited field's bytes.
     Bytes(Range<usize>),
@@ -20,7 +18,6 @@ fn corrupt(what: &str) -> Error {
     Error::new(format!("is not a protobuf message: {what}"))
 }
 
-/// Takes a varint off the front.
 pub(super) fn take_varint(bytes: &mut &[u8]) -> Result<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -150,7 +147,6 @@ pub(in super::super) fn text_bytes(length: u64) -> u64 {
     1 + u64::from(varint(length).1) + length
 }
 
-/// Appends a text as a field of its own.
 pub(in super::super) fn write_text(tag: u8, text: &[u8], output: &mut Vec<u8>) {
     output.push(tag);
     write_varint(output, text.len() as u64);

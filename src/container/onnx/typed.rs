@@ -22,7 +22,6 @@ struct Typed {
     dtype: Dtype,
     /// Bytes of a value once decoded; 0 for text.
     width: u8,
-    /// Where the message is in the file.
     message: Range<usize>,
 }
 

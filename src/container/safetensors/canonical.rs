@@ -120,7 +120,6 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// Skips a space, if there is one.
     fn space(&mut self) {
         let _ = self.take(b" ");
     }

@@ -23,7 +23,6 @@ impl Places {
         Self { all: Vec::with_capacity(count), end: 0, are_aligned: true }
     }
 
-    /// Adds the next tensor.
     pub(super) fn add(&mut self, dtype: Dtype, stored: &StoredForm) -> Result<()> {
         let start = self.end;
         self.end = start.checked_add(stored.bytes).ok_or_else(too_long)?;

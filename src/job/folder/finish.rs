@@ -13,9 +13,7 @@ pub(crate) enum Finished {
     /// It is a complete checkpoint without an unfinished conversion.
     Already { bytes: u64, shards: usize },
     Now {
-        /// The operator's name.
         operator: String,
-        /// The options that the runs had.
         options: Value,
         /// The input, as the first run named it.
         input: PathBuf,

@@ -35,7 +35,6 @@ pub(super) struct FolderOutput<'a> {
     is_there: bool,
     /// The shards that this run writes.
     chosen: Vec<usize>,
-    /// A plan for each shard.
     pub(super) plans: Vec<Plan<'a>>,
 }
 
@@ -152,7 +151,6 @@ fn check_apart(output: &Path, input: &Path) -> Result<()> {
     Err(Error::new(format!("the output {what}")).in_file(output).of(Kind::Taken(Wanted::Folder)))
 }
 
-/// The text of the index.
 fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> String {
     let mut weight_map = BTreeMap::new();
     for (plan, shard) in plans.iter().zip(shards) {

@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 impl<'a> FolderOutput<'a> {
-    /// What would be written by this run.
     pub(in crate::job) fn dry_run(&self) -> Vec<FileReport<'a>> {
         let report = |&at: &usize| FileReport::new(self.manifest.shards[at].file.clone(), &self.plans[at], None);
         self.chosen.iter().map(report).collect()

@@ -4,7 +4,6 @@ use super::Planner;
 use crate::error::{Error, Kind, Result};
 use crate::select::experts::bank_of;
 
-/// The name of the layout for users.
 pub(super) const NAME: &str = "gpt-oss";
 
 impl Planner<'_> {

@@ -16,7 +16,6 @@ pub(crate) struct Misfit {
     pub(crate) shape: Vec<u64>,
     /// The name of the first.
     pub(crate) first: String,
-    /// How many there are.
     pub(crate) count: u64,
 }
 

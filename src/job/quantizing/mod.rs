@@ -44,12 +44,10 @@ pub(crate) struct QuantizeRequest<'a> {
     pub layout: Option<&'static str>,
     pub group_size: Option<u64>,
     pub options: EncodeOptions,
-    /// Which weights to quantize.
     pub selection: &'a Selection,
     pub rules: &'a [SchemeRule],
     /// New names of tensors. Engines see these; patterns match the old ones.
     pub renames: &'a [Rename],
-    /// Whether blocks at the edges may be partial.
     pub with_partial_blocks: bool,
     /// Whether the values of quantized weights, and of weights that were decoded, must not change.
     pub only_exact: bool,
@@ -195,7 +193,6 @@ impl Quantizing {
     }
 }
 
-/// How a layout stores a scheme.
 pub(crate) fn layout_of(scheme: &'static Scheme, name: Option<&str>) -> Result<&'static SchemeLayout> {
     scheme.in_layout(name).ok_or_else(|| {
         let known: Vec<&str> = scheme.layouts.iter().map(|layout| layout.name).collect();
@@ -220,6 +217,5 @@ struct Planner<'a> {
     /// The new name of each tensor that has one.
     renames: HashMap<&'a str, &'a str>,
     source: &'a LogicalCheckpoint<'a>,
-    /// What each tensor of the source is.
     memberships: Vec<Membership>,
 }

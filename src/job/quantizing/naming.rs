@@ -9,7 +9,6 @@ use crate::text::{as_glob, shorten};
 use std::collections::{BTreeSet, HashMap};
 
 impl Planner<'_> {
-    /// The name of a tensor in the output.
     pub(super) fn new_name<'n>(&'n self, name: &'n str) -> &'n str {
         self.renames.get(name).copied().unwrap_or(name)
     }

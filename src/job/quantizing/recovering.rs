@@ -156,7 +156,6 @@ impl Planner<'_> {
         narrower.iter().filter_map(of_narrower).chain([recoverer(Arc::clone(encoder), candidate.dtype)]).collect()
     }
 
-    /// Searches codes and scales of some sets.
     fn search(&self, sets: &mut [RecoverySet], observer: &dyn Observer) -> Result<()> {
         self.look_ahead(sets, observer)?;
         // Each round tries one candidate of each set; most weights have a single one.
@@ -311,7 +310,6 @@ fn pieces<'s, 'a>(
     })
 }
 
-/// Refuses weights that were not recovered.
 fn check_is_recovered(weights: &[WeightCandidate], recovered: &[Option<Recovery>]) -> Result<()> {
     let failed = weights.iter().zip(recovered).filter_map(|(weight, recovery)| match recovery {
         Some(Recovery::NotFound(element)) => {

@@ -41,12 +41,10 @@ impl SchemeRule {
         self.scheme
     }
 
-    /// The weights that the rule is for.
     pub(crate) fn pattern(&self) -> &Pattern {
         &self.pattern
     }
 
-    /// Whether the pattern matches one of these names.
     pub(crate) fn matches_one<T: AsRef<str>>(&self, names: &[T]) -> bool {
         names.iter().any(|name| self.pattern.matches(name.as_ref()))
     }

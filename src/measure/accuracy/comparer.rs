@@ -49,7 +49,6 @@ impl Widener {
         self.bytes.as_chunks().0.iter().map(number).collect()
     }
 
-    /// The bytes that elements take.
     fn bytes(&self, count: u64) -> u64 {
         self.storage.bytes(count).unwrap_or_default()
     }

@@ -30,7 +30,6 @@ const LANES: usize = 8;
 pub struct Accuracy {
     /// Whether every value stayed the same, including infinities and NaN. 0 equals -0, and NaN equals NaN.
     pub is_exact: bool,
-    /// Elements that were compared.
     pub compared: u64,
     /// The largest |y - x|, where x is the source and y the result.
     #[serde(with = "number")]
@@ -40,7 +39,6 @@ pub struct Accuracy {
     /// The largest |y - x| / |x| of all nonzero x; infinite if float64 has no such number.
     #[serde(with = "number")]
     pub max_rel_error: f64,
-    /// The first element with this error.
     pub max_rel_error_at: Option<u64>,
     /// The mean of y - x.
     pub mean_error: Option<f64>,

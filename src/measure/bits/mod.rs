@@ -56,9 +56,7 @@ pub enum ValueKind {
     QuietNan,
     /// An IEEE NaN whose first mantissa bit is clear.
     SignallingNan,
-    /// An integer.
     Integer,
-    /// A bool.
     Bool,
     /// Two floats, each with its own kind.
     Complex,
@@ -86,7 +84,6 @@ impl ValueKind {
 /// What a code means, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    /// The kind of number.
     pub kind: ValueKind,
     /// The number as [`crate::kernel::Printer`] writes it; `true` and `false`; `1.5-2i`.
     pub value: String,

@@ -40,7 +40,6 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Whether the tolerance allows this difference from a number.
     fn accepts(self, difference: f64, number: f64) -> bool {
         // NaN and Inf must be equal; a tolerance times Inf would allow any difference.
         difference == 0.0 || difference.is_finite() && difference.abs() <= self.absolute + self.relative * number.abs()
@@ -99,7 +98,6 @@ impl Status {
 /// The result of comparing two tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
-    /// The result in a word.
     pub status: Status,
     /// How many elements differ by more than the tolerance; if none does, how many have different bits.
     pub differing: u64,
@@ -220,7 +218,6 @@ fn are_same_parts(weights: [(&LogicalCheckpoint, &FoundWeight); 2], options: &Co
     Ok(true)
 }
 
-/// Compares two stored tensors of one shape.
 fn of_stored(tensors: [FileTensor; 2], options: &CompareOptions) -> Result<Comparison> {
     let [a, b] = tensors.map(|(_, tensor)| tensor);
     // Opaque bytes can be compared with the same kind of opaque bytes.

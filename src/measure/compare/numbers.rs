@@ -166,7 +166,6 @@ impl Spots {
     }
 }
 
-/// An element as text.
 fn shown(side: &LogicalTensor, bytes: &[u8], at: usize) -> Shown {
     let Some(storage) = storage(side) else {
         let opaque = &bytes[side.bytes(at as u64)..side.bytes(at as u64 + 1)];

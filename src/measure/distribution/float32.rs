@@ -252,7 +252,6 @@ fn pair_fields(block: &FloatBlock, pairs: &mut Pairs) {
     }
 }
 
-/// How many of the fields are this one.
 #[inline(always)]
 fn count_equal(fields: &[u8], field: u8) -> u64 {
     let mut lanes = [0_u8; 64]; // each counts no more than one per row

@@ -116,7 +116,6 @@ pub fn of(
     measure(LogicalTensor::Stored(source), from, parts, threads, progress).map(Some)
 }
 
-/// The distribution of the values of a quantized weight.
 pub(crate) fn of_weight(weight: &WeightSource, threads: usize, progress: &dyn Progress) -> Result<Distribution> {
     let from = Storage::packed(weight.decoder.target());
     measure(LogicalTensor::Weight(weight), from, 1, threads, progress)

@@ -16,7 +16,6 @@ use std::ops::Range;
 /// The kind of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeKind {
-    /// Numbers of this type.
     Dtype(Dtype),
     /// Unsigned integers of this many bits, whose middle value represents 0.
     Centered(u32),

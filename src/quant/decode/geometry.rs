@@ -134,7 +134,6 @@ impl DecodeGeometry {
         }
     }
 
-    /// The rows of all matrices.
     pub(in crate::quant) fn all_rows(&self) -> u64 {
         self.matrices * self.rows
     }

@@ -126,7 +126,6 @@ pub(super) fn multiply(codes: &Float32Lane, scales: &Float32Lane, factor: f32, o
     }
 }
 
-/// Multiplies by one number.
 #[inline(always)]
 pub(super) fn multiply_all(lane: &mut Float32Lane, factor: f32) {
     for value in lane {

@@ -29,7 +29,6 @@ impl LinearAxis {
         }
     }
 
-    /// The shape of the scales of a tensor.
     pub(in crate::quant) fn scales(self, shape: &[u64]) -> Vec<u64> {
         if self.block_size == 0 {
             return vec![shape[self.axis]];

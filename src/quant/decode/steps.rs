@@ -61,7 +61,6 @@ pub(in crate::quant) struct Steps {
 }
 
 impl Steps {
-    /// See [`super::Decoder::new`].
     pub(super) fn new(
         layout: &'static Layout,
         parameters: &Parameters,

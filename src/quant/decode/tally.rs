@@ -25,7 +25,6 @@ pub struct DecodeTally {
 /// Values of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occurrences {
-    /// How many there are.
     pub count: u64,
     /// The first, counted in row-major order through the whole weight.
     pub first: Option<u64>,

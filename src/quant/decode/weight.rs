@@ -16,7 +16,6 @@ pub(super) struct WeightShape {
     pub(super) matrix_bytes: u64,
 }
 
-/// The width of a code.
 pub(super) fn bits(parts: &Parts, parameters: &Parameters, stored: Dtype) -> Result<u32> {
     let layout = parts.layout;
     let known: &[u32] = match (layout.codes.values, layout.codes.packing) {

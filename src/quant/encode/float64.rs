@@ -78,14 +78,12 @@ impl Loop for Float64Rows<'_, '_> {
 }
 
 impl Float64Rows<'_, '_> {
-    /// The values of a row of a matrix.
     #[inline(always)]
     fn row(&self, matrix: usize, row: usize) -> &[[u8; 8]] {
         let geometry = &self.encoder.geometry;
         &self.source[geometry.source_range(&self.rows, matrix, row, 0..geometry.columns as usize)]
     }
 
-    /// Chooses the scales of a row of groups.
     #[inline(always)]
     fn choose(&mut self, band: &Band, scales: &mut Vec<GroupScale>) {
         let Encoder { chooser, geometry, search, division, rounding, .. } = self.encoder;

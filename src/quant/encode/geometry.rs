@@ -106,7 +106,6 @@ pub(super) struct EncodeGeometry {
 #[derive(Clone, Debug)]
 pub(super) struct Band {
     pub(super) matrix: usize,
-    /// Rows of the matrix.
     pub(super) rows: Range<usize>,
 }
 
@@ -232,7 +231,6 @@ impl EncodeGeometry {
         Ok(())
     }
 
-    /// The rows of all matrices.
     pub(super) fn all_rows(&self) -> u64 {
         self.matrices * self.rows
     }

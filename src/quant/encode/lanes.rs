@@ -31,7 +31,6 @@ pub(super) fn widen(weight: WeightType, bytes: &[u8], lane: &mut [f32]) {
     }
 }
 
-/// A stored value.
 pub(super) fn number(weight: WeightType, bytes: &[u8]) -> f32 {
     let mut value = [0.0];
     widen(weight, bytes, &mut value);

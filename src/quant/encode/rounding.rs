@@ -32,7 +32,6 @@ impl WeightType {
         }
     }
 
-    /// Bytes of a number.
     #[inline(always)]
     pub(super) fn bytes(self) -> usize {
         if self == Self::Float32 { 4 } else { 2 }
@@ -111,9 +110,7 @@ pub(super) struct Minifloat {
     raise: u32,
     /// The smallest normal number, as the bits of a float32.
     min_normal: u32,
-    /// The largest number.
     pub(super) largest: f32,
-    /// The sign bit.
     pub(super) sign: u8,
     /// Above this, values lie beyond the largest number by more than half a step.
     pub(super) limit: f32,

@@ -40,7 +40,6 @@ pub(super) struct EncodeRows<'a, 'o> {
 #[derive(Clone)]
 struct Tile {
     matrix: usize,
-    /// Rows of the matrix.
     rows: Range<usize>,
     columns: Range<usize>,
     groups: Range<usize>,
@@ -97,7 +96,6 @@ impl<'a> EncodeRows<'a, '_> {
         }
     }
 
-    /// The stored values of some columns of a row of a matrix.
     fn stored(&self, matrix: usize, row: usize, columns: Range<usize>) -> &'a [u8] {
         let Encoder { geometry, width, .. } = self.encoder;
         let range = geometry.source_range(&self.rows, matrix, row, columns);
@@ -111,7 +109,6 @@ impl<'a> EncodeRows<'a, '_> {
         self.source.get(start..end).unwrap_or_default()
     }
 
-    /// Chooses the scales of a tile.
     fn choose(&mut self, tile: &Tile, room: &mut EncodeRoom, global: f32) {
         let Encoder { chooser, geometry, weight, width, .. } = self.encoder;
         let (count, size) = (tile.groups.len(), geometry.block[1] as usize);

@@ -11,7 +11,6 @@ pub(super) struct GroupScale {
     pub(super) factor: f32,
     /// The scale as float64: the divisor of exact arithmetic.
     pub(super) wide: f64,
-    /// The zero point.
     pub(super) zero: f32,
     /// See [`super::EncodeTally::underflowed_groups`].
     pub(super) is_underflow: bool,
@@ -52,7 +51,6 @@ pub(super) struct ChosenScales {
 }
 
 impl ChosenScales {
-    /// Allocates memory for `groups` groups.
     pub(super) fn new(groups: usize) -> Self {
         let len = groups.next_multiple_of(WIDTH);
         let numbers = vec![0.0; len];

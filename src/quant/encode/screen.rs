@@ -21,9 +21,7 @@ const LONGEST: usize = 1024;
 #[derive(Clone, Copy)]
 pub(super) struct SearchGroup<'a> {
     pub(super) weight: WeightType,
-    /// The stored values.
     pub(super) bytes: &'a [u8],
-    /// The largest magnitude.
     pub(super) amax: f32,
     /// The lowest and the highest value, if the codes have zero points.
     pub(super) bounds: [f32; 2],

@@ -132,7 +132,6 @@ mod tests {
     use crate::random::random;
     use half::{bf16, f16};
 
-    /// The stored bytes of some values, and the values.
     fn stored(source: Dtype, values: &[f32]) -> (Vec<u8>, Vec<f32>) {
         let of = |value: &f32| match source {
             Dtype::Bfloat16 => (bf16::from_f32(*value).to_le_bytes().to_vec(), bf16::from_f32(*value).to_f32()),

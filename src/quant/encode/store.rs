@@ -197,17 +197,14 @@ impl Encoder {
         self.geometry.is_tensor
     }
 
-    /// Rows of a group.
     pub(in crate::quant) fn block_height(&self) -> usize {
         self.geometry.block[0] as usize
     }
 
-    /// Columns of a group.
     pub(in crate::quant) fn block_width(&self) -> usize {
         self.geometry.block[1] as usize
     }
 
-    /// Rows of one matrix of the weight.
     pub(in crate::quant) fn matrix_rows(&self) -> usize {
         self.geometry.rows as usize
     }

@@ -4,7 +4,6 @@
 /// pieces can count separately.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EncodeTally {
-    /// The number of encoded values.
     pub values: u64,
     /// Values that lie beyond the codes of their group by more than half a step.
     pub clipped: u64,

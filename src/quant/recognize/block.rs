@@ -70,7 +70,6 @@ impl<'a> ConfigObject<'a> {
         self.typed(&[key], "a number", Value::as_f64)
     }
 
-    /// The texts of the lists under these keys.
     pub(super) fn texts(&self, keys: &[&str]) -> Result<Vec<&'a str>> {
         let mut texts = Vec::new();
         for key in keys.iter().filter(|key| self.has(key)) {
@@ -81,7 +80,6 @@ impl<'a> ConfigObject<'a> {
         Ok(texts)
     }
 
-    /// The objects in the object under a key.
     pub(super) fn objects(&self, key: &str) -> Result<Vec<(&'a String, ConfigObject<'a>)>> {
         let objects = match self.get(key) {
             None | Some(Value::Null | Value::Bool(false)) => return Ok(Vec::new()),

@@ -11,7 +11,6 @@ use serde_json::Value;
 /// The longest description that is read; real ones have a few hundred bytes.
 const MOST: u64 = 64 << 10;
 
-/// The content of a small tensor.
 fn bytes(source: &CheckpointInfo, index: usize) -> Result<Vec<u8>> {
     let tensor = &source.tensors[index];
     let count = tensor.shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length));

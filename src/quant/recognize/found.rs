@@ -22,7 +22,6 @@ pub struct CheckpointInfo<'a> {
     pub tensors: &'a [StoredTensor<'a>],
     /// The folder of the configs below, for messages.
     pub folder: &'a Path,
-    /// The text of `config.json`.
     pub config: Option<&'a str>,
     /// The text of `ModelOpt`'s `hf_quant_config.json`.
     pub hf_quant_config: Option<&'a str>,
@@ -49,7 +48,6 @@ pub struct FoundWeight {
     pub layout: &'static Layout,
     /// What config and descriptions say about it.
     pub parameters: Parameters,
-    /// The shape of the decoded tensor.
     pub shape: Vec<u64>,
     /// All tensors that belong to it, including those that no value depends on: their roles, and their indices among
     /// the tensors of the [`CheckpointInfo`].

@@ -29,7 +29,6 @@ pub(super) enum Listed {
 pub(super) struct ModuleList {
     names: HashSet<String>,
     patterns: RegexSet,
-    /// The entries of `patterns`.
     texts: Vec<String>,
     style: Option<MatchStyle>,
 }
@@ -79,7 +78,6 @@ impl ModuleList {
         list
     }
 
-    /// The entry that matches a module.
     pub(super) fn find(&self, module: &str) -> Option<Listed> {
         if let Some(name) = self.names.get(module) {
             return Some(Listed::Firmly(name.clone()));

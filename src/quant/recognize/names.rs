@@ -54,7 +54,6 @@ pub fn scale_names(name: &str) -> impl Iterator<Item = String> {
     FAMILIES.iter().filter_map(scale).chain(std::iter::once(format!("{name}_scale")))
 }
 
-/// The names of the decoded tensor and its module.
 pub(super) fn decoded(stem: &str, codes: &str) -> (String, String) {
     match codes {
         ".weight" | ".weight_packed" | ".qweight" | ".weight._data" => (format!("{stem}.weight"), stem.to_owned()),

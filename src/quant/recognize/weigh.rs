@@ -48,7 +48,6 @@ impl Finder<'_> {
         names.iter().filter_map(place).collect()
     }
 
-    /// The weight formed by codes and their scale.
     pub(super) fn weigh(&self, codes: usize, pair: &Pair) -> Result<FoundWeight> {
         let (name, module) = decoded(pair.stem, pair.family.codes);
         let in_codes = |error: Error| error.in_tensor(self.source.tensors[codes].name);
@@ -326,7 +325,6 @@ impl Finder<'_> {
     }
 }
 
-/// A missing part: its role, and its name.
 fn missing(layout: &Layout, role: Role, tensors: &[StoredTensor], parts: &[(Role, usize)]) -> String {
     let codes = parts.iter().find(|(role, _)| *role == Role::Codes).map_or("", |(_, index)| tensors[*index].name);
     layout.describe_missing(role, codes)

@@ -236,7 +236,6 @@ impl Transcoder {
         extents.reduce(|a, b| CodeExtent { largest: a.largest.max(b.largest), digit: a.digit.min(b.digit) })
     }
 
-    /// The new scale with this value.
     pub(super) fn stored(&self, scale: f64, zero: f32) -> Option<FoundScale> {
         let chosen =
             self.encoder.stored_scale(scale, zero, if self.source.keeps_blocks { None } else { Some(self.global) });
@@ -288,7 +287,6 @@ impl Transcoder {
     }
 }
 
-/// The scale of a weight that has only one.
 pub(super) fn only_scale(transcoder: &Transcoder, parts: &[&[u8]]) -> Option<FoundScale> {
     let source = &transcoder.source;
     let rows = transcoder.encoder.rows() as usize;

@@ -29,7 +29,6 @@ const SEGMENT: usize = 1024;
 /// of whose matrices are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowMap {
-    /// The first row.
     pub first: u64,
     /// The distance of one row to the next: 2 for gate and up of gpt-oss, which alternate.
     pub step: u64,

@@ -92,7 +92,6 @@ impl SourceGrid {
         self.decoder.columns() as usize
     }
 
-    /// Columns of a group.
     pub(super) fn width(&self) -> usize {
         self.block[1]
     }
@@ -114,7 +113,6 @@ impl SourceGrid {
         (is_one && is_usable).then_some((first, steps.layout.global == Combination::Divisor))
     }
 
-    /// The groups of some rows.
     pub(super) fn lines(&self, rows: Range<usize>, parts: &[&[u8]]) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         let mut last = None;
@@ -182,7 +180,6 @@ impl SourceGrid {
         stored_scales(geometry, steps.layout.scale_order, &GroupRange { matrix, below, groups }, parts, raw)
     }
 
-    /// How codes are packed, and their bits.
     pub(super) fn packing(&self) -> (Packing, u32) {
         (self.decoder.steps.layout.codes.packing, self.decoder.steps.geometry.bits)
     }

@@ -64,7 +64,6 @@ pub(super) fn write_cell(text: &mut String, is_head: bool, is_text: bool, cell: 
     let _ = write!(text, ">{html}</{tag}>");
 }
 
-/// A share as a number.
 pub(super) fn ratio((part, whole): (u64, u64)) -> f64 {
     part as f64 / whole as f64
 }

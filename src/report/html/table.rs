@@ -24,7 +24,6 @@ struct Column<'a> {
     cell: CellOf<'a>,
 }
 
-/// The cell of a tensor.
 type CellOf<'a> = Box<dyn Fn(&FileReport, &TensorReport) -> Cell + 'a>;
 
 /// How a column sorts rows when its heading is first pressed.
@@ -38,7 +37,6 @@ enum Order {
     Largest,
 }
 
-/// The section of the table.
 pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     let columns = columns(report, spreads);
     let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
@@ -265,7 +263,6 @@ fn of_quantized<'a>(cell: impl Fn(&QuantizedAccuracy) -> Cell + 'a) -> CellOf<'a
     Box::new(move |_, tensor| quantized(tensor).map(&cell).unwrap_or_default())
 }
 
-/// The accuracy of a weight that was quantized.
 pub(super) fn quantized<'t>(tensor: &'t TensorReport) -> Option<&'t QuantizedAccuracy> {
     tensor.quantized.as_ref()?.accuracy.as_ref()
 }
@@ -337,12 +334,10 @@ fn error(error: f64) -> Cell {
     if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
 }
 
-/// The coordinates of an element, if there is one.
 fn place(tensor: &TensorReport, element: impl Fn(&Accuracy) -> Option<u64>) -> Cell {
     at(tensor, tensor.accuracy.as_deref().and_then(element))
 }
 
-/// The coordinates of an element, if there is one.
 fn at(tensor: &TensorReport, element: Option<u64>) -> Cell {
     let shown = |element| Some(Cell::number(tensor.place(element)?, element as f64));
     element.and_then(shown).unwrap_or_default()

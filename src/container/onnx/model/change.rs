@@ -25,7 +25,6 @@ use std::ops::Range;
 /// What becomes of a model.
 #[derive(Debug, Default)]
 pub(crate) struct Change<'a> {
-    /// What becomes of each tensor.
     pub tensors: Vec<TensorChange>,
     pub quantized: Vec<QuantizedTensor<'a>>,
     /// The operator set of the default domain that the model must import, if it needs another one.
@@ -303,7 +302,6 @@ impl Study {
         Ok(())
     }
 
-    /// Raises the versions of operators and of the format.
     fn rewrite_versions(&self, edits: &mut Edits, change: &Change) -> Result<()> {
         if let (Some(wanted), Some((range, _))) = (change.ir_version, &self.header.ir_version) {
             let new = number_field(model::IR_VERSION, wanted);

@@ -179,7 +179,6 @@ pub(super) fn new_parts(
     parts.flat_map(|(part, end)| new_initializer(placed, &format!("{name}{end}"), *part, data_file)).collect()
 }
 
-/// A place for a new tensor, and its initializer.
 pub(super) fn new_initializer(
     placed: &mut Placed,
     name: &str,

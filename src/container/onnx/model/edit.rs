@@ -65,7 +65,6 @@ impl<'a> Edits<'a> {
         Self { file, frames, all: Vec::new() }
     }
 
-    /// Some bytes of the file.
     pub(super) fn bytes(&self, range: Range<usize>) -> &'a [u8] {
         &self.file[range]
     }

@@ -119,7 +119,6 @@ impl List<'_> {
     }
 }
 
-/// The numbers in an attribute of a Constant node.
 fn numbers(file: &MappedFile, message: &Frame, (field, label): (u64, &'static str)) -> Result<Tensor> {
     let dtype = if matches!(field, attribute::FLOAT | attribute::FLOATS) { Dtype::Float32 } else { Dtype::Int64 };
     let is_list = matches!(field, attribute::FLOATS | attribute::INTS);

@@ -146,7 +146,6 @@ impl<'a> UseFinder<'a> {
         Self { file, values, casts: HashMap::new(), frames, uses }
     }
 
-    /// What a walk has found.
     pub(super) fn into_found(self) -> (Frames, Uses) {
         (self.frames, self.uses)
     }

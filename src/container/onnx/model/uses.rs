@@ -211,7 +211,6 @@ impl Study {
         found
     }
 
-    /// Whether a tensor is a constant that can be replaced.
     fn is_constant(&self, tensor: usize) -> bool {
         let place = &self.places[tensor];
         matches!(place.holder, Holder::Initializer | Holder::Constant)
@@ -219,7 +218,6 @@ impl Study {
             && matches!(place.role, None | Some(TensorRole::Scale))
     }
 
-    /// Whether a tensor is an output of a graph.
     pub(super) fn is_output(&self, tensor: usize) -> bool {
         self.uses.outputs.contains(&NamedValue::Tensor(tensor))
     }

@@ -13,7 +13,6 @@ use std::ops::Range;
 
 /// protobuf reads no deeper messages, and neither does any ONNX library.
 const MAX_DEPTH: usize = 100;
-/// Walks over a model.
 pub(super) fn walk(file: &[u8], visitor: &mut dyn Visitor) -> Result<Header> {
     let mut walk = Walk { context: Context { file, enclosing: Vec::new(), graphs: Vec::new() }, visitor };
     let (mut header, mut has_graph) = (Header::default(), false);
@@ -77,7 +76,6 @@ struct Walk<'a, 'v> {
 }
 
 impl Walk<'_, '_> {
-    /// Does something within a message.
     fn within<T>(&mut self, frame: Frame, what: impl FnOnce(&mut Self, Range<usize>) -> Result<T>) -> Result<T> {
         if self.context.enclosing.len() == MAX_DEPTH {
             let error = Error::new(format!("is not an ONNX model: its messages are nested more than {MAX_DEPTH} deep"));

@@ -173,7 +173,6 @@ struct RecoverRows<'a, 'o> {
 /// The values of a group, or those of them that are among the rows of the call.
 struct RecoverGroup {
     matrix: usize,
-    /// Rows of the matrix.
     rows: Range<usize>,
     columns: Range<usize>,
 }
@@ -299,7 +298,6 @@ impl<'a> RecoverRows<'a, '_> {
         Ok(())
     }
 
-    /// The stored values of some columns of a row.
     #[inline(always)]
     fn stored(&self, group: &RecoverGroup, row: usize, columns: Range<usize>) -> &'a [u8] {
         let Encoder { geometry, width, .. } = &*self.recoverer.encoder;

@@ -82,7 +82,6 @@ impl Redecoding {
         }
     }
 
-    /// Combines a scale and a global scale.
     #[inline(always)]
     pub(super) fn factor(&self, scale: f32, global: f32, zero: f32) -> Factor {
         let wide = f64::from(global);
