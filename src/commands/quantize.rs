@@ -292,6 +292,7 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
         stored.is_some_and(|stored| matches!(stored.grid.group, Group::Channel | Group::Tensor))
     };
     let remedy = match (why, size) {
+        (Unfit::Empty, _) => String::new(),
         (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size => format!("; --group-size {size} fits them"),
         _ if scheme.has_partial_blocks(layout) => "; --partial-blocks quantizes them".to_owned(),
         _ => {

@@ -40,9 +40,11 @@ pub struct Report<'a> {
 }
 
 impl TensorReport<'_> {
-    /// The name of its original type.
+    /// The name of its original type, or of the layout in which it was quantized.
     fn type_name(&self) -> String {
-        self.layout.as_deref().or(self.stored.as_deref()).map_or_else(|| self.from.to_string(), shorten)
+        let recoded = self.quantized.as_ref().and_then(|quantized| quantized.source_layout.as_deref());
+        let name = self.layout.as_deref().or(recoded).or(self.stored.as_deref());
+        name.map_or_else(|| self.from.to_string(), shorten)
     }
 
     fn new_type_name(&self) -> &str {

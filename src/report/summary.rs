@@ -35,10 +35,18 @@ impl Report<'_> {
     /// What was converted, or would be.
     pub(super) fn deed(&self) -> String {
         let would = if self.time.is_none() { "would " } else { "" };
-        match self.converted().count() {
-            0 => format!("{would}{} no tensor", self.operator),
-            count => format!("{would}{} {} to {}", self.operator, counted(count as u64, "tensor"), self.targets()),
+        // Weights of a quantized input that are not quantized in the output.
+        let (decoded, others): (Vec<_>, Vec<_>) =
+            self.converted().partition(|tensor| self.is_quantized() && tensor.layout.is_some());
+        if others.is_empty() && decoded.is_empty() {
+            return format!("{would}{} no tensor", self.operator);
         }
+        let deed = |operator: &str, tensors: &[&TensorReport]| {
+            let count = counted(tensors.len() as u64, "tensor");
+            (!tensors.is_empty()).then(|| format!("{operator} {count} to {}", names(tensors.iter().copied())))
+        };
+        let deeds = [deed(self.operator, &others), deed(Operator::Dequantize.name(), &decoded)];
+        would.to_owned() + &deeds.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
     /// A line for one input of several, and one for each kind of loss.
@@ -123,11 +131,6 @@ impl Report<'_> {
             });
         }
         text
-    }
-
-    /// The types converted to, in the order of the tensors.
-    fn targets(&self) -> String {
-        names(self.converted())
     }
 
     /// Whether the output is an ONNX model, whose nodes use integers as shapes and indices.

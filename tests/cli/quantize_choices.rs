@@ -164,6 +164,8 @@ fn a_shape_that_does_not_fit_is_explained() {
     noted(&[128, 192], partial, &format!("{columns}; --partial-blocks quantizes them"));
     noted(&[128, 100], "--scheme int4", "its rows of 100 values are not a multiple of 128; --scheme fp8 fits any");
     noted(&[128, 40], "--scheme nvfp4", "its rows of 40 values are not a multiple of 16; --scheme fp8 fits any");
+    noted(&[0, 128], "--scheme int4", "it has no elements");
+    noted(&[128, 0], partial, "it has no elements");
     // vLLM reads zero points in words of eight rows.
     noted(&[44, 128], "--scheme int4-asym", "its 44 rows are not a multiple of 8; --scheme fp8 fits any");
 }
@@ -242,6 +244,14 @@ fn an_error_about_weights_of_which_none_fits_names_a_shape() {
     expect_refused(&bench, "quantize m --scheme int4", 1, "m: no weight would be quantized", detail);
     let remedy = "choose a scheme with --scheme, or another layout with --layout\n";
     expect_refused(&bench, "quantize m --scheme int4", 1, detail, remedy);
+    let empty = bench_with(&[("a.o_proj.weight", &[0, 128])], "{}");
+    expect_refused(
+        &empty,
+        "quantize m --scheme int4",
+        1,
+        "such as a.o_proj.weight [0, 128]: it has no elements\n",
+        "elements\n",
+    );
     let message = "none.onnx: a .onnx file is only made from another one: it holds more than tensors\n";
     let outcome = bench.run("quantize m --scheme fp8 -o none.onnx");
     outcome.expect(1, "", &format!("tcast: error: {message}  name an output that ends in .safetensors\n"));

@@ -123,6 +123,14 @@ fn a_scale_that_is_nan_is_the_reason_why_a_weight_cannot_be_moved() {
     let line = "tcast: error: q: not every weight can keep its codes and scales: no output was written\n  m.weight: a scale is \
                 NaN or infinite\n";
     bench.run("quantize q --layout modelopt -o out").expect(1, "", line);
+    let other = [
+        ("n.weight", "F8_E4M3", &[2, 16][..], &[0x38; 32][..]),
+        ("n.weight_scale", "F32", &[2, 1], &scales[4..].repeat(2)),
+    ];
+    bench.write("q/model.safetensors", &shard(&[&parts[..], &other].concat()));
+    let remedy = "  choose a scheme, and leave out the weights whose scale is not finite: these are decoded\n";
+    bench.run("quantize q --layout modelopt -o out").expect(1, "", &format!("{line}{remedy}"));
+    bench.run("quantize q --layout modelopt --scheme fp8 --exclude m.weight -q -o out").expect(0, "", "");
 }
 
 #[test]
@@ -248,6 +256,10 @@ fn a_summary_with_decoded_weights_does_not_call_every_value_unchanged() {
     assert_eq!((outcome.code, &*outcome.stdout), (Some(0), ""), "{outcome:?}");
     let unchanged = "; every value that is still quantized came through unchanged\n";
     assert!(outcome.stderr.contains(unchanged), "{}", outcome.stderr);
+    let heading = "quantize 13 tensors to fp8-block, dequantize 1 tensor to bfloat16, copied 7: ";
+    assert!(outcome.stderr.starts_with(heading), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(" hf-fp8 -> fp8-block "), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(" hf-fp8 -> bfloat16 "), "{}", outcome.stderr);
 }
 
 #[test]

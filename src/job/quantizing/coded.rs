@@ -183,11 +183,15 @@ impl Planner<'_> {
             }
         }
         if self.changes_layout_only() {
-            let again = "choose a scheme to quantize these weights again";
             let is_special = |rows: &Arc<CodedRows>| matches!(rows.transcoder, Err(Unmoved::NotFinite));
-            let can_help = !resolved.iter().flatten().any(is_special);
-            check_is_exact(weights, &resolved, Fidelity::Rescaled)
-                .map_err(|error| if can_help { error.remedy(again) } else { error })?;
+            let (all, special) =
+                (resolved.iter().flatten().count(), resolved.iter().flatten().filter(|it| is_special(it)).count());
+            check_is_exact(weights, &resolved, Fidelity::Rescaled).map_err(|error| match special {
+                0 => error.remedy("choose a scheme to quantize these weights again"),
+                _ if special == all => error,
+                _ => error
+                    .remedy("choose a scheme, and leave out the weights whose scale is not finite: these are decoded"),
+            })?;
         }
         if self.request.only_exact && !self.request.recovers {
             check_is_exact(weights, &resolved, Fidelity::Exact).map_err(|error| error.without("only_exact"))?;

@@ -72,7 +72,8 @@ fn no_weight_of(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -
         format!("{}: {}{example}", counted(*count, "tensor"), reason.describe())
     });
     let error = Error::new("no weight would be quantized").with_details(details.collect());
-    if misfits.is_empty() { error } else { error.of(Kind::Unstorable) }
+    // Weights without elements fit no scheme.
+    if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
 }
 
 impl Planner<'_> {
