@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::job::{FailOn, Job, Misfit, QuantizeRequest, Quantizing, SchemeRule, layout_of};
 use crate::operator::Operator;
 use crate::plan::ModelOptions;
-use crate::quant::{COMFYUI, EncodeOptions, FoundWeight, Group, SCHEMES, ScaleChoice, Scheme, Unfit};
+use crate::quant::{COMFYUI, EncodeOptions, FoundWeight, Group, ONNX, SCHEMES, ScaleChoice, Scheme, Unfit};
 use crate::read::LogicalCheckpoint;
 use crate::select::Selection;
 use crate::select::policy::{LoadedSet, Policy};
@@ -48,7 +48,7 @@ pub(super) fn run(args: &QuantizeArgs) -> Result<()> {
             Operator::Quantize,
             None,
             (&args.file, &args.shards, &args.reports),
-            options(None, &args.file, &chosen, options_in_effect(args)),
+            options(None, &args.file, &chosen, options_in_effect(args, model.is_model())),
         )
     };
     // --include and --exclude choose the weights to quantize; every other tensor is copied.
@@ -88,10 +88,10 @@ fn request<'a>(args: &'a QuantizeArgs, selection: &'a Selection) -> QuantizeRequ
 }
 
 /// The options in effect, including defaults.
-fn options_in_effect(args: &QuantizeArgs) -> Value {
+fn options_in_effect(args: &QuantizeArgs, is_model: bool) -> Value {
     json!({
         "scheme": args.scheme.map(|scheme| scheme.name),
-        "layout": args.layout_name(),
+        "layout": if is_model { ONNX.name } else { args.layout_name() },
         "only_exact": args.only_exact,
         "recover": args.recover,
         "input_global_scale": args.input_global_scale,

@@ -52,7 +52,8 @@ pub use layout::{
 };
 pub use parts::{LinearAxis, Parameters, Part};
 pub use recognize::{
-    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, probe, recognize, scale_names,
+    CheckpointInfo, FoundWeight, Problem, Recognized, StoredTensor, can_be_part, is_named_as_part, probe, recognize,
+    scale_names,
 };
 pub use rules::{Encoding, ScaleRule, ScaleShape, SignRule, Ties};
 pub use scheme::{COMFYUI, CodeType, SCHEMES, Scheme, SchemeLayout, TargetGrid};

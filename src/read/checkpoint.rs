@@ -7,6 +7,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{
     self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor, can_be_part,
+    is_named_as_part,
 };
 use std::path::Path;
 use std::sync::OnceLock;
@@ -103,6 +104,17 @@ impl<'a> LogicalCheckpoint<'a> {
                 ..Recognized::default()
             },
         };
+        model
+    }
+
+    /// [`LogicalCheckpoint::probe`], which also finds parts of weights whose codes are missing, for commands that show them.
+    pub(crate) fn probe_parts(source: &'a Checkpoint) -> Self {
+        let mut model = Self::probe(source);
+        let is_skipped = model.found.plain.len() == model.tensors.len() && model.found.problems.is_empty();
+        if is_skipped && !model.is_model() && model.tensors.iter().any(|tensor| is_named_as_part(tensor.name)) {
+            // A config that cannot be read does not matter without codes.
+            model.found = model.recognize().unwrap_or(model.found);
+        }
         model
     }
 

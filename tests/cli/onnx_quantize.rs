@@ -164,6 +164,7 @@ fn tensors_that_are_no_weights_alone_are_kept_with_the_reason() {
         let outcome = bench.run(&format!("quantize in.onnx -o out.onnx -f --json {flags}"));
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
+        assert_eq!(report["options"]["layout"], "onnx");
         let fate = |tensor: &Value| {
             let fate = tensor["kept"].as_str().or(tensor["quantized"]["scheme"].as_str()).unwrap_or_default();
             format!("{}={fate}", tensor["name"].as_str().unwrap())

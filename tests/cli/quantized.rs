@@ -181,6 +181,15 @@ fn missing_and_orphaned_parts_are_named() {
     assert!(shown.contains("problems of quantized weights\n  tensor 'x.qweight': holds codes"), "{shown}");
     let json = json_of(&bench, "inspect lone.safetensors --json", 0);
     assert_eq!(json["problems"].as_array().unwrap().len(), 1, "{json}");
+    // Scales without codes are named also where no tensor can be codes.
+    bench.write("scales.safetensors", &shard(&[("z.weight_scale", "F32", &[1], &[0; 4])]));
+    let problem = "tensor 'z.weight_scale': belongs to codes 'z.weight', which are missing";
+    let shown = text("inspect scales.safetensors");
+    assert!(shown.contains(&format!("problems of quantized weights\n  {problem}\n")), "{shown}");
+    let outcome = bench.run("diff scales.safetensors scales.safetensors");
+    let warned =
+        format!("tcast: warning: scales.safetensors: {problem}: such tensors are compared as they are stored\n");
+    outcome.expect(0, "1 tensor is equal\n", &warned.repeat(2));
     // A config that cannot be understood is a problem, and all tensors are shown.
     bench.write("q/config.json", b"{\"quantization_config\": {\"quant_method\": \"novel\"}}");
     let shown = text("inspect q");

@@ -33,7 +33,7 @@ fn diff(args: &DiffArgs) -> Result<bool> {
     let [a, b] = [&args.a, b].map(|path| checkpoint::open(path, threads(args.view.threads)));
     let (a, b) = (a?, b?);
     plan::check_from(a.tensors().chain(b.tensors()).map(|(_, tensor)| tensor), args.from)?;
-    let models = [&a, &b].map(LogicalCheckpoint::probe);
+    let models = [&a, &b].map(LogicalCheckpoint::probe_parts);
     if !args.quiet {
         models.iter().for_each(tell_problems);
     }

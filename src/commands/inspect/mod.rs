@@ -25,7 +25,7 @@ use std::fmt::Write as _;
 pub(super) fn run(args: &InspectArgs) -> Result<()> {
     let folder = checkpoint::probe(&args.input, threads(args.view.threads))?;
     let selection = args.view.selection();
-    let model = LogicalCheckpoint::probe(&folder);
+    let model = LogicalCheckpoint::probe_parts(&folder);
     let mut listing = Listing { args, folder: &folder, model: &model, selection: &selection, stats: Vec::new() };
     if !args.quiet {
         folder.disagreements.iter().for_each(|disagreement| warn(&disagreement.text));

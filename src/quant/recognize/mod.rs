@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::text::{counted, shorten};
 use claims::Claims;
 use comfy::Layers;
-pub use names::scale_names;
 use names::{Pair, pairs};
+pub use names::{is_named_as_part, scale_names};
 use std::collections::HashSet;
 use weigh::Finder;
 

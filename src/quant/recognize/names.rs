@@ -137,6 +137,12 @@ pub(super) fn stray(name: &str) -> Option<Stray> {
     })
 }
 
+/// Whether only parts of quantized weights have such a name.
+#[must_use]
+pub fn is_named_as_part(name: &str) -> bool {
+    stray(name).is_some()
+}
+
 /// A name without its numbers: what all layers have in common.
 pub(super) fn kind(name: &str) -> String {
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
