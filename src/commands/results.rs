@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::{self, is_standard_output};
 use crate::job::{self, Job, Written};
-use crate::report::{Report, failed, several, skipped};
+use crate::report::{Report, several, unconverted};
 use crate::select::Selection;
 use crate::text::{counted, path_text, quoted, size};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> R
         tell_skipped(output);
     }
     if task.file.json {
-        print_json(&skipped(task.job.operator.name(), &source.path, output))?;
+        print_json(&unconverted(task.job.operator.name(), &source.path, output, None))?;
     }
     Ok(())
 }
@@ -194,14 +194,14 @@ impl Several {
                 }
             }
             Ok(None) => {
-                self.documents.push(skipped(operator, &source.path, output));
+                self.documents.push(unconverted(operator, &source.path, output, None));
                 self.skipped += 1;
                 if !task.file.quiet {
                     tell_skipped(output);
                 }
             }
             Err(error) => {
-                let document = failed(operator, &source.path, output, &error);
+                let document = unconverted(operator, &source.path, output, Some(&error));
                 self.fail(error, document);
             }
         }

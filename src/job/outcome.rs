@@ -314,9 +314,13 @@ impl<'a> TensorReport<'a> {
     /// Whether one of its values met a refused condition.
     pub(crate) fn meets(&self, fail_on: &FailOn) -> bool {
         let counts = self.counts.as_ref();
-        let figures = self.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref());
+        let figures = self.quantized_accuracy();
         counts.is_some_and(|counts| fail_on.conditions.iter().any(|condition| counts[*condition] > 0))
             || figures.is_some_and(|figures| fail_on.refuses(figures).next().is_some())
+    }
+
+    pub(crate) fn quantized_accuracy(&self) -> Option<&QuantizedAccuracy> {
+        self.quantized.as_ref()?.accuracy.as_ref()
     }
 
     /// The coordinates of an element, if it exists: recorded positions are not checked elsewhere.
@@ -337,7 +341,7 @@ impl<'a> TensorReport<'a> {
             value["figures"]["max_abs_error_index"] = accuracy.max_abs_error_at.map_or(Value::Null, indices);
             value["figures"]["max_rel_error_index"] = accuracy.max_rel_error_at.map_or(Value::Null, indices);
         }
-        if let Some(figures) = self.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref()) {
+        if let Some(figures) = self.quantized_accuracy() {
             value["quantized"]["max_abs_error_index"] = figures.max_abs_error_at.map_or(Value::Null, indices);
         }
         if let Some(at) = self.quantized.as_ref().and_then(|quantized| quantized.unrecovered_at) {

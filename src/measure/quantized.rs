@@ -23,18 +23,6 @@ pub enum CodesOrigin {
 }
 
 impl CodesOrigin {
-    /// The name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Rescaled => "rescaled",
-            Self::Requantized => "requantized",
-            Self::Recovered => "recovered",
-            Self::Equivalent => "equivalent",
-            Self::Quantized => "quantized",
-        }
-    }
-
     /// `None` if the weight was not quantized before, and no codes were searched for its values.
     pub(crate) fn of(rows: &WeightRows) -> Option<Self> {
         match rows.recovery {

@@ -108,7 +108,7 @@ fn head(report: &Report) -> String {
 }
 
 fn worst<'a>(report: &'a Report) -> Option<(&'a TensorReport<'a>, f64)> {
-    let sqnr = |tensor: &TensorReport| match table::quantized(tensor) {
+    let sqnr = |tensor: &TensorReport| match tensor.quantized_accuracy() {
         Some(accuracy) => accuracy.sqnr_db,
         None => tensor.accuracy.as_ref()?.sqnr_db,
     };

@@ -156,28 +156,17 @@ impl Report<'_> {
     }
 }
 
-/// The JSON document for an input whose output existed and was kept.
-pub(crate) fn skipped(operator: &str, input: &Path, output: &Path) -> Value {
-    let mut document = unconverted(operator, input, output);
-    document["skipped"] = json!(true);
-    document
-}
-
-/// The JSON document for one of several inputs that could not be converted.
-pub(crate) fn failed(operator: &str, input: &Path, output: &Path, error: &Error) -> Value {
-    let mut document = unconverted(operator, input, output);
-    document["error"] = json!(error.to_string());
-    document
-}
-
-/// What the JSON documents of inputs that were not converted have in common.
-fn unconverted(operator: &str, input: &Path, output: &Path) -> Value {
+/// The JSON document for an input that was not converted: it failed, or if there is no error, its output existed and
+/// was kept.
+pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Option<&Error>) -> Value {
+    let (key, value) = error.map_or(("skipped", json!(true)), |error| ("error", json!(error.to_string())));
     json!({
         "schema": schema::REPORT,
         "tcast": env!("CARGO_PKG_VERSION"),
         "operator": operator,
         "input": input.to_string_lossy(),
         "output": output.to_string_lossy(),
+        key: value,
     })
 }
 

@@ -55,29 +55,22 @@ impl Report<'_> {
             let decoded = counted(decoded, "weight");
             let _ = write!(text, "\n  {decoded}: decoded, because {weights} not quantized in the output");
         }
-        for origin in [
-            CodesOrigin::Exact,
-            CodesOrigin::Rescaled,
-            CodesOrigin::Requantized,
-            CodesOrigin::Recovered,
-            CodesOrigin::Equivalent,
-            CodesOrigin::Quantized,
+        for (origin, what) in [
+            (CodesOrigin::Exact, "exact, codes and scales are those of the input"),
+            (CodesOrigin::Rescaled, "codes and block scales are those of the input, the global scale is rounded"),
+            (CodesOrigin::Requantized, "decoded and quantized again"),
+            (CodesOrigin::Recovered, "recovered, codes and scales decode to the same bits"),
+            (
+                CodesOrigin::Equivalent,
+                "equivalent, codes are recovered, and float32 scales near the first decode to the same bits",
+            ),
+            (CodesOrigin::Quantized, "not recovered, quantized as usual"),
         ] {
             let weights = self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?)));
             let weights: Vec<_> = weights.filter(|(_, quantized)| quantized.codes == Some(origin)).collect();
             if weights.is_empty() {
                 continue;
             }
-            let what = match origin {
-                CodesOrigin::Exact => "exact, codes and scales are those of the input",
-                CodesOrigin::Rescaled => "codes and block scales are those of the input, the global scale is rounded",
-                CodesOrigin::Requantized => "decoded and quantized again",
-                CodesOrigin::Recovered => "recovered, codes and scales decode to the same bits",
-                CodesOrigin::Equivalent => {
-                    "equivalent, codes are recovered, and float32 scales near the first decode to the same bits"
-                }
-                CodesOrigin::Quantized => "not recovered, quantized as usual",
-            };
             let _ = write!(text, "\n  {}: {what}", counted(weights.len() as u64, "weight"));
             let may_change = matches!(origin, CodesOrigin::Rescaled | CodesOrigin::Requantized);
             if !may_change || self.time.is_none() {
@@ -98,7 +91,7 @@ impl Report<'_> {
     /// The size and errors of all quantized weights, as lines that each follow a line feed.
     pub(super) fn quantized_values(&self) -> String {
         let weights: Vec<(&TensorReport, &QuantizedAccuracy)> =
-            self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized.as_ref()?.accuracy.as_ref()?))).collect();
+            self.tensors().filter_map(|tensor| Some((tensor, tensor.quantized_accuracy()?))).collect();
         let sqnr = |accuracy: &QuantizedAccuracy| accuracy.sqnr_db.unwrap_or(f64::INFINITY);
         let worst = weights.iter().min_by(|a, b| sqnr(a.1).total_cmp(&sqnr(b.1)));
         let Some((worst, accuracy)) = worst else { return String::new() };

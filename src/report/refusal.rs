@@ -95,9 +95,7 @@ impl Report<'_> {
         }
         remedies.join(", or ")
     }
-}
 
-impl Report<'_> {
     /// Tensors and the quantized weights that engines fuse with them, which can only be kept together.
     fn together(&self, found: &[&TensorReport]) -> Vec<&TensorReport<'_>> {
         let fused = |tensor: &TensorReport| {
@@ -120,8 +118,7 @@ fn count(tensor: &TensorReport, condition: Condition) -> u64 {
 /// What of it met each condition, and where first.
 fn lines(tensor: &TensorReport, fail_on: &FailOn) -> Vec<String> {
     let conditions = &fail_on.conditions;
-    let figures = tensor.quantized.as_ref().and_then(|quantized| quantized.accuracy.as_ref());
-    let quantized = figures.into_iter().flat_map(|figures| fail_on.refuses(figures));
+    let quantized = tensor.quantized_accuracy().into_iter().flat_map(|figures| fail_on.refuses(figures));
     let quantized = quantized.map(|what| format!("{}: {what}", shorten(&tensor.name)));
     let met =
         Condition::ALL.into_iter().filter(|condition| conditions.contains(condition) && count(tensor, *condition) > 0);

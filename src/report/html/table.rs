@@ -9,6 +9,7 @@ use crate::measure::quantized::{CodesOrigin, QuantizedAccuracy};
 use crate::report::{FileReport, TensorReport};
 use crate::select::KeptReason;
 use crate::text::shorten;
+use serde_json::json;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
@@ -25,6 +26,19 @@ struct Column<'a> {
 }
 
 type CellOf<'a> = Box<dyn Fn(&FileReport, &TensorReport) -> Cell + 'a>;
+
+fn column<'a>(title: &'static str, note: &str, order: Order, cell: CellOf<'a>) -> Column<'a> {
+    Column { title, note: note.to_owned(), order, cell }
+}
+
+/// The position of an element that `find` chooses.
+fn position<'a>(title: &'static str, find: impl Fn(&TensorReport) -> Option<u64> + 'a) -> Column<'a> {
+    let cell = move |tensor: &TensorReport| {
+        let element = find(tensor)?;
+        Some(Cell::number(tensor.place(element)?, element as f64))
+    };
+    column(title, "position", Order::Smallest, Box::new(move |_, tensor| cell(tensor).unwrap_or_default()))
+}
 
 /// How a column sorts rows when its heading is first pressed.
 #[derive(Clone, Copy, PartialEq)]
@@ -130,7 +144,6 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     let worst = worst.filter(|(lost, _)| *lost > 0);
     let of_worst = worst.map_or(String::new(), |(lost, all)| format!("full bar: {}", share(lost, all)));
     let drawn: HashMap<&str, usize> = spreads.iter().enumerate().map(|(at, spread)| (&*spread.name, at)).collect();
-    let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
     let text = |title, cell| column(title, "", Order::Text, cell);
     let mut columns = vec![
         text("tensor", Box::new(move |_, tensor| name(tensor, drawn.get(&*tensor.name)))),
@@ -159,30 +172,10 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
     columns.extend(of_condition(report, "input NaN", Condition::InputNan));
     columns.extend(of_condition(report, "input Inf", Condition::InputInfinite));
     columns.extend(of_weights(report));
+    columns.extend(of_error("max error", "|y − x|", |accuracy| (accuracy.max_abs_error, accuracy.max_abs_error_at)));
+    let relative = |accuracy: &Accuracy| (accuracy.max_rel_error, accuracy.max_rel_error_at);
+    columns.extend(of_error("max rel. error", "|y − x| / |x|", relative));
     columns.extend([
-        column("max error", "|y − x|", Order::Largest, of_accuracy(|accuracy| error(accuracy.max_abs_error))),
-        column(
-            "at",
-            "position",
-            Order::Smallest,
-            Box::new(|_, tensor| {
-                place(tensor, |accuracy| accuracy.max_abs_error_at.filter(|_| accuracy.max_abs_error > 0.0))
-            }),
-        ),
-        column(
-            "max rel. error",
-            "|y − x| / |x|",
-            Order::Largest,
-            of_accuracy(|accuracy| error(accuracy.max_rel_error)),
-        ),
-        column(
-            "at",
-            "position",
-            Order::Smallest,
-            Box::new(|_, tensor| {
-                place(tensor, |accuracy| accuracy.max_rel_error_at.filter(|_| accuracy.max_rel_error > 0.0))
-            }),
-        ),
         column("cosine", "", Order::Smallest, of_accuracy(cosine)),
         column("inexact", "of values", Order::Largest, of_counts(|counts| counts[Loss::Inexact])),
         text("shape", Box::new(|_, tensor| Cell::text(shorten(&format!("{:?}", tensor.shape))))),
@@ -203,7 +196,6 @@ fn columns<'a>(report: &'a Report, spreads: &'a [ExponentSpread]) -> Vec<Column<
 
 /// The columns about weights that were quantized.
 fn of_weights<'a>(report: &Report) -> Vec<Column<'a>> {
-    let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
     let mut columns = Vec::new();
     if report.tensors().any(|tensor| origin(tensor).is_some()) {
         let changed = |accuracy: &QuantizedAccuracy| accuracy.changed.map(count).unwrap_or_default();
@@ -212,12 +204,12 @@ fn of_weights<'a>(report: &Report) -> Vec<Column<'a>> {
                 "codes",
                 "",
                 Order::Text,
-                Box::new(|_, tensor| Cell::text(origin(tensor).map_or("", CodesOrigin::name).to_owned())),
+                Box::new(|_, tensor| Cell::text(json!(origin(tensor)).as_str().unwrap_or_default().to_owned())),
             ),
             column("changed", "values", Order::Largest, of_quantized(changed)),
         ]);
     }
-    if report.tensors().any(|tensor| quantized(tensor).is_some()) {
+    if report.tensors().any(|tensor| tensor.quantized_accuracy().is_some()) {
         columns.extend([
             column(
                 "bits",
@@ -248,10 +240,17 @@ fn of_accuracy<'a>(cell: impl Fn(&Accuracy) -> Cell + 'a) -> CellOf<'a> {
     })
 }
 
+/// The columns of a largest error, which is given with the element that has it.
+fn of_error<'a>(title: &'static str, note: &str, of: fn(&Accuracy) -> (f64, Option<u64>)) -> [Column<'a>; 2] {
+    let find = move |tensor: &TensorReport| tensor.accuracy.as_deref().map(of).filter(|found| found.0 > 0.0)?.1;
+    let largest = of_accuracy(move |accuracy| error(of(accuracy).0));
+    [column(title, note, Order::Largest, largest), position("at", find)]
+}
+
 /// The ratio of signal to noise, of a weight that was quantized too.
 fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
     let others = of_accuracy(move |accuracy| sqnr(accuracy, clearest));
-    Box::new(move |file, tensor| match quantized(tensor) {
+    Box::new(move |file, tensor| match tensor.quantized_accuracy() {
         Some(QuantizedAccuracy { is_exact: true, .. }) => Cell::number("exact".to_owned(), f64::INFINITY),
         Some(accuracy) => accuracy.sqnr_db.map(|db| Cell::number(format!("{db:.2}"), db)).unwrap_or_default(),
         None => others(file, tensor),
@@ -260,11 +259,7 @@ fn sqnr_of<'a>(clearest: f64) -> CellOf<'a> {
 
 /// A cell about a weight that was quantized.
 fn of_quantized<'a>(cell: impl Fn(&QuantizedAccuracy) -> Cell + 'a) -> CellOf<'a> {
-    Box::new(move |_, tensor| quantized(tensor).map(&cell).unwrap_or_default())
-}
-
-pub(super) fn quantized<'t>(tensor: &'t TensorReport) -> Option<&'t QuantizedAccuracy> {
-    tensor.quantized.as_ref()?.accuracy.as_ref()
+    Box::new(move |_, tensor| tensor.quantized_accuracy().map(&cell).unwrap_or_default())
 }
 
 /// Where the codes of a weight come from that was quantized before.
@@ -318,7 +313,7 @@ fn sqnr(accuracy: &Accuracy, clearest: f64) -> Cell {
 
 /// The ratio of signal to noise; infinite without noise.
 fn noise(tensor: &TensorReport) -> Option<f64> {
-    if let Some(accuracy) = quantized(tensor) {
+    if let Some(accuracy) = tensor.quantized_accuracy() {
         return Some(accuracy.sqnr_db.unwrap_or(f64::INFINITY));
     }
     sqnr(tensor.accuracy.as_deref().filter(|accuracy| accuracy.compared > 0)?, 1.0).key
@@ -334,30 +329,14 @@ fn error(error: f64) -> Cell {
     if error.is_nan() { Cell::default() } else { Cell::number(significant(error, 4), error) }
 }
 
-fn place(tensor: &TensorReport, element: impl Fn(&Accuracy) -> Option<u64>) -> Cell {
-    at(tensor, tensor.accuracy.as_deref().and_then(element))
-}
-
-fn at(tensor: &TensorReport, element: Option<u64>) -> Cell {
-    let shown = |element| Some(Cell::number(tensor.place(element)?, element as f64));
-    element.and_then(shown).unwrap_or_default()
-}
-
 /// The columns of a condition: the share of the values that met it, and the first of them if known.
 fn of_condition<'a>(report: &Report, title: &'static str, condition: Condition) -> Vec<Column<'a>> {
-    let column = |title, note: &str, order, cell| Column { title, note: note.to_owned(), order, cell };
     let mut columns = Vec::new();
     if report.total()[condition] > 0 {
         columns.push(column(title, "of values", Order::Largest, of_counts(move |counts| counts[condition])));
     }
     if report.tensors().any(|tensor| tensor.firsts.of(condition).is_some()) {
-        let first = move |tensor: &TensorReport| tensor.firsts.of(condition).map(|first| first.at);
-        columns.push(column(
-            "first at",
-            "position",
-            Order::Smallest,
-            Box::new(move |_, tensor| at(tensor, first(tensor))),
-        ));
+        columns.push(position("first at", move |tensor| Some(tensor.firsts.of(condition)?.at)));
     }
     columns
 }
