@@ -208,13 +208,13 @@ fn hexadecimal_digits_and_parts_are_those_of_the_code() {
             assert_eq!(u128::from_str_radix(&hex, 16), Ok(turned & mask), "{dtype}");
         }
     }
-    let named = |dtype, code| bits::parts(dtype, code).into_iter().map(|(part, digits)| (part.name(), digits.len()));
-    assert!(named(Dtype::Bfloat16, 0).eq([("sign", 1), ("exponent", 8), ("mantissa", 7)]));
-    assert!(named(Dtype::Int4, 0).eq([("sign", 1), ("integer", 3)]));
-    assert!(named(Dtype::Int1, 0).eq([("sign", 1)]));
-    assert!(named(Dtype::Uint1, 0).eq([("integer", 1)]));
-    assert!(named(Dtype::Bool, 0).eq([("integer", 8)]));
-    assert!(named(Dtype::Float8E8M0, 0).eq([("exponent", 8)]));
+    let named = |dtype, code| bits::parts(dtype, code).into_iter().map(|(part, digits)| (part, digits.len()));
+    assert!(named(Dtype::Bfloat16, 0).eq([(BitField::Sign, 1), (BitField::Exponent, 8), (BitField::Mantissa, 7)]));
+    assert!(named(Dtype::Int4, 0).eq([(BitField::Sign, 1), (BitField::Integer, 3)]));
+    assert!(named(Dtype::Int1, 0).eq([(BitField::Sign, 1)]));
+    assert!(named(Dtype::Uint1, 0).eq([(BitField::Integer, 1)]));
+    assert!(named(Dtype::Bool, 0).eq([(BitField::Integer, 8)]));
+    assert!(named(Dtype::Float8E8M0, 0).eq([(BitField::Exponent, 8)]));
     assert_eq!(bits::parts(Dtype::Complex64, 1)[2], (BitField::Mantissa, "00000000000000000000001".to_owned()));
 }
 

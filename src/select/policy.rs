@@ -6,6 +6,7 @@
 use super::{GROUPS, KeptReason, matches_one};
 use globset::GlobSet;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::LazyLock;
 
 /// Modules that engines build without quantization, besides [`GROUPS`].
@@ -172,28 +173,23 @@ fn layer_of(name: &str) -> Option<u64> {
 /// The indices of the names that belong to the experts of each layer, which engines load as one module. Layers with a
 /// single name are left out.
 pub(crate) fn expert_sets<'a>(policy: &Policy, names: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
-    let mut sets: Vec<Vec<usize>> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    for (at, name) in names.enumerate().filter(|_| !policy.is_diffusion) {
-        let Some((layer, _)) = name.split_once(".experts.") else { continue };
-        let place = *places.entry(layer).or_insert_with(|| {
-            sets.push(Vec::new());
-            sets.len() - 1
-        });
-        sets[place].push(at);
-    }
-    sets.retain(|set| set.len() > 1);
-    sets
+    let layer = |name: &'a str| name.split_once(".experts.").filter(|_| !policy.is_diffusion).map(|(layer, _)| layer);
+    sets_of(names.map(layer))
 }
 
 /// The indices of the modules in each fused set, ordered by the first member. Modules that are not fused are left out,
 /// and so are sets with a single member.
 pub(crate) fn fused_sets<'a>(policy: &Policy, modules: impl Iterator<Item = &'a str>) -> Vec<Vec<usize>> {
+    sets_of(modules.map(|module| policy.fused_set(module)))
+}
+
+/// The indices of the items with the same key, ordered by the first of them, where there are several.
+fn sets_of<K: Eq + Hash>(keys: impl Iterator<Item = Option<K>>) -> Vec<Vec<usize>> {
     let mut sets: Vec<Vec<usize>> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
-    for (at, module) in modules.enumerate() {
-        let Some(set) = policy.fused_set(module) else { continue };
-        let place = *places.entry(set).or_insert_with(|| {
+    let mut places = HashMap::new();
+    for (at, key) in keys.enumerate() {
+        let Some(key) = key else { continue };
+        let place = *places.entry(key).or_insert_with(|| {
             sets.push(Vec::new());
             sets.len() - 1
         });

@@ -15,8 +15,8 @@ use crate::progress;
 use crate::read::{LogicalCheckpoint, Membership, ModelTensor};
 use crate::report::schema;
 use crate::text::{brief, columns, counted, is, path_text, shorten};
-use serde_json::{Map, Value, json};
-use std::collections::{HashMap, VecDeque};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -193,10 +193,9 @@ impl<'a> DiffResult<'a> {
     }
 
     fn json(&self) -> Value {
-        let counts =
-            Status::ALL.iter().map(|status| (status.name().to_owned(), json!(self.count(|one| one == *status))));
-        let mut counts: Map<String, Value> = counts.collect();
-        counts.insert("unreadable".to_owned(), json!(self.outcomes.iter().filter(|outcome| outcome.is_err()).count()));
+        let counts = Status::ALL.map(|status| (status, self.count(|one| one == status)));
+        let mut counts = json!(BTreeMap::from(counts));
+        counts["unreadable"] = json!(self.outcomes.iter().filter(|outcome| outcome.is_err()).count());
         let tensors = self.rows.iter().zip(&self.outcomes).map(|(row, outcome)| self.tensor_json(row, outcome));
         json!({
             "schema": schema::DIFFERENCES,
@@ -221,7 +220,7 @@ impl<'a> DiffResult<'a> {
         });
         let mut value = json!({
             "name": row.name,
-            "status": outcome_or_none.map_or("unreadable", |outcome| outcome.status.name()),
+            "status": outcome_or_none.map_or(json!("unreadable"), |outcome| json!(outcome.status)),
             "shape_a": a.map(ModelTensor::shape),
             "shape_b": b.map(ModelTensor::shape),
             "dtype_a": dtype(a),

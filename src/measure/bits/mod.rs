@@ -12,9 +12,11 @@ pub use weight::{explanation_json, explanation_row};
 
 use crate::dtype::{Class, Dtype, FloatFormat, Specials};
 use crate::kernel::shortest;
+use serde::Serialize;
 
 /// A field of a code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BitField {
     /// One bit, set for negative numbers.
     Sign,
@@ -24,19 +26,6 @@ pub enum BitField {
     Mantissa,
     /// The digits of an integer or a bool, without a signed integer's sign bit.
     Integer,
-}
-
-impl BitField {
-    /// The name in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sign => "sign",
-            Self::Exponent => "exponent",
-            Self::Mantissa => "mantissa",
-            Self::Integer => "integer",
-        }
-    }
 }
 
 /// What kind of value a code represents.

@@ -3,7 +3,8 @@
 use super::{BitField, Meaning, ValueKind, halves, hex, meaning, parts, per_row};
 use crate::dtype::{Class, Dtype};
 use anstyle::{AnsiColor, Style as Colour};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Where rows are printed.
 #[derive(Clone, Copy, Debug)]
@@ -124,8 +125,7 @@ fn number_json(dtype: Dtype, code: u128) -> Value {
         document["real"] = number_json(real.0, real.1);
         document["imaginary"] = number_json(imaginary.0, imaginary.1);
     } else {
-        let parts = parts(dtype, code).into_iter().map(|(part, digits)| (part.name().to_owned(), json!(digits)));
-        document["parts"] = Value::Object(parts.collect::<Map<_, _>>());
+        document["parts"] = json!(BTreeMap::from_iter(parts(dtype, code)));
     }
     document
 }

@@ -5,7 +5,8 @@ use super::{BitField, hex, meaning, parts};
 use crate::dtype::Dtype;
 use crate::kernel::shortest;
 use crate::quant::{CodeKind, Explanation};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// A row: the index, the bits of the code, and the product that gives the value: `(11 - 8) * 0.5 = 1.5`.
 #[must_use]
@@ -37,11 +38,10 @@ pub fn explanation_row(
 pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation: &Explanation) -> Value {
     let bits = fields(codes, explanation.code);
     let width: usize = bits.iter().map(|(_, digits)| digits.len()).sum();
-    let parts = bits.into_iter().map(|(field, digits)| (field.name().to_owned(), json!(digits)));
     let mut value = json!({
         "index": index,
         "bits": format!("{:0digits$x}", explanation.code, digits = width.div_ceil(4)),
-        "parts": parts.collect::<Map<_, _>>(),
+        "parts": BTreeMap::from_iter(bits),
         "code": code(codes, explanation),
         "scale": float(explanation.scale),
         "value": meaning(target, explanation.value.into()).value,

@@ -17,6 +17,7 @@ use crate::plan;
 use crate::progress::{Progress, Silent};
 use crate::quant::{Arithmetic, FoundWeight};
 use crate::read::{LogicalCheckpoint, LogicalTensor, ModelTensor, SourceTensor, Zip};
+use serde::Serialize;
 
 /// A tensor, and its file.
 type FileTensor<'a> = (&'a Input, &'a Tensor);
@@ -47,7 +48,8 @@ impl Tolerance {
 }
 
 /// The result for two tensors, or for one without a counterpart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Status {
     /// Type, shape and bits are equal.
     Equal,
@@ -78,20 +80,6 @@ impl Status {
     /// Whether it is one of two tensors that are equal, or equal within the tolerance.
     pub(crate) fn is_equal(self) -> bool {
         matches!(self, Self::Equal | Self::WithinTolerance)
-    }
-
-    /// The name in JSON reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Equal => "equal",
-            Self::BitsDiffer => "bits_differ",
-            Self::WithinTolerance => "within_tolerance",
-            Self::ValuesDiffer => "values_differ",
-            Self::TypesDiffer => "types_differ",
-            Self::ShapesDiffer => "shapes_differ",
-            Self::OnlyInA => "only_in_a",
-            Self::OnlyInB => "only_in_b",
-        }
     }
 }
 
