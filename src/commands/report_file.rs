@@ -7,14 +7,13 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::io::output::{Destination, is_standard_output};
-use crate::io::sink::Appended;
 use crate::measure::distribution::{self, Histogram};
 use crate::plan::source_form;
 use crate::progress::Silent;
 use crate::report::{ExponentSpread, Report, TensorReport, page};
 use crate::text::write_json;
 use serde::Serialize;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Tensors whose exponents are shown: those with the most noise.
@@ -84,10 +83,7 @@ impl ReportFile {
 
     fn create(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
         let file = self.destination.create()?;
-        let mut output = BufWriter::new(Appended { output: &file, end: 0 });
-        let written = write(&mut output).and_then(|()| output.flush());
-        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))?;
-        drop(output);
+        file.fill(write)?;
         file.publish(!args.no_sync, None)
     }
 }

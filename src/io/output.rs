@@ -28,31 +28,22 @@ impl Destination {
     /// When the temporary file, or the device, cannot be opened.
     pub fn create(self) -> Result<Output> {
         let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.path);
-        match self.kind {
-            OutputKind::Stream => {
-                let file = standard_output(&self.path)?;
-                return Ok(Output {
-                    file,
-                    temporary: None,
-                    destination: self,
-                    is_seekable: false,
-                    is_flushed_early: false,
-                });
-            }
+        let (file, temporary, is_seekable) = match self.kind {
+            OutputKind::Stream => (standard_output(&self.path)?, None, false),
             OutputKind::Device => {
                 let file = File::options().write(true).open(&self.file).map_err(failed)?;
                 let is_seekable = io::Seek::stream_position(&mut &file).is_ok();
-                return Ok(Output { file, temporary: None, destination: self, is_seekable, is_flushed_early: false });
+                (file, None, is_seekable)
             }
-            OutputKind::File => {}
-        }
-        let (file, temporary) = match naming::create_unnamed(self.folder()).map_err(failed)? {
-            Some(file) => (file, Temporary::Unnamed),
-            None => {
-                Named::create(self.folder()).map(|(file, named)| (file, Temporary::Named(named))).map_err(failed)?
+            OutputKind::File => {
+                let unnamed = naming::create_unnamed(self.folder()).map_err(failed)?;
+                let named = || Named::create(self.folder()).map(|(file, named)| (file, Temporary::Named(named)));
+                let (file, temporary) =
+                    unnamed.map_or_else(named, |file| Ok((file, Temporary::Unnamed))).map_err(failed)?;
+                (file, Some(temporary), true)
             }
         };
-        Ok(Output { file, temporary: Some(temporary), destination: self, is_seekable: true, is_flushed_early: false })
+        Ok(Output { file, temporary, destination: self, is_seekable, is_flushed_early: false })
     }
 }
 

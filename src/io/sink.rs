@@ -4,7 +4,7 @@ use super::map::MappedFile;
 use super::output::Output;
 use crate::error::{Error, Kind, Result, Wanted};
 use crc32fast::Hasher;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -48,6 +48,15 @@ impl Write for Appended<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl Output {
+    /// Writes it from front to back.
+    pub(crate) fn fill(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let mut buffered = BufWriter::with_capacity(1 << 20, Appended { output: self, end: 0 });
+        let written = write(&mut buffered).and_then(|()| buffered.flush());
+        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))
     }
 }
 

@@ -32,6 +32,11 @@ const fn bytes(dtypes: &'static [Dtype]) -> CodeStorage {
     CodeStorage { values: CodeValues::Stored, packing: Packing::Rows(1), dtypes, padding: 1 }
 }
 
+/// Unsigned codes, packed into words of 32 bits.
+const fn words(packing: Packing) -> CodeStorage {
+    CodeStorage { values: CodeValues::Unsigned, packing, dtypes: &[Int32], padding: 1 }
+}
+
 /// Pairs of E2M1, the low four bits first.
 const NIBBLES: CodeStorage = CodeStorage {
     values: CodeValues::Float(Float4E2M1),
@@ -122,12 +127,7 @@ const GPT_OSS: Layout = Layout {
         &[(Role::Codes, "_blocks"), (Role::Scale, "_scales")],
         &[(Role::Codes, ".blocks"), (Role::Scale, ".scales")], // OpenAI's own names
     ],
-    codes: CodeStorage {
-        values: CodeValues::Float(Float4E2M1),
-        packing: Packing::TransposedBlocks,
-        dtypes: &[Uint8],
-        padding: 1,
-    },
+    codes: CodeStorage { packing: Packing::TransposedBlocks, dtypes: &[Uint8], ..NIBBLES },
     groups: Groups::Fixed(Group::Block([32, 1])),
     scale_dtypes: EXPONENTS,
     exponents: Exponents::Ldexp,
@@ -239,7 +239,7 @@ pub static LAYOUTS: &[Layout] = &[
         library: "compressed-tensors, format pack-quantized",
         formats: &["pack-quantized"],
         is_told_by_config: true,
-        codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::Rows(4), dtypes: &[Int32], padding: 1 },
+        codes: words(Packing::Rows(4)),
         zeros: Zeros::PackedDown,
         product_precision: Precision::Scale,
         encoding: Some(encoding(ScaleRule::Epsilon, ScaleShape::Matrix)),
@@ -273,12 +273,7 @@ pub static LAYOUTS: &[Layout] = &[
         name: "ct-mxfp6",
         library: "compressed-tensors, format mxfp6-pack-quantized",
         formats: &["mxfp6-pack-quantized"],
-        codes: CodeStorage {
-            values: CodeValues::Float(Float6E2M3),
-            packing: Packing::Rows(1),
-            dtypes: &[Uint8],
-            padding: 1,
-        },
+        codes: CodeStorage { values: CodeValues::Float(Float6E2M3), ..bytes(&[Uint8]) },
         groups: Groups::Fixed(Group::Neighbours(32)),
         scale_dtypes: EXPONENTS,
         product_precision: Precision::Bfloat16,
@@ -408,12 +403,7 @@ pub static LAYOUTS: &[Layout] = &[
             (Role::ZeroPoint, ".qzeros"),
             (Role::GroupIndex, ".g_idx"),
         ]],
-        codes: CodeStorage {
-            values: CodeValues::Unsigned,
-            packing: Packing::TransposedWords,
-            dtypes: &[Int32],
-            padding: 1,
-        },
+        codes: words(Packing::TransposedWords),
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::PackedTransposed,
@@ -426,7 +416,7 @@ pub static LAYOUTS: &[Layout] = &[
         library: "AWQ, quant_method awq, version gemm",
         is_told_by_config: true,
         names: &[&[(Role::Codes, ".qweight"), (Role::Scale, ".scales"), (Role::ZeroPoint, ".qzeros")]],
-        codes: CodeStorage { values: CodeValues::Unsigned, packing: Packing::AwqWords, dtypes: &[Int32], padding: 1 },
+        codes: words(Packing::AwqWords),
         groups: Groups::Any(&[GroupKind::Channel, GroupKind::Neighbours]),
         scale_order: ScaleOrder::Transposed,
         zeros: Zeros::Awq,

@@ -90,8 +90,7 @@ pub(crate) fn is_unfinished(folder: &Path) -> Result<bool> {
 /// How a folder differs from what a manifest says will be in it, in words; the content of shards is not compared.
 pub(crate) fn difference(folder: &Path, manifest: &Manifest) -> Result<Option<String>> {
     let texts = manifest.texts.iter().map(|(file, text)| (file, text.len() as u64, sum_of(text.as_bytes()).finalize()));
-    let side_files = manifest.side_files.iter().filter(|side| !manifest.texts.contains_key(&side.file));
-    let side_files = side_files.filter_map(|side| Some((&side.file, side.bytes, side.sum?)));
+    let side_files = manifest.copied().filter_map(|side| Some((&side.file, side.bytes, side.sum?)));
     for (file, bytes, sum) in side_files.chain(texts) {
         let path = folder.join(file);
         if !fs::metadata(&path).is_ok_and(|found| found.len() == bytes)

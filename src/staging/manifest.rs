@@ -91,6 +91,11 @@ impl Manifest {
         side_files.chain(self.shards.iter().map(|shard| &shard.file)).chain(&self.index)
     }
 
+    /// The side files that are copied unchanged.
+    pub(super) fn copied(&self) -> impl Iterator<Item = &ManifestSource> {
+        self.side_files.iter().filter(|side| !self.texts.contains_key(&side.file))
+    }
+
     /// Whether another run can go on with it, which `bitcast` and `promote` cannot.
     pub(super) fn can_resume(&self) -> bool {
         !["bitcast", "promote"].contains(&&*self.operator)

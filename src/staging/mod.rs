@@ -27,7 +27,6 @@ pub(crate) use manifest::{Manifest, ManifestShard, ManifestSource};
 
 use crate::error::{Error, Result};
 use crate::io::output::{Destination, NewFolder, keep_at_interrupt, sync_folder};
-use crate::io::sink::Appended;
 use crate::io::temporaries::{Kept, NextRun};
 use crate::text::{counted, path_text, write_json};
 use files::exists;
@@ -36,7 +35,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are copied at a time.
@@ -142,10 +140,7 @@ impl Staging {
 
     fn write_json<T: Serialize>(&self, destination: Destination, document: &T) -> Result<()> {
         let output = destination.create()?;
-        let mut file = BufWriter::with_capacity(PIECE, Appended { output: &output, end: 0 });
-        let written = write_json(&mut file, document).and_then(|()| file.flush());
-        written.map_err(|error| error.downcast().unwrap_or_else(|error| Error::cannot("write", &error)))?;
-        drop(file);
+        output.fill(|file| write_json(file, document))?;
         output.publish(self.sync, None)
     }
 

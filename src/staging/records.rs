@@ -85,7 +85,7 @@ impl Staging {
             return Err(error.remedy("run the parts that are missing again").of(Kind::Incomplete));
         }
         self.add_side_files(None)?;
-        for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
+        for side in self.manifest.copied() {
             let again = |error: Error| error.remedy("run one of the parts again").of(Kind::Incomplete);
             self.check_side_file(side).map_err(again)?;
         }

@@ -20,7 +20,7 @@ impl Staging {
             }
         }
         let Some(source) = source else { return Ok(()) };
-        for side in self.manifest.side_files.iter().filter(|side| !self.manifest.texts.contains_key(&side.file)) {
+        for side in self.manifest.copied() {
             if self.check_side_file(side).is_ok() {
                 continue;
             }
