@@ -395,6 +395,8 @@ fn a_given_scale_of_activations_is_stored_beside_each_weight() {
     let group = &config(&bench, "compressed-tensors")["quantization_config"]["config_groups"]["group_0"];
     assert_eq!(group["input_activations"]["dynamic"], "local");
     assert_eq!(config(&bench, "modelopt")["quantization_config"]["quant_algo"], "NVFP4");
+    // Whatever its digits are, the record of the conversion has the same number.
+    bench.run("quantize m --scheme nvfp4 --activations --input-global-scale 13.4 -q -o digits").expect(0, "", "");
     // Without them, the weights are the same.
     bench.run("quantize m --scheme nvfp4 -q -o plain").expect(0, "", "");
     let (mut with, without) = (tensors(&bench.path("compressed-tensors")), tensors(&bench.path("plain")));
