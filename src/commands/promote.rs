@@ -8,7 +8,7 @@ use crate::cli::PromoteArgs;
 use crate::container::Tensor;
 use crate::container::checkpoint::Checkpoint;
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::job::{self, FileReport, Job, JobInput, Publish, TensorReport};
 use crate::kernel::{Counts, Loss};
 use crate::operator::promote::{self, Decision, PromoteAttributes};
@@ -16,7 +16,7 @@ use crate::operator::{Operator, cast};
 use crate::plan;
 use crate::report::schema;
 use crate::select::Selection;
-use crate::text::{counted, path_text, shorten};
+use crate::text::{counted, path_text, quoted, shorten};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -158,12 +158,22 @@ fn write<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint], decision: Decision) -
     let job_inputs: Vec<JobInput> = inputs.iter().zip(&selections).map(job_input).collect();
     let console = Console { is_quiet: args.file.quiet };
     let mut promoted = Vec::new();
-    job::prepare(&job, &job_inputs, &console)?.run(&job, &console, |source, to, written| {
+    job::prepare(&job, &job_inputs, &console).map_err(told_of_codes)?.run(&job, &console, |source, to, written| {
         let files = written?.map(|written| written.files);
         promoted.push(Promoted { from: &source.path, to: to.to_owned(), bytes_in: source.bytes(), files });
         Ok(())
     })?;
     Ok(promoted)
+}
+
+/// The error with a remedy for codes, because no option of this command leaves them out.
+fn told_of_codes(error: Error) -> Error {
+    let remedy = match error.kind() {
+        Kind::Codes { model: Some(model), .. } => format!("tcast dequantize {}", quoted(model)),
+        Kind::Codes { model: None, .. } => "tcast cast --force-codes casts codes as numbers".to_owned(),
+        _ => return error,
+    };
+    error.of(Kind::Refused).remedy(remedy)
 }
 
 /// The decision, its reason, and what each input could lose; then what the outputs lost.

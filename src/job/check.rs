@@ -26,9 +26,9 @@ pub(super) fn plans<'a, T>(
     check: impl FnOnce() -> Result<T>,
 ) -> Result<(Vec<Plan<'a>>, T)> {
     let (source, selection, from) = (route.input.source, route.input.selection, route.input.from);
-    let is_cast = matches!(job.operator, Operator::Cast(_));
+    let takes_values = matches!(job.operator, Operator::Cast(_) | Operator::Promote(_));
     // ONNX models keep integers and scales, so their codes are never cast.
-    let codes = if is_cast && !job.force_codes && !container.format_info().is_changed_only {
+    let codes = if takes_values && !job.force_codes && !container.format_info().is_changed_only {
         Some(Codes::of(source)?)
     } else {
         None
@@ -51,7 +51,9 @@ pub(super) fn plans<'a, T>(
     check_own_name(job, &plans).map_err(in_file)?;
     tell_losses(source, container, observer);
     plans.iter().flat_map(|plan| &plan.notes).for_each(|note| observer.notice(Notice::Note(note)));
-    tell_scales(&plans, codes, selection, observer);
+    if matches!(operator, Operator::Cast(_)) {
+        tell_scales(&plans, codes, selection, observer);
+    }
     Ok((plans, checked))
 }
 

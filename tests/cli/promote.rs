@@ -26,6 +26,22 @@ fn the_tensors_of_a_model_are_taken_out_before_they_are_promoted() {
 }
 
 #[test]
+fn codes_are_not_promoted_as_values() {
+    let bench = Bench::with_checkpoint("llama-fp8", "q");
+    let codes = "model.layers.0.self_attn.o_proj.weight";
+    let outcome = bench.run(&format!("promote q --tensor {codes} --tensor model.norm.weight -o out"));
+    let message = format!(
+        "tensor '{codes}': holds codes whose scales are in '{codes}_scale_inv'; a cast would take them for values\n  \
+         tcast dequantize 'q'\n"
+    );
+    assert_eq!((outcome.code, &*outcome.stdout), (Some(1), ""), "{outcome:?}");
+    assert!(outcome.stderr.ends_with(&message), "{}", outcome.stderr);
+    // Other tensors of the model, and types that need no conversion, are promoted as before.
+    bench.run("promote q --tensor model.norm.weight --tensor lm_head.weight -q -o out").expect(0, "", "");
+    bench.run(&format!("promote q --tensor {codes} -q -o same")).expect(0, "", "");
+}
+
+#[test]
 fn inputs_get_the_common_type_under_their_own_names() {
     let bench = Bench::new();
     bench.write("a.npy", &int8(&[1, -2, 127]));
