@@ -148,6 +148,9 @@ fn side_files(
     target: Dtype,
 ) -> Result<Vec<(&'static str, Option<String>)>> {
     let mut files = Vec::new();
+    if modules.decoded.is_empty() {
+        return Ok(files); // they still describe the model
+    }
     if let Some(config) = model.config()? {
         files.push((CONFIG, Some(config_of(config, model.found.method.as_deref(), modules, target)?)));
     }

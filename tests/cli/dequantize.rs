@@ -107,6 +107,21 @@ fn weights_that_are_left_out_stay_quantized_and_the_config_says_so() {
 }
 
 #[test]
+fn a_model_of_which_nothing_is_decoded_keeps_its_configs() {
+    let bench = Bench::new();
+    bench.add_checkpoint("llama-fp8", "fp8");
+    bench.add_checkpoint("llama-tiny-bf16", "m");
+    bench.run("quantize m --scheme fp8 --layout modelopt -q -o modelopt").expect(0, "", "");
+    for model in ["fp8", "modelopt"] {
+        bench.run(&format!("dequantize {model} --to f16 --exclude * -q -o {model}-same")).expect(0, "", "");
+        for file in ["config.json", "hf_quant_config.json"] {
+            let [before, after] = ["", "-same"].map(|end| fs::read(bench.path(&format!("{model}{end}/{file}"))).ok());
+            assert!(before == after, "{model}/{file}");
+        }
+    }
+}
+
+#[test]
 fn parts_of_the_work_make_the_folder_of_one_run() {
     let bench = quantized();
     bench.run("dequantize q -q -o whole").expect(0, "", "");
