@@ -5,7 +5,7 @@ use super::few::Few;
 use super::{Conversions, NewStored, Operation, Plan, Request, Step};
 use crate::container::Input;
 use crate::container::onnx::model::{
-    Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
+    Break, Change, Dequantization, ModelLayout, Obstacle, QuantizedTensor, Study, TensorChange,
 };
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
@@ -266,6 +266,7 @@ const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
 
 /// The error for what needs later versions than the model has; `remedy` helps without another version.
 fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
+    const OWN_DOMAIN: &str = "if the operator is not one of ONNX, its nodes need a domain of their own";
     const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
     let with_remedy = |error: Error| match remedy {
         Some(remedy) => error.remedy(remedy),
@@ -276,9 +277,13 @@ fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -
             let what = format!("{needy} needs opset {wanted}, and the model imports {imported}");
             match broken {
                 None => Error::new(what).of(Kind::OldOpset),
-                Some((node, operator, first)) => {
-                    Error::new(format!("{what}: node '{node}' ({operator}) means something else from opset {first} on"))
-                        .remedy(remedy.into_iter().chain([CONVERTER]).collect::<Vec<_>>().join("; "))
+                Some((node, operator, why)) => {
+                    let (why, advice) = match why {
+                        Break::From(first) => (format!("means something else from opset {first} on"), CONVERTER),
+                        Break::Unknown => ("is of an operator that tcast does not know".to_owned(), OWN_DOMAIN),
+                    };
+                    Error::new(format!("{what}: node '{node}' ({operator}) {why}"))
+                        .remedy(remedy.into_iter().chain([advice]).collect::<Vec<_>>().join("; "))
                 }
             }
         }

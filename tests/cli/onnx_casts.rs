@@ -203,6 +203,16 @@ fn a_version_is_raised_only_as_far_as_a_type_needs() {
     let notes = "tcast: warning: the model now imports opset 19 instead of 16, for float8e4m3fn\n\
                  tcast: warning: the model now has IR version 9, which its types need\n";
     assert!(outcome.stderr.starts_with(notes), "{}", outcome.stderr);
+    // Nobody knows what an operator of somebody else means in another opset.
+    let unheard = [node("Unheard", &["x", "w"], "y"), field(5, &tensor("w", 1, &[0; 8]))].concat();
+    bench.write("unheard.onnx", &model(&unheard));
+    bench.run("cast unheard.onnx --to e4m3 -o no.onnx --min-elements 0 --raise-opset").expect(
+        1,
+        "",
+        "tcast: error: unheard.onnx: float8e4m3fn needs opset 19, and the model imports 16: node 'Unheard_0' (Unheard) is of an \
+         operator that tcast does not know\n  float16 needs no later version; if the operator is not one of ONNX, its nodes \
+         need a domain of their own\n",
+    );
     // In IR version 3, initializers are inputs and constants at once.
     bench.write("old.onnx", &[&number(1, 3)[..], &field(7, &graph), &field(8, &number(2, 19))].concat());
     bench.run("cast old.onnx --to e4m3 -o no.onnx --min-elements 0").expect(

@@ -1,6 +1,6 @@
 //! ONNX models: what is in them, and how tensors come out of them.
 
-use crate::common::onnx::{field, model};
+use crate::common::onnx::{field, initializer, model, node};
 use crate::common::{Bench, fixture};
 use std::fs;
 
@@ -142,4 +142,29 @@ fn a_file_full_of_empty_tensors_is_refused_before_it_takes_memory() {
     bench.write("many.onnx", &model(&graph));
     let message = "tcast: error: many.onnx: more than 1048576 tensors\n";
     bench.run("inspect many.onnx").expect(1, "", message);
+}
+
+#[test]
+fn tensors_of_the_graph_keep_their_names_wherever_it_is_in_the_file() {
+    let bench = Bench::new();
+    let weight = initializer("w", 1, &[2], &[0; 8]);
+    let graph = [node("f", &["x"], "y"), weight].concat();
+    let value =
+        [vec![0x0a, 5], b"value".to_vec(), field(5, &[&[8, 1, 0x10, 1][..], &field(9, &[0; 4])].concat())].concat();
+    let constant = [field(2, b"w"), field(4, b"Constant"), field(5, &[value, vec![0xa0, 1, 4]].concat())].concat();
+    let function = [field(1, b"f"), field(7, &constant)].concat();
+    let function = [&[0xca, 1, function.len() as u8][..], &function].concat();
+    let names = |model: Vec<u8>| {
+        bench.write("m.onnx", &model);
+        let outcome = bench.run("inspect m.onnx --json");
+        assert_eq!(outcome.code, Some(0), "{outcome:?}");
+        let listing: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
+        let tensors = listing["tensors"].as_array().unwrap().iter();
+        let mut names: Vec<String> = tensors.map(|tensor| tensor["name"].as_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    };
+    let (graph, opset) = (field(7, &graph), field(8, &[0x10, 16]));
+    assert_eq!(names([&[8, 8][..], &graph, &opset, &function].concat()), ["f/w", "w"]);
+    assert_eq!(names([&[8, 8][..], &opset, &function, &graph].concat()), ["f/w", "w"]);
 }

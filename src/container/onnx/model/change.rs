@@ -12,7 +12,7 @@ use super::super::{
 };
 use super::decoding::{NodeValue, QuantizedTensor, copy_of, external, new_initializer, new_parts, node_field};
 use super::edit::{Edits, New, bytes_field, number_field, rebuilt};
-use super::opsets;
+use super::opsets::{self, Break};
 use super::parts::{Holder, is_default_domain, model};
 use super::placed::{ModelLayout, Placed, SMALL};
 use super::study::{Place, Study, TensorRole};
@@ -53,9 +53,9 @@ pub(crate) enum TensorChange {
 /// Why the operator set or the IR version that a type needs is impossible.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// The model imports too old a set. It could be raised if no operator is named here: name of the node, its type, and the
-    /// operator set that breaks it.
-    Opset { imported: u64, broken: Option<(String, String, u64)> },
+    /// The model imports too old a set. It could be raised if no operator is named here: name of the node, its type, and
+    /// what prevents it.
+    Opset { imported: u64, broken: Option<(String, String, Break)> },
     /// The model imports no operators of the default domain.
     NoOpset,
     /// Functions import operators too, which would have to be raised with it.
@@ -80,10 +80,9 @@ impl Study {
         if self.header.has_functions {
             return Some(Obstacle::Functions { imported });
         }
-        let is_known = (opsets::OLDEST..=opsets::NEWEST).contains(&imported);
         let breaks = |(operator, name): (&Vec<u8>, &String)| {
-            let first = if is_known { opsets::breaks(operator, imported, wanted) } else { Some(imported + 1) };
-            first.map(|first| (name.clone(), shorten(&String::from_utf8_lossy(operator)), first))
+            let why = opsets::breaks(operator, imported, wanted)?;
+            Some((name.clone(), shorten(&String::from_utf8_lossy(operator)), why))
         };
         let broken = self.operators.iter().filter_map(breaks).min_by(|a, b| (a.2, &a.0).cmp(&(b.2, &b.0)));
         Some(Obstacle::Opset { imported, broken })

@@ -151,7 +151,7 @@ fn name_all(
     let is_only = |name: &str, graph| definitions.get(name.as_bytes()).is_none_or(|known| *known == Some(graph));
     let keeps = |tensor: &Tensor, &(graph, is_value): &(usize, bool)| {
         let is_unique = times[&*tensor.name] == 1 && (!is_value || is_only(&tensor.name, graph));
-        is_unique || is_value && graph == 0
+        is_unique || is_value && graphs[graph].is_main()
     };
     let keeps: Vec<bool> = tensors.iter().zip(places).map(|(tensor, place)| keeps(tensor, place)).collect();
     let kept = tensors.iter().zip(&keeps).filter(|(_, keeps)| **keeps);

@@ -34,6 +34,7 @@ mod walk;
 pub(crate) use change::{Change, Obstacle, TensorChange};
 pub(crate) use decoding::QuantizedTensor;
 pub(crate) use nodes::{Dequantization, WeightUse};
+pub(crate) use opsets::Break;
 pub(crate) use placed::ModelLayout;
 pub(crate) use study::{Study, TensorRole};
 

@@ -3,8 +3,8 @@
 use crate::dtype::Dtype;
 
 /// The oldest operator set whose changes are in [`OPERATORS`].
-pub(super) const OLDEST: u64 = 1;
-pub(super) const NEWEST: u64 = 28;
+const OLDEST: u64 = 1;
+const NEWEST: u64 = 28;
 
 /// Every operator of the default domain, and the operator sets that break nodes of it: an input, output or
 /// attribute moves or disappears, a default changes, or the same signature means something else (Softmax 13 flattens,
@@ -35,15 +35,24 @@ const OPERATORS: &str = "Abs 6, Acos, Acosh, Add 6 7, AffineGrid, And 7, ArgMax,
     TensorScatter, TfIdfVectorizer, ThresholdedRelu, Tile 6, TopK 10, Transpose, Trilu, Unique, Unsqueeze 13, \
     Upsample 7 9 10, Where, Xor 7";
 
-/// The first operator set after `from`, up to `to`, that breaks nodes of an operator; `from` + 1 for one that is not
-/// known.
-pub(super) fn breaks(operator: &[u8], from: u64, to: u64) -> Option<u64> {
+/// What keeps nodes of an operator from a later operator set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Break {
+    /// tcast does not know the operator, or not in the operator set that the model imports.
+    Unknown,
+    /// They mean something else from this operator set on.
+    From(u64),
+}
+
+/// What keeps nodes of an operator in the operator set `from` from the later one `to`.
+pub(super) fn breaks(operator: &[u8], from: u64, to: u64) -> Option<Break> {
     let found = OPERATORS.split(',').map(str::trim).find_map(|row| {
         let mut words = row.split(' ');
         (words.next()?.as_bytes() == operator).then_some(words)
     });
-    let Some(versions) = found else { return Some(from + 1) };
-    versions.filter_map(|version| version.parse().ok()).find(|version| (from + 1..=to).contains(version))
+    let Some(mut versions) = found.filter(|_| (OLDEST..=NEWEST).contains(&from)) else { return Some(Break::Unknown) };
+    let first = versions.find_map(|version| version.parse().ok().filter(|version| (from + 1..=to).contains(version)));
+    first.map(Break::From)
 }
 
 /// The IR version that introduced a type; 0 for types that every version has.
@@ -65,11 +74,11 @@ mod tests {
     #[test]
     fn an_operator_breaks_where_its_signature_or_its_meaning_changes() {
         assert_eq!(breaks(b"Relu", 8, NEWEST), None);
-        assert_eq!(breaks(b"Relu", 5, NEWEST), Some(6));
+        assert_eq!(breaks(b"Relu", 5, NEWEST), Some(Break::From(6)));
         assert_eq!((breaks(b"MatMul", 1, NEWEST), breaks(b"Transpose", 1, NEWEST)), (None, None));
-        assert_eq!(breaks(b"Softmax", 12, 13), Some(13));
+        assert_eq!(breaks(b"Softmax", 12, 13), Some(Break::From(13)));
         assert_eq!(breaks(b"Softmax", 13, NEWEST), None);
-        assert_eq!(breaks(b"Split", 13, NEWEST), Some(18));
-        assert_eq!(breaks(b"Unheard", 13, 14), Some(14));
+        assert_eq!(breaks(b"Split", 13, NEWEST), Some(Break::From(18)));
+        assert_eq!(breaks(b"Unheard", 13, 14), Some(Break::Unknown));
     }
 }

@@ -79,6 +79,13 @@ pub(super) struct Graph {
     pub label: Box<str>,
 }
 
+impl Graph {
+    /// Whether it is the graph of the model. Functions and training can come before it in the file.
+    pub(super) fn is_main(&self) -> bool {
+        self.part == ModelPart::Main && self.parent.is_none()
+    }
+}
+
 /// A part of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ModelPart {

@@ -239,8 +239,7 @@ impl Visitor for Scout<'_> {
         self.take(&self.file[name.clone()]);
         match usage {
             NameUse::Input => {
-                let is_main = context.graphs[graph].part == ModelPart::Main && context.graphs[graph].parent.is_none();
-                let message = is_main.then(|| self.frames.enclose(&context.enclosing));
+                let message = context.graphs[graph].is_main().then(|| self.frames.enclose(&context.enclosing));
                 self.inputs.insert((graph, &self.file[name.clone()]), message);
                 self.define(graph, name);
             }
