@@ -154,7 +154,7 @@ fn check(args: &QuantizeArgs) -> Result<()> {
     if args.activations && !args.schemes().any(|scheme| scheme.name == "nvfp4") && args.scheme.is_some() {
         return Err(no_effect("--activations", format!("{named} has no scale of activations")));
     }
-    if args.group_size.is_some() && !args.schemes().any(|scheme| scheme.has_group_size) {
+    if args.group_size.is_some() && !args.schemes().any(Scheme::has_group_size) {
         return Err(no_effect("--group-size", format!("the groups of {named} have one size")));
     }
     if args.search == ScaleChoice::Mse && !args.schemes().any(Scheme::has_search) {
@@ -293,7 +293,7 @@ fn of_misfit(args: &QuantizeArgs, misfit: &Misfit) -> String {
     };
     let remedy = match (why, size) {
         (Unfit::Empty, _) => String::new(),
-        (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size => format!("; --group-size {size} fits them"),
+        (Unfit::Columns { .. }, Some(size)) if scheme.has_group_size() => format!("; --group-size {size} fits them"),
         _ if scheme.has_partial_blocks(layout) => "; --partial-blocks quantizes them".to_owned(),
         _ => {
             SCHEMES.iter().find(fits_all).map_or(String::new(), |scheme| format!("; --scheme {} fits any", scheme.name))

@@ -35,6 +35,16 @@ impl<'a> Task<'a> {
     pub(super) fn new(job: Job<'a>, inputs: &'a [PathBuf], file: &'a FileArgs, selection: Selection) -> Self {
         Self { job, inputs, file, selection, config: None, notes: Vec::new(), report: None }
     }
+
+    fn tell(&self, message: &str) {
+        if !self.file.quiet {
+            tell(message);
+        }
+    }
+
+    fn tell_skipped(&self, output: &Path) {
+        self.tell(&format!("skipped: {} exists", path_text(output)));
+    }
 }
 
 fn report<'a>(
@@ -57,17 +67,11 @@ fn report<'a>(
 
 /// Reports that the output of the only input exists, and is kept.
 pub(super) fn show_skipped(task: &Task, source: &Checkpoint, output: &Path) -> Result<()> {
-    if !task.file.quiet {
-        tell_skipped(output);
-    }
+    task.tell_skipped(output);
     if task.file.json {
         print_json(&unconverted(task.job.operator.name(), &source.path, output, None))?;
     }
     Ok(())
-}
-
-fn tell_skipped(output: &Path) {
-    tell(&format!("skipped: {} exists", path_text(output)));
 }
 
 /// Reports on the only input. Fails if values in it are refused.
@@ -196,9 +200,7 @@ impl Several {
             Ok(None) => {
                 self.documents.push(unconverted(operator, &source.path, output, None));
                 self.skipped += 1;
-                if !task.file.quiet {
-                    tell_skipped(output);
-                }
+                task.tell_skipped(output);
             }
             Err(error) => {
                 let document = unconverted(operator, &source.path, output, Some(&error));
@@ -221,9 +223,7 @@ impl Several {
         }
         if was_complete {
             self.complete += 1;
-            if !task.file.quiet {
-                tell(&already_complete(report.output));
-            }
+            task.tell(&already_complete(report.output));
             return Ok(());
         }
         self.done += 1;
@@ -233,9 +233,7 @@ impl Several {
         if task.file.dry_run && !task.file.json {
             print(&report.table())?;
         }
-        if !task.file.quiet {
-            tell(&report.line());
-        }
+        task.tell(&report.line());
         Ok(())
     }
 

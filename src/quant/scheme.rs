@@ -70,8 +70,6 @@ pub struct Scheme {
     pub summary: &'static str,
     /// The layouts that can store it, the default first.
     pub layouts: &'static [SchemeLayout],
-    /// Whether `--group-size` may change the groups.
-    pub has_group_size: bool,
 }
 
 impl Scheme {
@@ -83,6 +81,12 @@ impl Scheme {
             names.any(|known| known.eq_ignore_ascii_case(name))
         };
         SCHEMES.iter().find(is_named)
+    }
+
+    /// Whether `--group-size` may change the groups: those of integers that are packed into words have any size.
+    #[must_use]
+    pub fn has_group_size(&self) -> bool {
+        self.layouts.iter().any(|stored| stored.layout == "ct-pack")
     }
 
     /// Whether scales can be searched for its codes.
@@ -156,7 +160,6 @@ pub static SCHEMES: &[Scheme] = &[
             stored(MODELOPT, "modelopt-fp8", float(Float8E4M3FN, Group::Channel, Some(Float32))),
             stored(COMFYUI, "comfy-fp8", float(Float8E4M3FN, Group::Tensor, Some(Float32))),
         ],
-        has_group_size: false,
     },
     Scheme {
         name: "fp8-tensor",
@@ -166,7 +169,6 @@ pub static SCHEMES: &[Scheme] = &[
             stored(COMPRESSED_TENSORS, "ct-fp8", float(Float8E4M3FN, Group::Tensor, None)),
             stored(COMFYUI, "comfy-fp8", float(Float8E4M3FN, Group::Tensor, Some(Float32))),
         ],
-        has_group_size: false,
     },
     Scheme {
         name: "fp8-block",
@@ -177,14 +179,12 @@ pub static SCHEMES: &[Scheme] = &[
             stored(COMPRESSED_TENSORS, "ct-fp8", float(Float8E4M3FN, BLOCK, None)),
             stored(MODELOPT, "modelopt-fp8", float(Float8E4M3FN, BLOCK, Some(Float32))),
         ],
-        has_group_size: false,
     },
     Scheme {
         name: "fp8-block-ue8m0",
         aliases: &[],
         summary: "float8e4m3fn, a power of two for each block of 128 x 128",
         layouts: &[stored(HUGGINGFACE, "hf-fp8", float(Float8E4M3FN, BLOCK, Some(Float8E8M0)))],
-        has_group_size: false,
     },
     Scheme {
         name: "int8",
@@ -194,28 +194,24 @@ pub static SCHEMES: &[Scheme] = &[
             stored(COMPRESSED_TENSORS, "ct-int8", symmetric(8, Group::Channel, None)),
             stored(COMFYUI, "comfy-int8", symmetric(8, Group::Tensor, Some(Float32))),
         ],
-        has_group_size: false,
     },
     Scheme {
         name: "int8a16",
         aliases: &["W8A16"],
         summary: "int8 in words, a scale for each 128 values",
         layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", symmetric(8, Group::Neighbours(128), None))],
-        has_group_size: true,
     },
     Scheme {
         name: "int4",
         aliases: &["W4A16"],
         summary: "int4 in words, a scale for each 128 values",
         layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", symmetric(4, Group::Neighbours(128), None))],
-        has_group_size: true,
     },
     Scheme {
         name: "int4-asym",
         aliases: &["W4A16_ASYM"],
         summary: "int4 in words, a scale and a zero point for each 128 values",
         layouts: &[stored(COMPRESSED_TENSORS, "ct-pack", asymmetric(4, Group::Neighbours(128), None))],
-        has_group_size: true,
     },
     Scheme {
         name: "nvfp4",
@@ -226,7 +222,6 @@ pub static SCHEMES: &[Scheme] = &[
             stored(MODELOPT, "modelopt-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
             stored(COMFYUI, "comfy-nvfp4", float(Float4E2M1, Group::Neighbours(16), Some(Float8E4M3FN))),
         ],
-        has_group_size: false,
     },
     Scheme {
         name: "mxfp4",
@@ -237,14 +232,12 @@ pub static SCHEMES: &[Scheme] = &[
             stored(MODELOPT, "modelopt-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
             stored("gpt-oss", "gptoss-mxfp4", float(Float4E2M1, Group::Neighbours(32), Some(Uint8))),
         ],
-        has_group_size: false,
     },
     Scheme {
         name: "mxfp6",
         aliases: &["MXFP6A16"],
         summary: "float6e2m3, a power of two for each 32 values",
         layouts: &[stored(COMPRESSED_TENSORS, "ct-mxfp6", float(Float6E2M3, Group::Neighbours(32), Some(Uint8)))],
-        has_group_size: false,
     },
     Scheme {
         name: "mxfp8",
@@ -257,7 +250,6 @@ pub static SCHEMES: &[Scheme] = &[
             stored(MODELOPT, "modelopt-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Uint8))),
             stored(COMFYUI, "comfy-mxfp8", float(Float8E4M3FN, Group::Neighbours(32), Some(Float8E8M0))),
         ],
-        has_group_size: false,
     },
 ];
 

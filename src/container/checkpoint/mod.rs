@@ -35,6 +35,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// A file, or a folder of shards.
+#[derive(Default)]
 pub struct Checkpoint {
     /// The path as given.
     pub path: PathBuf,
@@ -186,14 +187,8 @@ pub fn probe(path: &Path, threads: usize) -> Result<Checkpoint> {
         unfinished::refuse(directory_of(path))?;
         open_indexed(directory_of(path), &path.file_name().unwrap_or_default().to_string_lossy(), threads)?
     } else {
-        Checkpoint {
-            path: PathBuf::new(),
-            folder: None,
-            index: None,
-            shards: vec![probe_on(threads, path).map_err(|error| suggest_name(error, path))?],
-            broken: Vec::new(),
-            disagreements: Vec::new(),
-        }
+        let shard = probe_on(threads, path).map_err(|error| suggest_name(error, path))?;
+        Checkpoint { shards: vec![shard], ..Checkpoint::default() }
     };
     Ok(Checkpoint { path: path.to_owned(), ..found })
 }
@@ -237,7 +232,7 @@ fn open_all_of(folder: &Path, files: Vec<String>, threads: usize) -> Result<Chec
     }
     let (shards, broken) = open_shards(folder, names, threads, |error, _| error)?;
     let disagreements = repetitions(shards.iter()).told();
-    Ok(Checkpoint { path: PathBuf::new(), folder: Some(folder.to_owned()), index: None, shards, broken, disagreements })
+    Ok(Checkpoint { folder: Some(folder.to_owned()), shards, broken, disagreements, ..Checkpoint::default() })
 }
 
 fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint> {
@@ -258,24 +253,21 @@ fn open_indexed(folder: &Path, index: &str, threads: usize) -> Result<Checkpoint
     let in_folder = |error: Error| error.in_file(folder);
     let files = texts(file_names(folder).map_err(in_folder)?).map_err(in_folder)?;
     let others = files.iter().filter(|file| is_shard(folder, file) && !names.contains(file.as_str()));
-    let unnamed: Vec<Disagreement> = others.map(|file| unnamed(folder, file, &names)).collect();
-    let empty = map.is_empty().then(|| Disagreement::fatal("the index names no tensor".to_owned()));
     let missing = |error: Error, name: &str| match fs::symlink_metadata(folder.join(name)) {
         Err(gone) if gone.kind() == ErrorKind::NotFound => refusal("missing", name, "download the whole folder"),
         _ => error,
     };
-    let (shards, broken) = open_shards(folder, names.into_iter().map(str::to_owned).collect(), threads, missing)?;
+    let (shards, broken) =
+        open_shards(folder, names.iter().map(|name| (*name).to_owned()).collect(), threads, missing)?;
     let mut found = Disagreements::default();
-    if let Some(empty) = empty {
-        found.add(empty);
+    if map.is_empty() {
+        found.add(Disagreement::fatal("the index names no tensor".to_owned()));
     }
     compare(map, &shards, &mut found);
-    for unnamed in unnamed {
-        found.add(unnamed);
-    }
+    others.for_each(|file| found.add(unnamed(folder, file, &names)));
     let disagreements = found.told();
     let folder = Some(folder.to_owned());
-    Ok(Checkpoint { path: PathBuf::new(), folder, index: Some(index), shards, broken, disagreements })
+    Ok(Checkpoint { folder, index: Some(index), shards, broken, disagreements, ..Checkpoint::default() })
 }
 
 /// Opens shards: returns those that can be read, and why the others cannot, as `explain` words it.

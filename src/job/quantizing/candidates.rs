@@ -172,7 +172,7 @@ impl Planner<'_> {
         };
         let layout = layout_of(scheme, Some(self.layout))?;
         let mut grid = layout.grid;
-        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size) {
+        if let (Some(size), true) = (self.request.group_size, scheme.has_group_size()) {
             grid.group = Group::Neighbours(size);
         }
         Ok(Asked { stored: Ok(StoredAs { scheme, layout, grid, encoder: None }), rule })

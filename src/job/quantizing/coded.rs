@@ -45,7 +45,7 @@ fn same_grid(grid: &Grid, layout: &str) -> Option<StoredAs> {
     let fit = |scheme: &'static Scheme| {
         let stored = scheme.in_layout(Some(layout)).filter(|stored| is_same_codes(stored.grid.codes))?;
         let is_same = plain(stored.grid.group) == group;
-        let is_sized = scheme.has_group_size && matches!(group, Group::Neighbours(_) | Group::Channel);
+        let is_sized = scheme.has_group_size() && matches!(group, Group::Neighbours(_) | Group::Channel);
         let mut target = stored.grid;
         if !is_same && is_sized {
             target.group = group;

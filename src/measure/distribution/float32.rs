@@ -16,12 +16,7 @@
 //! A block with Inf, NaN or a float32 subnormal is processed one number at a time, as are the numbers after the last
 //! whole block. Tests compare the two.
 //!
-//! What was tried, in nanoseconds per number with AVX-512, AVX2 and neither: all of this takes 0.60, 0.75 and 1.1. A
-//! counter for each sign and exponent that also sums mantissas, as in `tally.rs` for float64: 0.78 on each, without
-//! extremes. Comparing exponents takes 0.23, 0.45 and 0.6, where pairs take 0.38, 0.41 and 0.5, and it takes longer the more
-//! exponents there are. Counters of 64 bits instead of 32: 1.1 to 1.2 times the time.
-//! Out of cache, no gain: four numbers of four bits as an index, five bits for each number of a pair, two tables in turn.
-//! Prefetching a KiB of the next block before each pass: 0.93 of the time of whole runs, with one thread and with two.
+//! `docs/experiments.md` lists what else was tried.
 
 #![allow(clippy::inline_always, reason = "only what is inlined is compiled for an instruction set")]
 
