@@ -52,7 +52,7 @@ pub fn remedy(error: &Error) -> Option<String> {
             "add --force to replace it, or name another folder with -o".to_owned()
         }
         Kind::Exists(Wanted::Report) => "add --force to replace it, or name another file with --report".to_owned(),
-        Kind::Exists(Wanted::OtherReport) => "name another file with --report".to_owned(),
+        Kind::Exists(Wanted::OtherReport) => elsewhere(&Wanted::OtherReport),
         Kind::Exists(_) => "add --force to replace it, or name another file with -o".to_owned(),
         Kind::Unfinished { can_resume: true } => "add --resume to continue it, or --force to start again".to_owned(),
         Kind::Interrupted(work) => go_on(work),
@@ -141,6 +141,7 @@ fn elsewhere(wanted: &Wanted) -> String {
             "name another folder with -o, or leave -o out: then the type is in the names of the outputs".to_owned()
         }
         Wanted::FileOrFolder => "name the output, or a folder for several outputs, with -o".to_owned(),
+        Wanted::OtherReport => "name another file with --report".to_owned(),
         Wanted::Stream => "write to standard output with -o -, and redirect that".to_owned(),
         Wanted::At(path) => format!("name an output elsewhere: -o {}", quoted(path)),
         _ => "name another output with -o".to_owned(),

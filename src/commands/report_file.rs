@@ -51,8 +51,11 @@ impl ReportFile {
         }
         let destination = Destination::among(run, path, replace);
         let wanted = if is_part { Wanted::OtherReport } else { Wanted::Report };
-        let destination =
-            destination.map_err(|error| if error.is_existing() { error.of(Kind::Exists(wanted)) } else { error })?;
+        let destination = destination.map_err(|error| match error.kind() {
+            Kind::Exists(_) => error.of(Kind::Exists(wanted)),
+            Kind::Taken(_) => error.of(Kind::Taken(Wanted::OtherReport)),
+            _ => error,
+        })?;
         Ok(Self { destination, is_page })
     }
 

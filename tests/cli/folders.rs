@@ -720,3 +720,19 @@ fn a_folder_is_not_written_under_the_name_of_a_file() {
     bench.run("cast llama --to f16 -o folder.bin/ -q").expect(0, "", "");
     assert_eq!(bench.files(), ["folder.bin", "llama", "llama-3.1"]);
 }
+
+#[test]
+fn a_folder_of_many_other_files_is_named_before_they_are_copied() {
+    let bench = Bench::with_checkpoint("llama-tiny-bf16", "m");
+    fs::create_dir(bench.path("m/sub")).unwrap();
+    for number in 0..1001 {
+        bench.write(&format!("m/sub/{number}.txt"), b"12");
+    }
+    let outcome = bench.run("cast m --to f16 -o out --dry-run");
+    let warning = " files besides its shards, ";
+    let line = outcome.stderr.lines().find(|line| line.starts_with("tcast: warning: m holds 100")).unwrap_or_default();
+    assert!(line.contains(warning) && line.ends_with(", which are copied"), "{outcome:?}");
+    fs::remove_dir_all(bench.path("m/sub")).unwrap();
+    let outcome = bench.run("cast m --to f16 -o out --dry-run");
+    assert!(!outcome.stderr.contains(warning), "{outcome:?}");
+}

@@ -332,3 +332,15 @@ fn a_file_system_without_room_of_its_own_is_not_a_full_disk() {
     let why = "tcast: error: /proc/x.npy: cannot write: no such file or directory\n";
     bench.run("cast x.npy --to f16 -o /proc/x.npy").expect(1, "", why);
 }
+
+#[cfg(unix)]
+#[test]
+fn a_report_whose_name_is_too_long_can_have_another() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let name = "r".repeat(300);
+    let message =
+        format!("tcast: error: {name}.json: cannot write: file name too long\n  name another file with --report\n");
+    bench.run(&format!("cast x.npy --to f16 --report {name}.json -o y.npy")).expect(1, "", &message);
+    assert_eq!(bench.files(), ["x.npy"]);
+}

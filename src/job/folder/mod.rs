@@ -18,11 +18,14 @@ use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
 use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
-use crate::text::quoted;
+use crate::text::{path_text, quoted, size};
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// More side files than any checkpoint has.
+const MANY: usize = 1000;
 
 /// A folder to be written, checked before any work.
 pub(super) struct FolderOutput<'a> {
@@ -107,6 +110,14 @@ impl<'a> FolderOutput<'a> {
         check_files(path, &manifest, files).map_err(|error| error.of(Kind::Taken(Wanted::Folder)))?;
         if !side_files.left_out.is_empty() {
             observer.notice(Notice::LeftOut(&side_files.left_out));
+        }
+        let copied = manifest.side_files.len();
+        if copied > MANY {
+            let bytes = size(manifest.side_files.iter().map(|side| side.bytes).sum());
+            observer.notice(Notice::Note(&format!(
+                "{} holds {copied} files besides its shards, {bytes}, which are copied",
+                path_text(&source.path)
+            )));
         }
         let (path, chosen) = (path.to_owned(), chosen(&sizes, job.partition));
         Ok(Self { path, start, manifest, source: source.folder.clone(), is_there, chosen, plans })
