@@ -52,14 +52,13 @@ impl Format for Npy {
 
     fn read(&self, file: &MappedFile, _threads: usize) -> Result<Contents> {
         let mut rest = &**file;
-        let array = Array::read(file.len() as u64, &mut |buffer| {
+        let (mut tensor, start) = read_header(file.len() as u64, &mut |buffer| {
             let (now, later) = rest.split_at_checked(buffer.len()).ok_or_else(|| Error::new("the file ends"))?;
             buffer.copy_from_slice(now);
             rest = later;
             Ok(())
         })?;
-        let range = array.header_len..file.len();
-        let tensor = array.tensor(String::new(), Data::Mapped { file: 0, range, checksum: None });
+        tensor.data = Data::Mapped { file: 0, range: start..file.len(), checksum: None };
         if tensor.elements == Elements::Opaque {
             return Err(tensor.refusal().remedy(other_type(&tensor.stored))); // there is nothing else to be converted
         }
@@ -81,62 +80,38 @@ impl Format for Npy {
     }
 }
 
-/// The header of an array, in a file or in a member of an archive.
-pub(super) struct Array {
-    elements: Elements,
-    shape: Vec<u64>,
-    count: u64,
-    fortran_order: bool,
-    /// The `descr` of the header; for an unsupported type a text to show.
-    descr: String,
-    pub(super) header_len: usize,
-}
-
-impl Array {
-    /// Reads the header of a file of `file_len` bytes, which `fill` provides from the start.
-    pub(super) fn read(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<Self> {
-        let (text, header_len) = header_text(file_len, fill)?;
-        let header = NpyHeader::parse(&text)?;
-        let elements = elements_of(&header.descr)?;
-        let rank = header.shape.len();
-        if rank > MAX_RANK {
-            return Err(Error::new(format!("{rank} dimensions; numpy allows {MAX_RANK}")));
-        }
-        let count = element_count(&header.shape);
-        if elements == Elements::Opaque {
-            let (descr, count) = (shorten(&header.descr.text()), file_len);
-            return Ok(Self { elements, shape: header.shape, count, fortran_order: false, descr, header_len });
-        }
-        let (Some(count), Some(size)) = (count, count.and_then(|count| elements.bytes(count))) else {
-            return Err(Error::new("the shape in the header asks for more bytes than can be counted"));
-        };
-        check_text_width(elements.bytes(1).unwrap_or(0))?;
-        if count > 0 && size == 0 {
-            return Err(Error::new(format!("{count} elements of no width")));
-        }
-        let held = file_len - header_len as u64;
-        if size != held {
-            let what = if size > held { "the file is cut short" } else { "bytes follow the array" };
-            return Err(Error::new(format!("{what}: the header asks for {size} bytes of data, there are {held}")));
-        }
-        let fortran_order =
-            header.fortran_order && count > 1 && header.shape.iter().filter(|&&length| length != 1).count() > 1;
-        Ok(Self { elements, shape: header.shape, count, fortran_order, descr: header.descr.text(), header_len })
+/// Reads the header of a file of `file_len` bytes, or of a member of an archive, which `fill` provides from the start.
+/// Returns an array without name and data, and the length of the header.
+pub(super) fn read_header(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Result<()>) -> Result<(Tensor, usize)> {
+    let (text, header_len) = header_text(file_len, fill)?;
+    let NpyHeader { descr, shape, fortran_order } = NpyHeader::parse(&text)?;
+    let elements = elements_of(&descr)?;
+    let rank = shape.len();
+    if rank > MAX_RANK {
+        return Err(Error::new(format!("{rank} dimensions; numpy allows {MAX_RANK}")));
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+    let count = element_count(&shape);
+    let fortran_order = fortran_order && count > Some(1) && shape.iter().filter(|&&length| length != 1).count() > 1;
+    let (name, data) = (String::new(), Data::Mapped { file: 0, range: 0..0, checksum: None });
+    let mut array = Tensor { name, shape, count: file_len, elements, fortran_order, data, stored: descr.text().into() };
+    if elements == Elements::Opaque {
+        (array.fortran_order, array.stored) = (false, shorten(&array.stored).into());
+        return Ok((array, header_len));
     }
-
-    /// Where the elements begin; an array that can only be copied includes its header.
-    pub(super) fn data_start(&self) -> usize {
-        if self.elements == Elements::Opaque { 0 } else { self.header_len }
+    let (Some(count), Some(size)) = (count, count.and_then(|count| elements.bytes(count))) else {
+        return Err(Error::new("the shape in the header asks for more bytes than can be counted"));
+    };
+    array.count = count;
+    check_text_width(elements.bytes(1).unwrap_or(0))?;
+    if count > 0 && size == 0 {
+        return Err(Error::new(format!("{count} elements of no width")));
     }
-
-    pub(super) fn tensor(self, name: String, data: Data) -> Tensor {
-        let Self { elements, shape, count, fortran_order, descr, .. } = self;
-        Tensor { name, shape, count, elements, fortran_order, data, stored: descr.into() }
+    let held = file_len - header_len as u64;
+    if size != held {
+        let what = if size > held { "the file is cut short" } else { "bytes follow the array" };
+        return Err(Error::new(format!("{what}: the header asks for {size} bytes of data, there are {held}")));
     }
+    Ok((array, header_len))
 }
 
 /// The header of a new array and how its elements are stored.

@@ -6,7 +6,7 @@
 
 use super::zip::{CRC_IN_CENTRAL, CRC_IN_LOCAL, NewMember, Unpacked, ZipMember, end_records, is_zip, members};
 use super::{
-    Checksum, Container, Contents, Data, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, PICKLE,
+    Checksum, Container, Contents, Data, Elements, FileLayout, Form, Format, FormatInfo, Metadata, NewTensors, PICKLE,
     PendingCrc, Placement, Stream, Streamed, Tensor, npy, sum_of, too_long,
 };
 use crate::dtype::Dtype;
@@ -142,11 +142,12 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
         return Err(error.remedy("load it with numpy.load and save it again with numpy.savez"));
     }
     let mut bytes = Unpacked::new(member, file);
-    let array = npy::Array::read(member.size, &mut |buffer| bytes.fill(buffer))?;
-    if array.is_empty() {
+    let (array, header_len) = npy::read_header(member.size, &mut |buffer| bytes.fill(buffer))?;
+    if array.count == 0 {
         bytes.finish()?; // nobody will read it to its end
     }
-    let skipped = array.data_start();
+    // An array that can only be copied includes its header.
+    let skipped = if array.elements == Elements::Opaque { 0 } else { header_len };
     let data = if member.is_deflated {
         Data::Streamed(Arc::new(Deflated { member: member.clone(), header_len: skipped }))
     } else {
@@ -154,7 +155,7 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
         let before = if skipped == 0 { crc32fast::Hasher::new() } else { bytes.sum };
         Data::Mapped { file: 0, range, checksum: Some(Box::new(Checksum { before, expected: member.crc32 })) }
     };
-    Ok(Some(array.tensor(name.unwrap_or(&member.name).to_owned(), data)))
+    Ok(Some(Tensor { name: name.unwrap_or(&member.name).to_owned(), data, ..array }))
 }
 
 /// An array in a deflated member.

@@ -3,8 +3,8 @@
 //! The central directory decides: every member that it names must be where it says, before the directory and not
 //! overlapping others.
 
-use super::Stream;
 use super::reader::FileWindow;
+use super::{Checksum, Stream};
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::text::shorten;
@@ -264,11 +264,7 @@ impl Stream for Unpacked<'_> {
         {
             return Err(Error::new("is damaged: it unpacks to more bytes than the archive says"));
         }
-        if self.sum.clone().finalize() == self.expected {
-            Ok(())
-        } else {
-            Err(Error::new("is damaged: its checksum is wrong"))
-        }
+        Checksum { before: crc32fast::Hasher::new(), expected: self.expected }.check(&self.sum)
     }
 }
 
@@ -309,16 +305,10 @@ impl NewMember<'_> {
 
     /// As Python's zipfile writes it with `force_zip64`, which numpy uses: the lengths are in the extra field.
     pub(super) fn local_header(&self) -> Vec<u8> {
-        let mut header = [LOCAL, &[45, 0], &self.common()].concat();
-        header.extend_from_slice(&[0xff; 8]);
-        header.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
-        header.extend_from_slice(&20_u16.to_le_bytes());
-        header.extend_from_slice(self.name.as_bytes());
-        header.extend_from_slice(&ZIP64.to_le_bytes());
-        header.extend_from_slice(&16_u16.to_le_bytes());
-        header.extend_from_slice(&self.size.to_le_bytes());
-        header.extend_from_slice(&self.packed().to_le_bytes());
-        header
+        let (name, lengths) = (self.name.as_bytes(), [self.name.len() as u16, 20].map(u16::to_le_bytes));
+        let sizes = [self.size, self.packed()].map(u64::to_le_bytes);
+        let extra = [[ZIP64, 16].map(u16::to_le_bytes).as_flattened(), sizes.as_flattened()].concat();
+        [LOCAL, &[45, 0], &self.common(), &[0xff; 8], lengths.as_flattened(), name, &extra].concat()
     }
 
     /// Here a number is in the extra field only if it needs more than 32 bits.
@@ -342,45 +332,27 @@ impl NewMember<'_> {
             let head = [ZIP64.to_le_bytes(), (extra.len() as u16).to_le_bytes()].concat();
             extra.splice(0..0, head);
         }
-        let mut header = [CENTRAL, &[45, 3, 45, 0], &self.common()].concat();
-        header.extend_from_slice(&packed.to_le_bytes());
-        header.extend_from_slice(&size.to_le_bytes());
-        header.extend_from_slice(&(self.name.len() as u16).to_le_bytes());
-        header.extend_from_slice(&(extra.len() as u16).to_le_bytes());
-        header.extend_from_slice(&[0; 6]); // no comment, first disk, no internal attributes
-        header.extend_from_slice(&(0o600_u32 << 16).to_le_bytes());
-        header.extend_from_slice(&start.to_le_bytes());
-        header.extend_from_slice(self.name.as_bytes());
-        header.extend_from_slice(&extra);
-        header
+        let sizes = [packed, size].map(u32::to_le_bytes);
+        let lengths = [self.name.len() as u16, extra.len() as u16, 0, 0, 0].map(u16::to_le_bytes); // no comment, first disk
+        let rest = [0o600 << 16, start].map(u32::to_le_bytes);
+        let head = [CENTRAL, &[45, 3, 45, 0], &self.common(), sizes.as_flattened(), lengths.as_flattened()].concat();
+        [&head, rest.as_flattened(), self.name.as_bytes(), &extra].concat()
     }
 }
 
 /// The records after the directory, which begins at `start`.
 pub(super) fn end_records(count: u64, length: u64, start: u64) -> Vec<u8> {
-    let mut records = Vec::new();
     let limit = u64::from(i32::MAX as u32);
     let is_long = count > u64::from(ELSEWHERE_16) || length > limit || start > limit;
-    if is_long {
-        records.extend_from_slice(END_64);
-        records.extend_from_slice(&(END_64_LEN as u64 - 12).to_le_bytes());
-        records.extend_from_slice(&[45, 0, 45, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        for number in [count, count, length, start] {
-            records.extend_from_slice(&number.to_le_bytes());
-        }
-        records.extend_from_slice(LOCATOR_64);
-        records.extend_from_slice(&[0; 4]);
-        records.extend_from_slice(&(start + length).to_le_bytes());
-        records.extend_from_slice(&1_u32.to_le_bytes());
-    }
-    let count = count.min(ELSEWHERE_16.into()) as u16;
-    let [length, start] = [length, start].map(|number| number.min(ELSEWHERE.into()) as u32);
-    records.extend_from_slice(END);
-    records.extend_from_slice(&[0; 4]);
-    records.extend_from_slice(&count.to_le_bytes());
-    records.extend_from_slice(&count.to_le_bytes());
-    records.extend_from_slice(&length.to_le_bytes());
-    records.extend_from_slice(&start.to_le_bytes());
-    records.extend_from_slice(&[0; 2]);
-    records
+    let long = if is_long {
+        let numbers = [count, count, length, start].map(u64::to_le_bytes);
+        let head = [END_64, &(END_64_LEN as u64 - 12).to_le_bytes(), &[45, 0, 45, 0], &[0; 8], numbers.as_flattened()];
+        let locator = [LOCATOR_64, &[0; 4], &(start + length).to_le_bytes(), &1_u32.to_le_bytes()];
+        [head.concat(), locator.concat()].concat()
+    } else {
+        Vec::new()
+    };
+    let counts = [count.min(ELSEWHERE_16.into()) as u16; 2].map(u16::to_le_bytes);
+    let place = [length, start].map(|number| (number.min(ELSEWHERE.into()) as u32).to_le_bytes());
+    [&long, END, &[0; 4], counts.as_flattened(), place.as_flattened(), &[0; 2]].concat()
 }

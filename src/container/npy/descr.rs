@@ -21,15 +21,13 @@ pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {
             Ok(elements_of_code(code).unwrap_or(Elements::Opaque))
         }
         // One field, named after a dtype and of that dtype's width.
-        PythonLiteral::List(fields) => Ok(match fields.as_slice() {
-            [PythonLiteral::Tuple(field)] => match field.as_slice() {
-                [PythonLiteral::Text(name), PythonLiteral::Text(base)] => {
-                    tagged(name, base).unwrap_or(Elements::Opaque)
-                }
-                _ => Elements::Opaque,
-            },
-            _ => Elements::Opaque,
-        }),
+        PythonLiteral::List(fields) => {
+            let [PythonLiteral::Tuple(field)] = &fields[..] else { return Ok(Elements::Opaque) };
+            let [PythonLiteral::Text(name), PythonLiteral::Text(base)] = &field[..] else {
+                return Ok(Elements::Opaque);
+            };
+            Ok(tagged(name, base).unwrap_or(Elements::Opaque))
+        }
         _ => Err(Error::new("malformed header: 'descr' is neither a string nor a list")),
     }
 }

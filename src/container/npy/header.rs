@@ -20,19 +20,14 @@ pub(super) fn header_text(file_len: u64, fill: &mut dyn FnMut(&mut [u8]) -> Resu
         return Err(Error::new("does not start as a .npy file does"));
     }
     let [.., major, minor] = start;
-    let (length, start) = match (major, minor) {
-        (1, 0) => {
-            let mut length = [0; 2];
-            fill(&mut length).map_err(|_| cut_short())?;
-            (u16::from_le_bytes(length).into(), 10)
-        }
-        (2 | 3, 0) => {
-            let mut length = [0; 4];
-            fill(&mut length).map_err(|_| cut_short())?;
-            (u32::from_le_bytes(length) as usize, 12)
-        }
+    let width = match (major, minor) {
+        (1, 0) => 2,
+        (2 | 3, 0) => 4,
         _ => return Err(Error::new(format!("npy format version {major}.{minor}: there are 1.0, 2.0 and 3.0"))),
     };
+    let mut length = [0; 4];
+    fill(&mut length[..width]).map_err(|_| cut_short())?;
+    let (length, start) = (u32::from_le_bytes(length) as usize, 8 + width);
     if start as u64 + length as u64 > file_len {
         return Err(cut_short());
     }
