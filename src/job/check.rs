@@ -63,9 +63,22 @@ pub(super) fn plans_of_shards<'a>(
     route: &Route<'a, '_>,
     observer: &dyn Observer,
 ) -> Result<(Vec<Plan<'a>>, Spread)> {
+    check_model_options(job, route, container::SHARDS)?;
     let spread = job.max_shard_size.map_or(Spread::AsInputs, Spread::UpTo);
     let (plans, ()) = plans(job, route, (container::SHARDS, spread), observer, || Ok(()))?;
     Ok((plans, spread))
+}
+
+/// Refuses options for ONNX models if a model becomes something else.
+pub(super) fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
+    let is_possible = !matches!(job.operator, Operator::Quantize); // the plan says why it is not
+    match job.model.first_given().filter(|_| is_possible) {
+        Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only => {
+            let error = Error::usage("the output is not an ONNX model: an option has no effect");
+            Err(error.in_file(&route.output).without(option))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The type of the first weight that becomes float8.

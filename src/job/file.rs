@@ -1,6 +1,6 @@
 //! A file that a job writes: planned, written, deflated, published.
 
-use super::check::{self, plans};
+use super::check::{self, check_model_options, plans};
 use super::observer::{Notice, Observer};
 use super::outcome::FileReport;
 use super::place::{self, Route};
@@ -13,7 +13,6 @@ use crate::io::identity::Files;
 use crate::io::output::{Destination, Output};
 use crate::io::sink::Divided;
 use crate::measure::hash;
-use crate::operator::Operator;
 use crate::plan::{Plan, Spread};
 use crate::progress::Progress;
 use std::path::{Path, PathBuf};
@@ -185,18 +184,6 @@ fn find_data_place(
         error.remedy("remove it").of(Kind::Taken(Wanted::File))
     })?;
     if data.keeps() { Ok(Some(data)) } else { refuse(path) }
-}
-
-/// Refuses options for ONNX models if a model becomes something else.
-fn check_model_options(job: &Job, route: &Route, container: &dyn Container) -> Result<()> {
-    let is_possible = !matches!(job.operator, Operator::Quantize); // the plan says why it is not
-    match job.model.first_given().filter(|_| is_possible) {
-        Some(option) if route.input.source.is_model() && !container.format_info().is_changed_only => {
-            let error = Error::usage("the output is not an ONNX model: an option has no effect");
-            Err(error.in_file(&route.output).without(option))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Refuses options that are only for folders of shards.

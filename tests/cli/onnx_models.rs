@@ -110,6 +110,15 @@ fn options_for_models_are_refused_for_other_inputs() {
         }
     }
     assert!(!bench.path("out.npy").exists() && !bench.path("out").exists());
+    // A model whose tensors go to shards.
+    fs::copy(fixture("onnx_models/opset17_fp8.onnx"), bench.path("m.onnx")).unwrap();
+    for option in ["--min-elements 2", "--external-data", "--raise-opset"] {
+        let name = option.split(' ').next().unwrap();
+        let message = "the output is not an ONNX model: an option has no effect";
+        let line = format!("cast m.onnx --to f16 --max-shard-size 1MB -o out {option}");
+        bench.run(&line).expect(2, "", &format!("tcast: error: out: {message}\n  leave {name} out\n"));
+    }
+    assert!(!bench.path("out").exists());
 }
 
 #[cfg(unix)]

@@ -333,7 +333,6 @@ fn a_file_system_without_room_of_its_own_is_not_a_full_disk() {
     bench.run("cast x.npy --to f16 -o /proc/x.npy").expect(1, "", why);
 }
 
-#[cfg(unix)]
 #[test]
 fn a_report_whose_name_is_too_long_can_have_another() {
     let bench = Bench::new();

@@ -67,6 +67,7 @@ pub const PROMISES: &[Promise] = &[
             ("tests/cli/checkpoints.rs", "an_index_that_cannot_be_parsed_is_an_error_of_the_shard_beside_it_too"),
             ("tests/cli/checkpoints.rs", "a_config_that_may_not_be_read_is_an_error"),
             ("tests/cli/checkpoints.rs", "no_shard_is_left_out_for_its_name"),
+            ("tests/cli/folders.rs", "an_index_that_leaves_out_a_shard_is_refused_and_another_file_is_left_out"),
             ("tests/faults/refused.rs", "a_read_that_fails_once_or_always_is_an_error_whatever_file_it_is_of"),
         ],
     },
@@ -265,6 +266,14 @@ fn refreshed() -> String {
         };
         let tried = format!("{executions} executions in {minutes} minutes, {findings} findings");
         writeln!(table, "| {text} | fuzz target `{target}` | {tried} |").unwrap();
+    }
+    let targets = fs::read_dir(path("fuzz/fuzz_targets")).into_iter().flatten().flatten();
+    let mut targets: Vec<String> =
+        targets.filter_map(|entry| Some(entry.path().file_stem()?.to_string_lossy().into_owned())).collect();
+    targets.retain(|target| !fuzzed.lines().any(|line| line.split('\t').next() == Some(target)));
+    targets.sort();
+    for target in targets {
+        writeln!(table, "|  | fuzz target `{target}` | no long run is recorded |").unwrap();
     }
     let security = fs::read_to_string(path("SECURITY.md")).unwrap();
     let (before, rest) = security.split_once(BEGIN).expect("SECURITY.md has the table");
