@@ -25,8 +25,6 @@ pub struct Pattern(GlobMatcher);
 impl std::str::FromStr for Pattern {
     type Err = Error;
 
-    /// # Errors
-    /// The error says what is wrong with the pattern.
     fn from_str(text: &str) -> Result<Self, Error> {
         Glob::new(text)
             .map(|glob| Self(glob.compile_matcher()))
@@ -77,8 +75,6 @@ impl Rule {
 impl std::str::FromStr for Rule {
     type Err = Error;
 
-    /// # Errors
-    /// The error says what is wrong with the rule.
     fn from_str(text: &str) -> Result<Self, Error> {
         let (pattern, target) = text.rsplit_once('=').ok_or_else(|| Error::new("a rule is GLOB=DTYPE or GLOB=keep"))?;
         let target = match target {
@@ -114,8 +110,6 @@ impl std::fmt::Display for Rename {
 impl std::str::FromStr for Rename {
     type Err = Error;
 
-    /// # Errors
-    /// When there is no `=`, or no new name.
     fn from_str(text: &str) -> Result<Self, Error> {
         let (old, new) = text.split_once('=').ok_or_else(|| Error::new("a new name is given as OLD=NEW"))?;
         if new.is_empty() {

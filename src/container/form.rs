@@ -70,9 +70,6 @@ impl TextForm {
     }
 
     /// Reads the next text; `fill` provides the source's next bytes.
-    ///
-    /// # Errors
-    /// When the bytes are not text, a text is longer than 16 MiB, or `fill` fails.
     #[doc(hidden)] // for tests
     pub fn read(
         self,

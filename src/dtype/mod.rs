@@ -185,10 +185,8 @@ impl Dtype {
         matches!(self, Self::Float32 | Self::Bfloat16 | Self::Float16)
     }
 
-    /// Bytes that `count` elements take when packed without gaps, the last byte padded with zeros.
-    ///
-    /// # Errors
-    /// `None` when the number does not fit in 64 bits.
+    /// Bytes that `count` elements take when packed without gaps, the last byte padded with zeros; `None` when the number
+    /// does not fit in 64 bits.
     #[must_use]
     pub fn packed_bytes(self, count: u64) -> Option<u64> {
         Some(count.checked_mul(u64::from(self.bits()))?.div_ceil(8))

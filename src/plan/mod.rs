@@ -196,8 +196,7 @@ fn step<'a>(
         Origin::Elements(from) => {
             let to = form.expect("it has a result");
             let conversion = conversions.get(from, to, target.is_ok());
-            let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()));
-            Operation::Convert(conversion.ok_or_else(|| refused().in_tensor(&results[0].name))?)
+            Operation::Convert(conversion.map_err(|error| error.in_tensor(&results[0].name))?)
         }
     };
     Ok(Step { stays: false, sources, results, how, kept: target.err(), fortran_order })
@@ -212,12 +211,11 @@ struct Conversions<'r> {
 }
 
 impl Conversions<'_> {
-    /// `None` if the types cannot be converted.
-    fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Option<Arc<Conversion>> {
+    fn get(&mut self, from: Form, to: Form, is_converted: bool) -> Result<Arc<Conversion>> {
         let is_it =
             |known: &&(bool, Arc<Conversion>)| known.0 == is_converted && known.1.from == from && known.1.to == to;
         if let Some((_, known)) = self.known.iter().find(is_it) {
-            return Some(Arc::clone(known));
+            return Ok(Arc::clone(known));
         }
         let conversion = match self.operator {
             Operator::Cast(attributes) if is_converted => Conversion::cast(from, to, attributes.rules()),
@@ -226,11 +224,13 @@ impl Conversions<'_> {
                 Conversion::to_complex(from, to, rules).or_else(|| Conversion::cast(from, to, rules))
             }
             _ => Conversion::copy(from, to),
-        }?;
+        };
+        let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype()));
+        let conversion = conversion.ok_or_else(refused)?;
         let is_watched = is_converted && !self.watched.is_empty();
         let conversion = Arc::new(if is_watched { conversion.watch(self.watched) } else { conversion });
         self.known.push((is_converted, Arc::clone(&conversion)));
-        Some(conversion)
+        Ok(conversion)
     }
 }
 

@@ -115,8 +115,7 @@ fn step<'a>(
         Origin::Elements(from) => {
             let to = place.as_ref().map_or(from, |place| place.form);
             let conversion = conversions.get(from, to, target.is_ok());
-            let refused = || Error::new(format!("{} cannot become {}", from.dtype(), to.dtype())).in_tensor(&name);
-            let conversion = conversion.ok_or_else(refused)?;
+            let conversion = conversion.map_err(|error| error.in_tensor(&name))?;
             let name = match target {
                 Ok(to) => Cow::Owned(study.stored_name(&name, to)),
                 Err(_) => name,

@@ -33,9 +33,6 @@ impl Decoder {
 
     /// Refuses zero points that are not those of a symmetric grid. `bytes` are those of the part
     /// [`Decoder::symmetric_part`].
-    ///
-    /// # Errors
-    /// When there are such zero points, with the first of them.
     pub fn check_symmetric(&self, bytes: &[u8]) -> Result<()> {
         let Steps { geometry, zeros, .. } = &self.steps;
         let [below, beside] = geometry.grid.map(|count| count as usize);
