@@ -7,7 +7,7 @@ use crate::text::{path_text, shorten};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// What a path leads to. Nothing is opened for this, so it does not wait for pipes or touch devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,9 +61,21 @@ impl Identity {
 /// Whether a path is that of a folder, or leads into it; neither has to exist.
 pub(crate) fn is_within(path: &Path, folder: &Path) -> bool {
     let folder = Identity::of(folder);
-    let file = follow_links(path);
-    let file = fs::canonicalize(&file).or_else(|_| std::path::absolute(&file)).unwrap_or(file);
-    file.ancestors().any(|above| Identity::of(above) == folder)
+    resolved(&follow_links(path)).ancestors().any(|above| Identity::of(above) == folder)
+}
+
+/// A path without links and `..`. What does not exist yet will be made, in the nearest folder that exists.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let canonical = |above: &Path| Some((fs::canonicalize(above).ok()?, path.strip_prefix(above).ok()?));
+    let Some((mut file, rest)) = path.ancestors().find_map(canonical) else { return path };
+    for part in rest.components() {
+        match part {
+            Component::ParentDir => _ = file.pop(),
+            part => file.push(part),
+        }
+    }
+    file
 }
 
 /// The files that a run reads and those that it will write. No file may be both, and none may be written twice.

@@ -202,6 +202,18 @@ fn an_existing_folder_is_replaced_as_a_checkpoint_and_nothing_else_in_it() {
 }
 
 #[test]
+fn an_output_beside_the_input_may_go_through_a_parent() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    let mut command = bench.command();
+    let line = ["cast", ".", "--to", "f16", "-o", "../new", "-q"];
+    let done = command.current_dir(bench.path("llama")).args(line).output().unwrap();
+    assert_eq!((done.status.code(), String::from_utf8_lossy(&done.stderr).as_ref()), (Some(0), ""));
+    assert_eq!(bench.files(), ["llama", "new"]);
+    let message = "tcast: error: out/../r.json: the output's directory does not exist\n  mkdir -p 'out/..'\n";
+    bench.run("cast llama --to f16 -o out --report out/../r.json").expect(1, "", message);
+}
+
+#[test]
 fn an_output_in_the_input_is_refused() {
     let bench = Bench::with_checkpoint(LLAMA, "llama");
     let before = tree(&bench.path("llama"));
