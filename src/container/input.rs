@@ -141,7 +141,7 @@ fn check_name(path: &Path, extension: &str) -> Result<()> {
         Some(named) if named != extension => {
             let message = format!("is a .{extension} file by its content, and named as a .{named} file");
             let name = path.with_extension(extension);
-            Err(Error::new(message).in_file(path).remedy(format!("mv {} {}", quoted(path), quoted(&name))))
+            Err(Error::new(message).in_file(path).remedy(format!("mv -n {} {}", quoted(path), quoted(&name))))
         }
         _ => Ok(()),
     }

@@ -241,14 +241,14 @@ fn messages_that_are_named_as_others_are_recognised() {
     bench.run("cast m.pb --to f16").expect(
         1,
         "",
-        "tcast: error: m.pb: is a .onnx file by its content, and named as a .pb file\n  mv 'm.pb' 'm.onnx'\n",
+        "tcast: error: m.pb: is a .onnx file by its content, and named as a .pb file\n  mv -n 'm.pb' 'm.onnx'\n",
     );
     // dims 1, FLOAT, raw_data
     bench.write("x.onnx", &[0x08, 1, 0x10, 1, 0x4a, 4, 0, 0, 0, 0]);
     bench.run("cast x.onnx --to f16").expect(
         1,
         "",
-        "tcast: error: x.onnx: is an ONNX tensor (TensorProto), not a model\n  mv 'x.onnx' 'x.pb'\n",
+        "tcast: error: x.onnx: is an ONNX tensor (TensorProto), not a model\n  mv -n 'x.onnx' 'x.pb'\n",
     );
 }
 
@@ -260,7 +260,7 @@ fn a_file_that_is_named_as_another_format_is_refused() {
         1,
         "",
         "tcast: error: x.safetensors: is a .npy file by its content, and named as a .safetensors file\n  \
-         mv 'x.safetensors' 'x.npy'\n",
+         mv -n 'x.safetensors' 'x.npy'\n",
     );
     bench.write("x", &npy_f32(&[1.0]));
     bench.run("cast x --to f16 -q").expect(0, "", "");

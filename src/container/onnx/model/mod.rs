@@ -111,7 +111,7 @@ impl OnnxModel {
         if Message::read(file, 0..file.len()).is_ok_and(|message| message.head().is_ok()) {
             let name = file.path().with_extension("pb");
             let error = Error::new("is an ONNX tensor (TensorProto), not a model");
-            return error.remedy(format!("mv {} {}", quoted(file.path()), quoted(&name)));
+            return error.remedy(format!("mv -n {} {}", quoted(file.path()), quoted(&name)));
         }
         super::diagnose(file).unwrap_or(error)
     }
