@@ -12,7 +12,8 @@ use super::storage::{Storage, SubByteLayout};
 use super::tally::count_float32_specials;
 use crate::dtype::{Class, Dtype};
 
-/// A byte that holds one FP4 or FP6 element has bits set above the element, so its meaning is undefined.
+/// A byte that holds one FP4 or FP6 element, or one integer of [`SubByteLayout::PerByteStrict`], has other bits above it,
+/// so its meaning is undefined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -108,8 +109,7 @@ impl Kernel {
     /// Converts `count` elements with [`Isa::chosen`].
     ///
     /// # Errors
-    /// [`Malformed`] when a byte that holds one FP4 or FP6 element has other bits set; `output` is then partly
-    /// written.
+    /// [`Malformed`] when a byte that holds one element has other bits above it; `output` is then partly written.
     ///
     /// # Panics
     /// When `input` or `output` is shorter than `count` elements take.
@@ -182,12 +182,12 @@ impl Kernel {
             let codes = &codes[..count];
             match (self.target.layout, self.target.dtype.class()) {
                 (SubByteLayout::Packed, _) => pack::pack(codes, output, bits),
-                (SubByteLayout::PerByte, Class::Int { signed: true }) => {
+                (_, Class::Int { signed: true }) => {
                     for (byte, code) in output.iter_mut().zip(codes) {
                         *byte = (((code << (8 - bits)) as i8) >> (8 - bits)) as u8;
                     }
                 }
-                (SubByteLayout::PerByte, _) => output.copy_from_slice(codes),
+                _ => output.copy_from_slice(codes),
             }
         }
         Ok(counts)
@@ -252,14 +252,17 @@ fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: 
             return Ok(codes);
         }
         // ml_dtypes ignores the upper bits of its integers everywhere, and of its floats only in part.
+        let class = source.dtype.class();
+        let is_strict = source.layout == SubByteLayout::PerByteStrict || matches!(class, Class::Float(_));
         let mask = (1 << bits) - 1;
-        let mut seen = 0;
+        // The sign, if there is one; subtracted once it is flipped, it extends itself.
+        let sign = if class == (Class::Int { signed: true }) { 1 << (bits - 1) } else { 0 };
+        let mut is_dirty = false;
         for (code, byte) in codes.iter_mut().zip(input) {
-            seen |= byte;
             *code = byte & mask;
+            is_dirty |= (byte != code) & (*byte != (*code ^ sign).wrapping_sub(sign));
         }
-        let is_float = matches!(source.dtype.class(), Class::Float(_));
-        return if is_float && seen & !mask != 0 { Err(Malformed) } else { Ok(codes) };
+        return if is_strict && is_dirty { Err(Malformed) } else { Ok(codes) };
     }
     let Some(width) = source.swapped_bytes() else { return Ok(input) };
     let swapped = room(scratch, input.len());

@@ -19,8 +19,11 @@ pub struct Storage {
 pub enum SubByteLayout {
     /// Without gaps, least significant bits first, as in ONNX and safetensors.
     Packed,
-    /// One element per byte, as in numpy; signed integers extend their sign.
+    /// One element per byte, as in numpy; signed integers extend their sign. The bits above an integer are ignored when
+    /// it is read, as `ml_dtypes` does.
     PerByte,
+    /// As `PerByte`, but the bits above an integer must be zeros or its sign. For bytes that may hold something else.
+    PerByteStrict,
 }
 
 impl Storage {
@@ -43,7 +46,7 @@ impl Storage {
     }
 
     pub(super) fn is_per_byte(self) -> bool {
-        self.layout == SubByteLayout::PerByte && self.dtype.bits() < 8
+        self.layout != SubByteLayout::Packed && self.dtype.bits() < 8
     }
 
     /// How many bytes of a number have to be swapped, if any.

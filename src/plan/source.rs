@@ -4,6 +4,7 @@ use crate::container::{Elements, Form, FormatInfo, Tensor};
 use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Kind, Result};
 use crate::kernel::Storage;
+use crate::kernel::SubByteLayout::{PerByte, PerByteStrict};
 
 /// The type that decides whether a tensor is cast by default.
 pub(super) fn known_dtype(tensor: &Tensor, from: Option<Dtype>) -> Option<Dtype> {
@@ -16,7 +17,8 @@ pub(crate) fn check_from<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, from
     match from {
         Some(from) if !tensors.into_iter().any(|tensor| reinterpreted(tensor, from).is_some()) => {
             let error = Error::new(format!("no tensor holds untyped elements of the width of {from}"));
-            Err(error.remedy("only opaque bytes (numpy's V1, u1, safetensors' U8) take a type").without("from"))
+            let opaque = if from.bits() < 8 { "V1 and u1, an element in each byte" } else { "V1, u1, safetensors' U8" };
+            Err(error.remedy(format!("only opaque bytes (numpy's {opaque}) take a type")).without("from"))
         }
         _ => Ok(()),
     }
@@ -63,15 +65,21 @@ pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatI
 /// The storage of a tensor whose elements are opaque bytes or unsigned integers of `from`'s width.
 fn reinterpreted(tensor: &Tensor, from: Dtype) -> Option<Storage> {
     match tensor.elements {
-        Elements::Untyped(bytes) => fits(from, bytes).then(|| Storage::per_byte(from)),
+        Elements::Untyped(bytes) => fits(from, bytes).then(|| strict(Storage::per_byte(from))),
         Elements::Typed(Form::Numbers(storage)) => {
             let is_opaque = storage.dtype.class() == Class::Int { signed: false };
-            let reinterpreted = Storage { dtype: from, ..storage };
+            let reinterpreted = strict(Storage { dtype: from, ..storage });
             // Eight elements, because fewer packed ones can end within a byte.
             (is_opaque && from.bits() != 0 && reinterpreted.bytes(8) == storage.bytes(8)).then_some(reinterpreted)
         }
         Elements::Typed(Form::Texts(_)) | Elements::Opaque => None,
     }
+}
+
+/// Bytes that may hold something else than one small integer each, such as two.
+fn strict(storage: Storage) -> Storage {
+    let is_per_byte = storage.layout == PerByte && storage.dtype.bits() < 8;
+    Storage { layout: if is_per_byte { PerByteStrict } else { storage.layout }, ..storage }
 }
 
 /// Whether an element of `dtype` takes `bytes` bytes if it has at least one byte.

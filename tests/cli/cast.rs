@@ -221,6 +221,37 @@ fn opaque_bytes_need_from() {
 }
 
 #[test]
+fn a_byte_that_holds_more_than_one_small_integer_is_refused() {
+    for descr in ["'|V1'", "'|u1'"] {
+        for (from, good, bad) in
+            [("int4", [0x0f, 0xff, 0x07, 0xf8], 0xf7), ("uint4", [0, 1, 14, 15], 0xff), ("int1", [0, 1, 255, 0], 2)]
+        {
+            let bench = Bench::new();
+            bench.write("x.npy", &npy(descr, "(4,)", &good));
+            bench.run(&format!("cast x.npy --from {from} --to int8 -q")).expect(0, "", "");
+            bench.write("y.npy", &npy(descr, "(2,)", &[good[1], bad]));
+            let message = format!(
+                "tcast: error: y.npy: tensor 'y': element [1]: a byte that holds one {from} has bits above it\n"
+            );
+            bench.run(&format!("cast y.npy --from {from} --to int8 -q")).expect(1, "", &message);
+        }
+    }
+    // numpy and ml_dtypes ignore the upper bits where the array names the type.
+    let bench = Bench::new();
+    bench.write("x.npy", &npy("[('uint4', '|u1')]", "(2,)", &[0xf1, 0x0f]));
+    bench.run("cast x.npy --to uint8 -q -o y.npy").expect(0, "", "");
+    assert_eq!(npy_data(&bench.read("y.npy")), [1, 15]);
+    let header = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+    bench.write("m.safetensors", &safetensors(header, &[0x3c, 0x7e]));
+    bench.run("cast m.safetensors --from uint4 --to f32").expect(
+        1,
+        "",
+        "tcast: error: m.safetensors: no tensor holds untyped elements of the width of uint4\n  \
+         only opaque bytes (numpy's V1 and u1, an element in each byte) take a type, or leave --from out\n",
+    );
+}
+
+#[test]
 fn from_leaves_alone_what_is_not_cast() {
     let bench = Bench::new();
     let header =

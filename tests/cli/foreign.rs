@@ -12,9 +12,9 @@ fn opaque_bytes_are_what_from_says() {
         ("float8_e4m3", &[0x38, 0x77, 0xf8, 0x01], &[1.0, 240.0, f32::NEG_INFINITY, 1.0 / 512.0]),
         ("float8_e3m4", &[0x30, 0x6f, 0xf0, 0x01], &[1.0, 15.5, f32::NEG_INFINITY, 1.0 / 64.0]),
         ("float8_e4m3b11fnuz", &[0x58, 0x7f, 0xff, 0x01], &[1.0, 30.0, -30.0, 1.0 / 8192.0]),
-        // The bits above the one are ignored, as in ml_dtypes.
-        ("int1", &[0, 1, 0xff, 2], &[0.0, -1.0, -1.0, 0.0]),
-        ("uint1", &[0, 1, 0xff, 2], &[0.0, 1.0, 1.0, 0.0]),
+        // A signed integer may extend its sign, as numpy does, or not, as ml_dtypes.
+        ("int1", &[0, 1, 0xff, 1], &[0.0, -1.0, -1.0, -1.0]),
+        ("uint1", &[0, 1, 1, 0], &[0.0, 1.0, 1.0, 0.0]),
     ];
     for (from, codes, values) in cases {
         for descr in ["'<V1'", "'|u1'"] {

@@ -66,7 +66,7 @@ pub(super) fn elements_per_word(storage: Storage, count: u64) -> Option<usize> {
     let bits = storage.dtype.bits() as usize;
     let is_whole = match storage.layout {
         SubByteLayout::Packed => matches!(bits, 1 | 2 | 4 | 8 | 16),
-        SubByteLayout::PerByte => matches!(bits, 8 | 16),
+        SubByteLayout::PerByte | SubByteLayout::PerByteStrict => matches!(bits, 8 | 16),
     };
     (is_whole && MANY.contains(&count)).then(|| 16 / bits)
 }
