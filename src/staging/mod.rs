@@ -151,12 +151,13 @@ impl Staging {
 
     /// Moves everything to its place and removes the work folder. If it fails, another run can do it.
     pub(crate) fn finish(mut self) -> Result<()> {
-        if self.ended.is_none() {
-            self.keep();
-            self.check_complete()?;
-            self.put_in_place()?;
+        let kept = Kept::Outputs("the output was complete".to_owned());
+        if self.ended.is_some() {
+            return self.clean_up(Some(kept));
         }
-        self.clean_up(Some(Kept::Outputs("the output was complete".to_owned())))
+        self.keep();
+        self.check_complete()?;
+        self.put_in_place(kept)
     }
 
     /// Flushes the folders that contain new files, and their parents.

@@ -34,24 +34,37 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 impl Staging {
-    /// Moves everything to its place, and records this in [`END`] of the work folder.
-    pub(super) fn put_in_place(&mut self) -> Result<()> {
+    /// Moves everything to its place, and records this in [`END`] of the work folder. Then cleans up. From the moment at
+    /// which folders are exchanged, an interrupt comes after all of it.
+    pub(super) fn put_in_place(&mut self, kept: Kept) -> Result<()> {
         check_places(&self.folder, &self.manifest)?;
-        if self.exchange()? { Ok(()) } else { self.move_up() }
+        if let Some((aside, real)) = self.prepare_exchange()? {
+            let exchanged = keep_after(Some(kept.clone()), || {
+                self.exchange(&aside, &real)?;
+                self.remove_old().map_err(Some)
+            });
+            match exchanged {
+                Err(None) => {}
+                Err(Some(error)) => return Err(error),
+                Ok(()) => return Ok(()),
+            }
+        }
+        self.move_up()?;
+        self.clean_up(Some(kept))
     }
 
-    /// Exchanges the whole folder; returns false if this is impossible.
-    fn exchange(&mut self) -> Result<bool> {
+    /// Prepares to exchange the whole folder; returns the name beside it, and its own, or `None` if this is impossible.
+    fn prepare_exchange(&mut self) -> Result<Option<(PathBuf, PathBuf)>> {
         let new = self.work.join("files");
         let mut is_begun = exists(&self.work.join("old"))?;
         for file in self.manifest.files() {
             is_begun |= !exists(&self.staged(file))?;
         }
-        let (Some(aside), Ok(real)) = (aside(&self.folder), fs::canonicalize(&self.folder)) else { return Ok(false) };
+        let (Some(aside), Ok(real)) = (aside(&self.folder), fs::canonicalize(&self.folder)) else { return Ok(None) };
         // A process whose current folder this is would end up in the old one, which is removed.
         let is_in_it = std::env::current_dir().is_ok_and(|here| here.starts_with(&real));
         if is_begun || is_in_it || !is_alike(&real, &new).unwrap_or(false) {
-            return Ok(false);
+            return Ok(None);
         }
         let inner = new.join(WORK);
         create_folders(&inner)?;
@@ -63,18 +76,23 @@ impl Staging {
             folders.iter().rev().try_for_each(|folder| sync_name(folder))?;
         }
         remove_aside(&aside)?;
+        Ok(Some((aside, real)))
+    }
+
+    /// Exchanges the whole folder; the error is `None` if the system does not support it.
+    fn exchange(&self, aside: &Path, real: &Path) -> Result<(), Option<Error>> {
+        let new = self.work.join("files");
         let failed = |error: io::Error| Error::io("cannot put in place", &error).in_file(&self.folder);
-        if let Err(error) = fs::rename(&new, &aside) {
-            return if is_refusal(&error) { Ok(false) } else { Err(failed(error)) };
-        }
-        if let Err(error) = exchange(&aside, &real) {
-            fs::rename(&aside, &new).map_err(failed)?;
-            return if is_refusal(&error) { Ok(false) } else { Err(failed(error)) };
+        let unless_refused = |error: io::Error| if is_refusal(&error) { None } else { Some(failed(error)) };
+        fs::rename(&new, aside).map_err(unless_refused)?;
+        if let Err(error) = exchange(aside, real) {
+            fs::rename(aside, &new).map_err(failed)?;
+            return Err(unless_refused(error));
         }
         if self.sync {
             aside.parent().map_or(Ok(()), sync_name)?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Moves the files one by one.
@@ -108,8 +126,12 @@ impl Staging {
         self.write_json(Destination::within(&self.work.join(END)), &self.end())
     }
 
-    /// Removes the rest of the old folder, and then the work folder. From then on, an interrupt reports `kept`.
+    /// Removes the rest of the old folder, and then the work folder. An interrupt comes after that, and reports `kept`.
     pub(super) fn clean_up(&mut self, kept: Option<Kept>) -> Result<()> {
+        keep_after(kept, || self.remove_old())
+    }
+
+    fn remove_old(&mut self) -> Result<()> {
         let failed = |error: io::Error| Error::cannot("write", &error).in_file(&self.folder);
         if let Some(aside) = aside(&self.folder).filter(|aside| exists(aside).unwrap_or(true)) {
             if exists(&aside.join(WORK))? && !is_staged(&aside)? {
@@ -131,23 +153,24 @@ impl Staging {
         if cfg!(windows) {
             self.locks.clear(); // no folder with an open file in it is renamed there
         }
-        keep_after(kept, || remove_work(&self.work, self.sync)).map_err(failed)
+        remove_work(&self.work, self.sync).map_err(failed)
     }
 }
 
-/// Finds what a run that was killed during this step has left beside the folder.
+/// Finds what a run that was killed during this step has left beside the folder. Refuses an old checkpoint there whose
+/// new one is gone.
 pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     let Some(aside) = aside(folder) else { return Ok(()) };
-    if !is_staged(&aside)? {
-        return Ok(());
-    }
     let files = work.join("files");
-    if exists(&work.join(END))? || exists(&files)? {
-        return remove_aside(&aside);
-    }
-    match fs::rename(&aside, &files) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::cannot("write", &error).in_file(&aside)),
-        _ => Ok(()), // another part was faster
+    match (is_staged(&aside)?, exists(&work.join(END))?) {
+        (false, true) => Ok(()), // the old checkpoint
+        (true, false) if !exists(&files)? => match fs::rename(&aside, &files) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::cannot("write", &error).in_file(&aside))
+            }
+            _ => Ok(()), // another part was faster
+        },
+        _ => remove_aside(&aside),
     }
 }
 
@@ -166,7 +189,12 @@ fn is_staged(aside: &Path) -> Result<bool> {
 
 /// Removes what a run has left beside the folder: an output that never reached its place, or an empty folder.
 fn remove_aside(aside: &Path) -> Result<()> {
-    let removed = if is_staged(aside)? { fs::remove_dir_all(aside) } else { fs::remove_dir(aside) };
+    // What is absent is not removed, because a read-only parent refuses that too.
+    let removed = match is_staged(aside)? {
+        true => fs::remove_dir_all(aside),
+        false if exists(aside)? => fs::remove_dir(aside),
+        false => Ok(()),
+    };
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             let error = Error::io("is in the way, and cannot be removed", &error).in_file(aside);

@@ -1,7 +1,7 @@
 //! Signals: SIGKILL at any moment, and those that ask the program to end.
 
 use super::hold::hold;
-use super::{Moments, leftovers, number, numbers, outcome, skip, sparse};
+use super::{Moments, has_strace, leftovers, number, numbers, outcome, skip, sparse, traced};
 use crate::common::promises::record;
 use crate::common::{Bench, long_decoding, long_encoding, long_work, npy, same, shard, tree};
 use std::collections::BTreeMap;
@@ -231,6 +231,46 @@ fn a_folder_that_is_being_replaced_is_the_old_one_or_the_new_one_and_a_resume_co
     }
     let test = "a_folder_that_is_being_replaced_is_the_old_one_or_the_new_one_and_a_resume_completes_it";
     record(test, &format!("{killed} kills"));
+}
+
+#[test]
+fn an_interrupt_after_two_folders_are_exchanged_waits_until_the_old_one_is_gone() {
+    if !has_strace("an interrupt while folders are exchanged") {
+        return;
+    }
+    let bench = Bench::new();
+    for (folder, value) in [("old", 1.5), ("new", 2.5)] {
+        fs::create_dir(bench.path(folder)).unwrap();
+        bench.write(&format!("{folder}/s.safetensors"), &shard(&[("w", value, 20)]));
+    }
+    bench.run("cast old --to f16 -o out -q").expect(0, "", "");
+    bench.run("cast new --to f16 -o whole -q").expect(0, "", "");
+    let flags = ["-e", "trace=renameat2", "-e", "inject=renameat2:signal=INT:when=1"];
+    let said = outcome(traced(&bench, &flags, "cast new --to f16 -o out -f -q").output().unwrap());
+    let end = (said.code, said.stderr.as_str());
+    assert!([(Some(0), ""), (Some(130), "tcast: interrupted, the output was complete\n")].contains(&end), "{said:?}");
+    same(&tree(&bench.path("out")), &tree(&bench.path("whole")));
+    assert_eq!(bench.files(), ["new", "old", "out", "trace", "whole"]);
+}
+
+#[test]
+fn an_old_checkpoint_without_its_new_one_is_found_before_anything_is_converted() {
+    if !has_strace("a run that is killed when folders are exchanged") {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/s.safetensors", &shard(&[("w", 1.5, 20)]));
+    bench.run("cast in --to f16 -o out -q").expect(0, "", "");
+    // Killed as the old folder is removed.
+    let flags = ["-e", "trace=unlinkat", "-e", "inject=unlinkat:signal=KILL:when=1"];
+    traced(&bench, &flags, "cast in --to bf16 -o out -f -q").output().unwrap();
+    let left = bench.files().into_iter().find(|name| name.starts_with(".tcast-")).unwrap();
+    fs::remove_dir_all(bench.path("out")).unwrap();
+    let said = bench.run("cast in --to f16 -o out --part 1/1");
+    let message = format!("{left}: is in the way, and cannot be removed: directory not empty\n  look into it, ");
+    assert!(said.code == Some(1) && said.stderr.contains(&message), "{said:?}");
+    assert!(!bench.path("out/.tcast/done/0.json").exists());
 }
 
 #[test]
