@@ -157,7 +157,7 @@ fn types() -> String {
     let is_target = |dtype: Dtype| dtype.onnx_number().is_some() && dtype.class() != Class::Complex;
     format!(
         "{}. tcast also accepts the names of ONNX, numpy, torch, safetensors and OpenVINO, and short ones such as bf16 and \
-         e4m3. It copies complex tensors. ONNX lacks {} of ml_dtypes: tcast casts from these, but not to them.",
+         e4m3; i8 counts bits, and numpy's <i8 bytes. It copies complex tensors. ONNX lacks {} of ml_dtypes: tcast casts from these, but not to them.",
         of(is_target),
         of(|dtype| dtype.onnx_number().is_none())
     )
