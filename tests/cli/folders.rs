@@ -551,6 +551,27 @@ fn a_hundred_shards_take_the_memory_of_one() {
 
 #[cfg(unix)]
 #[test]
+fn a_side_file_that_is_a_link_out_of_the_checkpoint_is_refused() {
+    let bench = Bench::with_checkpoint(LLAMA, "llama");
+    bench.write("secret", b"secret");
+    for target in [bench.path("secret"), "../secret".into()] {
+        std::os::unix::fs::symlink(target, bench.path("llama/tokenizer.json")).unwrap();
+        bench.run("cast llama --to f16 -o out").expect(
+            1,
+            "",
+            "tcast: error: llama/tokenizer.json: is a symbolic link that leads out of the checkpoint, and is not followed\n  \
+             if the model needs its target: cp 'llama/tokenizer.json' 'llama/tokenizer.json.copy' && \
+             mv 'llama/tokenizer.json.copy' 'llama/tokenizer.json'\n",
+        );
+        assert_eq!(bench.files(), ["llama", "secret"]);
+        fs::remove_file(bench.path("llama/tokenizer.json")).unwrap();
+    }
+    std::os::unix::fs::symlink("config.json", bench.path("llama/same.json")).unwrap();
+    bench.run("cast llama --to f16 -o out -q").expect(0, "", "");
+}
+
+#[cfg(unix)]
+#[test]
 fn no_output_replaces_a_file_of_the_input() {
     let bench = Bench::with_checkpoint(LLAMA, "llama");
     bench.run("cast llama --to bf16 --max-shard-size 1GB -o one -q").expect(0, "", "");

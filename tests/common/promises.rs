@@ -31,6 +31,7 @@ pub const PROMISES: &[Promise] = &[
             ("tests/faults/names.rs", "a_remedy_can_be_pasted_into_a_shell_whatever_the_names_are"),
             ("tests/faults/races.rs", "a_link_in_the_place_of_external_data_is_never_followed"),
             ("tests/cli/onnx_models.rs", "links_to_the_data_of_a_model_are_followed_where_a_cache_keeps_both"),
+            ("tests/cli/folders.rs", "a_side_file_that_is_a_link_out_of_the_checkpoint_is_refused"),
         ],
     },
     Promise {

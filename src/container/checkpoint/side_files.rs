@@ -1,11 +1,12 @@
 //! The files beside the shards of a checkpoint: config, tokenizer, chat template and others.
 
 use super::{is_index, is_shard_name, read_text};
+use crate::container::Input;
 use crate::container::json::{MapOnly, as_json, members};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::io::output::is_own;
-use crate::text::shorten;
+use crate::text::{quoted, shorten};
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -84,6 +85,26 @@ impl SideFiles {
         found.kept.sort();
         found.left_out.sort();
         Ok(found)
+    }
+
+    /// Refuses links that lead out of the folder, because the output would get a copy of any file of the system. In
+    /// caches of Hugging Face, shards and side files are links into one folder.
+    pub fn check_links(&self, folder: &Path, shards: &[Input]) -> Result<()> {
+        let folder_of = |path: &Path| fs::canonicalize(path).ok()?.parent().map(Path::to_owned);
+        for (file, path) in self.kept.iter().map(|file| (file, folder.join(file))) {
+            if !path.is_symlink() {
+                continue;
+            }
+            let target = fs::canonicalize(&path).map_err(|error| Error::io("cannot read", &error).in_file(&path))?;
+            let is_inside = fs::canonicalize(folder).is_ok_and(|folder| target.starts_with(folder));
+            if !is_inside && !shards.iter().any(|shard| folder_of(shard.path()).as_deref() == target.parent()) {
+                let (link, copy) = (quoted(&path), quoted(&folder.join(format!("{file}.copy"))));
+                let error = Error::new("is a symbolic link that leads out of the checkpoint, and is not followed");
+                let remedy = format!("if the model needs its target: cp {link} {copy} && mv {copy} {link}");
+                return Err(error.in_file(&path).remedy(remedy));
+            }
+        }
+        Ok(())
     }
 }
 

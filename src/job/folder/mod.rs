@@ -74,6 +74,7 @@ impl<'a> FolderOutput<'a> {
             Some(folder) => SideFiles::of(folder)?,
             None => SideFiles::default(),
         };
+        side_files.check_links(source.config_folder(), &source.shards)?;
         let shards: Vec<ManifestShard> =
             names.into_iter().zip(&plans).map(|(file, plan)| ManifestShard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
