@@ -56,20 +56,24 @@ pub(super) fn lock(work: &Path, sharing: Sharing) -> Result<Option<File>> {
         Sharing::Alone => file.try_lock(),
         Sharing::Shared => file.try_lock_shared(),
     };
-    match locked {
-        // The previous holder may have removed it, and a third run may hold another file of its name.
-        Ok(()) if is_at(&file, &path) => Ok(Some(file)),
-        Ok(()) | Err(TryLockError::WouldBlock) => {
-            let folder = work.parent().unwrap_or(work);
-            let error = Error::new("another tcast is at work in it").in_file(folder);
-            Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::Folder)))
-        }
-        Err(TryLockError::Error(_)) => Ok(None),
+    // The previous holder may have removed it, and a third run may hold another file of its name.
+    let is_mine = match locked {
+        Ok(()) => is_at(&file, &path).map_err(|error| Error::io("cannot read", &error).in_file(&path))?,
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => return Ok(None),
+    };
+    if is_mine {
+        return Ok(Some(file));
     }
+    let error = Error::new("another tcast is at work in it").in_file(work.parent().unwrap_or(work));
+    Err(error.remedy("wait until it is done").of(Kind::Taken(Wanted::Folder)))
 }
 
 /// Whether a path still leads to an open file.
-fn is_at(file: &File, path: &Path) -> bool {
-    let open = file.try_clone().and_then(same_file::Handle::from_file);
-    open.is_ok_and(|open| same_file::Handle::from_path(path).is_ok_and(|there| there == open))
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let open = same_file::Handle::from_file(file.try_clone()?)?;
+    match same_file::Handle::from_path(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        there => Ok(there? == open),
+    }
 }

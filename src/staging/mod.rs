@@ -94,10 +94,11 @@ pub(crate) struct Staging {
     is_new: bool,
     /// How many shards were complete when this run began.
     before: usize,
+    /// Folders to remove if not one shard is finished; inner folders first. Dropped before the locks: afterwards, another
+    /// run may work in them.
+    made: Vec<NewFolder>,
     /// Nobody else works here while these files are open.
     locks: Vec<File>,
-    /// Folders to remove if not one shard is finished; inner folders first.
-    made: Vec<NewFolder>,
 }
 
 impl Staging {

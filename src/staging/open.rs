@@ -50,6 +50,7 @@ impl Staging {
                 return Err(error);
             }
         };
+        let made = made; // it is dropped before the lock: afterwards, another run may work in these folders
         // Between the check and the lock, another run may have finished its work.
         check(folder, start, &manifest).and_then(free)?;
         recover(folder, &work)?;
@@ -75,7 +76,7 @@ impl Staging {
         }
         let path = work.join(MANIFEST);
         let locks = lock.into_iter().collect();
-        let begun = Self { start, is_new, locks, made, ..Self::begun(folder, manifest, None, sync) };
+        let begun = Self { start, is_new, made, locks, ..Self::begun(folder, manifest, None, sync) };
         begun.decide(&path)?;
         let manifest = read_manifest(folder)?;
         manifest.check_same(&begun.manifest, start).map_err(|error| error.in_file(folder))?;

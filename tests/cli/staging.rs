@@ -13,6 +13,25 @@ fn begun() -> Bench {
     bench
 }
 
+/// The lock cannot be looked at, which is no sign of another run.
+#[cfg(unix)]
+#[test]
+fn too_few_open_files_are_not_another_run() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("in")).unwrap();
+    bench.write("in/s.safetensors", &shard(&[("w", 1.5, 4)]));
+    let mut failed = 0;
+    for most in 4..14 {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -n $0; exec \"$@\"", &most.to_string()]).current_dir(bench.path(""));
+        command.arg(assert_cmd::cargo::cargo_bin!("tcast")).args(["cast", "in", "--to", "f16", "-q", "-j1"]);
+        let said = String::from_utf8(command.args(["-o", &most.to_string()]).output().unwrap().stderr).unwrap();
+        assert!(!said.contains("another tcast"), "{most}: {said}");
+        failed += usize::from(said.contains("too many open files"));
+    }
+    assert!(failed > 0);
+}
+
 #[test]
 fn a_manifest_that_leads_elsewhere_is_refused() {
     let bench = Bench::with_checkpoint(LLAMA, "llama");
