@@ -61,7 +61,8 @@ pub(super) fn print_json(document: &impl Serialize) -> Result<(), Error> {
     printed(write_json(&mut output, document).and_then(|()| writeln!(output)).and_then(|()| output.flush()))
 }
 
-fn printed(result: std::io::Result<()>) -> Result<(), Error> {
+/// Fails if a result could not be printed. A reader that has closed the pipe is not an error.
+pub(super) fn printed(result: std::io::Result<()>) -> Result<(), Error> {
     match result {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::io("cannot write to standard output", &error))

@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 struct Operand<'a> {
     file: usize,
     tensor: &'a Tensor,
+    /// Its name, or that of its file.
+    tensor_name: &'a str,
     /// Its name in messages.
     name: String,
     dtype: Dtype,
@@ -93,15 +95,15 @@ fn operands<'a>(args: &PromoteArgs, inputs: &'a [Checkpoint]) -> Result<Vec<Oper
         let only = only(args, input);
         let before = operands.len();
         for (shard, tensor) in input.tensors() {
-            let name = shard.name_of(tensor);
-            if !only.is_empty() && !only.iter().any(|only| only == name) {
+            let tensor_name = shard.name_of(tensor);
+            if !only.is_empty() && !only.iter().any(|only| only == tensor_name) {
                 continue;
             }
             let in_tensor = |error: Error| error.in_tensor(&tensor.name).in_file(shard.path());
             let dtype = plan::source_form(tensor, args.file.from).map_err(in_tensor)?.dtype();
-            found.insert(name);
-            let name = if inputs.len() == 1 { shorten(name) } else { shorten(&path_text(path)) };
-            operands.push(Operand { file, tensor, name, dtype });
+            found.insert(tensor_name);
+            let name = if inputs.len() == 1 { shorten(tensor_name) } else { shorten(&path_text(path)) };
+            operands.push(Operand { file, tensor, tensor_name, name, dtype });
         }
         if input.tensors().count() != 1 && only.is_empty() {
             return Err(say_which(input).in_file(path));
@@ -181,7 +183,7 @@ fn document(args: &PromoteArgs, operands: &[Operand], decision: Decision, promot
     let inputs = operands.iter().map(|operand| {
         json!({
             "file": args.inputs[operand.file].to_string_lossy(),
-            "tensor": operand.tensor.name,
+            "tensor": operand.tensor_name,
             "dtype": operand.dtype.name(),
             "shape": operand.tensor.shape,
             "is_scalar": operand.tensor.shape.is_empty(),

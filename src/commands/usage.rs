@@ -1,7 +1,7 @@
 //! Help, version and usage errors: clap's, in the style and with the words of this program.
 
 use super::fail;
-use super::messages::tell;
+use super::messages::{printed, tell};
 use crate::cli::OVERVIEW;
 use crate::error::Error;
 use crate::text::{quoted, visible};
@@ -44,8 +44,8 @@ pub fn usage(mut error: clap::Error) -> ExitCode {
         tell(OVERVIEW); // nothing was asked for, so nothing goes to standard output
     } else if error.use_stderr() {
         tell(format!("tcast: {}", error.render().ansi()).trim_end());
-    } else {
-        let _ = error.print(); // a closed pipe is not an error
+    } else if let Err(full) = printed(error.print()) {
+        return fail(&full.into());
     }
     ExitCode::from(error.exit_code() as u8)
 }

@@ -134,7 +134,7 @@ pub(super) fn header_of(tensor: &NewTensor) -> Result<(Vec<u8>, Form)> {
 fn other_type(descr: &str) -> String {
     let code = descr.trim_start_matches(['<', '>', '|', '=']);
     match code.as_bytes() {
-        [b'[', ..] => {
+        _ if descr.contains(' ') => {
             "save each field with numpy as an array of its own: np.save(\"field.npy\", array[\"field\"])".into()
         }
         [b'M' | b'm', ..] => save_as("int64"),

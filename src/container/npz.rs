@@ -139,7 +139,7 @@ fn array_in(member: &ZipMember, file: &MappedFile) -> Result<Option<Tensor>> {
     }
     if let Some(obstacle) = &member.obstacle {
         let error = Error::new(format!("{obstacle}; stored and deflated members are read"));
-        return Err(error.remedy("load it with numpy.load and save it again with numpy.savez"));
+        return Err(error.remedy("unpack it with another program, such as 7z, and convert the .npy files"));
     }
     let mut bytes = Unpacked::new(member, file);
     let (array, header_len) = npy::read_header(member.size, &mut |buffer| bytes.fill(buffer))?;

@@ -61,7 +61,8 @@ fn folder_of_all<'a>(output: &'a Path, inputs: &[JobInput]) -> Result<Option<&'a
         _ => {}
     }
     if output.exists() && !output.is_dir() {
-        return Err(Error::new("is not a folder, and the outputs go into one").in_file(output));
+        let error = Error::new("is not a folder, and the outputs go into one").in_file(output);
+        return Err(error.of(Kind::Unnamed(Wanted::Folder)));
     }
     Ok(Some(output))
 }
@@ -146,7 +147,7 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
     files.check_unread(output).map_err(|error| error.of(Kind::Taken(elsewhere)))?;
     files.check_unwritten(output).map_err(|error| match job.publish {
         Publish::Each => error.remedy("convert one of these inputs in a run of its own, to another place"),
-        Publish::Together => error.remedy("rename one of the inputs").of(Kind::Taken(Wanted::Folder)),
+        Publish::Together => error.remedy("rename one of the inputs"),
     })
 }
 

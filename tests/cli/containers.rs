@@ -564,3 +564,26 @@ fn a_copied_tensor_of_an_unsupported_type_is_found_where_it_was_written() {
     let what = "is not what this command writes: tensor 'w' is float16 there, and would be float32\n";
     assert!(outcome.code == Some(4) && outcome.stderr.contains(what), "{outcome:?}");
 }
+
+#[test]
+fn remedies_for_arrays_that_cannot_be_read_work_in_numpy() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy("[('a', '<f4'), ('b', '<i4')]", "(1,)", &[0; 8]));
+    bench.run("cast x.npy --to f16").expect(
+        1,
+        "",
+        "tcast: error: x.npy: unsupported dtype 'a <f4 b <i4'\n  \
+         save each field with numpy as an array of its own: np.save(\"field.npy\", array[\"field\"])\n",
+    );
+    let mut archive = zip(&[("x.npy", &npy_f32(&[1.0]))], false);
+    archive[6] |= 1; // encrypted
+    let directory = archive.windows(4).position(|bytes| bytes == b"PK\x01\x02").unwrap();
+    archive[directory + 8] |= 1;
+    bench.write("e.npz", &archive);
+    bench.run("cast e.npz --to f16").expect(
+        1,
+        "",
+        "tcast: error: e.npz: tensor 'x': is encrypted; stored and deflated members are read\n  \
+         unpack it with another program, such as 7z, and convert the .npy files\n",
+    );
+}

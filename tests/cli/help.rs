@@ -173,3 +173,14 @@ fn what_was_typed_is_shown_and_is_no_command_to_the_terminal() {
         assert!(!said.contains("\u{1b}]") && !said.contains('\u{7}'), "{said:?}");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_is_an_error() {
+    for line in [&["--help"][..], &["cast", "-h"], &["--version"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Bench::new().command().args(line).stdout(full).output().unwrap();
+        let message = "tcast: error: cannot write to standard output: no space left on device\n";
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(1), message));
+    }
+}

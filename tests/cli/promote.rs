@@ -184,3 +184,20 @@ fn real_numbers_become_complex_with_no_imaginary_part() {
         .collect();
     assert_eq!(wide, [3.0, -4.0]);
 }
+
+#[test]
+fn remedies_for_outputs_work_and_json_names_each_tensor() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("a")).unwrap();
+    bench.write("a/x.npy", &npy_f32(&[1.0]));
+    bench.write("x.npy", &npy_f32(&[1.0]));
+    let message = "tcast: error: pr/x.npy: would be written twice\n  rename one of the inputs\n";
+    bench.run("promote x.npy a/x.npy -o pr").expect(1, "", message);
+    bench.write("file", b"");
+    let message = "tcast: error: file: is not a folder, and the outputs go into one\n  name a folder with -o\n";
+    bench.run("promote x.npy a/x.npy -o file").expect(2, "", message);
+    bench.write("y.npy", &npy_f32(&[1.0]));
+    let document: serde_json::Value =
+        serde_json::from_str(&bench.run("promote x.npy y.npy --dry-run --json").stdout).unwrap();
+    assert_eq!((&document["inputs"][0]["tensor"], &document["inputs"][1]["tensor"]), (&"x".into(), &"y".into()));
+}
