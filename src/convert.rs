@@ -115,6 +115,8 @@ pub struct Converted {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// As for the program, an output named `-` is standard output; `./-` is a file.
+///
 /// # Errors
 /// When the input is not a tensor file, the output cannot hold a type or exists, reading or writing fails, a value breaks a
 /// rule, there are no weights to decode, or the work is cancelled.

@@ -18,7 +18,7 @@ fn matches_one<T: AsRef<str>>(patterns: impl Iterator<Item = T>) -> GlobSet {
     GlobSet::new(globs).expect("the patterns are few and small")
 }
 
-/// A pattern for tensor names: `*` matches any characters, `?` one, `[a-z]` a set, `{a,b}` either.
+/// A pattern for tensor names: `*` matches any characters, `?` one (of ASCII), `[a-z]` a set, `{a,b}` either.
 #[derive(Clone, Debug)]
 pub struct Pattern(GlobMatcher);
 

@@ -215,7 +215,8 @@ macro_rules! formats {
                     Self(bits)
                 }
 
-                /// Its bits; a negative integer of fewer than 8 bits extends its sign.
+                /// Its bits. A conversion extends the sign of a negative integer of fewer than 8 bits; `from_bits` does
+                /// not.
                 #[must_use]
                 pub const fn to_bits(self) -> u8 {
                     self.0

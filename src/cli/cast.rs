@@ -92,6 +92,8 @@ const CHOICES: &str = "Choosing tensors:
   first --rule that matches sets the type, also of integers; otherwise --to does.
   No tensor is dropped: tcast copies the others. The tensor of a .npy file has
   the name of the file: w.npy holds w.
+  In a GLOB, * matches any characters, also / and ., ? matches one, [a-z] one of
+  a set, {a,b} one of several texts, and [*] a star.
 
 Checkpoints:
   A folder with model.safetensors.index.json, or with .safetensors files alone,
