@@ -324,3 +324,19 @@ fn equal_reports_make_equal_pages_and_the_static_part_is_small() {
     let page = page_of(Vec::new(), Value::Null, None, &[]);
     assert!(page.len() < 20_000, "{}", page.len());
 }
+
+#[test]
+fn of_very_many_tensors_the_noisiest_have_rows() {
+    let figures = |sqnr: u32| {
+        json!({ "figures": { "compared": 1, "max_abs_error": 1.0, "max_abs_error_at": 0, "max_rel_error": 1.0,
+        "max_rel_error_at": 0, "mean_error": 0.0, "is_exact": false, "sqnr_db": sqnr, "cosine": 1.0 } })
+    };
+    let tensors: Vec<Value> = (0..10_001).map(|number| tensor(&format!("t{number}"), &figures(number))).collect();
+    let file = serde_json::from_value(json!({ "file": "f", "bytes": 1, "tensors": tensors })).unwrap();
+    let page = page_of(vec![file], json!({}), None, &[]);
+    let note = "<p>The table has 10,000 of 10,001 tensors, those with the most noise, or the largest share of lost values. A report \
+                in JSON has all.</p>";
+    assert!(page.contains(note) && !whole().contains("<p>The table has"));
+    assert_eq!(page.matches("<tr data-place").count(), 10_000);
+    assert!(page.contains(">t9999<") && !page.contains(">t10000<"));
+}

@@ -16,6 +16,9 @@ use std::fmt::Write as _;
 /// The kinds of loss that are worse than rounding.
 const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLost, Loss::Flushed, Loss::Wrapped];
 
+/// The most rows: a browser takes seconds to show more.
+const MOST: usize = 10_000;
+
 /// A column: its heading, and its cells.
 struct Column<'a> {
     title: &'static str,
@@ -54,8 +57,15 @@ enum Order {
 pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
     let columns = columns(report, spreads);
     let sqnr = report.tensors().any(|tensor| noise(tensor).is_some()).then_some(SQNR);
-    let copied = report.tensors().count() - report.converted().count();
+    let (all, mut rows) = (report.tensors().count(), noisiest_first(report));
+    rows.truncate(MOST);
+    let copied = rows.iter().filter(|(_, (_, tensor))| !tensor.is_converted).count();
     let mut text = String::from("<section>\n<h2 id=\"tensors\">Tensors</h2>\n");
+    if all > MOST {
+        let [shown, all] = [MOST, all].map(|count| counted(count as u64));
+        let which = "those with the most noise, or the largest share of lost values";
+        let _ = writeln!(text, "<p>The table has {shown} of {all} tensors, {which}. A report in JSON has all.</p>");
+    }
     if copied > 0 {
         let noun = if copied == 1 { "the tensor that was" } else { "the tensors that were" };
         let _ = writeln!(
@@ -82,7 +92,7 @@ pub(super) fn table(report: &Report, spreads: &[ExponentSpread]) -> String {
         let _ = write!(text, r#"<th scope="col"{class}{sorted}>{title}{note}</th>"#);
     }
     text.push_str("</tr></thead>\n<tbody>\n");
-    for (place, (file, tensor)) in noisiest_first(report) {
+    for (place, (file, tensor)) in rows {
         let class = if tensor.is_converted { "" } else { r#" class="copied""# };
         let _ = write!(text, r#"<tr data-place="{place}"{class}>"#);
         for (at, column) in columns.iter().enumerate() {
