@@ -86,13 +86,8 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
     if modules.left.is_empty() {
         return Ok(None);
     }
-    let changed = rewrite(text, &as_json(text), &[], &mut |key, text, json| match key {
-        "quantization" => match modelopt(text, json, "exclude_modules", modules) {
-            Some(text) => Edit::Replace(text),
-            None => Edit::Keep,
-        },
-        _ => Edit::Keep,
-    });
+    let changed =
+        with_new(text, &as_json(text), "quantization", &|text, json| modelopt(text, json, "exclude_modules", modules));
     changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
 }
 
@@ -102,10 +97,7 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     if modules.left.is_empty() {
         return None;
     }
-    rewrite(text, &as_json(text), &[], &mut |key, text, json| match key {
-        "layers" => without_members(text, json, modules).map_or(Edit::Keep, Edit::Replace),
-        _ => Edit::Keep,
-    })
+    with_new(text, &as_json(text), "layers", &|text, json| without_members(text, json, modules))
 }
 
 /// A `quantization_config` that lists the decoded modules among those that are not quantized.
@@ -168,11 +160,15 @@ fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a st
 
 /// Adds the decoded modules to the list `key` and removes their layers.
 fn modelopt(text: &str, json: &str, key: &str, modules: &Modules) -> Option<String> {
-    let text = rewrite(text, json, &[], &mut |key, text, json| match key {
-        "quantized_layers" => without_members(text, json, modules).map_or(Edit::Keep, Edit::Replace),
-        _ => Edit::Keep,
-    })?;
+    let text = with_new(text, json, "quantized_layers", &|text, json| without_members(text, json, modules))?;
     listed(&text, &as_json(&text), &[key], &sorted(modules))
+}
+
+/// An object with another value under this key, unless it stays.
+fn with_new(text: &str, json: &str, key: &str, new: &dyn Fn(&str, &str) -> Option<String>) -> Option<String> {
+    rewrite(text, json, &[], &mut |name, text, json| {
+        if name == key { new(text, json).map_or(Edit::Keep, Edit::Replace) } else { Edit::Keep }
+    })
 }
 
 /// An object without the members named like decoded modules.
@@ -205,25 +201,18 @@ fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<Str
 
 /// An object with more members in the object under this key.
 fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Option<String> {
-    let added: Vec<(&str, String)> = entries.iter().map(|(key, value)| (&**key, value.clone())).collect();
+    let all: Vec<String> = entries.iter().map(|(key, value)| format!("{}: {value}", serde_json::json!(key))).collect();
+    let all = all.join(", ");
     let names = members(json)?;
-    // GPTQModel takes the first pattern that matches, so new ones come before the others.
-    let old = names.get(key).and_then(|value| members(value.get()));
-    let mut all: Vec<String> =
-        added.iter().map(|(key, value)| format!("{}: {value}", serde_json::json!(key))).collect();
-    if old.is_some_and(|old| !old.is_empty()) {
-        return rewrite(text, json, &[], &mut |name, text, _| match text.trim().strip_prefix('{') {
-            Some(inner) if name == key => Edit::Replace(format!("{{{}, {}", all.join(", "), inner.trim_start())),
-            _ => Edit::Keep,
-        });
+    if !names.contains_key(key) {
+        return rewrite(text, json, &[(key, format!("{{{all}}}"))], &mut |_, _, _| Edit::Keep);
     }
-    let value = format!("{{{}}}", std::mem::take(&mut all).join(", "));
-    if names.contains_key(key) {
-        return rewrite(text, json, &[], &mut |name, _, _| {
-            if name == key { Edit::Replace(value.clone()) } else { Edit::Keep }
-        });
-    }
-    rewrite(text, json, &[(key, value)], &mut |_, _, _| Edit::Keep)
+    let old = names.get(key).and_then(|value| members(value.get())).filter(|old| !old.is_empty());
+    with_new(text, json, key, &|text, _| match &old {
+        // GPTQModel takes the first pattern that matches, so new ones come before the others.
+        Some(_) => text.trim().strip_prefix('{').map(|inner| format!("{{{all}, {}", inner.trim_start())),
+        None => Some(format!("{{{all}}}")),
+    })
 }
 
 /// An object with one more member at the end. `None` if it is not an object.
