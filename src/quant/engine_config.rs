@@ -256,26 +256,22 @@ fn gpt_oss(kept: &KeptModules) -> Value {
 fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
     let producer = json!({ "name": "modelopt", "version": "0.47.0" });
     let ignore = sorted(kept, |bank| format!("{bank}.*"));
-    let (mut block, mut older) = (Map::new(), Map::new());
+    let mut block = json!({ "ignore": ignore, "producer": producer, "quant_method": "modelopt" });
+    let mut older = json!({ "exclude_modules": ignore, "kv_cache_quant_algo": null });
     if let [group] = groups {
         let algorithm = algorithm_of(group);
         let weights = json!({ "dynamic": false, "group_size": 16, "num_bits": 4, "type": "float" });
-        match algorithm {
-            "W4A16_NVFP4" => {
-                block.insert(
-                    "config_groups".to_owned(),
-                    json!({ "group_0": { "targets": ["Linear"], "weights": weights } }),
-                );
-            }
-            "NVFP4" => {
-                let both = json!({ "input_activations": weights, "targets": ["Linear"], "weights": weights });
-                block.insert("config_groups".to_owned(), json!({ "group_0": both }));
-            }
-            _ => {}
+        let mut target = json!({ "targets": ["Linear"], "weights": weights });
+        if algorithm == "NVFP4" {
+            target["input_activations"] = weights;
         }
-        block.insert("quant_algo".to_owned(), json!(algorithm));
-        older.insert("quant_algo".to_owned(), json!(algorithm));
-        older.extend(group_size_of(group).map(|size| ("group_size".to_owned(), json!(size))));
+        if algorithm.ends_with("NVFP4") {
+            block["config_groups"] = json!({ "group_0": target });
+        }
+        (block["quant_algo"], older["quant_algo"]) = (json!(algorithm), json!(algorithm));
+        if let Some(size) = group_size_of(group) {
+            older["group_size"] = json!(size);
+        }
     } else {
         let layers = groups.iter().flat_map(|group| {
             let mut layer = json!({ "quant_algo": algorithm_of(group) });
@@ -286,19 +282,12 @@ fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
         });
         let layers = Value::Object(layers.collect());
         for form in [&mut block, &mut older] {
-            form.insert("quant_algo".to_owned(), json!("MIXED_PRECISION"));
-            form.insert("quantized_layers".to_owned(), layers.clone());
+            form["quant_algo"] = json!("MIXED_PRECISION");
+            form["quantized_layers"] = layers.clone();
         }
     }
-    block.insert("ignore".to_owned(), json!(ignore));
-    block.insert("producer".to_owned(), producer.clone());
-    block.insert("quant_method".to_owned(), json!("modelopt"));
-    older.insert("exclude_modules".to_owned(), json!(ignore));
-    older.insert("kv_cache_quant_algo".to_owned(), Value::Null);
-    EngineConfig {
-        block: Some(Value::Object(block)),
-        hf_quant_config: Some(json!({ "producer": producer, "quantization": older })),
-    }
+    let hf_quant_config = Some(json!({ "producer": producer, "quantization": older }));
+    EngineConfig { block: Some(block), hf_quant_config }
 }
 
 fn algorithm_of(group: &QuantizedGroup) -> &'static str {
