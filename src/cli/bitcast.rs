@@ -4,6 +4,7 @@ use super::{FileArgs, INPUT_NOTE, SEVERAL_NOTE, SelectionArgs, indented, listed,
 use crate::dtype::Dtype;
 use crate::operator::bitcast;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// The arguments of `tcast bitcast`.
@@ -94,9 +95,7 @@ Exit codes:
 
 /// The types that share their width with others, a paragraph for each width.
 fn same_widths() -> String {
-    let mut widths: Vec<u32> = Dtype::all().filter(|dtype| bitcast::takes(*dtype)).map(Dtype::bits).collect();
-    widths.sort_unstable();
-    widths.dedup();
+    let widths: BTreeSet<u32> = Dtype::all().filter(|dtype| bitcast::takes(*dtype)).map(Dtype::bits).collect();
     let of = |width: u32| Dtype::all().filter(move |dtype| bitcast::takes(*dtype) && dtype.bits() == width);
     let widths = widths.into_iter().filter(|width| of(*width).count() > 1);
     widths.map(|width| indented(&format!("{width} bits: {}", listed(of(width))))).collect::<Vec<_>>().join("\n")

@@ -83,4 +83,9 @@ impl FloatFormat {
     pub const fn min_normal_exponent(&self) -> i32 {
         1 - self.bias
     }
+
+    /// The exponent of the largest finite number.
+    pub(crate) const fn max_exponent(&self) -> i32 {
+        (self.max_finite() >> self.mantissa_bits) as i32 - self.bias
+    }
 }

@@ -12,6 +12,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// The version of compressed-tensors that writes the same blocks. Engines ignore it.
 const COMPRESSED_TENSORS: &str = "0.20.0";
@@ -99,12 +100,9 @@ impl EngineConfig {
 }
 
 /// The names of kept modules, sorted like the libraries sort them; `bank` gives the entry for a bank of experts.
-fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> Vec<String> {
+fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> BTreeSet<String> {
     let banks = kept.banks.iter().map(|name| bank(name));
-    let mut names: Vec<String> = kept.modules.iter().map(|name| (*name).to_owned()).chain(banks).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+    kept.modules.iter().map(|name| (*name).to_owned()).chain(banks).collect()
 }
 
 /// A `quantization_config` of compressed-tensors. A single group targets all linear layers that are not ignored.
@@ -246,10 +244,7 @@ fn gpt_oss(kept: &KeptModules) -> Value {
         let name = parts.collect::<Vec<_>>().join(".");
         name.split_once(".self_attn.").map_or(name.clone(), |(layer, _)| format!("{layer}.self_attn"))
     });
-    let mut names: Vec<String> = names.collect();
-    names.sort_unstable();
-    names.dedup();
-    json!({ "modules_to_not_convert": names, "quant_method": "mxfp4" })
+    json!({ "modules_to_not_convert": names.collect::<BTreeSet<_>>(), "quant_method": "mxfp4" })
 }
 
 /// The two descriptions that `ModelOpt` writes: the block of config.json, and the older `hf_quant_config.json`.

@@ -33,7 +33,7 @@ use files::exists;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -166,14 +166,12 @@ impl Staging {
         if !self.sync {
             return Ok(());
         }
-        let mut folders: Vec<PathBuf> = vec![self.folder.clone()];
+        let mut folders = BTreeSet::from([self.folder.clone()]);
         folders.extend(self.folder.parent().map(Path::to_owned));
         for file in self.manifest.files() {
             let above = Path::new(file).ancestors().skip(1).filter(|above| *above != Path::new(""));
             folders.extend(above.map(|above| self.folder.join(above)));
         }
-        folders.sort_unstable();
-        folders.dedup();
         folders.iter().try_for_each(|path| sync_name(path))
     }
 

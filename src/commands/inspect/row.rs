@@ -11,6 +11,7 @@ use crate::quant::{Arithmetic, FoundWeight, Grid, Group, Role};
 use crate::read::{LogicalCheckpoint, ModelTensor};
 use crate::text::{shorten, size, visible};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// A tensor with its place among those that are stored, of a quantized weight that of the codes.
@@ -104,9 +105,7 @@ impl<'a> InspectedTensor<'a> {
         if let Some(bits) = self.bits_per_weight() {
             let _ = write!(text, ", {bits:.2} bits per weight");
         }
-        let mut shards: Vec<usize> = weight.parts.iter().map(|(_, at)| self.model.places[*at].0).collect();
-        shards.sort_unstable();
-        shards.dedup();
+        let shards: BTreeSet<usize> = weight.parts.iter().map(|(_, at)| self.model.places[*at].0).collect();
         let shown = &self.model.source.shards;
         for shard in shards.iter().filter(|_| shown.len() > 1) {
             let _ = write!(text, ", {}", visible(&self.model.source.shard_name(&shown[*shard])));

@@ -131,10 +131,9 @@ struct FormatRange {
 impl FormatRange {
     fn of(dtype: Dtype) -> Self {
         let Class::Float(format) = dtype.class() else { unreachable!("all that are drawn are floats") };
-        let FloatFormat { mantissa_bits, bias, .. } = format;
-        let code = format.max_finite();
-        let highest = (code >> mantissa_bits) as i32 - bias;
-        let mantissa = 1 << mantissa_bits | code & ((1 << mantissa_bits) - 1);
+        let FloatFormat { mantissa_bits, .. } = format;
+        let highest = format.max_exponent();
+        let mantissa = 1 << mantissa_bits | format.max_finite() & ((1 << mantissa_bits) - 1);
         Self {
             smallest: format.min_subnormal_exponent(),
             normal: format.min_normal_exponent(),

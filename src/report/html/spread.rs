@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::words::{broken, counted};
-use crate::dtype::{Class, Dtype};
+use crate::dtype::{Class, Dtype, FloatFormat};
 use crate::measure::distribution::Histogram;
 use std::fmt::Write as _;
 
@@ -96,41 +96,29 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     bounds.windows(2).map(bin).collect()
 }
 
-/// The range of a float type, by exponents.
-struct DtypeRange {
-    dtype: Dtype,
-    /// The exponents of the smallest number, of the smallest with full precision, and of the largest.
-    smallest: i32,
-    normal: i32,
-    largest: i32,
-}
+/// The range of a float type.
+struct DtypeRange(Dtype, FloatFormat);
 
 impl DtypeRange {
     fn of(dtype: Dtype) -> Option<Self> {
-        let Class::Float(format) = dtype.class() else { return None };
-        Some(Self {
-            dtype,
-            smallest: format.min_subnormal_exponent(),
-            normal: format.min_normal_exponent(),
-            largest: (format.max_finite() >> format.mantissa_bits) as i32 - format.bias,
-        })
+        if let Class::Float(format) = dtype.class() { Some(Self(dtype, format)) } else { None }
     }
 
     /// The first exponents of all kinds except zero. Values above half of the smallest number are still rounded to it.
     fn edges(&self) -> [i32; 3] {
-        [self.smallest - 1, self.normal, self.largest + 1]
+        [self.1.min_subnormal_exponent() - 1, self.1.min_normal_exponent(), self.1.max_exponent() + 1]
     }
 
     /// A word, and its meaning.
     fn kind(&self, bin: &SpreadBar) -> (&'static str, String) {
-        let Self { dtype, smallest, normal, largest } = self;
+        let (Self(dtype, _), [rounded, normal, beyond]) = (self, self.edges());
         match bin {
-            _ if bin.high < smallest - 1 => {
-                ("zero", format!("too small for {dtype}: its smallest is {}", power(*smallest)))
+            _ if bin.high < rounded => {
+                ("zero", format!("too small for {dtype}: its smallest is {}", power(rounded + 1)))
             }
-            _ if bin.high < *normal => ("subnormal", format!("fewer digits in {dtype}: below {}", power(*normal))),
-            _ if bin.low <= *largest => ("normal", format!("all digits of {dtype}")),
-            _ => ("beyond", format!("too large for {dtype}: all of it is below {}", power(largest + 1))),
+            _ if bin.high < normal => ("subnormal", format!("fewer digits in {dtype}: below {}", power(normal))),
+            _ if bin.low < beyond => ("normal", format!("all digits of {dtype}")),
+            _ => ("beyond", format!("too large for {dtype}: all of it is below {}", power(beyond))),
         }
     }
 }
