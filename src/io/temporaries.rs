@@ -186,6 +186,7 @@ pub(crate) struct NewFolder(PathBuf);
 impl NewFolder {
     pub(crate) fn create(path: &Path) -> Result<Self> {
         let mut temporaries = lock();
+        let path = &*path.components().collect::<PathBuf>(); // `new/.` has no meaning before there is a `new`
         fs::create_dir(path).map_err(|error| Error::cannot("make the folder", &error).in_file(path))?;
         temporaries.paths.push(path.to_owned());
         Ok(Self(path.to_owned()))

@@ -33,7 +33,7 @@ pub use partition::Partition;
 pub use quantizing::SchemeRule;
 pub(crate) use quantizing::{Misfit, QuantizeRequest, Quantizing, layout_of};
 
-use crate::container::checkpoint::{self, Checkpoint};
+use crate::container::checkpoint::{self, Checkpoint, has_shards};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::io::identity::Files;
@@ -100,7 +100,9 @@ pub(crate) fn prepare<'a>(job: &Job, inputs: &[JobInput<'a, '_>], observer: &dyn
     inputs.iter().try_for_each(|input| input.source.files().map(|paths| files.read(paths)))?;
     let routes = all_of(inputs, job.publish, observer, |input| place::route(job, *input, folder))?;
     let ready = all_of(&routes, job.publish, observer, |route| match Ready::new(job, route, &mut files, observer) {
-        Err(error) if job.existing == IfExists::Skip && error.is_existing() => Ok(Ready::Skip),
+        Err(error) if job.existing == IfExists::Skip && error.is_existing() && is_output(&route.output) => {
+            Ok(Ready::Skip)
+        }
         ready => ready,
     })?;
     if job.publish == Publish::Together {
@@ -174,6 +176,11 @@ impl<'a> Ready<'a> {
 
 /// What an interrupt reports after the first of several outputs.
 const SOME: &str = "some outputs were complete";
+
+/// Whether something is an output that exists, and not just a folder of its name.
+fn is_output(path: &Path) -> bool {
+    !path.is_dir() || has_shards(path)
+}
 
 /// `None` if another run has created the output meanwhile, and it should be kept.
 fn skipped<T>(job: &Job, written: Result<T>) -> Result<Option<T>> {

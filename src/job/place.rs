@@ -164,7 +164,8 @@ fn is_named_as_file(output: &Path) -> bool {
 
 /// Whether an output is a folder, or named as one by a slash at its end.
 fn is_named_as_folder(output: &Path) -> bool {
-    output.as_os_str().as_encoded_bytes().ends_with(b"/") || output.is_dir()
+    let name = output.as_os_str().as_encoded_bytes();
+    name.ends_with(b"/") || name.ends_with(b"/.") || output.is_dir()
 }
 
 fn unknown_format(job: &Job, input: &JobInput, output: &Path) -> Error {

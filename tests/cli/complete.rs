@@ -111,6 +111,16 @@ fn tensors_are_those_of_the_files_on_the_line() {
 }
 
 #[test]
+fn a_name_with_characters_of_patterns_becomes_a_pattern_for_it() {
+    let bench = Bench::new();
+    let header = r#"{"a[0]*":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+    bench.write("m.safetensors", &safetensors(header, &[0]));
+    assert_eq!(completed(&bench, "tcast bitcast m.safetensors --tensor a"), ["a[0]*"]);
+    assert_eq!(completed(&bench, "tcast inspect m.safetensors --include a"), ["a[[]0[]][*]"]);
+    assert_eq!(completed(&bench, "tcast cast m.safetensors --rule a"), ["a[[]0[]][*]="]);
+}
+
+#[test]
 fn what_cannot_be_read_gives_nothing() {
     let bench = Bench::new();
     fs::create_dir(bench.path("folder")).unwrap();

@@ -209,6 +209,9 @@ fn an_output_beside_the_input_may_go_through_a_parent() {
     let done = command.current_dir(bench.path("llama")).args(line).output().unwrap();
     assert_eq!((done.status.code(), String::from_utf8_lossy(&done.stderr).as_ref()), (Some(0), ""));
     assert_eq!(bench.files(), ["llama", "new"]);
+    bench.run("cast llama --to f16 -o dot/. -q").expect(0, "", "");
+    bench.run("cast llama/model-00001-of-00003.safetensors --to f16 -o dots/. -q").expect(0, "", "");
+    assert_eq!(bench.files(), ["dot", "dots", "llama", "new"]);
     let message = "tcast: error: out/../r.json: the output's directory does not exist\n  mkdir -p 'out/..'\n";
     bench.run("cast llama --to f16 -o out --report out/../r.json").expect(1, "", message);
 }

@@ -92,7 +92,8 @@ fn a_model_whose_data_is_missing_is_listed_and_not_converted() {
         "{}",
         listed.stdout
     );
-    let message = "tcast: error: absent.data: tensor 'w': cannot read: no such file or directory\n";
+    let message = "tcast: error: absent.data: tensor 'w': cannot read: no such file or directory\n  \
+                   copy or download it too: 'm.onnx' refers to it\n";
     assert_eq!((listed.code, &*listed.stderr), (Some(1), message));
     bench.run("cast m.onnx --to f16 -o m.safetensors").expect(1, "", message);
 }

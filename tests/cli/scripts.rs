@@ -77,6 +77,14 @@ fn a_folder_that_exists_can_be_skipped_and_an_unfinished_one_cannot() {
     let line = "cast llama --to f16 -o out --skip-existing -q";
     bench.run(line).expect(0, "", "");
     bench.run(line).expect(0, "", "");
+    // A folder without shards is no output.
+    std::fs::create_dir(bench.path("other")).unwrap();
+    bench.write("other/readme", b"");
+    bench.run("cast llama --to f16 -o other --skip-existing").expect(
+        4,
+        "",
+        "tcast: error: other: the output exists already\n  add --force to replace it, or name another folder with -o\n",
+    );
     assert_eq!(bench.run("cast llama --to f16 -o parts --part 1/2 -q").code, Some(0));
     let outcome = bench.run("cast llama --to f16 -o parts --skip-existing -q");
     assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(1), ""));

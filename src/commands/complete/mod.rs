@@ -16,6 +16,7 @@ use crate::container::{by_extension, checkpoint};
 use crate::dtype::Dtype;
 use crate::operator::{bitcast, cast, promote};
 use crate::quant::SCHEMES;
+use crate::text::as_glob;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate as Candidate, PathCompleter, complete as engine};
 use line::CommandLine;
@@ -123,12 +124,9 @@ fn completer(subcommand: &str, arg: &Arg, last: &OsStr, earlier: &[OsString]) ->
             let names = SCHEMES.iter().map(|scheme| scheme.name);
             names.filter(|name| name.starts_with(start)).map(Candidate::new).collect()
         })),
-        "NAME" | "GLOB" => {
-            Some(ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), "", &earlier)))
-        }
-        "OLD=NEW" => {
-            Some(ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), "=", &earlier)))
-        }
+        "NAME" => Some(tensors_of(earlier, str::to_owned)),
+        "GLOB" => Some(tensors_of(earlier, as_glob)),
+        "OLD=NEW" => Some(tensors_of(earlier, |name| format!("{name}="))),
         "FILE" => Some(ArgValueCompleter::new(files_that(|file| {
             file.extension().is_some_and(|extension| extension == "json" || extension == "html")
         }))),
@@ -155,7 +153,9 @@ fn rules(
 ) -> ArgValueCompleter {
     ArgValueCompleter::new(move |current: &OsStr| {
         let current = current.to_string_lossy();
-        let Some((glob, target)) = current.rsplit_once('=') else { return tensors(&current, "=", &earlier) };
+        let Some((glob, target)) = current.rsplit_once('=') else {
+            return tensors(&current, &earlier, |name| format!("{}=", as_glob(name)));
+        };
         let keep = "keep".starts_with(target).then(|| Candidate::new("keep"));
         let all = targets(target).into_iter().chain(keep);
         all.map(|candidate| candidate.add_prefix(format!("{glob}="))).collect()
@@ -177,14 +177,18 @@ fn dtypes(start: &str, takes: fn(Dtype) -> bool) -> Vec<Candidate> {
     others.collect()
 }
 
-/// Tensors, in all files and folders named before, whose names start like this, with a suffix.
-fn tensors(start: &str, behind: &str, earlier: &[OsString]) -> Vec<Candidate> {
+fn tensors_of(earlier: Vec<OsString>, word: fn(&str) -> String) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| tensors(&current.to_string_lossy(), &earlier, word))
+}
+
+/// The words for tensors, in all files and folders named before, that start like this.
+fn tensors(start: &str, earlier: &[OsString], word: fn(&str) -> String) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let mut found = Vec::new();
     for checkpoint in earlier.iter().skip(2).filter_map(|word| checkpoint::probe(&path(word), 1).ok()) {
-        for name in checkpoint.names().filter(|name| name.starts_with(start)) {
-            if seen.insert(name.to_owned()) {
-                found.push(Candidate::new(format!("{name}{behind}")));
+        for word in checkpoint.names().map(word).filter(|word| word.starts_with(start)) {
+            if seen.insert(word.clone()) {
+                found.push(Candidate::new(word));
             }
         }
     }

@@ -13,6 +13,7 @@ mod unfinished;
 
 pub use disagreements::Disagreement;
 pub use index::{INDEX, Index, index_text, is_index, shard_names, weight_map};
+pub(crate) use names::has_shards;
 pub use names::{description, is_plain, is_shard_name};
 pub use side_files::{
     CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG, SideFiles, config, is_inside, quantization, read_side_file, with_dtype,

@@ -20,6 +20,12 @@ pub(super) fn is_shard(folder: &Path, name: &str) -> bool {
     is_shard_name(name) && !folder.join(name).is_dir()
 }
 
+/// Whether a folder has a shard.
+pub(crate) fn has_shards(folder: &Path) -> bool {
+    let is_one = |name: &OsString| name.to_str().is_some_and(|name| is_shard(folder, name));
+    file_names(folder).is_ok_and(|names| names.iter().any(is_one))
+}
+
 /// The names of the files and folders in a folder, sorted.
 pub(super) fn file_names(folder: &Path) -> Result<Vec<OsString>> {
     let failed = |error: std::io::Error| Error::io("cannot read", &error);

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::io::output::directory_of;
-use crate::text::shorten;
+use crate::text::{quoted, shorten};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
@@ -95,7 +95,12 @@ impl External {
         }
         let folder = directory_of(owner);
         let path = owner.parent().unwrap_or(Path::new("")).join(location);
-        let failed = |error: io::Error| Error::io("cannot read", &error).in_file(&path);
+        let failed = |error: io::Error| {
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            let error = Error::io("cannot read", &error).in_file(&path);
+            let remedy = || format!("copy or download it too: {} refers to it", quoted(owner));
+            if is_missing { error.remedy(remedy()) } else { error }
+        };
         let file = match open_beneath(folder, location).map_err(failed)? {
             Some(file) => file,
             None if links == LinkRule::Never => return Err(refuse("is a symbolic link, and is never followed")),

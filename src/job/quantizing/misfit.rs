@@ -46,15 +46,13 @@ pub(super) fn no_weight(stored: &StoredAs, shape: &[u64], dtype: Dtype) -> Error
 /// An error that says why all weights are kept.
 pub(super) fn nothing_to_quantize(plan: &WeightCandidates, misfits: &[Misfit]) -> Error {
     let reasons = plan.weights.iter().filter_map(|weight| weight.stored.as_ref().err().copied());
-    no_weight_of(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits)
+    let error = nothing_of_model(reasons.chain(plan.others.iter().map(|(_, reason)| *reason)), misfits);
+    // Weights without elements fit no scheme.
+    if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
 }
 
 /// The same for an ONNX model.
-pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>) -> Error {
-    no_weight_of(reasons, &[])
-}
-
-fn no_weight_of(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -> Error {
+pub(super) fn nothing_of_model(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -> Error {
     let mut counts: Vec<(KeptReason, u64)> = Vec::new();
     for reason in reasons {
         match counts.iter_mut().find(|(known, _)| *known == reason) {
@@ -71,9 +69,7 @@ fn no_weight_of(reasons: impl Iterator<Item = KeptReason>, misfits: &[Misfit]) -
         };
         format!("{}: {}{example}", counted(*count, "tensor"), reason.describe())
     });
-    let error = Error::new("no weight would be quantized").with_details(details.collect());
-    // Weights without elements fit no scheme.
-    if misfits.iter().all(|misfit| misfit.why == Unfit::Empty) { error } else { error.of(Kind::Unstorable) }
+    Error::new("no weight would be quantized").with_details(details.collect())
 }
 
 impl Planner<'_> {

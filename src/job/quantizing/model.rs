@@ -87,7 +87,7 @@ impl Quantizing {
             }
         }
         if count == 0 {
-            return Err(in_file(misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason))));
+            return Err(in_file(misfit::nothing_of_model(others.iter().map(|(_, reason)| *reason), &misfits)));
         }
         for (place, reason) in others {
             weights.keep(place, reason);
