@@ -282,3 +282,20 @@ fn a_real_model_is_quantized_into_two_files_with_the_same_bytes_for_any_number_o
         assert!(compared.stdout.contains(" w2  ") && !compared.stdout.contains("only in A\n"), "{}", compared.stdout);
     }
 }
+
+#[test]
+fn a_weight_whose_shape_fits_no_group_is_shown_with_the_reason() {
+    let bench = Bench::new();
+    for (file, shape, scheme) in [("vector", &[4][..], "int8"), ("batch", &[2, 2, 2], "int4")] {
+        let count = shape.iter().map(|length| usize::from(*length)).product();
+        let weight = initializer("w", FLOAT, shape, &floats(&vec![1.0; count]));
+        bench.write(&format!("{file}.onnx"), &of_opset(21, &[weight, node("MatMul", &["x", "w"], "y")].concat()));
+        let message = format!(
+            "tcast: error: {file}.onnx: no weight would be quantized\n  \
+             1 tensor: of shapes that do not fit the groups, such as w {shape:?}: its shape {shape:?} is not that of a matrix\n"
+        );
+        bench
+            .run(&format!("quantize {file}.onnx --scheme {scheme} --min-elements 0 -o out.onnx"))
+            .expect(1, "", &message);
+    }
+}
