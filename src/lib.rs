@@ -78,8 +78,10 @@ pub mod cli;
 #[doc(hidden)]
 pub mod commands;
 #[doc(hidden)]
+#[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod measure;
 #[doc(hidden)]
+#[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod quant;
 #[cfg(feature = "cli")]
 #[doc(hidden)]

@@ -5,6 +5,7 @@
 //! exists, from names, dtypes and shapes.
 
 #[doc(hidden)] // for the program and the tests
+#[allow(clippy::must_use_candidate, reason = "for users of the crate only")]
 pub mod checkpoint;
 mod deflate;
 mod form;

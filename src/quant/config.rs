@@ -21,7 +21,6 @@ pub struct Modules<'a> {
 
 /// The dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32, bfloat16 or
 /// float16. Weights are decoded to it by default.
-#[must_use]
 pub fn default_target(config: Option<&str>) -> Dtype {
     let json = config.map(as_json).unwrap_or_default();
     let of = |json: &str| {
@@ -92,7 +91,6 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
 }
 
 /// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` if none stays.
-#[must_use]
 pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     if modules.left.is_empty() {
         return None;

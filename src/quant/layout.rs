@@ -33,7 +33,6 @@ pub enum Role {
 
 impl Role {
     /// The name of the part in messages.
-    #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
             Self::Codes => "codes",
@@ -85,7 +84,6 @@ impl Group {
     }
 
     /// Which kind it is.
-    #[must_use]
     pub fn kind(self) -> GroupKind {
         match self {
             Self::Tensor => GroupKind::Tensor,
@@ -210,7 +208,6 @@ pub enum Combination {
 
 impl Combination {
     /// Whether there is a global scale.
-    #[must_use]
     pub fn is_global(self) -> bool {
         matches!(self, Self::Multiplier | Self::Divisor)
     }
@@ -297,7 +294,6 @@ pub struct Layout {
 
 impl Layout {
     /// Whether it is for diffusion models.
-    #[must_use]
     pub fn is_diffusion(&self) -> bool {
         self.owner == Owner::ComfyUi
     }

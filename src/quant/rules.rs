@@ -51,13 +51,11 @@ pub enum ScaleRule {
 
 impl ScaleRule {
     /// Whether block scales are multiplied with a global scale.
-    #[must_use]
     pub fn is_global(self) -> bool {
         matches!(self, Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded)
     }
 
     /// Whether scales can be searched for codes of this width, in groups that are parts of a row.
-    #[must_use]
     pub fn has_search(self, code_bits: u32) -> bool {
         match self {
             Self::GlobalDivisor | Self::GlobalMultiplier | Self::GlobalPadded => true,
@@ -68,7 +66,6 @@ impl ScaleRule {
     }
 
     /// Whether blocks at the edges of a weight may be partial.
-    #[must_use]
     pub fn has_partial_blocks(self) -> bool {
         self == Self::Epsilon
     }

@@ -29,7 +29,6 @@ pub enum CodeType {
 
 impl CodeType {
     /// The width of a code in bits.
-    #[must_use]
     pub fn bits(self) -> u32 {
         match self {
             Self::Float(dtype) => dtype.bits(),
@@ -50,7 +49,6 @@ pub struct SchemeLayout {
 
 impl SchemeLayout {
     /// Its row in the table of layouts.
-    #[must_use]
     pub fn layout(&self) -> &'static Layout {
         find(self.layout).expect("schemes name rows of the table")
     }
@@ -74,7 +72,6 @@ pub struct Scheme {
 
 impl Scheme {
     /// The scheme with this name or alias, in upper or lower case.
-    #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         let is_named = |scheme: &&Self| {
             let mut names = std::iter::once(&scheme.name).chain(scheme.aliases);
@@ -84,34 +81,29 @@ impl Scheme {
     }
 
     /// Whether `--group-size` may change the groups: those of integers that are packed into words have any size.
-    #[must_use]
     pub fn has_group_size(&self) -> bool {
         self.layouts.iter().any(|stored| stored.layout == "ct-pack")
     }
 
     /// Whether scales can be searched for its codes.
-    #[must_use]
     pub fn has_search(&self) -> bool {
         let has_search = |stored: &SchemeLayout| stored.rule().has_search(stored.grid.codes.bits());
         self.layouts.iter().any(has_search)
     }
 
     /// Whether it can have partial blocks in the layout of this name.
-    #[must_use]
     pub fn has_partial_blocks(&self, layout: &str) -> bool {
         let stored = self.in_layout(Some(layout));
         stored.is_some_and(|stored| stored.grid.group.kind() == GroupKind::Block && stored.rule().has_partial_blocks())
     }
 
     /// The scheme in ONNX models.
-    #[must_use]
     pub fn in_model(&self) -> Option<&'static SchemeLayout> {
         IN_MODELS.iter().find(|(scheme, _)| *scheme == self.name).map(|(_, stored)| stored)
     }
 
     /// The scheme in the layout of this name, or in the default layout if the name is `None`. Returns `None` if the
     /// layout cannot store the scheme.
-    #[must_use]
     pub fn in_layout(&self, name: Option<&str>) -> Option<&'static SchemeLayout> {
         let mut layouts = self.layouts.iter();
         layouts.find(|layout| name.is_none_or(|name| layout.name == name))

@@ -19,7 +19,6 @@ use crate::dtype::Dtype::{
     Float16, Float32, Int2, Int4, Int8, Int16, Int32, Uint2, Uint4, Uint8, Uint16,
 };
 
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Layout> {
     LAYOUTS.iter().chain([&ONNX]).find(|layout| layout.name == name)
 }

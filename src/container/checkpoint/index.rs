@@ -70,14 +70,12 @@ pub fn weight_map(path: &Path) -> Result<WeightMap> {
 }
 
 /// Whether a file name is that of an index.
-#[must_use]
 pub fn is_index(name: &str) -> bool {
     name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
 }
 
 /// The text of an index in the style of `transformers` 5: keys sorted, two spaces, everything that is not ASCII
 /// escaped. `bytes` and `elements` are totals of all tensors; other metadata are kept.
-#[must_use]
 pub fn index_text(
     metadata: &Map<String, Value>,
     weight_map: &BTreeMap<&str, &str>,
@@ -108,7 +106,6 @@ pub fn index_text(
 /// Names for `count` shards in the style of `transformers`, from the name of their index: `model.safetensors` for one
 /// shard, `model-00001-of-00002.safetensors` for several, `model.fp16-00001-of-00002.safetensors` for the index of a
 /// variant.
-#[must_use]
 pub fn shard_names(index: &str, count: usize) -> Vec<String> {
     let (model, variant) = index.split_once(INFIX).unwrap_or(("model", "json"));
     let variant = variant.strip_suffix("json").unwrap_or_default().trim_end_matches('.');

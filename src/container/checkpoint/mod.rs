@@ -96,7 +96,6 @@ impl Checkpoint {
     }
 
     /// Length of all shards in bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(Input::len).sum()
     }
@@ -107,7 +106,6 @@ impl Checkpoint {
     }
 
     /// The name of a shard in its folder; for a single file, its path as given.
-    #[must_use]
     pub fn shard_name(&self, shard: &Input) -> String {
         let path = shard.path();
         let name = if self.folder.is_some() { Path::new(path.file_name().unwrap_or_default()) } else { path };

@@ -10,7 +10,6 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Whether this is the name of a shard, in upper or lower case.
-#[must_use]
 pub fn is_shard_name(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(".safetensors")
 }
@@ -75,7 +74,6 @@ pub(super) fn find_index(files: &[String]) -> Result<Option<String>> {
 }
 
 /// Whether a name is that of a file directly in the folder.
-#[must_use]
 pub fn is_plain(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_one = matches!((parts.next(), parts.next()), (Some(Component::Normal(only)), None) if only == name);
@@ -84,7 +82,6 @@ pub fn is_plain(name: &str) -> bool {
 }
 
 /// The name of a file that makes the `.safetensors` files of a folder a checkpoint: an index or a config.
-#[must_use]
 pub fn description(folder: &Path) -> Option<String> {
     let names = file_names(folder).unwrap_or_default().into_iter().filter_map(|name| name.into_string().ok());
     names.into_iter().find(|name| is_index(name) || name == CONFIG)

@@ -120,7 +120,6 @@ fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
 }
 
 /// Whether a path can be that of a side file: in the folder, and not made by this program for itself.
-#[must_use]
 pub fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.is_empty()
@@ -173,7 +172,6 @@ fn quantization_of(json: &str) -> Option<String> {
 ///
 /// torch computes in four types, and `transformers` cannot load a model whose config names another: `elements` says how
 /// many weights have each type, and the most frequent of the four is taken. If there is none, the old dtype stays.
-#[must_use]
 pub fn with_dtype(config: &str, elements: &BTreeMap<&'static str, u64>) -> Option<String> {
     const COMPUTED_IN: [Dtype; 4] = [Dtype::Float32, Dtype::Bfloat16, Dtype::Float16, Dtype::Float64];
     let count = |dtype: &Dtype| elements.get(dtype.name()).copied().unwrap_or(0);

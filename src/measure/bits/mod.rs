@@ -53,7 +53,6 @@ pub enum ValueKind {
 
 impl ValueKind {
     /// The name in rows and JSON.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Zero => "zero",
@@ -92,20 +91,17 @@ pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
 
 /// The code in hexadecimal, most significant digit first, with as many digits as the width needs. A complex number's
 /// real part comes first.
-#[must_use]
 pub fn hex(dtype: Dtype, code: u128) -> String {
     let digit = |(dtype, code): (Dtype, u128)| format!("{code:0width$x}", width = dtype.bits().div_ceil(4) as usize);
     numbers(dtype, code).into_iter().map(digit).collect()
 }
 
 /// How many elements a row of `--hex` has: 16 bytes of them, or 16 elements if several would fit in a byte.
-#[must_use]
 pub fn per_row(dtype: Dtype) -> usize {
     16 / bytes_of(dtype)
 }
 
 /// The binary digits of a code by field, most significant first; a complex number's real part first.
-#[must_use]
 pub fn parts(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     numbers(dtype, code).into_iter().flat_map(|(dtype, code)| parts_of_number(dtype, code)).collect()
 }
@@ -134,7 +130,6 @@ fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
 }
 
 /// What a code means.
-#[must_use]
 pub fn meaning(dtype: Dtype, code: u128) -> Meaning {
     if let Some(halves) = halves(dtype, code) {
         return complex(&halves.map(|(dtype, code)| meaning(dtype, code)));

@@ -23,7 +23,6 @@ const DIM: Colour = Colour::new().dimmed();
 ///
 /// On a terminal, their values follow between bars, like the text of `hexdump -C`, if full rows of the type fit; only a
 /// row of unusually long integers then has none.
-#[must_use]
 pub fn hex_row(dtype: Dtype, first_index: u64, elements: &[u128], style: &RenderStyle) -> String {
     let codes = join(elements.iter().map(|&code| hex(dtype, code)), " ");
     let row = format!("{}  ", index(first_index, style));
@@ -75,7 +74,6 @@ fn brief(dtype: Dtype, code: u128) -> String {
 /// A row of `--bits`: the index, the fields of the code, the value, its exact form, and its kind.
 ///
 /// On a terminal, sign, exponent and mantissa have different colours, and the kinds are aligned in a column.
-#[must_use]
 pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyle) -> String {
     let (parts, meaning) = (parts(dtype, code), meaning(dtype, code));
     let what = statement(dtype, code, &meaning);
@@ -98,14 +96,12 @@ pub fn bits_row(dtype: Dtype, element_index: u64, code: u128, style: &RenderStyl
 }
 
 /// `{"index": 0, "bits": "3fc00000"}`.
-#[must_use]
 pub fn hex_json(dtype: Dtype, index: u64, code: u128) -> Value {
     json!({ "index": index, "bits": hex(dtype, code) })
 }
 
 /// [`hex_json`] with everything that a row of `--bits` has. A complex number has `real` and `imaginary` instead of
 /// `parts`.
-#[must_use]
 pub fn bits_json(dtype: Dtype, index: u64, code: u128) -> Value {
     let mut value = number_json(dtype, code);
     value["index"] = json!(index);

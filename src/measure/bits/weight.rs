@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// A row: the index, the bits of the code, and the product that gives the value: `(11 - 8) * 0.5 = 1.5`.
-#[must_use]
 pub fn explanation_row(
     codes: CodeKind,
     target: Dtype,
@@ -34,7 +33,6 @@ pub fn explanation_row(
 }
 
 /// The contents of [`explanation_row`] as JSON.
-#[must_use]
 pub fn explanation_json(codes: CodeKind, target: Dtype, index: u64, explanation: &Explanation) -> Value {
     let bits = fields(codes, explanation.code);
     let width: usize = bits.iter().map(|(_, digits)| digits.len()).sum();

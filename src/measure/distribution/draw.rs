@@ -23,7 +23,6 @@ const LINE: usize = 5;
 /// If there are more than 24 exponents, those beyond all formats are merged, and if necessary the others in pairs. A
 /// number that is exactly half of a format's smallest, and so becomes zero, is drawn like a larger one: the histogram
 /// cannot distinguish them.
-#[must_use]
 pub fn draw(histogram: &Histogram, width: usize, colour: bool) -> String {
     let rows = rows(histogram);
     let reaches = FORMATS.map(|(dtype, _)| FormatRange::of(dtype));

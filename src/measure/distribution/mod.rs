@@ -70,19 +70,16 @@ pub struct Histogram(BTreeMap<i32, u64>);
 
 impl Histogram {
     /// The exponents that occur, ascending, and how many numbers have each.
-    #[must_use]
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (i32, u64)> {
         self.0.iter().map(|(&exponent, &count)| (exponent, count))
     }
 
     /// How many numbers have an exponent in a range.
-    #[must_use]
     pub fn within(&self, exponents: Range<i32>) -> u64 {
         if exponents.is_empty() { 0 } else { self.0.range(exponents).map(|(_, count)| count).sum() }
     }
 
     /// How many numbers there are in total.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }

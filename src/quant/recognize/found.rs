@@ -56,7 +56,6 @@ pub struct FoundWeight {
 
 impl FoundWeight {
     /// The parts for [`crate::quant::Decoder::new`].
-    #[must_use]
     pub fn parts<'a>(&self, tensors: &[StoredTensor<'a>]) -> Vec<Part<'a>> {
         let part = |&(role, index): &(Role, usize)| {
             let StoredTensor { name, dtype, shape } = tensors[index];

@@ -29,7 +29,6 @@ use std::collections::HashSet;
 use weigh::Finder;
 
 /// Finds the quantized weights of a checkpoint and all contradictions: for commands that show them.
-#[must_use]
 pub fn probe(source: &CheckpointInfo) -> Recognized {
     let mut found = Recognized::default();
     let read = Claims::read(source).and_then(|claims| Ok((claims, Layers::read(source)?)));
@@ -95,7 +94,6 @@ fn can_be_codes(tensor: &StoredTensor, pair: &Pair) -> bool {
 
 /// Whether a tensor of this dtype can be a part of a quantized weight that plain values cannot be: codes, or words of
 /// codes.
-#[must_use]
 pub fn can_be_part(dtype: Option<Dtype>) -> bool {
     dtype.is_none_or(|dtype| (1..=8).contains(&dtype.bits()) && dtype != Dtype::Bool || dtype == Dtype::Int32)
 }

@@ -138,7 +138,6 @@ pub(super) fn stray(name: &str) -> Option<Stray> {
 }
 
 /// Whether only parts of quantized weights have such a name.
-#[must_use]
 pub fn is_named_as_part(name: &str) -> bool {
     stray(name).is_some()
 }

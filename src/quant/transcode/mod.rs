@@ -39,7 +39,6 @@ impl RowMap {
     pub const ALL: Self = Self { first: 0, step: 1 };
 
     /// The row of the source.
-    #[must_use]
     pub fn row(self, row: u64) -> u64 {
         self.first + row * self.step
     }
@@ -86,19 +85,16 @@ impl Transcoder {
 
     /// Whether the new layout has a global scale and the old one has none. The weights that share it then need the
     /// largest of their [`Transcoder::largest_exponent`].
-    #[must_use]
     pub fn needs_exponent(&self) -> bool {
         self.encoder.layout().global.is_global() && !self.source.keeps_blocks
     }
 
     /// The largest exponent of the scales of codes other than 0; `None` if all are 0.
-    #[must_use]
     pub fn largest_exponent(&self, parts: &[&[u8]]) -> Option<i32> {
         (0..self.encoder.rows() as usize).fold(None, |largest, row| self.source.largest_exponent(row, parts, largest))
     }
 
     /// Whether a scale is NaN or infinite; no such weight can be moved.
-    #[must_use]
     pub fn has_special_scale(&self, parts: &[&[u8]]) -> bool {
         let special = |row: usize| {
             let lines = self.source.lines(row..row + 1, parts);
@@ -132,7 +128,6 @@ impl Transcoder {
     }
 
     /// Whether values stay the same, after [`Transcoder::settle`].
-    #[must_use]
     pub fn fidelity(&self) -> Fidelity {
         if self.rescaling.is_some() { Fidelity::Rescaled } else { Fidelity::Exact }
     }
