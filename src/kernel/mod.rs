@@ -40,6 +40,7 @@ mod half;
 mod integer;
 mod isa;
 mod lane;
+mod look_up;
 mod narrow;
 mod nearest;
 mod pack;
@@ -59,5 +60,6 @@ pub use storage::{Storage, SubByteLayout};
 #[doc(hidden)] // for tests
 pub use {isa::Isa, parse::NotANumber, parse::Parser, print::Printer, text::Texts};
 
-pub(crate) use isa::{Loop, Table, prefetch, prefetch_behind};
+pub(crate) use isa::{Loop, prefetch, prefetch_behind};
+pub(crate) use look_up::{Derivation, Magnitudes, Table};
 pub(crate) use print::shortest;

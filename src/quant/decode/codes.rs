@@ -91,16 +91,20 @@ impl Packing {
             Self::RowsHighFirst => nibbles(row(), out, true),
             Self::Flat => flat(window, out),
             Self::Stream => through_rows(window, out),
-            Self::TransposedBlocks => nibbles_of_words(window, window.row as u32 % 8, out),
-            Self::AwqWords => nibbles_of_words(window, AWQ_NIBBLES[window.row % 8], out),
+            Self::TransposedBlocks => nibbles_of_planes(window, window.row % 8, out),
+            Self::AwqWords => nibbles_of_planes(window, AWQ_NIBBLES[window.row % 8] as usize, out),
         }
     }
 }
 
 /// Codes of some rows and columns of a matrix whose transpose is stored. A line has the words of a row, which are as in
-/// [`Packing::Rows`], or words of one column each, with codes of eight rows.
+/// [`Packing::Rows`], or words of one column each, with codes of eight rows, whose bytes are [`split`].
 #[derive(Default)]
-pub(super) struct TransposedTile(Vec<u8>);
+pub(super) struct TransposedTile {
+    lines: Vec<u8>,
+    /// Lines that are not split yet.
+    words: Vec<u8>,
+}
 
 impl TransposedTile {
     /// Transposes the words of a window and of the rows that follow; returns where the codes of the window are now. `None` if
@@ -113,9 +117,25 @@ impl TransposedTile {
         let words = window.column * bits / 32..(window.column + window.columns) * bits / 32;
         // An odd number of cache lines, so that the lines of a column can be in the first-level cache together.
         let stride = 64 * ((4 * words.len()).div_ceil(64) | 1);
-        self.0.resize(self.0.len().max(stride * lines.len()), 0);
-        transpose(window, words, lines.clone(), stride, &mut self.0);
-        Some(CodeWindow { bytes: &self.0, stride, row: window.row - lines.start * rows_of_word, column: 0, ..*window })
+        let len = stride * lines.len();
+        self.lines.resize(self.lines.len().max(len), 0);
+        if rows_of_word == 1 {
+            transpose(window, words, lines.clone(), stride, &mut self.lines);
+        } else {
+            self.words.resize(self.words.len().max(len), 0);
+            transpose(window, words, lines.clone(), stride, &mut self.words);
+            let pairs = self.words.chunks_exact(stride).zip(self.lines.chunks_exact_mut(stride));
+            for (words, line) in pairs.take(lines.len()) {
+                split(words, line);
+            }
+        }
+        Some(CodeWindow {
+            bytes: &self.lines,
+            stride,
+            row: window.row - lines.start * rows_of_word,
+            column: 0,
+            ..*window
+        })
     }
 }
 
@@ -150,16 +170,30 @@ fn transpose(window: &CodeWindow, rows: Range<usize>, words: Range<usize>, strid
     }
 }
 
-/// Pairs of codes; the last byte may hold one.
+/// Sorts the bytes of words by their position in the word, so that the codes of a row are in adjacent bytes.
+#[inline(always)]
+fn split(words: &[u8], line: &mut [u8]) {
+    for (at, plane) in line.chunks_exact_mut(words.len() / 4).enumerate() {
+        for (byte, word) in plane.iter_mut().zip(words.as_chunks::<4>().0) {
+            *byte = (u32::from_le_bytes(*word) >> (8 * at)) as u8;
+        }
+    }
+}
+
+/// Pairs of codes; the last byte may hold one. Words of 16 bits take fewer instructions than bytes.
 #[inline(always)]
 fn nibbles(bytes: &[u8], out: &mut [u8], high_first: bool) {
     let (pairs, last) = out.as_chunks_mut::<2>();
-    let (even, odd) = if high_first { (4, 0) } else { (0, 4) };
-    for (pair, byte) in pairs.iter_mut().zip(bytes) {
-        *pair = [byte >> even & 15, byte >> odd & 15];
+    let pair = |byte: u8| {
+        let word = u16::from(byte);
+        let apart = if high_first { word >> 4 | word << 8 } else { word | word << 4 };
+        (apart & 0x0f0f).to_le_bytes()
+    };
+    for (codes, byte) in pairs.iter_mut().zip(bytes) {
+        *codes = pair(*byte);
     }
     if let [last] = last {
-        *last = bytes[pairs.len()] >> even & 15;
+        [*last, _] = pair(bytes[pairs.len()]);
     }
 }
 
@@ -233,11 +267,12 @@ fn through_rows(window: &CodeWindow, out: &mut [u8]) {
     }
 }
 
-/// Words of one column each, with codes of eight rows.
+/// The codes of one of the eight rows of a line of [`split`] words.
 #[inline(always)]
-fn nibbles_of_words(window: &CodeWindow, nibble: u32, out: &mut [u8]) {
-    let words = window.bytes[window.row / 8 * window.stride..].as_chunks().0;
-    for (code, word) in out.iter_mut().zip(&words[window.column..]) {
-        *code = (u32::from_le_bytes(*word) >> (4 * nibble)) as u8 & 15;
+fn nibbles_of_planes(window: &CodeWindow, nibble: usize, out: &mut [u8]) {
+    let line = &window.bytes[window.row / 8 * window.stride..];
+    let shift = nibble % 2 * 4;
+    for (code, byte) in out.iter_mut().zip(&line[nibble / 2 * (window.stride / 4) + window.column..]) {
+        *code = byte >> shift & 15;
     }
 }

@@ -2,11 +2,11 @@
 //! ordinary size, and no product becomes infinite or 0 before it has the target's type.
 //!
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
-//! nanosecond with it, and 2 to 4 with this one.
+//! nanosecond with it, 4 to 8 with this one where results are looked up (`tables`), and 2 to 4 elsewhere.
 
 use super::lanes::{Float32Lane, SmallFloat};
+use super::tables::Results;
 use crate::dtype::{Class, Dtype};
-use crate::kernel::{Isa, Table};
 
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
@@ -36,9 +36,23 @@ impl Products {
     pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32 };
 }
 
+/// The scales that were fetched together, for several segments.
+#[derive(Clone, Copy)]
+pub(super) struct FetchedScales<'a> {
+    pub(super) scales: &'a Float32Lane,
+    /// The position of the first scale of the segment.
+    pub(super) first: usize,
+    /// The number of this fetch, from 1.
+    pub(super) fetch: u64,
+    /// Whether all of them are ordinary: see [`are_ordinary`].
+    pub(super) are_ordinary: bool,
+}
+
 /// The groups of a segment, as float32.
 pub(super) struct SegmentGroups<'a> {
     pub(super) scales: &'a Float32Lane,
+    /// `None` if the scales are not in the order of their groups.
+    pub(super) fetched: Option<FetchedScales<'a>>,
     /// Empty if there are none.
     pub(super) zeros: &'a Float32Lane,
     /// Elements of a group, and how many of the first are before the segment.
@@ -50,92 +64,24 @@ pub(super) struct SegmentGroups<'a> {
     pub(super) map: &'a [[u8; 4]; 16],
 }
 
-/// Lookup tables of two-byte results: the products of all 16 codes, computed once for each group. For instruction sets
-/// that look up in a register.
-pub(super) struct Results {
-    isa: Isa,
-    /// The numbers that the codes represent.
-    numbers: [f32; 16],
-    /// One for each group of a segment; none if this method is not available.
-    tables: Vec<Table>,
-}
-
-impl Results {
-    /// The smallest groups for which this is faster.
-    const LEAST: usize = 16;
-
-    /// For segments of `columns` values. Codes have 4 bits at most; floats are multiplied by `factor`.
-    pub(super) fn new(isa: Isa, fused: Option<Fused>, factor: f32, columns: usize, map: &[[u8; 4]; 16]) -> Self {
-        let number = |code: usize| match fused {
-            Some(Fused::Floats(floats, _)) => floats.number(code as u8) * factor,
-            Some(Fused::Unsigned(half)) => (code as i32 - half) as f32,
-            Some(Fused::Signed) => ((code as i32 ^ 8) - 8) as f32,
-            Some(Fused::Map) => f32::from_le_bytes(map[code]),
-            None => 0.0,
-        };
-        let can = isa.can_look_up() && fused.is_some();
-        let tables = vec![Table::default(); if can { columns / Self::LEAST + 2 } else { 0 }];
-        Self { isa, numbers: std::array::from_fn(number), tables }
+/// Whether no product with these scales can become infinite or NaN in the narrowest intermediate type, or 0 although its
+/// code is not 0 (the smallest is 2^-9, none is above 510). If products are float16, also whether [`float16`] computes them.
+#[inline(always)]
+pub(super) fn are_ordinary(scales: &Float32Lane, narrowest: Dtype, products: Products) -> bool {
+    let is_float16 = products.rounded == Dtype::Float16;
+    let (least, most) = match narrowest {
+        _ if is_float16 => (6.11e-5, 50.0), // no product is subnormal
+        Dtype::Float16 => (3.1e-5, 50.0),
+        _ => (1e-32, 6e35),
+    };
+    // No `fold`: its closure might not be compiled for the instruction set.
+    let mut all = true;
+    for scale in scales {
+        let scale = f32::from_le_bytes(*scale);
+        let size = if is_float16 { scale } else { scale.abs() };
+        all &= (size < most) & ((size > least) | (!is_float16 & (size == 0.0)));
     }
-
-    /// Writes products. Returns false if another method is faster.
-    #[inline(always)]
-    fn write<const W: usize>(
-        &mut self,
-        codes: &[u8],
-        groups: &SegmentGroups,
-        out: &mut [u8],
-        product: impl Fn(f32, f32) -> [u8; W] + Copy,
-    ) -> bool {
-        let (&SegmentGroups { size, skip, .. }, numbers) = (groups, self.numbers);
-        if W != 2 || self.tables.is_empty() || size < Self::LEAST || (size == Self::LEAST && skip > 0) {
-            return false;
-        }
-        let tables = &mut self.tables[..groups.scales.len()];
-        for (table, (scale, zero)) in tables.iter_mut().zip(factors(groups, 0.0)) {
-            for (entry, number) in table.iter_mut().zip(numbers) {
-                entry.copy_from_slice(&product(number - zero, scale));
-            }
-        }
-        let out = out.as_chunks_mut().0;
-        let first = if skip == 0 { 0 } else { (size - skip).min(codes.len()) };
-        let (codes, out) = (codes.split_at(first), out.split_at_mut(first));
-        let (before, tables) = tables.split_at(usize::from(first > 0));
-        self.isa.look_up(codes.0, before, size, out.0);
-        self.isa.look_up(codes.1, tables, size, out.1);
-        true
-    }
-
-    /// Writes bfloat16 products by adding exponents, if each value has a scale of its own and all scales are powers of
-    /// two. Returns false otherwise.
-    #[inline(always)]
-    fn add_exponents(&mut self, codes: &[u8], groups: &SegmentGroups, out: &mut [u8]) -> bool {
-        const ONE: u16 = 127 << 7;
-        if groups.size != 1 || !groups.zeros.is_empty() || self.tables.is_empty() {
-            return false;
-        }
-        let mut are_exact = true;
-        for number in self.numbers {
-            are_exact &= number.to_bits() & 0xffff == 0;
-        }
-        for scale in groups.scales {
-            // No product reaches 2^128: codes are below 2^9.
-            let bits = u32::from_le_bytes(*scale);
-            are_exact &= (bits & 0x007f_ffff == 0) & (bits.wrapping_sub(1 << 23) < (126 + 118) << 23);
-        }
-        if !are_exact {
-            return false;
-        }
-        self.tables[0] = self.numbers.map(upper_half);
-        let out = out.as_chunks_mut().0;
-        self.isa.look_up(codes, &self.tables[..1], codes.len(), out);
-        for (out, [_, _, scale @ ..]) in out.iter_mut().zip(groups.scales) {
-            let (number, power) = (u16::from_le_bytes(*out), u16::from_le_bytes(*scale).wrapping_sub(ONE));
-            let power = if number & 0x7fff == 0 { 0 } else { power };
-            *out = number.wrapping_add(power).to_le_bytes();
-        }
-        true
-    }
+    all
 }
 
 impl Fused {
@@ -145,32 +91,18 @@ impl Fused {
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
     }
 
-    /// Whether no product can become infinite in the narrowest intermediate type, or 0 although its code is not 0 (the
-    /// smallest is 2^-9). If products are float16, also whether [`float16`] computes them.
+    /// Whether [`Fused::multiply`] computes the products of these codes and scales.
     #[inline(always)]
     fn takes(self, codes: &[u8], groups: &SegmentGroups, narrowest: Dtype, products: Products) -> bool {
-        let is_float16 = products.rounded == Dtype::Float16;
-        let (least, most) = match narrowest {
-            _ if is_float16 => (6.11e-5, 50.0), // no product is subnormal
-            Dtype::Float16 => (3.1e-5, 50.0),
-            _ => (1e-32, 1e37),
-        };
-        let is_ordinary = |bytes: &[u8; 4]| {
-            let scale = f32::from_le_bytes(*bytes);
-            let size = if is_float16 { scale } else { scale.abs() };
-            (size < most) & ((size > least) | (!is_float16 & (size == 0.0)))
-        };
-        let nan = if let Self::Floats(_, nan) = self { nan } else { u8::MAX };
         let is_near_one = |bytes: &[u8; 4]| {
             let number = f32::from_le_bytes(*bytes).abs();
             number == 0.0 || (SMALLEST..=448.0).contains(&number)
         };
-        // No `fold`: its closure might not be compiled for the instruction set.
-        let mut all = true;
-        for scale in groups.scales {
-            all &= is_ordinary(scale);
-        }
-        if nan != u8::MAX {
+        let mut all = groups.fetched.is_some_and(|fetched| fetched.are_ordinary)
+            || are_ordinary(groups.scales, narrowest, products);
+        if let Self::Floats(_, nan) = self
+            && nan != u8::MAX
+        {
             for code in codes {
                 all &= code & 0x7f != nan;
             }
@@ -317,7 +249,7 @@ fn each_group<const W: usize>(
 
 /// Scales and zero points; `zero` if there are no zero points.
 #[inline(always)]
-fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
+pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
     let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
     groups.scales.iter().map(|scale| f32::from_le_bytes(*scale)).zip(zeros)
 }
@@ -351,7 +283,7 @@ pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
 }
 
 #[inline(always)]
-fn upper_half(value: f32) -> [u8; 2] {
+pub(super) fn upper_half(value: f32) -> [u8; 2] {
     ((value.to_bits() >> 16) as u16).to_le_bytes()
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`Decoder::new`] determines the geometry (`geometry`; `linear` for ONNX) and the arithmetic (`steps`) of a weight once.
 //! [`Decoder::decode`] then walks over the rows (`rows`): `codes` unpacks codes, `scales` and `zeros` fetch what belongs to
-//! their groups, and `fused` or `lanes` multiply.
+//! their groups, and `fused` with `tables`, or `lanes`, multiply.
 
 mod casts;
 pub(super) mod codes;
@@ -17,6 +17,7 @@ mod rotate;
 pub(super) mod rows;
 pub(super) mod scales;
 mod steps;
+mod tables;
 mod tally;
 mod weight;
 pub(super) mod zeros;
@@ -33,12 +34,12 @@ use crate::dtype::Dtype;
 use crate::error::Result;
 use crate::kernel::Isa;
 use casts::cast;
-use fused::Results;
 use room::{Room, SEGMENT};
 use rows::{RowDecoder, RowOutput};
 use std::ops::Range;
 use std::sync::Arc;
 use steps::Steps;
+use tables::Results;
 
 /// Rows of more bytes of values than this are divided.
 const LONGEST: u64 = 4 << 20;
@@ -327,9 +328,7 @@ impl Decoder {
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
         let map = map.unwrap_or_default();
-        let Steps { fused, scales, geometry, .. } = &self.steps;
-        let short = fused.filter(|_| geometry.bits <= 4);
-        let results = Results::new(isa, short, scales.factor(), room.columns, &map);
+        let results = Results::new(isa, &self.steps, room.columns, &map);
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, results, range, columns, out }))
     }
 

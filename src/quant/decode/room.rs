@@ -2,6 +2,7 @@
 
 use super::super::layout::{Combination, Zeros};
 use super::casts::run;
+use super::fused::{self, Products};
 use super::lanes::{self, Float32Lane};
 use super::scales::GroupRange;
 use super::steps::{Arithmetic, Steps};
@@ -25,6 +26,9 @@ pub(super) struct Room {
     pub(super) groups: Vec<[u8; 4]>,
     pub(super) zeros: Vec<[u8; 4]>,
     pub(super) fetched: Option<GroupRange>,
+    /// How many times scales have been fetched, and whether these are ordinary: see [`fused::are_ordinary`].
+    pub(super) fetches: u64,
+    pub(super) are_ordinary: bool,
     /// Whether one of these scales is 0, infinite or NaN although the stored one is another kind of number, and the
     /// stored ones for this case.
     pub(super) is_changed: bool,
@@ -53,6 +57,8 @@ impl Room {
             groups: vec![[0; 4]; groups],
             zeros: vec![[0; 4]; if steps.zeros.order == Zeros::None { 0 } else { groups }],
             fetched: None,
+            fetches: 0,
+            are_ordinary: false,
             is_changed: false,
             stored: vec![[0; 4]; if can_change(steps) { groups } else { 0 }],
             global: 1.0,
@@ -88,8 +94,11 @@ impl Room {
         if steps.arithmetic == Arithmetic::Library {
             combine(steps, scales, self.global, &mut self.scratch);
         }
-        self.is_changed = !self.stored.is_empty() && !are_ordinary(scales) && self.has_changed(steps, parts, &place);
+        self.is_changed = !self.stored.is_empty() && !are_regular(scales) && self.has_changed(steps, parts, &place);
+        let (scales, products) = (&self.groups[..place.groups.len()], steps.products.unwrap_or(Products::PLAIN));
+        self.are_ordinary = fused::are_ordinary(scales, steps.narrowest, products);
         self.fetched = Some(place);
+        self.fetches += 1;
     }
 
     /// Fetches the stored scales of groups that have been fetched, and compares them.
@@ -113,7 +122,7 @@ fn can_change(steps: &Steps) -> bool {
 
 /// Whether no scale is 0, infinite or NaN.
 #[inline(always)]
-fn are_ordinary(scales: &Float32Lane) -> bool {
+fn are_regular(scales: &Float32Lane) -> bool {
     let mut all = true;
     for scale in scales {
         let size = f32::from_le_bytes(*scale).abs();

@@ -3,12 +3,13 @@
 use super::super::layout::{Combination, ScaleOrder};
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
-use super::fused::{Products, Results, SegmentGroups};
+use super::fused::{FetchedScales, Products, SegmentGroups};
 use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
 use super::room::Room;
 use super::rotate::{rotate, rotate_float32s};
 use super::steps::{Arithmetic, CodeDecoding, Steps};
+use super::tables::Results;
 use super::tally::DecodeTally;
 use crate::dtype::Dtype;
 use crate::kernel::{Kernel, Loop, prefetch_behind};
@@ -179,8 +180,16 @@ impl RowDecoder<'_> {
         let SegmentPlace { size, skip, .. } = *segment;
         let (out, columns, factor) = (&mut out[segment.bytes.clone()], segment.columns.len(), steps.scales.factor());
         let (scales_of, zeros_of) = (&room.groups[segment.groups.clone()], segment.zeros(&room.zeros));
+        let fetched = FetchedScales {
+            scales: &room.groups[..room.fetched.as_ref().map_or(0, |fetched| fetched.groups.len())],
+            first: segment.groups.start,
+            fetch: room.fetches,
+            are_ordinary: room.are_ordinary,
+        };
         let groups = match index {
-            None => SegmentGroups { scales: scales_of, zeros: zeros_of, size, skip, factor, map },
+            None => {
+                SegmentGroups { scales: scales_of, fetched: Some(fetched), zeros: zeros_of, size, skip, factor, map }
+            }
             Some(index) => {
                 let index = &index[segment.columns.clone()];
                 let (scales, zeros) = (&mut room.scales[..columns], &mut room.lane[..columns]);
@@ -189,19 +198,17 @@ impl RowDecoder<'_> {
                     lanes::expand_indexed(zeros_of, index, zeros);
                 }
                 let zeros = if zeros_of.is_empty() { &[][..] } else { zeros };
-                SegmentGroups { scales, zeros, size: 1, skip: 0, factor, map }
+                SegmentGroups { scales, fetched: None, zeros, size: 1, skip: 0, factor, map }
             }
         };
-        let is_done = if let Some(products) = steps.products {
-            fused.multiply(codes, &groups, steps.narrowest, products, results, out)
-        } else {
-            let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
-            let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
-            if is_done {
-                finish(steps, lane, &mut room.scratch, out);
-            }
-            is_done
-        };
+        if let Some(products) = steps.products {
+            return fused.multiply(codes, &groups, steps.narrowest, products, results, out);
+        }
+        let (lane, plain) = (&mut room.values[..columns], Products::PLAIN);
+        let is_done = fused.multiply(codes, &groups, steps.narrowest, plain, results, lane.as_flattened_mut());
+        if is_done {
+            finish(steps, lane, &mut room.scratch, out);
+        }
         is_done && !has_special(out, steps.target)
     }
 

@@ -54,6 +54,9 @@ impl Rescaling {
 
     /// As [`Self::count_stored`], for one code per byte: packing them takes less code than another method to count.
     pub(super) fn count(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
+        if tally.skips_errors {
+            return;
+        }
         let mut packed = [0; SEGMENT / 2];
         for (out, pair) in packed.iter_mut().zip(codes.chunks(2)) {
             *out = pair[0] & 15 | pair.get(1).unwrap_or(&0) << 4;
@@ -61,9 +64,12 @@ impl Rescaling {
         self.count_stored(&packed[..codes.len().div_ceil(2)], blocks, first, tally);
     }
 
-    /// Records up to [`SEGMENT`] codes, two per byte, with the scales of their groups; `first` is the index of the first code
-    /// in the weight.
+    /// Records up to [`SEGMENT`] codes, two per byte, with the scales of their groups, if errors are to be recorded; `first` is
+    /// the index of the first code in the weight.
     pub(super) fn count_stored(&self, codes: &[u8], blocks: &[u8], first: u64, tally: &mut EncodeTally) {
+        if tally.skips_errors {
+            return;
+        }
         // Codes of 0 count as nothing.
         let mut groups = [[0; GROUP / 2]; SEGMENT / GROUP];
         groups.as_flattened_mut()[..codes.len()].copy_from_slice(codes);
