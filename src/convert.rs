@@ -136,7 +136,11 @@ pub fn convert(input: impl AsRef<Path>, output: impl AsRef<Path>, options: &Opti
     let caller = Caller(options.progress);
     let inputs = [input.as_ref().to_owned()];
     let sources = job::open(&inputs, job.publish, job.threads, &caller, |error, _| error)?;
-    let recoding = is_decoded.then(|| decoding(&sources[0], &options.selection)).transpose()?;
+    let recoding = if is_decoded {
+        Some(decoding(&sources[0], &options.selection)?)
+    } else {
+        Recoding::rename(&sources[0], &options.selection.renames)?
+    };
     // What is not a weight is copied.
     let others = Selection { renames: options.selection.renames.clone(), ..Selection::default() };
     let selection = if is_decoded { &others } else { &options.selection };

@@ -31,7 +31,9 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let target = args.to.or_else(|| (!model.is_model()).then(|| model.default_target()));
     let label = target.or_else(|| model.found.weights.first().map(|weight| model.target_of(weight)));
     let left: Vec<String> = model.nodes_with_codes().collect();
-    let wanted = Selection { include: args.include.clone(), exclude: args.exclude.clone(), ..Selection::default() };
+    let renames = args.rename.clone();
+    let wanted =
+        Selection { include: args.include.clone(), exclude: args.exclude.clone(), renames, ..Selection::default() };
     let names: Vec<&str> = model.found.weights.iter().map(|weight| &*weight.name).collect();
     check_matched(&wanted, &names, args.allow_unmatched, args.file.quiet)
         .map_err(|error| error.in_file(&source.path))?;
@@ -57,7 +59,6 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
         "external_data": args.external_data,
         "max_shard_size": args.shards.max_bytes(),
     });
-    let chosen = Selection { renames: args.rename.clone(), ..wanted };
     let job = Job {
         label: label.map(Dtype::name),
         model: ModelOptions { external_data: args.external_data, ..ModelOptions::default() },
@@ -66,7 +67,7 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
             Operator::Dequantize,
             target,
             (&args.file, &args.shards, &args.reports),
-            options(target, &args.file, &chosen, more),
+            options(target, &args.file, &wanted, more),
         )
     };
     // Everything that is not a weight is copied.

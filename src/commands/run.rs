@@ -75,8 +75,16 @@ pub(super) fn convert(task: &Task, allow_unmatched: bool) -> Result<()> {
     let matched = check_matched(&task.selection, &names, allow_unmatched, args.quiet);
     let is_several = sources.len() > 1;
     matched.map_err(|error| if is_several { error } else { error.in_file(&task.inputs[0]) })?;
-    let input = |source| JobInput { source, selection: &task.selection, from: args.from, recoding: None };
-    write(task, prepare(task, &sources.iter().map(input).collect::<Vec<_>>())?, start)
+    let renamed = sources.iter().map(|source| Recoding::rename(source, &task.selection.renames));
+    let renamed = renamed.collect::<Result<Vec<_>>>()?;
+    let inputs = sources.iter().zip(&renamed).map(|(source, recoding)| JobInput {
+        source,
+        selection: &task.selection,
+        from: args.from,
+        recoding: recoding.as_ref(),
+    });
+    let inputs: Vec<JobInput> = inputs.collect();
+    write(task, prepare(task, &inputs)?, start)
 }
 
 /// Plans, runs and reports on an input whose weights are decoded or quantized.

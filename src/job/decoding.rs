@@ -1,15 +1,17 @@
 //! The quantized weights of an input, and what happens to them, for jobs that decode.
 
-use crate::container::checkpoint::{CONFIG, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
+use super::renaming::Renaming;
+use crate::container::checkpoint::{CONFIG, Checkpoint, HF_QUANT_CONFIG, QUANTIZE_CONFIG};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
 use crate::plan::{QuantizedWeight, Weights};
 use crate::quant::{
     Arithmetic, CheckpointInfo, FoundWeight, Modules, Role, comfy_metadata_of, config_of, hf_quant_config_of,
+    quantize_config_of,
 };
 use crate::read::{Decoders, LogicalCheckpoint};
 use crate::select::policy::{Policy, expert_sets, fused_sets};
-use crate::select::{KeptReason, Selection};
+use crate::select::{KeptReason, Rename, Selection};
 use crate::text::shorten;
 use std::collections::{HashMap, HashSet};
 
@@ -51,6 +53,8 @@ impl Recoding {
             return Err(in_file(no_weights(model)));
         }
         check_shared(&selected, &left).map_err(in_file)?;
+        let renaming = Renaming::new(model, &selection.renames, |weight| selection.selects(&weight.name));
+        let renaming = renaming.map_err(in_file)?;
         let mut weights = Weights::default();
         for (_, at) in left.iter().flat_map(|weight| &weight.parts) {
             weights.keep(model.places[*at], KeptReason::LeftOut);
@@ -91,16 +95,35 @@ impl Recoding {
             }
         }
         let divided = divided(model, selection);
-        let [decoded, left] =
-            [&selected, &left].map(|weights| weights.iter().map(|weight| &*weight.module).collect::<HashSet<_>>());
-        let modules = Modules { decoded: &decoded, left: &left };
-        let side_files =
-            side_files(model, &modules, target.unwrap_or_else(|| model.default_target())).map_err(in_file)?;
-        let metadata = model.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
-        for (_, text) in metadata.filter(|(key, _)| key == CheckpointInfo::METADATA) {
-            weights.change_metadata(CheckpointInfo::METADATA, comfy_metadata_of(text, &modules));
-        }
+        let target = (!selected.is_empty()).then(|| target.unwrap_or_else(|| model.default_target()));
+        let side_files = renaming.with_modules([&selected, &left], |modules| {
+            change_metadata(&mut weights, model, modules);
+            side_files(model, modules, target).map_err(in_file)
+        })?;
+        weights.rename(renaming.tensors);
         Ok(Self { weights, side_files, left_out, divided })
+    }
+
+    /// What follows from new names of tensors in a quantized checkpoint of which nothing is decoded. `None` if nothing
+    /// does.
+    pub(crate) fn rename(source: &Checkpoint, renames: &[Rename]) -> Result<Option<Self>> {
+        if renames.is_empty() || source.is_model() {
+            return Ok(None);
+        }
+        let model = LogicalCheckpoint::probe(source);
+        if model.found.weights.is_empty() {
+            return Ok(None);
+        }
+        let in_file = |error: Error| error.in_file(&source.path);
+        let renaming = Renaming::new(&model, renames, |_| false).map_err(in_file)?;
+        let left: Vec<&FoundWeight> = model.found.weights.iter().collect();
+        let mut weights = Weights::default();
+        let side_files = renaming.with_modules([&[], &left], |modules| {
+            change_metadata(&mut weights, &model, modules);
+            side_files(&model, modules, None).map_err(in_file)
+        })?;
+        weights.rename(renaming.tensors);
+        Ok(Some(Self { weights, side_files, left_out: Vec::new(), divided: Vec::new() }))
     }
 }
 
@@ -141,24 +164,30 @@ fn divided(model: &LogicalCheckpoint, selection: &Selection) -> Vec<[String; 2]>
     sets.filter_map(|set| Some([one(&set, true)?, one(&set, false)?])).collect()
 }
 
-/// The new texts of the files beside the shards.
+/// The new texts of the files beside the shards. `target` is the type of the weights that were decoded, if there are any.
 fn side_files(
     model: &LogicalCheckpoint,
     modules: &Modules,
-    target: Dtype,
+    target: Option<Dtype>,
 ) -> Result<Vec<(&'static str, Option<String>)>> {
     let mut files = Vec::new();
-    if modules.decoded.is_empty() {
-        return Ok(files); // they still describe the model
-    }
+    let method = model.found.method.as_deref();
     if let Some(config) = model.config()? {
-        files.push((CONFIG, Some(config_of(config, model.found.method.as_deref(), modules, target)?)));
+        files.push((CONFIG, Some(config_of(config, method, modules, target)?)));
     }
     if let Some(text) = &model.hf_quant_config {
         files.push((HF_QUANT_CONFIG, hf_quant_config_of(text, modules)?));
     }
-    if model.quantize_config.is_some() && modules.left.is_empty() {
-        files.push((QUANTIZE_CONFIG, None));
+    if let Some(text) = &model.quantize_config {
+        files.push((QUANTIZE_CONFIG, quantize_config_of(text, method, modules)?));
     }
     Ok(files)
+}
+
+/// Changes the descriptions in the metadata of files.
+fn change_metadata(weights: &mut Weights, model: &LogicalCheckpoint, modules: &Modules) {
+    let metadata = model.source.shards.iter().flat_map(|shard| shard.contents.metadata.iter().flatten());
+    for (_, text) in metadata.filter(|(key, _)| key == CheckpointInfo::METADATA) {
+        weights.change_metadata(CheckpointInfo::METADATA, comfy_metadata_of(text, modules));
+    }
 }

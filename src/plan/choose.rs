@@ -128,7 +128,8 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
                 .map(move |logical| (place, logical))
         })
     };
-    let mut renamed = renamed(inputs, all(), &request.selection.renames)?;
+    let of_weights = request.weights.and_then(|weights| weights.renames.as_ref());
+    let mut renamed = renamed(inputs, all(), of_weights.unwrap_or(&request.selection.renames))?;
     let mut chosen = large_room(stored().count());
     let mut shared = SharedScales::new(request.weights, inputs);
     let mut storable = Vec::new();

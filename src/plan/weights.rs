@@ -2,7 +2,7 @@
 
 use super::quantized::{TargetWeight, TensorIndex};
 use crate::quant::Decoder;
-use crate::select::KeptReason;
+use crate::select::{KeptReason, Rename};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,6 +14,8 @@ pub struct Weights {
     pub(super) shared: Vec<Vec<(TensorIndex, TargetWeight)>>,
     /// Metadata of the files to change: the key, and the new value or `None` to remove it.
     pub(super) metadata: HashMap<String, Option<String>>,
+    /// The new names of tensors, in place of those of the selection.
+    pub(super) renames: Option<Vec<Rename>>,
 }
 
 /// A quantized weight to decode.
@@ -74,6 +76,11 @@ impl Weights {
     /// Drops a tensor that decoded weights do not need.
     pub fn leave_out(&mut self, tensor: TensorIndex) {
         self.tensors.insert(tensor, Fate::LeftOut);
+    }
+
+    /// Gives tensors these names, whatever the selection says.
+    pub(crate) fn rename(&mut self, renames: Vec<Rename>) {
+        self.renames = Some(renames);
     }
 
     /// Changes a metadata value, or removes it.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::text::shorten;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 /// The modules of a checkpoint whose weights were quantized.
@@ -17,6 +17,8 @@ pub struct Modules<'a> {
     pub decoded: &'a HashSet<&'a str>,
     /// Modules that stay quantized.
     pub left: &'a HashSet<&'a str>,
+    /// The new names of modules by the old ones; the other fields have the new ones.
+    pub renamed: &'a HashMap<String, String>,
 }
 
 /// The dtype that a model computes in, according to its `config.json`: bfloat16 unless it names float32, bfloat16 or
@@ -35,10 +37,10 @@ pub fn default_target(config: Option<&str>) -> Dtype {
     of(&json).or_else(inner).unwrap_or(Dtype::Bfloat16)
 }
 
-/// `config.json` of a model whose weights were decoded to `target`: without the description of the quantization or, if
+/// `config.json` of a model whose weights were decoded to `target`, if there are any: without the description of the quantization or, if
 /// some weights stay quantized, with the decoded modules in the list of those that are not. `method` is the one that
 /// recognition found. Fails if its method cannot express which modules were decoded.
-pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Dtype) -> Result<String> {
+pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Option<Dtype>) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;
     let keys = ["dtype", "torch_dtype"];
@@ -47,10 +49,10 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
         .into_iter()
         .flatten()
         .any(|names| keys.iter().any(|key| names.contains_key(*key)));
-    let computed_in = BTreeMap::from([(target.name(), 1)]);
-    let added: &[(&str, String)] = if has_dtype { &[] } else { &[("torch_dtype", format!("\"{target}\""))] };
+    let computed_in: BTreeMap<&'static str, u64> = target.iter().map(|target| (target.name(), 1)).collect();
+    let added = target.filter(|_| !has_dtype).map(|target| ("torch_dtype", format!("\"{target}\"")));
     let mut failed = None;
-    let mut blocks = |key: &str, text: &str, json: &str| {
+    let mut blocks = |key: &str, text: &str, _: &str| {
         let is_block = matches!(key, "quantization_config" | "compression_config");
         if !is_block && key != "expert_dtype" {
             return Edit::Keep;
@@ -59,7 +61,7 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
         if !is_block {
             return Edit::Keep;
         }
-        match without(text, json, method, modules) {
+        match without(text, method, modules) {
             Ok(text) => Edit::Replace(text),
             Err(error) => {
                 failed = Some(error);
@@ -67,7 +69,7 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
             }
         }
     };
-    let changed = rewrite(config, &json, added, &mut |key, text, json| match key {
+    let changed = rewrite(config, &json, added.as_slice(), &mut |key, text, json| match key {
         "text_config" => rewrite(text, json, &[], &mut blocks)
             .map_or(Edit::Keep, |text| Edit::Replace(with_dtype(&text, &computed_in).unwrap_or(text))),
         _ => blocks(key, text, json),
@@ -85,9 +87,16 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
     if modules.left.is_empty() {
         return Ok(None);
     }
+    let text = renamed(text, modules);
     let changed =
-        with_new(text, &as_json(text), "quantization", &|text, json| modelopt(text, json, "exclude_modules", modules));
+        with_new(&text, &as_json(&text), "quantization", &|text, json| modelopt(text, json, "exclude_modules", modules));
     changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
+}
+
+/// `quantize_config.json` of a model whose weights were decoded, as [`hf_quant_config_of`].
+pub fn quantize_config_of(text: &str, method: Option<&str>, modules: &Modules) -> Result<Option<String>> {
+    let method = method.filter(|_| !modules.left.is_empty());
+    method.map(|method| without(text, method, modules)).transpose()
 }
 
 /// `ComfyUI`'s description in the metadata of a file, without the layers that were decoded; `None` if none stays.
@@ -95,11 +104,14 @@ pub fn comfy_metadata_of(text: &str, modules: &Modules) -> Option<String> {
     if modules.left.is_empty() {
         return None;
     }
-    with_new(text, &as_json(text), "layers", &|text, json| without_members(text, json, modules))
+    let text = renamed(text, modules);
+    with_new(&text, &as_json(&text), "layers", &|text, json| without_members(text, json, modules))
 }
 
 /// A `quantization_config` that lists the decoded modules among those that are not quantized.
-fn without(text: &str, json: &str, method: &str, modules: &Modules) -> Result<String> {
+fn without(text: &str, method: &str, modules: &Modules) -> Result<String> {
+    let text = &*renamed(text, modules);
+    let json = &*as_json(text);
     let broken = || Error::new("its quantization_config is not an object");
     let decoded = sorted(modules);
     match method {
@@ -117,7 +129,7 @@ fn without(text: &str, json: &str, method: &str, modules: &Modules) -> Result<St
             modelopt(text, json, "ignore", modules).ok_or_else(broken)
         }
         "gptq" => {
-            let entry = |name: &&str| (format!("-:^{}$", regex::escape(name)), "{}".to_owned());
+            let entry = |name: &&str| (excluded_by_gptq(name), "{}".to_owned());
             keyed(text, json, "dynamic", &decoded.iter().map(entry).collect::<Vec<_>>()).ok_or_else(broken)
         }
         "auto-round" | "intel/auto-round" => {
@@ -129,6 +141,33 @@ fn without(text: &str, json: &str, method: &str, modules: &Modules) -> Result<St
             shorten(other)
         ))),
     }
+}
+
+/// A description with the new names of modules in place of the old ones.
+fn renamed<'a>(text: &'a str, modules: &Modules) -> Cow<'a, str> {
+    if modules.renamed.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    let new_name = |name: &str| {
+        let of_gptq = name.strip_prefix("-:^").and_then(|name| name.strip_suffix('$'));
+        let own = of_gptq.and_then(|own| modules.renamed.iter().find(|(old, _)| regex::escape(old) == own));
+        own.map(|(_, new)| excluded_by_gptq(new)).or_else(|| modules.renamed.get(name).cloned())
+    };
+    let (mut changed, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) = rest.find('"') {
+        let mut strings = serde_json::Deserializer::from_str(&rest[start..]).into_iter::<String>();
+        let Some(Ok(name)) = strings.next() else { break };
+        let (string, after) = rest[start..].split_at(strings.byte_offset());
+        changed += &rest[..start];
+        changed += &new_name(&name).map_or_else(|| string.to_owned(), |name| serde_json::json!(name).to_string());
+        rest = after;
+    }
+    Cow::Owned(changed + rest)
+}
+
+/// The key in `dynamic` for a module that is not quantized.
+fn excluded_by_gptq(module: &str) -> String {
+    format!("-:^{}$", regex::escape(module))
 }
 
 fn sorted<'a>(modules: &Modules<'a>) -> Vec<&'a str> {
@@ -176,13 +215,18 @@ fn without_members(text: &str, json: &str, modules: &Modules) -> Option<String> 
 
 /// An object with more entries in the lists under these keys.
 fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<String> {
-    let items: Vec<String> = entries.iter().map(|entry| serde_json::json!(entry).to_string()).collect();
     let names = members(json)?;
-    let new = |key: &&&str| !names.contains_key(**key);
-    let added: Vec<(&str, String)> =
-        keys.iter().filter(new).map(|key| (*key, format!("[{}]", items.join(", ")))).collect();
+    let without_known = |list: Option<&&RawValue>| {
+        let known: HashSet<String> = list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default();
+        let new = entries.iter().filter(move |entry| !known.contains(**entry));
+        new.map(|entry| serde_json::json!(entry).to_string()).collect::<Vec<_>>()
+    };
+    let all = without_known(None);
+    let added = keys.iter().filter(|key| !all.is_empty() && !names.contains_key(**key));
+    let added: Vec<(&str, String)> = added.map(|key| (*key, format!("[{}]", all.join(", ")))).collect();
     rewrite(text, json, &added, &mut |key, text, _| {
-        if !keys.contains(&key) {
+        let items = without_known(names.get(key));
+        if !keys.contains(&key) || items.is_empty() {
             return Edit::Keep;
         }
         let inner = text.trim().strip_prefix('[').and_then(|text| text.strip_suffix(']'));
@@ -199,17 +243,21 @@ fn listed(text: &str, json: &str, keys: &[&str], entries: &[&str]) -> Option<Str
 
 /// An object with more members in the object under this key.
 fn keyed(text: &str, json: &str, key: &str, entries: &[(String, String)]) -> Option<String> {
-    let all: Vec<String> = entries.iter().map(|(key, value)| format!("{}: {value}", serde_json::json!(key))).collect();
-    let all = all.join(", ");
     let names = members(json)?;
-    if !names.contains_key(key) {
-        return rewrite(text, json, &[(key, format!("{{{all}}}"))], &mut |_, _, _| Edit::Keep);
+    // GPTQModel takes the first pattern that matches, so new ones come before the others.
+    let old = names.get(key).and_then(|value| members(value.get())).unwrap_or_default();
+    let new = entries.iter().filter(|(key, _)| !old.contains_key(&**key));
+    let new: Vec<String> = new.map(|(key, value)| format!("{}: {value}", serde_json::json!(key))).collect();
+    let new = new.join(", ");
+    if new.is_empty() {
+        return Some(text.to_owned());
     }
-    let old = names.get(key).and_then(|value| members(value.get())).filter(|old| !old.is_empty());
-    with_new(text, json, key, &|text, _| match &old {
-        // GPTQModel takes the first pattern that matches, so new ones come before the others.
-        Some(_) => text.trim().strip_prefix('{').map(|inner| format!("{{{all}, {}", inner.trim_start())),
-        None => Some(format!("{{{all}}}")),
+    if !names.contains_key(key) {
+        return rewrite(text, json, &[(key, format!("{{{new}}}"))], &mut |_, _, _| Edit::Keep);
+    }
+    with_new(text, json, key, &|text, _| match text.trim().strip_prefix('{') {
+        Some(inner) if !old.is_empty() => Some(format!("{{{new}, {}", inner.trim_start())),
+        _ => Some(format!("{{{new}}}")),
     })
 }
 

@@ -39,7 +39,7 @@ mod scheme;
 mod table;
 mod transcode;
 
-pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
+pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of, quantize_config_of};
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{

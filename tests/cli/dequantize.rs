@@ -122,6 +122,42 @@ fn a_model_of_which_nothing_is_decoded_keeps_its_configs() {
 }
 
 #[test]
+fn each_description_of_gptq_says_which_weights_were_decoded() {
+    let bench = Bench::new();
+    let words: Vec<u8> = (0..512).map(|at| at as u8).collect();
+    let scales = [0x00, 0x3c].repeat(32);
+    let parts = |name: &'static str| {
+        [
+            (format!("{name}.qweight"), "I32", [4, 32], &words[..]),
+            (format!("{name}.qzeros"), "I32", [1, 4], &[0x77; 16][..]),
+            (format!("{name}.scales"), "F16", [1, 32], &scales[..]),
+        ]
+    };
+    let parts = [parts("a.q"), parts("b.q")].concat();
+    let tensors: Vec<_> = parts.iter().map(|(name, dtype, shape, data)| (&**name, *dtype, &shape[..], *data)).collect();
+    let described = |more: &str| format!("{{\"bits\": 4, \"group_size\": 32, \"desc_act\": false{more}}}");
+    let block = described(", \"quant_method\": \"gptq\"");
+    for (folder, config) in [("alone", "{}".to_owned()), ("both", format!("{{\"quantization_config\": {block}}}"))] {
+        fs::create_dir(bench.path(folder)).unwrap();
+        bench.write(&format!("{folder}/model.safetensors"), &shard(&tensors));
+        bench.write(&format!("{folder}/config.json"), config.as_bytes());
+        bench.write(&format!("{folder}/quantize_config.json"), described("").as_bytes());
+        bench.run(&format!("dequantize {folder} -q -o {folder}-all")).expect(0, "", "");
+        bench.run(&format!("dequantize {folder} --include a.q.weight -q -o {folder}-some")).expect(0, "", "");
+        let text = fs::read_to_string(bench.path(&format!("{folder}-some/quantize_config.json"))).unwrap();
+        assert_eq!(text, described(", \"dynamic\": {\"-:^a\\\\.q$\": {}}"));
+        let config = fs::read_to_string(bench.path(&format!("{folder}-some/config.json"))).unwrap();
+        assert_eq!(config.contains("\"dynamic\""), folder == "both", "{config}");
+        bench.run(&format!("dequantize {folder}-some -q -o {folder}-rest")).expect(0, "", "");
+        let [all, rest] = ["all", "rest"].map(|end| bench.read(&format!("{folder}-{end}/model.safetensors")));
+        assert!(["a.q.weight", "b.q.weight"].iter().all(|name| bytes_of(&all, name) == bytes_of(&rest, name)));
+        // Nothing is added where nothing is decoded.
+        bench.run(&format!("dequantize {folder}-some --exclude * -q -o {folder}-same")).expect(0, "", "");
+        assert_eq!(bench.read(&format!("{folder}-same/quantize_config.json")), text.as_bytes());
+    }
+}
+
+#[test]
 fn parts_of_the_work_make_the_folder_of_one_run() {
     let bench = quantized();
     bench.run("dequantize q -q -o whole").expect(0, "", "");

@@ -31,6 +31,7 @@ mod quantize;
 mod quantize_choices;
 mod quantize_recover;
 mod quantized;
+mod renames;
 mod scripts;
 mod several;
 mod staging;

@@ -1,22 +1,23 @@
 //! Configs of checkpoints whose weights were decoded: what says that they are quantized goes, all else keeps its bytes.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use tcast::dtype::Dtype::{Bfloat16, Float16, Float32};
 use tcast::quant::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of};
 
 fn with<R>(decoded: &[&str], left: &[&str], run: impl FnOnce(&Modules) -> R) -> R {
     let [decoded, left] = [decoded, left].map(|names| names.iter().copied().collect::<HashSet<_>>());
-    run(&Modules { decoded: &decoded, left: &left })
+    run(&Modules { decoded: &decoded, left: &left, renamed: &HashMap::new() })
 }
 
 fn all(config: &str) -> String {
-    with(&["a.q"], &[], |modules| config_of(config, Some("fp8"), modules, Bfloat16)).unwrap()
+    with(&["a.q"], &[], |modules| config_of(config, Some("fp8"), modules, Some(Bfloat16))).unwrap()
 }
 
 /// With `a.q` decoded, and `b.q` still quantized.
 fn some(block: &str, method: &str) -> String {
     let config = format!("{{\"dtype\": \"bfloat16\", \"quantization_config\": {block}, \"x\": 1}}");
-    let changed = with(&["a.q"], &["b.q"], |modules| config_of(&config, Some(method), modules, Bfloat16)).unwrap();
+    let changed =
+        with(&["a.q"], &["b.q"], |modules| config_of(&config, Some(method), modules, Some(Bfloat16))).unwrap();
     let start = "{\"dtype\": \"bfloat16\", \"quantization_config\": ";
     changed.strip_prefix(start).unwrap().strip_suffix(", \"x\": 1}").unwrap().to_owned()
 }
@@ -48,7 +49,7 @@ fn a_config_of_decoded_weights_says_nothing_of_quantization_and_keeps_the_rest()
     ] {
         assert_eq!(all(config), wanted);
     }
-    let broken = with(&[], &[], |modules| config_of("[1]", None, modules, Bfloat16));
+    let broken = with(&[], &[], |modules| config_of("[1]", None, modules, Some(Bfloat16)));
     assert_eq!(broken.unwrap_err().to_string(), "is not a JSON object");
 }
 
@@ -77,7 +78,7 @@ fn modules_that_were_decoded_join_the_list_of_their_engine() {
         assert_eq!(some(block, method), wanted, "{method}");
     }
     let unsaid =
-        with(&["a"], &["b"], |modules| config_of("{\"quantization_config\": {}}", Some("x"), modules, Bfloat16));
+        with(&["a"], &["b"], |modules| config_of("{\"quantization_config\": {}}", Some("x"), modules, Some(Bfloat16)));
     let message = "the quant_method 'x' cannot say which modules are not quantized; decode all weights";
     assert_eq!(unsaid.unwrap_err().to_string(), message);
 }
@@ -86,7 +87,7 @@ fn modules_that_were_decoded_join_the_list_of_their_engine() {
 fn a_bank_of_experts_is_listed_as_one_module() {
     let config = "{\"dtype\": \"bfloat16\", \"quantization_config\": {}}";
     let of = |decoded: &[&str], left: &[&str]| {
-        with(decoded, left, |modules| config_of(config, Some("mxfp4"), modules, Bfloat16))
+        with(decoded, left, |modules| config_of(config, Some("mxfp4"), modules, Some(Bfloat16)))
             .map_err(|error| error.to_string())
     };
     let wanted = "{\"dtype\": \"bfloat16\", \"quantization_config\": {\"modules_to_not_convert\": [\"l.0.experts\"]}}";

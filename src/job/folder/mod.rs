@@ -16,6 +16,7 @@ use crate::container::checkpoint::{
 };
 use crate::error::{Error, Kind, Result, Wanted};
 use crate::io::identity::{Files, is_within};
+use crate::operator::Operator;
 use crate::plan::{Plan, Spread, Step};
 use crate::staging::{self, Manifest, ManifestShard, ManifestSource, Start};
 use crate::text::{path_text, quoted, size};
@@ -79,15 +80,19 @@ impl<'a> FolderOutput<'a> {
             names.into_iter().zip(&plans).map(|(file, plan)| ManifestShard { file, bytes: plan.len }).collect();
         let index = has_index.then(|| index_name.to_owned());
         let index_text = index.clone().into_iter().map(|name| (name, index_of(source, &plans, &shards)));
-        let changed = match recoding {
-            Some(recoding) => {
-                recoding.side_files.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect()
+        let mut changed: BTreeMap<&str, Option<String>> = BTreeMap::new();
+        if let Some(folder) = &source.folder {
+            changed.extend(recoding.into_iter().flat_map(|recoding| recoding.side_files.iter().cloned()));
+            if !matches!(job.operator, Operator::Dequantize | Operator::Quantize) {
+                let text = match changed.get(CONFIG) {
+                    Some(Some(text)) => with_most_used_dtype(text, &plans),
+                    _ => config(folder)?.and_then(|text| with_most_used_dtype(&text, &plans)),
+                };
+                changed.extend(text.map(|text| (CONFIG, Some(text))));
             }
-            None => config_of(source, &plans)?.map(|text| (CONFIG.to_owned(), Some(text))).into_iter().collect(),
-        };
-        let changed: Vec<(String, Option<String>)> = if source.folder.is_some() { changed } else { Vec::new() };
-        side_files.kept.retain(|name| !changed.iter().any(|(changed, text)| changed == name && text.is_none()));
-        let changed = changed.into_iter().filter_map(|(name, text)| Some((name, text?)));
+        }
+        side_files.kept.retain(|name| changed.get(&**name) != Some(&None));
+        let changed = changed.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?)));
         let side_file =
             |name: String| ManifestSource::of(&source.folder.as_deref().unwrap_or(path).join(&name), name, None);
         let replaced = if start == Start::Replace { replaced(path, &shards)? } else { Vec::new() };
@@ -175,14 +180,12 @@ fn index_of(source: &Checkpoint, plans: &[Plan], shards: &[ManifestShard]) -> St
 }
 
 /// The config with the type that most weights have now, if that changes it.
-fn config_of(source: &Checkpoint, plans: &[Plan]) -> Result<Option<String>> {
-    let config = source.folder.as_deref().map(config).transpose()?.flatten();
-    let Some(config) = config else { return Ok(None) };
+fn with_most_used_dtype(config: &str, plans: &[Plan]) -> Option<String> {
     let mut elements: BTreeMap<&'static str, u64> = BTreeMap::new();
     for tensor in plans.iter().flat_map(|plan| &plan.steps) {
         *elements.entry(tensor.dtypes().1.name()).or_default() += tensor.count();
     }
-    Ok(with_dtype(&config, &elements))
+    with_dtype(config, &elements)
 }
 
 /// A file of the input, for later runs to compare.

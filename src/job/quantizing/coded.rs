@@ -15,7 +15,7 @@ use crate::select::experts::{Expert, experts, gpt_oss_experts};
 use crate::select::policy::module_of;
 use crate::text::shorten;
 use crate::threads::each;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The most names in a message.
@@ -221,8 +221,8 @@ impl Planner<'_> {
             return Ok(text.to_owned());
         }
         let (all, none) = (self.source.found.weights.iter().map(|weight| &*weight.module).collect(), HashSet::new());
-        let modules = Modules { decoded: &all, left: &none };
-        config_of(text, self.source.found.method.as_deref(), &modules, self.source.default_target())
+        let modules = Modules { decoded: &all, left: &none, renamed: &HashMap::new() };
+        config_of(text, self.source.found.method.as_deref(), &modules, Some(self.source.default_target()))
     }
 
     /// Leaves out what only describes how the input is quantized; returns the names of scales of activations.

@@ -1,0 +1,87 @@
+//! New names of weights in quantized checkpoints: the parts of a weight follow it, and configs list the new names.
+
+use crate::error::{Error, Result};
+use crate::quant::{FoundWeight, Modules};
+use crate::read::LogicalCheckpoint;
+use crate::select::Rename;
+use crate::select::policy::module_of;
+use crate::text::shorten;
+use std::collections::{HashMap, HashSet};
+
+/// The new names of stored tensors, and of modules.
+#[derive(Default)]
+pub(super) struct Renaming {
+    /// The new names of tensors that are stored in the input, and of weights that are decoded.
+    pub(super) tensors: Vec<Rename>,
+    /// The new names of modules by the old ones.
+    modules: HashMap<String, String>,
+    /// The new names of modules whose matrices were not quantized before.
+    plain: Vec<String>,
+}
+
+impl Renaming {
+    /// Finds what follows from these new names. `is_decoded` tells whether a weight becomes a plain tensor.
+    pub(super) fn new(
+        model: &LogicalCheckpoint,
+        renames: &[Rename],
+        is_decoded: impl Fn(&FoundWeight) -> bool,
+    ) -> Result<Self> {
+        let mut found = Self::default();
+        if renames.is_empty() || model.is_model() {
+            found.tensors = renames.to_vec();
+            return Ok(found);
+        }
+        let weights: HashMap<&str, &FoundWeight> =
+            model.found.weights.iter().map(|weight| (&*weight.name, weight)).collect();
+        let given: HashSet<&str> = renames.iter().map(|rename| &*rename.old).collect();
+        let plain = model.found.plain.iter().map(|at| &model.tensors[*at]).filter(|tensor| tensor.shape.len() == 2);
+        let matrices: HashSet<&str> = plain.map(|tensor| tensor.name).collect();
+        for rename in renames {
+            let Some(weight) = weights.get(&*rename.old) else {
+                if let (Some(old), Some(new)) = (module_of(&rename.old), module_of(&rename.new))
+                    && matrices.contains(&*rename.old)
+                {
+                    found.modules.insert(old.to_owned(), new.to_owned());
+                    found.plain.push(new.to_owned());
+                }
+                found.tensors.push(rename.clone());
+                continue;
+            };
+            let end = &weight.name[weight.module.len()..];
+            let module = rename.new.strip_suffix(end);
+            found.modules.extend(module.map(|module| (weight.module.clone(), module.to_owned())));
+            if is_decoded(weight) {
+                found.tensors.push(rename.clone());
+                continue;
+            }
+            let module = module.ok_or_else(|| {
+                let error = Error::new(format!("its new name '{}' does not end in '{end}'", shorten(&rename.new)));
+                error.in_tensor(&weight.name).remedy(format!("name it '{}{end}'", shorten(&rename.new)))
+            })?;
+            let names = weight.parts.iter().map(|(_, at)| model.tensors[*at].name);
+            for old in names.filter(|name| *name == weight.name || !given.contains(name)) {
+                let new = format!("{module}{}", &old[weight.module.len()..]);
+                found.tensors.push(Rename { old: old.to_owned(), new });
+            }
+        }
+        Ok(found)
+    }
+
+    /// The new names of some modules, or their own.
+    fn names<'n>(&'n self, modules: impl Iterator<Item = &'n str>) -> HashSet<&'n str> {
+        modules.map(|module| self.modules.get(module).map_or(module, String::as_str)).collect()
+    }
+
+    /// Calls `what` with the modules of the output: of the weights that were decoded, and of those that stay quantized.
+    pub(super) fn with_modules<'m, R>(
+        &self,
+        [decoded, left]: [&[&'m FoundWeight]; 2],
+        what: impl FnOnce(&Modules) -> R,
+    ) -> R {
+        let of = |weights: &[&'m FoundWeight]| weights.iter().map(|weight| &*weight.module).collect::<Vec<_>>();
+        let (decoded, left) = (of(decoded), of(left));
+        let mut decoded = self.names(decoded.into_iter());
+        decoded.extend(self.plain.iter().map(String::as_str));
+        what(&Modules { decoded: &decoded, left: &self.names(left.into_iter()), renamed: &self.modules })
+    }
+}
