@@ -88,8 +88,9 @@ pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String
         return Ok(None);
     }
     let text = renamed(text, modules);
-    let changed =
-        with_new(&text, &as_json(&text), "quantization", &|text, json| modelopt(text, json, "exclude_modules", modules));
+    let changed = with_new(&text, &as_json(&text), "quantization", &|text, json| {
+        modelopt(text, json, "exclude_modules", modules)
+    });
     changed.map(Some).ok_or_else(|| Error::new("is not a JSON object"))
 }
 
@@ -123,7 +124,17 @@ fn without(text: &str, method: &str, modules: &Modules) -> Result<String> {
             let keys = if keys.is_empty() { &lists[..1] } else { &keys };
             listed(text, json, keys, &entries).ok_or_else(broken)
         }
-        "compressed-tensors" | "compressed_tensors" => listed(text, json, &["ignore"], &decoded).ok_or_else(broken),
+        "compressed-tensors" | "compressed_tensors" => {
+            let left: HashSet<String> = modules.left.iter().map(|name| entry_of_compressed_tensors(name)).collect();
+            let entry = |name: &&str| {
+                let entry = entry_of_compressed_tensors(name);
+                if left.contains(&entry) { (*name).to_owned() } else { entry }
+            };
+            let mut entries: Vec<String> = decoded.iter().map(entry).collect();
+            entries.dedup();
+            let entries: Vec<&str> = entries.iter().map(String::as_str).collect();
+            listed(text, json, &["ignore"], &entries).ok_or_else(broken)
+        }
         "bitsandbytes" => listed(text, json, &["llm_int8_skip_modules"], &decoded).ok_or_else(broken),
         modelopt_method if modelopt_method.starts_with("modelopt") => {
             modelopt(text, json, "ignore", modules).ok_or_else(broken)
@@ -191,8 +202,35 @@ fn around_banks<'a>(decoded: &[&'a str], modules: &Modules) -> Result<Vec<&'a st
         }
         entries.push(entry);
     }
+    // The experts of a bank are one module too if they are stored one by one.
+    let left: HashSet<&str> = modules.left.iter().filter_map(|name| Some(expert_of(name)?.0)).collect();
+    let banks = decoded.iter().filter_map(|name| Some(expert_of(name)?.0));
+    entries.extend(banks.filter(|bank| !left.contains(bank)));
+    entries.sort_unstable();
     entries.dedup();
     Ok(entries)
+}
+
+/// The bank of an expert that is stored by itself, and the name of its weight: `x.experts` and `w1` of `x.experts.0.w1`.
+pub(super) fn expert_of(module: &str) -> Option<(&str, &str)> {
+    let (expert, own) = module.rsplit_once('.')?;
+    let (bank, number) = expert.rsplit_once('.')?;
+    let is_bank = bank == "experts" || bank.ends_with(".experts");
+    (is_bank && number.parse::<u64>().is_ok()).then_some((bank, own))
+}
+
+/// How compressed-tensors lists a module. vLLM and `SGLang` look up `x.experts.0.gate_proj` where the file has
+/// `x.experts.0.w1`, so a pattern for all experts replaces it; engines load them as one module.
+pub(super) fn entry_of_compressed_tensors(module: &str) -> String {
+    match expert_of(module) {
+        Some((bank, "w1" | "w2" | "w3")) => all_experts(bank),
+        _ => module.to_owned(),
+    }
+}
+
+/// The pattern of compressed-tensors for all experts of a bank.
+pub(super) fn all_experts(bank: &str) -> String {
+    format!("re:^{}\\..*", regex::escape(bank))
 }
 
 /// Adds the decoded modules to the list `key` and removes their layers.

@@ -4,7 +4,7 @@
 //! The blocks match those that compressed-tensors 0.20.0, transformers 5.23.0 and nvidia-modelopt 0.47.0 write,
 //! including their sorted keys. Inside a group, compressed-tensors refuses any key that it does not know.
 
-use super::config::add_member;
+use super::config::{add_member, all_experts, entry_of_compressed_tensors, expert_of};
 use super::layout::{Group, Layout, Owner};
 use super::scheme::{CodeType, TargetGrid};
 use crate::container::{as_json, members};
@@ -12,7 +12,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// The version of compressed-tensors that writes the same blocks. Engines ignore it.
 const COMPRESSED_TENSORS: &str = "0.20.0";
@@ -99,10 +99,10 @@ impl EngineConfig {
     }
 }
 
-/// The names of kept modules, sorted like the libraries sort them; `bank` gives the entry for a bank of experts.
-fn sorted(kept: &KeptModules, bank: impl Fn(&str) -> String) -> BTreeSet<String> {
+/// The entries for kept modules, sorted like the libraries sort them; `bank` gives that of a bank of experts.
+fn sorted(kept: &KeptModules, module: impl Fn(&str) -> String, bank: impl Fn(&str) -> String) -> BTreeSet<String> {
     let banks = kept.banks.iter().map(|name| bank(name));
-    kept.modules.iter().map(|name| (*name).to_owned()).chain(banks).collect()
+    kept.modules.iter().map(|name| module(name)).chain(banks).collect()
 }
 
 /// A `quantization_config` of compressed-tensors. A single group targets all linear layers that are not ignored.
@@ -111,9 +111,12 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
     let format = |group: &QuantizedGroup| group.layout.formats[0];
     let mut config_groups = Map::new();
     for (at, group) in groups.iter().enumerate() {
-        let targets = match groups.len() {
-            1 => json!([&["Linear"][..], &group.unlike_linear].concat()),
-            _ => json!(group.modules),
+        let targets: Vec<Cow<str>> = if groups.len() == 1 {
+            ["Linear"].iter().chain(&group.unlike_linear).map(|name| Cow::Borrowed(*name)).collect()
+        } else {
+            let mut seen = HashSet::new();
+            let entries = group.modules.iter().map(|name| entry_of_compressed_tensors(name));
+            entries.filter(|entry| seen.insert(entry.clone())).map(Cow::Owned).collect()
         };
         let block = json!({
             "format": format(group),
@@ -129,7 +132,7 @@ fn compressed_tensors(groups: &[QuantizedGroup], kept: &KeptModules) -> Value {
         "config_groups": config_groups,
         "format": format,
         "global_compression_ratio": null,
-        "ignore": sorted(kept, |bank| format!("re:^{}\\..*", regex::escape(bank))),
+        "ignore": sorted(kept, entry_of_compressed_tensors, all_experts),
         "kv_cache_scheme": null,
         "moe_sparsity_config": null,
         "quant_method": "compressed-tensors",
@@ -211,7 +214,9 @@ fn activations_of(group: &QuantizedGroup) -> Value {
 /// A `quantization_config` of transformers and `DeepSeek`: for blocks of float8, or for groups of 32 whose scales are
 /// powers of two.
 fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
-    let kept = sorted(kept, str::to_owned);
+    // transformers loads the experts of a bank as one module, however they are stored.
+    let banks = kept.modules.iter().filter_map(|module| Some(expert_of(module)?.0.to_owned()));
+    let kept: BTreeSet<String> = sorted(kept, str::to_owned, str::to_owned).into_iter().chain(banks).collect();
     if let Group::Neighbours(size) | Group::Block([1, size]) = group.grid.group {
         return json!({
             "activation_scheme": "dynamic",
@@ -250,7 +255,7 @@ fn gpt_oss(kept: &KeptModules) -> Value {
 /// The two descriptions that `ModelOpt` writes: the block of config.json, and the older `hf_quant_config.json`.
 fn modelopt(groups: &[QuantizedGroup], kept: &KeptModules) -> EngineConfig {
     let producer = json!({ "name": "modelopt", "version": "0.47.0" });
-    let ignore = sorted(kept, |bank| format!("{bank}.*"));
+    let ignore = sorted(kept, str::to_owned, |bank| format!("{bank}.*"));
     let mut block = json!({ "ignore": ignore, "producer": producer, "quant_method": "modelopt" });
     let mut older = json!({ "exclude_modules": ignore, "kv_cache_quant_algo": null });
     if let [group] = groups {

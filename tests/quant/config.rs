@@ -97,6 +97,22 @@ fn a_bank_of_experts_is_listed_as_one_module() {
 }
 
 #[test]
+fn experts_that_are_stored_one_by_one_are_listed_by_the_names_that_engines_look_up() {
+    let config = "{\"dtype\": \"bfloat16\", \"quantization_config\": {}}";
+    let of = |method: &str, decoded: &[&str], left: &[&str]| {
+        let changed = with(decoded, left, |modules| config_of(config, Some(method), modules, Some(Bfloat16))).unwrap();
+        let (start, end) = (changed.find('[').unwrap(), changed.rfind(']').unwrap());
+        changed[start..=end].to_owned()
+    };
+    let (one, two, other) = ("l.0.experts.0.w1", "l.0.experts.1.w1", "l.1.experts.0.w1");
+    let wanted = "[\"l.0.experts\", \"l.0.experts.0.w1\", \"l.0.experts.1.w1\"]";
+    assert_eq!(of("fp8", &[one, two], &[other]), wanted);
+    assert_eq!(of("fp8", &[one], &[two]), "[\"l.0.experts.0.w1\"]");
+    assert_eq!(of("compressed-tensors", &[one, two], &[other]), "[\"re:^l\\\\.0\\\\.experts\\\\..*\"]");
+    assert_eq!(of("compressed-tensors", &[one], &[two]), "[\"l.0.experts.0.w1\"]");
+}
+
+#[test]
 fn what_lies_beside_the_config_is_cleaned_too() {
     let text = "{\"quantization\": {\"exclude_modules\": [\"lm_head\"]}}";
     let of = |left: &[&str]| with(&["a.q"], left, |modules| hf_quant_config_of(text, modules)).unwrap();

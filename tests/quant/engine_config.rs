@@ -171,3 +171,20 @@ fn a_config_gets_the_block_as_its_last_member_and_keeps_all_else() {
             .contains("although no weight is quantized")
     );
 }
+
+#[test]
+fn experts_that_are_stored_one_by_one_are_listed_by_the_names_that_engines_look_up() {
+    let kept = ["l.0.experts.0.w1", "l.0.experts.1.w3", "l.0.gate", "lm_head"];
+    let fp8 = block(&group("hf-fp8", Group::Block([128, 128]), 8), &kept);
+    let wanted = ["l.0.experts", "l.0.experts.0.w1", "l.0.experts.1.w3", "l.0.gate", "lm_head"];
+    assert_eq!(fp8["modules_to_not_convert"], json!(wanted));
+    let fp8 = group("ct-fp8", Group::Channel, 8);
+    assert_eq!(block(&fp8, &kept)["ignore"], json!(["l.0.gate", "lm_head", "re:^l\\.0\\.experts\\..*"]));
+    let of_experts =
+        QuantizedGroup { modules: vec![kept[0], "l.0.q", kept[1]], ..group("ct-pack", Group::Neighbours(128), 4) };
+    let both = config(&[fp8.clone(), of_experts], &[]).block.unwrap();
+    assert_eq!(both["config_groups"]["group_1"]["targets"], json!(["re:^l\\.0\\.experts\\..*", "l.0.q"]));
+    // The files of most models have the names that engines look up.
+    let names = ["l.0.experts.0.gate_proj", "l.0.shared_experts.w1"];
+    assert_eq!(block(&fp8, &names)["ignore"], json!(names));
+}
