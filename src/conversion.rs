@@ -218,8 +218,7 @@ impl Conversion {
     }
 }
 
-/// Runs a kernel over some elements, starting at index `start`. An error names the first element that is malformed or
-/// breaks a rule.
+/// Runs a kernel over elements, from index `start` on. An error names the first that is malformed or breaks a rule.
 pub(crate) fn run_kernel(
     kernel: &Kernel,
     conversion: &Conversion,

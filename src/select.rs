@@ -170,8 +170,7 @@ impl Selection {
             return Err(KeptReason::LeftOut);
         }
         let to = self.to.ok_or(KeptReason::LeftOut)?;
-        // Like torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever else the model
-        // holds.
+        // Like torch's `.to(dtype)` of a module: position ids and masks do not become floats, whatever else there is.
         let stays = to.is_floating() && tensor.dtype.is_some_and(|source| !source.is_floating());
         if stays && !self.all && !tensor.is_alone { Err(KeptReason::NotFloating) } else { Ok(to) }
     }

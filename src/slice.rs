@@ -215,8 +215,7 @@ macro_rules! formats {
                     Self(bits)
                 }
 
-                /// Its bits. A conversion extends the sign of a negative integer of fewer than 8 bits; `from_bits` does
-                /// not.
+                /// Its bits. A conversion extends the sign of negative integers below 8 bits, `from_bits` does not.
                 #[must_use]
                 pub const fn to_bits(self) -> u8 {
                     self.0

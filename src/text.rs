@@ -22,8 +22,7 @@ pub(crate) fn path_text(path: impl AsRef<OsStr>) -> String {
     bytes.utf8_chunks().map(|chunk| visible(chunk.valid()) + &escaped(chunk.invalid())).collect()
 }
 
-/// Whether a character is shown as it is: it does not control a terminal, end a line, change the direction of the text
-/// or have no width.
+/// Whether a character is shown as it is: it controls no terminal, ends no line, keeps the direction and has a width.
 fn is_shown(c: char) -> bool {
     /// Joiners, variation selectors, and letters without a shape, which Unicode counts as printable.
     const UNSEEN: [std::ops::RangeInclusive<char>; 7] = [
@@ -79,8 +78,7 @@ pub(crate) fn quoted_word(word: &str) -> String {
     in_quotes(word.as_bytes())
 }
 
-/// A flag with its value, quoted for a POSIX shell and for clap, which accepts a value that begins with a dash only
-/// after an equals sign.
+/// A flag with its value, quoted for a POSIX shell; for clap, a value that begins with a dash follows an equals sign.
 #[must_use]
 #[doc(hidden)] // for tests
 pub fn flag_with(flag: &str, value: &str) -> String {

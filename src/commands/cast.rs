@@ -37,8 +37,7 @@ pub(super) fn run(args: &CastArgs) -> Result<()> {
     convert(&Task { report: args.reports.report.as_deref(), ..task }, args.selection.allow_unmatched)
 }
 
-/// Refuses a policy for integers if none of the targets is one. The attributes of Cast are ignored by other targets, as in
-/// ONNX.
+/// Refuses a policy for integers without an integer target. Other targets ignore the attributes of Cast, as in ONNX.
 fn check_effects(args: &CastArgs) -> Result<()> {
     let mut targets = args.to.into_iter().chain(args.selection.rule.iter().filter_map(Rule::target));
     if args.values.out_of_range.is_none() || targets.any(|to| matches!(to.class(), Class::Int { .. })) {

@@ -120,8 +120,7 @@ fn write(task: &Task, mut prepared: Prepared, start: Instant) -> Result<()> {
     let console = Console { is_quiet: args.quiet };
     let is_several = prepared.outputs().nth(1).is_some();
     let report_file = task.report.filter(|_| prepared.has_work()).map(|path| {
-        // `--resume` writes it anew, and so does a part that was done before. The report of another part is somebody
-        // else's.
+        // `--resume` writes it anew, and so does a part that was done before. That of another part is somebody else's.
         let replace = args.force || job.resume || job.partition.is_some() && prepared.is_done();
         let outputs: Vec<PathBuf> = prepared.outputs().map(Path::to_owned).collect();
         ReportFile::new(path, (replace, job.partition.is_some()), &outputs, &mut prepared.files)

@@ -90,8 +90,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for MapOnly<T> {
     }
 }
 
-/// Replaces each `NaN`, `Infinity` and `-Infinity` in JSON. Python's `json` writes and reads them, although JSON has no
-/// such numbers.
+/// Replaces `NaN`, `Infinity` and `-Infinity`, which JSON lacks, and which Python's `json` writes and reads.
 pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> String) -> Cow<'_, str> {
     const LITERALS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
     if !json.contains("NaN") && !json.contains("Infinity") {
@@ -126,14 +125,12 @@ pub(super) fn without_python_literals(json: &str, replacement: impl Fn(&str) -> 
     Cow::Owned(changed)
 }
 
-/// The members of a JSON object, each as text; of duplicates the last, as in Python. `None` if the text is not an
-/// object.
+/// The members of a JSON object as text; of duplicates the last, as in Python. `None` if the text is no object.
 pub(crate) fn members(json: &str) -> Option<BTreeMap<Cow<'_, str>, &RawValue>> {
     serde_json::from_str(json).ok()
 }
 
-/// A config as JSON. Python's NaN and infinities become numbers of the same length, so that offsets in the result are
-/// offsets in the config.
+/// A config as JSON. Python's NaN and infinities become numbers of the same length, so that offsets stay valid.
 pub(crate) fn as_json(config: &str) -> Cow<'_, str> {
     without_python_literals(config, |literal| format!("{:0<1$}", "0.", literal.len()))
 }

@@ -6,8 +6,7 @@ use crate::error::Error;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The tensors of a new file. This is not a slice, because a slice of a million items would take more memory than what
-/// they are made from.
+/// The tensors of a new file. No slice, because a million items would take more memory than what they are made from.
 #[doc(hidden)]
 pub trait NewTensors: Sync {
     /// How many there are.

@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, RandomState};
 
-/// The hashes of names. Names are added while they are in the cache for another reason; only if two hashes are equal, all names
-/// are compared.
+/// The hashes of names, added while the names are in the cache; only if two hashes are equal, all names are compared.
 pub(super) struct NameHashes {
     hashes: Vec<u64>,
     /// The random state that every hash starts from, so that a hostile file cannot choose names that collide.

@@ -61,8 +61,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the bytes are damaged, or the temporary file for transposing a compressed tensor cannot be written.
     pub fn open(tensor: &Tensor, files: &'a [MappedFile], transposed: bool) -> Result<Self> {
-        // Read it once in order before it is read in another one: a disk is fast only then, and a file cut short is
-        // noticed.
+        // Read it once in order before it is read in another one: disks are fast then, and a file cut short is noticed.
         if let (Data::Mapped { file, range, .. }, true) = (&tensor.data, transposed) {
             let mut window = FileWindow::new(&files[*file], range.clone());
             while !window.range.is_empty() {

@@ -1,7 +1,6 @@
 //! Zip archives, as far as numpy writes and reads them (PKWARE APPNOTE 6.3).
 //!
-//! The central directory decides: every member that it names must be where it says, before the directory and not
-//! overlapping others.
+//! The central directory decides: every member that it names must be where it says, before it, without overlaps.
 
 use super::reader::FileWindow;
 use super::{Checksum, Stream};

@@ -78,8 +78,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Determines how long the texts of a tensor are, whether it holds numbers or text now; `progress` receives the number
-/// of elements so far.
+/// Determines how long a tensor's texts are or will be; `progress` receives the number of elements so far.
 pub(crate) fn measure(
     from: Form,
     elements: NamedElements,

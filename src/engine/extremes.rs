@@ -98,8 +98,7 @@ impl<'p, 'a> FirstPass<'p, 'a> {
         Ok(())
     }
 
-    /// Waits until other threads have finished the scans that a piece needs. The error of one that has failed comes
-    /// first.
+    /// Waits until others have finished the scans that a piece needs. The error of one that has failed comes first.
     pub(super) fn wait(&self, piece: &[PiecePart]) -> Result<()> {
         for set in self.needed(piece) {
             self.sets[set].is_over.wait();

@@ -251,8 +251,7 @@ impl<'a> Worker<'a> {
         Ok((found, if weight.extremes.is_some() { read / 2 } else { read }))
     }
 
-    /// Some bytes of a source. Tiny tensors are adjacent in the source too, so the bytes that follow are prefetched
-    /// with them.
+    /// Some bytes of a source. Tiny tensors are adjacent there too, so the bytes that follow are prefetched with them.
     fn source(&mut self, mapped: &MappedBytes<'a>, range: Range<usize>, are_tiny: bool) -> Result<&'a [u8]> {
         let range = mapped.range.start + range.start..mapped.range.start + range.end;
         let contains = |ahead: &MappedBytes| {

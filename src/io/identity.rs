@@ -1,5 +1,4 @@
-//! Which file a path leads to, however it is spelled: links and other names do not hide that an output would replace an
-//! input.
+//! Which file a path leads to, however it is spelled, so that no link hides that an output would replace an input.
 
 use super::path::{directory_of, follow_links};
 use crate::error::{Error, Result};
@@ -93,8 +92,7 @@ impl Files {
         }
     }
 
-    /// Registers a file or folder that will be written. Refuses a file that is read, or will already be written under
-    /// another name.
+    /// Registers a file or folder that will be written. Refuses one that is read, or written under another name.
     pub(crate) fn write(&mut self, path: &Path) -> Result<()> {
         // Devices and pipes keep nothing that could be lost.
         if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {

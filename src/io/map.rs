@@ -89,8 +89,7 @@ impl Stamp {
         return self.len == now.len && self.modified == now.modified;
     }
 
-    /// Whether the bytes may have changed. Adding or removing a name of a file changes its times too; those changes
-    /// alone are harmless.
+    /// Whether the bytes may have changed. Adding or removing a file's name changes its times too, and is harmless.
     fn is_changed(&self, now: &Self, has_its_name: bool) -> bool {
         #[cfg(unix)]
         if has_its_name && self.links == now.links && self.changed != now.changed {
@@ -202,8 +201,7 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Makes the disk read what follows a large range, unless the page cache has it, so that the disk works while the range is
-    /// processed.
+    /// Makes the disk read what follows a large range, unless it is cached, to work while the range is processed.
     #[cfg(target_os = "linux")]
     fn read_ahead(&self, map: &Mmap, range: &Range<usize>) {
         /// A smaller range does not mean that the bytes behind it will be read.

@@ -53,8 +53,7 @@ pub(super) fn has_no_links(error: &io::Error) -> bool {
     !others.contains(&error.kind())
 }
 
-/// Gives a file its name; if `replace`, another file may have it. If the name is taken or the system refuses, the file
-/// is removed.
+/// Gives a file its name; if `replace`, another file may have it. If that fails, the file is removed.
 pub(super) fn rename(file: TempPath, to: &Path, replace: bool) -> io::Result<()> {
     if replace {
         return Ok(file.persist(to)?);

@@ -119,8 +119,7 @@ impl Output {
     /// Writes all of `bytes` at `offset`.
     ///
     /// # Errors
-    /// When the system cannot write them; or, without the name of the file, when it cannot read them from their
-    /// mapping.
+    /// When the system cannot write them; or, without the file's name, when it cannot read them from their mapping.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = if self.is_seekable {
             write_all_at(&self.file, offset, bytes)

@@ -1,5 +1,4 @@
-//! What a run creates for itself and removes again: temporary files and new folders, removed on an error and at an
-//! interrupt.
+//! What a run creates for itself, temporary files and new folders, and removes again, at an interrupt too.
 
 use super::naming::{self, close};
 use super::open::{Links, open_regular};
@@ -109,8 +108,7 @@ pub(crate) fn remove_temporaries() -> Option<Interrupt> {
     Some(Interrupt { kept: temporaries.kept.clone(), _temporaries: temporaries })
 }
 
-/// Sets what an interrupt reports as kept; before the first call, that is nothing. The folders are kept from the same
-/// moment.
+/// Sets what an interrupt reports as kept, at first nothing. The folders are kept from the same moment.
 pub(crate) fn keep_at_interrupt(what: Kept, folders: impl IntoIterator<Item = NewFolder>) {
     let mut temporaries = lock();
     for folder in folders {

@@ -22,8 +22,7 @@ pub(crate) struct Recoding {
     pub(super) side_files: Vec<(&'static str, Option<String>)>,
     /// Scales of activations that are left out.
     pub(crate) left_out: Vec<String>,
-    /// For each set that engines load as one module and that is only partly decoded: a decoded weight, and one that
-    /// stays quantized.
+    /// For each set that engines load as one module and that is partly decoded: a decoded weight, and a quantized one.
     pub(crate) divided: Vec<[String; 2]>,
 }
 

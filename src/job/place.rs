@@ -136,8 +136,7 @@ pub(super) fn container(job: &Job, route: &Route) -> Result<&'static dyn Contain
     }
 }
 
-/// Refuses an output whose name tcast derived from its input, if that file exists. It can be a file of the input, or
-/// another output.
+/// Refuses an output named by tcast after its input, if that file exists. It can be the input's, or another output.
 pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result<()> {
     let elsewhere = match (job.output, job.publish) {
         (None, _) => Wanted::FileOrFolder,
@@ -151,8 +150,7 @@ pub(super) fn check_own_place(job: &Job, output: &Path, files: &Files) -> Result
     })
 }
 
-/// Whether a new output is named like a file of weights, and not like a folder; the dot in `llama-3.1` does not make it
-/// a file name.
+/// Whether a new output is named like a file of weights, and not like a folder, as `llama-3.1` is in spite of its dot.
 fn is_named_as_file(output: &Path) -> bool {
     const FILES: [&str; 23] = [
         "7z", "bin", "bz2", "ckpt", "csv", "gguf", "ggml", "gz", "h5", "hdf5", "json", "keras", "mat", "msgpack",

@@ -93,8 +93,7 @@ pub enum Spread {
     AsInputs,
     /// One output.
     One,
-    /// At most this many bytes of tensors in each output, in the order of the inputs; a larger tensor has an output of
-    /// its own.
+    /// At most this many bytes of tensors in each output, in the order of the inputs; a larger tensor has its own.
     UpTo(u64),
 }
 

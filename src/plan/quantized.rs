@@ -227,8 +227,7 @@ impl<'a> WeightRows<'a> {
         Ok(())
     }
 
-    /// The mapped bytes of all parts of a quantized weight. Only those that the requested rows need are read from the
-    /// disk.
+    /// The mapped bytes of all parts of a quantized weight. Only what the requested rows need is read from the disk.
     pub(crate) fn parts<'s>(&'s self, coded: &'s CodedRows, rows: &Range<u64>) -> Result<Vec<&'s [u8]>> {
         let last = rows.end.saturating_sub(1);
         let [start, end] = [coded.rows.row(rows.start), coded.rows.row(last) + 1];

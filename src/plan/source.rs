@@ -48,8 +48,7 @@ pub fn source_form(tensor: &Tensor, from: Option<Dtype>) -> Result<Form> {
     }
 }
 
-/// The form in which a tensor of an unsupported type is copied: plain bytes. Refuses to convert it, or to write it in
-/// another format.
+/// The form in which a tensor of an unsupported type is copied: bytes. Refuses to convert it, or another format.
 pub(super) fn opaque_form(tensor: &Tensor, is_selected: bool, formats: [&FormatInfo; 2]) -> Result<Form> {
     let [from, to] = formats.map(|facts| facts.extension);
     if is_selected {

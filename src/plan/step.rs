@@ -113,8 +113,7 @@ impl Plan<'_> {
 }
 
 impl<'a> Step<'a> {
-    /// Its name in the output; empty in a format without names. A weight that is quantized has a name besides those of
-    /// its parts.
+    /// Its name in the output; empty in a format without names. A quantized weight has one besides those of its parts.
     #[must_use]
     pub fn name(&self) -> &str {
         if let Operation::Encode(weight) = &self.how { &weight.name } else { &self.results[0].name }

@@ -81,8 +81,7 @@ pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: 
     Ok(with_dtype(&changed, &computed_in).unwrap_or(changed))
 }
 
-/// `hf_quant_config.json` of a model whose weights were decoded; `None` if no weight stays quantized, so that the file
-/// is dropped.
+/// `hf_quant_config.json` of a model whose weights were decoded; `None`, to drop it, if no weight stays quantized.
 pub fn hf_quant_config_of(text: &str, modules: &Modules) -> Result<Option<String>> {
     if modules.left.is_empty() {
         return Ok(None);

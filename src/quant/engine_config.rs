@@ -211,8 +211,7 @@ fn activations_of(group: &QuantizedGroup) -> Value {
     }
 }
 
-/// A `quantization_config` of transformers and `DeepSeek`: for blocks of float8, or for groups of 32 whose scales are
-/// powers of two.
+/// A `quantization_config` of transformers and `DeepSeek`: for blocks of float8, or groups of 32 with exponents.
 fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
     // transformers loads the experts of a bank as one module, however they are stored.
     let banks = kept.modules.iter().filter_map(|module| Some(expert_of(module)?.0.to_owned()));
@@ -241,8 +240,7 @@ fn fine_grained(group: &QuantizedGroup, kept: &KeptModules) -> Value {
     config
 }
 
-/// The `quantization_config` of gpt-oss, which quantizes experts only. Its entries are patterns: `*` replaces the layer
-/// number.
+/// The `quantization_config` of gpt-oss, which quantizes experts only. Its entries have a `*` for the layer number.
 fn gpt_oss(kept: &KeptModules) -> Value {
     let names = kept.modules.iter().map(|name| {
         let parts = name.split('.').map(|part| if part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part });

@@ -188,8 +188,7 @@ pub enum ScaleOrder {
     /// In tiles of 128 x 4, row-major; within a tile, (r, c) is byte 16 * (r % 32) + 4 * (r / 32) + c. Incomplete tiles
     /// are padded (cuBLAS; `ComfyUI`).
     Swizzled,
-    /// One for every group of codes of [`Packing::Flat`]; they are codes themselves if there is a [`Role::NestedScale`]
-    /// (bitsandbytes).
+    /// One for every group of codes of [`Packing::Flat`]; codes themselves with a [`Role::NestedScale`] (bitsandbytes).
     Flat,
 }
 
@@ -270,8 +269,7 @@ pub struct Layout {
     /// Its names in configs of compressed-tensors, the one to write first; in descriptions of `ComfyUI`, a name for each
     /// dtype of codes.
     pub formats: &'static [&'static str],
-    /// Whether tensors alone do not identify it: only a config has the width of codes, or says whether there are zero
-    /// points.
+    /// Whether only a config identifies it: it has the width of codes, or says whether there are zero points.
     pub is_told_by_config: bool,
     pub names: &'static [Names],
     pub codes: CodeStorage,

@@ -95,8 +95,7 @@ pub enum Ties {
 pub enum ScaleShape {
     /// `[1]` for one scale per tensor, `[rows, 1]` for one per row.
     Matrix,
-    /// `[]` for one scale per tensor, `[rows]` for one per row, `[rows / block, 1, columns / block, 1]` for one per
-    /// block.
+    /// `[]` for one scale per tensor, `[rows]` for one per row, `[rows / block, 1, columns / block, 1]` for blocks.
     Squeezed,
     /// `[]` for one scale per tensor, `[rows, 1]` for one per row.
     Mixed,

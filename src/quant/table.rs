@@ -135,8 +135,7 @@ const GPT_OSS: Layout = Layout {
     ..BASE
 };
 
-/// The initializers of an ONNX model that a `DequantizeLinear` node decodes. Their names say nothing, so the graph is read
-/// instead.
+/// The initializers of an ONNX model that a `DequantizeLinear` node decodes: the graph says which, no names do.
 pub static ONNX: Layout = Layout {
     name: "onnx",
     library: "ONNX: DequantizeLinear",

@@ -43,8 +43,7 @@ pub(crate) fn decode_values(
     decoder.decode_values(values.clone(), &read_values(decoder, parts, values)?, out)
 }
 
-/// The mapped bytes of all parts of a quantized weight. Only those that the requested values need are read from the
-/// disk.
+/// The mapped bytes of all parts of a quantized weight. Only what the requested values need is read from the disk.
 pub(crate) fn read_values<'d>(
     decoder: &'d Decoder,
     parts: &[SourceTensor<'d>],

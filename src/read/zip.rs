@@ -8,8 +8,7 @@ use crate::threads::in_order;
 use crc32fast::Hasher;
 use std::ops::{ControlFlow, Range};
 
-/// Tensors that are read side by side: by several threads if all are mapped or decoded, otherwise one piece after the
-/// other.
+/// Tensors that are read side by side: by several threads if all are mapped or decoded, otherwise piece by piece.
 pub(crate) struct Zip<'a, const N: usize> {
     pub sources: [LogicalTensor<'a>; N],
     /// Elements of each.

@@ -156,8 +156,7 @@ impl Report<'_> {
     }
 }
 
-/// The JSON document for an input that was not converted: it failed, or if there is no error, its output existed and
-/// was kept.
+/// The JSON document for an input that was not converted, with its error, or because its output existed and was kept.
 pub(crate) fn unconverted(operator: &str, input: &Path, output: &Path, error: Option<&Error>) -> Value {
     let (key, value) = error.map_or(("skipped", json!(true)), |error| ("error", json!(error.to_string())));
     json!({

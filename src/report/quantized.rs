@@ -45,8 +45,7 @@ impl Report<'_> {
         text
     }
 
-    /// Where the codes of weights come from that were quantized before or that codes were searched for, as lines that each
-    /// follow a line feed.
+    /// Where the codes of weights come from that were quantized before or searched, as lines that each follow a line feed.
     pub(super) fn requantized(&self) -> String {
         let mut text = String::new();
         let decoded = self.converted().filter(|tensor| tensor.layout.is_some()).count() as u64;

@@ -72,8 +72,7 @@ const KEPT_IN_DIFFUSION: &[(KeptReason, &[&str])] = &[
     (KeptReason::Encoder, &["first_stage_model.*", "cond_stage_model.*", "conditioner.*", "text_encoder*", "vae.*"]),
 ];
 
-/// Sibling modules that vLLM and SGLang fuse into one. They must be quantized in the same way or not at all, and
-/// share scalar scales.
+/// Sibling modules that vLLM and SGLang fuse: quantized in the same way or not at all, with the same scalar scales.
 const FUSED: &[&[&str]] = &[
     &["q_proj", "k_proj", "v_proj"],
     &["wq", "wk", "wv"],

@@ -1,5 +1,4 @@
-//! Reads the work folder. Anybody may have made it: nothing in it is waited for, no link is followed, and no length is
-//! trusted.
+//! Reads the work folder, which anybody may have made: it waits for nothing, follows no link and trusts no length.
 
 use crate::container::sum_of;
 use crate::error::{Error, Result};

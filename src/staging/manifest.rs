@@ -79,8 +79,7 @@ pub(crate) struct ManifestShard {
 }
 
 impl Manifest {
-    /// The names of all files in the folder, in the order in which they are moved to their places: what loaders read
-    /// first comes last.
+    /// The names of all files in the order in which they are moved to their places: what loaders read first is last.
     pub(crate) fn files(&self) -> impl Iterator<Item = &String> {
         let side_files = self.side_files.iter().map(|side| &side.file);
         // The ones that the input does not have.

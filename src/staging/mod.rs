@@ -94,8 +94,7 @@ pub(crate) struct Staging {
     is_new: bool,
     /// How many shards were complete when this run began.
     before: usize,
-    /// Folders to remove if not one shard is finished; inner folders first. Dropped before the locks: afterwards, another
-    /// run may work in them.
+    /// Folders to remove if no shard is finished, inner ones first; before the locks, as another run may then use them.
     made: Vec<NewFolder>,
     /// Nobody else works here while these files are open.
     locks: Vec<File>,
@@ -211,8 +210,7 @@ fn sync_name(folder: &Path) -> Result<()> {
     sync_folder(folder).map_err(|error| Error::cannot("write", &error).in_file(folder))
 }
 
-/// Removes what was done, the manifest last: without it, nobody knows what the rest is. Files of an older checkpoint
-/// stay.
+/// Removes what was done, the manifest last, which says what the rest is. Files of an older checkpoint stay.
 fn clear(work: &Path) {
     let _ = fs::remove_dir_all(work.join("done"));
     let _ = fs::remove_dir_all(work.join("files"));

@@ -12,8 +12,7 @@ use crate::io::output::{Destination, NewFolder, WORK, create_folders, remove_lef
 use std::path::Path;
 
 impl Staging {
-    /// Begins to work on a folder. With `sync`, everything is flushed to the disk before it counts. Side files are
-    /// copied from `source`.
+    /// Begins to work on a folder. With `sync`, everything is flushed before it counts. `source` has the side files.
     pub(crate) fn open(
         folder: &Path,
         manifest: Manifest,

@@ -157,8 +157,7 @@ impl Staging {
     }
 }
 
-/// Finds what a run that was killed during this step has left beside the folder. Refuses an old checkpoint there whose
-/// new one is gone.
+/// Finds what a run that was killed here has left beside the folder. Refuses an old checkpoint whose new one is gone.
 pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     let Some(aside) = aside(folder) else { return Ok(()) };
     let files = work.join("files");
@@ -174,8 +173,7 @@ pub(super) fn recover(folder: &Path, work: &Path) -> Result<()> {
     }
 }
 
-/// The name beside a folder under which it exchanges places with the new one: always the same, so that it is found
-/// again.
+/// The name beside a folder under which it exchanges places with the new one: always the same, to be found again.
 fn aside(folder: &Path) -> Option<PathBuf> {
     let real = fs::canonicalize(folder).ok()?;
     let name = sha256(real.file_name()?.as_encoded_bytes());

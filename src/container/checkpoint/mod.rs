@@ -159,8 +159,7 @@ fn output_among(checkpoint: &Checkpoint) -> Option<&Path> {
     checkpoint.shards.iter().map(Input::path).find(|path| is_output(path).is_some())
 }
 
-/// The most recent shard of a folder without an index, if the others have no duplicate tensors: most likely it is an
-/// output.
+/// The most recent shard of a folder without an index, most likely an output, if the others have no duplicate tensors.
 fn newest_to_repeat(checkpoint: &Checkpoint) -> Option<&Path> {
     let modified = |shard: &&Input| fs::metadata(shard.path()).and_then(|found| found.modified()).ok();
     let newest = checkpoint.shards.iter().max_by_key(modified).filter(|_| checkpoint.index.is_none())?;

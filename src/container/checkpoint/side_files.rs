@@ -108,8 +108,7 @@ impl SideFiles {
     }
 }
 
-/// Whether an entry of a folder is a file, or a link to one. A link may lead nowhere, and a file may have been removed
-/// just now.
+/// Whether an entry is a file, or a link to one. A link may lead nowhere, and a file may have been removed just now.
 fn is_plain_file(entry: &fs::DirEntry) -> Result<bool> {
     use std::io::ErrorKind::{NotADirectory, NotFound};
     match fs::metadata(entry.path()) {
@@ -126,8 +125,7 @@ pub fn is_inside(path: &str) -> bool {
         && parts.all(|part| matches!(part, Component::Normal(name) if name.to_str().is_some_and(|name| !is_own(name))))
 }
 
-/// The config of a folder, if it has one. Fails if it is not a JSON object: it does not say then how the weights are
-/// stored.
+/// The config of a folder, if it has one. Refuses one that is no JSON object: it does not say how weights are stored.
 pub fn config(folder: &Path) -> Result<Option<String>> {
     read_side_file(folder, CONFIG)
 }

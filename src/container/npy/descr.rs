@@ -6,8 +6,7 @@ use crate::dtype::{Class, Dtype};
 use crate::error::{Error, Result};
 use crate::kernel::Storage;
 
-/// The longest name of a type that is read: numpy's own have fewer characters, but leading zeros can make any of them
-/// long.
+/// The longest name of a type that is read: numpy's own are shorter, but leading zeros can make any of them long.
 const MAX_CODE: usize = 32;
 
 pub(super) fn elements_of(descr: &PythonLiteral) -> Result<Elements> {

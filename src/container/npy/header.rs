@@ -222,7 +222,6 @@ pub(super) fn write_header(descr: &str, fortran_order: bool, shape: &[u64]) -> V
     let prefix = MAGIC.len() + 4;
     text.push_str(&" ".repeat(ALIGNMENT - (prefix + text.len() + 1) % ALIGNMENT));
     text.push('\n');
-    // With 64 dimensions of 20 digits a header has 1500 bytes, so version 1.0, with 2 bytes for the length, is always
-    // sufficient.
+    // With 64 dimensions of 20 digits a header has 1500 bytes, so version 1.0, with 2 bytes for the length, suffices.
     [MAGIC, &[1, 0], &(text.len() as u16).to_le_bytes(), text.as_bytes()].concat()
 }

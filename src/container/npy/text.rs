@@ -1,5 +1,4 @@
-//! numpy's texts, all of one width: `<U`, a number of code points of 4 bytes each, and `|S`, a number of bytes, both
-//! padded with NULs.
+//! numpy's texts, all of one width: `<U`, code points of 4 bytes each, and `|S`, bytes, both padded with NULs.
 
 use super::super::text::{Fill, TextError, read_bytes};
 

@@ -145,8 +145,7 @@ fn check_names(plans: &[Plan]) -> Result<()> {
     }
 }
 
-/// Refuses descriptions of quantized weights that would stay in a folder whose checkpoint is replaced: they would describe
-/// the new one.
+/// Refuses descriptions of quantized weights that would stay beside a new checkpoint: they would describe that one.
 fn check_descriptions(folder: &Path, manifest: &Manifest) -> Result<()> {
     for name in [HF_QUANT_CONFIG, QUANTIZE_CONFIG] {
         let path = folder.join(name);

@@ -68,8 +68,7 @@ impl<'a> FolderOutput<'a> {
         Ok(Written { files, before, finished, all, was_complete: false })
     }
 
-    /// Converts again without writing, and compares with the existing output. An identical output is a success, any
-    /// other an error.
+    /// Converts again without writing, and compares with the existing output. A difference is an error.
     fn compare(mut self, job: &Job, observer: &dyn Observer) -> Result<Written<'a>> {
         let there = checkpoint::probe(&self.path, job.threads)?;
         let other = match other_tensor(&there, &self.plans) {

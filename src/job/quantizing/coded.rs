@@ -146,8 +146,7 @@ impl Planner<'_> {
         })
     }
 
-    /// The encoders for a quantized weight: one for values that are computed, and one for scales of the same type as
-    /// before.
+    /// The encoders for a quantized weight: one for values that are computed, and one for scales of the old type.
     pub(super) fn fit_coded(
         &self,
         stored: &StoredAs,
@@ -290,8 +289,7 @@ impl Planner<'_> {
             return Ok(Err(if is_asked && has_special() { Unmoved::NotFinite } else { Unmoved::NoGrid }));
         }
         let transcoders: Vec<Transcoder> = found.into_iter().map(|(transcoder, _)| transcoder).collect();
-        // Engines read one global scale for the whole set, and would multiply the codes of some weights by the scale of
-        // another.
+        // Engines read one global scale for the whole set, and would multiply some codes by another weight's scale.
         let is_shared = transcoders.windows(2).all(|pair| pair[0].global().to_bits() == pair[1].global().to_bits());
         Ok(if is_shared { Ok(transcoders) } else { Err(Unmoved::UnequalGlobals) })
     }

@@ -11,8 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 impl Planner<'_> {
-    /// Makes the encoders, and keeps weights whose shape does not fit the grid; returns these. Refuses such a weight if
-    /// a rule names it.
+    /// Makes the encoders, and keeps weights whose shape does not fit, which it returns. Refuses one that a rule names.
     pub(super) fn fit(&self, weights: &mut [WeightCandidate]) -> Result<Vec<Misfit>> {
         type Key<'k> = (&'static str, &'k [u64], Dtype);
         let mut known: HashMap<Key, Result<Arc<Encoder>, Unfit>> = HashMap::new();
@@ -83,8 +82,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Keeps modules that engines fuse if they would not all be quantized to the same scheme. Refuses options that ask
-    /// for such a difference.
+    /// Keeps modules that engines fuse if their schemes would differ. Refuses options that ask for such a difference.
     pub(super) fn check_fused(&self, weights: &mut [WeightCandidate]) -> Result<()> {
         let fused = fused_sets(&self.policy, weights.iter().map(|weight| self.module(weight)));
         let experts = expert_sets(&self.policy, weights.iter().map(|weight| self.new_name(&weight.name)));

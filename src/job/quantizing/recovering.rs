@@ -25,8 +25,7 @@ const PIECE: u64 = 1 << 20;
 /// Weights for which the same candidate is tried at a time.
 struct RecoverySet<'a> {
     members: Vec<Member<'a>>,
-    /// Candidates that are not tried yet, the next one last: the index of the recoverer, and the scale that all members
-    /// share.
+    /// Candidates to be tried, the next one last: the index of the recoverer, and the scale that all members share.
     left: Vec<(usize, SharedScale)>,
     found: Option<(usize, SharedScale)>,
     /// How the scales that were found relate to the values.
@@ -261,8 +260,7 @@ impl<'a> RecoverySet<'a> {
         self.members[0].rows.encoder.needs_extremes()
     }
 
-    /// Whether the types or shapes of its parts depend on what is found: every run needs to know these, because they are
-    /// in the index.
+    /// Whether the types or shapes of its parts depend on what is found: every run needs these, for the index.
     fn determines_parts(&self) -> bool {
         let mut pairs = self.members.iter().flat_map(|member| member.recoverers.windows(2));
         pairs.any(|pair| pair[0].encoder().parts() != pair[1].encoder().parts())

@@ -1,7 +1,6 @@
 //! Numbers that JSON lacks.
 
-/// A number that may be infinite, which JSON lacks: it is written as the text "Infinity", which other languages read as
-/// a number.
+/// A number that may be infinite: JSON gets the text "Infinity", which other languages read as a number.
 pub(super) mod number {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

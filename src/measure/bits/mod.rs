@@ -89,8 +89,7 @@ pub fn codes(dtype: Dtype, bytes: &[u8]) -> impl Iterator<Item = u128> {
     })
 }
 
-/// The code in hexadecimal, most significant digit first, with as many digits as the width needs. A complex number's
-/// real part comes first.
+/// The code in hexadecimal, as wide as its type, highest digit first. A complex number's real part comes first.
 pub fn hex(dtype: Dtype, code: u128) -> String {
     let digit = |(dtype, code): (Dtype, u128)| format!("{code:0width$x}", width = dtype.bits().div_ceil(4) as usize);
     numbers(dtype, code).into_iter().map(digit).collect()

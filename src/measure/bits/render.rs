@@ -142,8 +142,7 @@ fn statement(dtype: Dtype, code: u128, meaning: &Meaning) -> String {
     }
 }
 
-/// The length of statements, except floats with many zeros after the point: those are too rare and too long to shift
-/// all others.
+/// The length of statements, except floats with many zeros after the point, too rare and too long to shift all others.
 fn statement_width(dtype: Dtype) -> usize {
     match dtype.class() {
         Class::Bool => "false".len(),

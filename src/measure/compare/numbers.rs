@@ -58,8 +58,7 @@ fn piece_of_bits(sides: &[LogicalTensor; 2]) -> u64 {
     (PIECE / width.max(1)).max(1)
 }
 
-/// How bits are compared: as stored if both are stored alike, otherwise little endian with at least one byte per
-/// element.
+/// How bits are compared: as stored if both are stored alike, otherwise little endian with a byte or more per element.
 struct BitComparison {
     are_alike: bool,
     /// The conversion of each side to that; `None` if none is needed or the bytes are opaque.

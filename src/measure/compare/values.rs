@@ -76,8 +76,7 @@ impl ValuePairs {
         Ok((block.start * self.per_element as u64, floats))
     }
 
-    /// What has to be added to the numbers of A to get those of B: 0 exactly where they are equal, and NaN where only
-    /// one of them is NaN.
+    /// What has to be added to the numbers of A to get those of B: 0 exactly where equal, NaN where only one is NaN.
     pub(super) fn differences(
         &self,
         sides: &[LogicalTensor; 2],

@@ -90,8 +90,7 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     if high - low < ROWS {
         return (low..=high).rev().map(|both| HistogramRow::new(histogram, power(both), both, both)).collect();
     }
-    // Below all formats every number becomes zero, and above them none is representable: there is nothing to
-    // distinguish.
+    // Below all formats every number becomes zero, and above them none is representable: nothing to distinguish.
     let reaches = || FORMATS.iter().map(|(dtype, _)| FormatRange::of(*dtype));
     let bottom = reaches().map(|reach| reach.smallest - 1).min().unwrap_or(low);
     let top = reaches().map(|reach| reach.highest).max().unwrap_or(high);
@@ -156,8 +155,7 @@ impl FormatRange {
         }
     }
 
-    /// The share of numbers beyond the largest. It is an upper bound if some numbers have the same exponent as the
-    /// largest.
+    /// The share of numbers beyond the largest; an upper bound if some numbers have the same exponent as the largest.
     fn beyond(&self, histogram: &Histogram, total: u64) -> String {
         let least = histogram.within(self.highest + 1..i32::MAX);
         let most = histogram.within(self.highest..i32::MAX);

@@ -46,8 +46,7 @@ pub struct Distribution {
     pub max: Option<Number>,
     /// The largest absolute value of finite numbers.
     pub abs_max: Option<Number>,
-    /// The mean of finite numbers, right to the last bit or the one before it, whatever the number of values and their
-    /// order.
+    /// The mean of finite numbers, right to the last bit or the one before it, whatever their number and order.
     pub mean: Option<f64>,
     /// Zeros of either sign.
     pub zeros: u64,
@@ -96,8 +95,7 @@ impl FromIterator<(i32, u64)> for Histogram {
     }
 }
 
-/// The distribution of a tensor whose elements have this form. `None` for text. An error names the first malformed
-/// element.
+/// The distribution of a tensor of this form. `None` for text. An error names the first malformed element.
 pub fn of(
     tensor: &Tensor,
     form: Form,
@@ -192,8 +190,7 @@ impl Work<'_> {
         Ok(tally.distribution())
     }
 
-    /// The first NaN and the first Inf, if wanted. Few tensors have any, so those are read once more, at no cost for
-    /// the others.
+    /// The first NaN and the first Inf, if wanted. Few tensors have any, and only those are read once more.
     fn first_specials(&self, wanted: [bool; 2]) -> Result<[Option<u64>; 2]> {
         let conversion = self.conversion(Dtype::Float64);
         let firsts = [0, 1].map(|at| AtomicU64::new(if wanted[at] { u64::MAX } else { 0 }));

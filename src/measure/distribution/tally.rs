@@ -68,8 +68,7 @@ const ROOM: usize = 1 << (COUNT - HALF);
 /// Numbers of a block: few enough for the second-level cache.
 pub(super) const BLOCK: usize = 1 << 13;
 
-/// Adjacent numbers often have the same exponent: they go to different bins in turn, so that an addition does not wait
-/// for the one before it.
+/// Adjacent numbers often have the same exponent: they go to different bins in turn, so that no addition waits.
 const WAYS: usize = 4;
 
 /// Extremes that are found side by side, as in vectors.

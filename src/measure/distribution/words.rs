@@ -60,8 +60,7 @@ impl WordCounts {
     }
 }
 
-/// How many elements a word has. `None` if words cannot be counted: they are not whole elements, or not every word is
-/// valid.
+/// How many elements a word has. `None` if words are not whole elements, or not every word is valid.
 pub(super) fn elements_per_word(storage: Storage, count: u64) -> Option<usize> {
     let bits = storage.dtype.bits() as usize;
     let is_whole = match storage.layout {

@@ -66,8 +66,7 @@ impl Transcoder {
         self.kept(row, parts, &mut room.raw).is_some()
     }
 
-    /// Writes a row whose scales all have new ones, with the same codes. Returns false, and writes nothing, for other
-    /// rows.
+    /// Writes a row whose scales all have new ones, with the same codes. For others, returns false and writes nothing.
     pub(super) fn keep_row(
         &self,
         row: usize,

@@ -108,8 +108,7 @@ fn rows<'a>(report: &'a Report) -> impl Iterator<Item = (&'a FileReport<'a>, &'a
     report.files.iter().flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)))
 }
 
-/// Rows with their positions in the file. Without accuracy, those that lost the largest share of their values come
-/// first.
+/// Rows with their positions in the file. Without accuracy, those with the largest share of lost values come first.
 fn noisiest_first<'a>(report: &'a Report) -> Vec<(usize, (&'a FileReport<'a>, &'a TensorReport<'a>))> {
     let mut sorted: Vec<_> = rows(report).enumerate().collect();
     sorted.sort_by(|(_, (_, left)), (_, (_, right))| {
