@@ -173,8 +173,17 @@ fn check(args: &QuantizeArgs) -> Result<()> {
 fn check_layout(args: &QuantizeArgs) -> Result<()> {
     for scheme in args.schemes() {
         layout_of(scheme, Some(args.layout_name())).map_err(|error| {
-            let known: Vec<String> = scheme.layouts.iter().map(|layout| format!("--layout {}", layout.name)).collect();
-            error.remedy(format!("choose {}", known.join(" or ")))
+            let is_in_all = |name: &str| args.schemes().all(|other| other.in_layout(Some(name)).is_some());
+            let known = scheme.layouts.iter().map(|layout| layout.name).filter(|name| is_in_all(name));
+            let known = known.map(|name| format!("--layout {name}"));
+            match &known.collect::<Vec<String>>()[..] {
+                [] => {
+                    let mut schemes: Vec<&str> = args.schemes().map(|scheme| scheme.name).collect();
+                    schemes.dedup();
+                    error.remedy(format!("choose other schemes: no layout has all of {}", schemes.join(", ")))
+                }
+                known => error.remedy(format!("choose {}", known.join(" or "))),
+            }
         })?;
     }
     Ok(())

@@ -352,6 +352,9 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         }
         assert!(!bench.path("out").exists(), "{line}");
     };
+    for line in ["fp8-block-ue8m0 --rule *=int4", "int4 --rule *=fp8-block-ue8m0"] {
+        refused(&format!("quantize m --scheme {line}"), 2, &["choose other schemes: no layout has all of "]);
+    }
     refused("quantize m --scheme nvfp4 --layout huggingface", 2, &["has no scheme nvfp4", "--layout modelopt"]);
     let measured = ["measured while the model runs", "add --input-global-scale VALUE"];
     refused("quantize m --scheme nvfp4 --activations", 2, &measured);
