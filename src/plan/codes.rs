@@ -3,9 +3,10 @@
 
 use super::source::known_dtype;
 use crate::container::checkpoint::{Checkpoint, beside, quantization};
+use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Kind, Result};
-use crate::quant::{Role, can_be_part, scale_names};
+use crate::quant::{Role, can_be_part, is_named_as_part, scale_names};
 use crate::read::{LogicalCheckpoint, Membership};
 use crate::text::{as_glob, shorten};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -34,7 +35,9 @@ impl Codes {
     /// When one of these files cannot be read.
     pub fn of(source: &Checkpoint) -> Result<Self> {
         let mut found = Self::default();
-        if !source.tensors().any(|(_, tensor)| can_be_part(known_dtype(tensor, None))) {
+        let is_shard = source.folder.is_none();
+        let can_be_of_codes = |(shard, tensor): (&Input, &Tensor)| is_shard && is_named_as_part(shard.name_of(tensor));
+        if !source.tensors().any(|tensor| can_be_part(known_dtype(tensor.1, None)) || can_be_of_codes(tensor)) {
             return Ok(found);
         }
         let model = LogicalCheckpoint::probe(source);
@@ -66,6 +69,14 @@ impl Codes {
         let unknown = model.found.problems.iter().find(|problem| problem.tensors.is_empty());
         let names = model.tensors.iter().map(|tensor| tensor.name).chain(others.iter().map(String::as_str));
         let names: HashSet<&str> = names.collect();
+        let parts: HashSet<usize> =
+            model.found.weights.iter().flat_map(|weight| &weight.parts).map(|part| part.1).collect();
+        for (at, tensor) in model.tensors.iter().enumerate() {
+            let is_elsewhere = !others.is_empty() && quantization.is_some() && !parts.contains(&at);
+            if is_elsewhere && !is_code(&at) && is_named_as_part(tensor.name) {
+                found.add(tensor.name, "holds scales of codes that are in another shard".to_owned());
+            }
+        }
         for tensor in model.tensors.iter().filter(|tensor| can_be_part(tensor.dtype)) {
             if found.reasons.contains_key(tensor.name) {
                 continue;
