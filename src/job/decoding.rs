@@ -77,7 +77,7 @@ impl Recoding {
             }
             let decoder = shared.get(weight)?;
             let parts = LogicalCheckpoint::value_parts(weight);
-            model.check_parts(&decoder, &parts)?;
+            model.check_parts(weight, &decoder, &parts)?;
             let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
             weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
         }
@@ -143,7 +143,7 @@ fn no_weights(model: &LogicalCheckpoint) -> Error {
         let problems = model.recognize().unwrap_or_default().problems;
         let details: Vec<String> = problems.iter().take(FEW).map(|problem| problem.error.to_string()).collect();
         let error = Error::new("holds no quantized weights");
-        return if details.is_empty() { error.of(Kind::Plain) } else { error.with_details(details) };
+        return if details.is_empty() { error.of(Kind::Plain) } else { model.in_whole(error.with_details(details)) };
     }
     let error = Error::new("has no DequantizeLinear node that tcast can compute");
     error.with_details(model.nodes_with_codes().collect())

@@ -158,6 +158,77 @@ fn each_description_of_gptq_says_which_weights_were_decoded() {
 }
 
 #[test]
+fn awq_is_known_by_its_own_description() {
+    let bench = Bench::new();
+    let words: Vec<u8> = (0..512).map(|at| at as u8).collect();
+    let scales = [0x00, 0x3c].repeat(32);
+    let tensors: [(&str, &str, &[u64], &[u8]); 3] = [
+        ("a.q.qweight", "I32", &[32, 4], &words),
+        ("a.q.qzeros", "I32", &[1, 4], &[0x77; 16]),
+        ("a.q.scales", "F16", &[1, 32], &scales),
+    ];
+    let described = "{\"zero_point\": true, \"q_group_size\": 32, \"w_bit\": 4, \"version\": \"GEMM\"";
+    let config = format!("{{\"quantization_config\": {described}, \"quant_method\": \"awq\"}}}}");
+    for (folder, file, text) in [("a", "quantize_config.json", format!("{described}}}")), ("b", "config.json", config)]
+    {
+        fs::create_dir(bench.path(folder)).unwrap();
+        bench.write(&format!("{folder}/model.safetensors"), &shard(&tensors));
+        bench.write(&format!("{folder}/{file}"), text.as_bytes());
+        bench.run(&format!("dequantize {folder} -q -o {folder}.safetensors")).expect(0, "", "");
+    }
+    assert!(bench.read("a.safetensors") == bench.read("b.safetensors"));
+}
+
+#[test]
+fn scales_are_powers_of_two_where_the_config_says_so() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("q")).unwrap();
+    let codes = [0x38; 16];
+    for (config, said) in [
+        ("\"fp8\", \"weight_block_size\": [128, 128], \"scale_fmt\": \"ue8m0\"", "scale_fmt 'ue8m0'"),
+        ("\"mxfp8\", \"weight_block_size\": [1, 32]", "quant_method 'mxfp8'"),
+    ] {
+        let config = format!("{{\"quantization_config\": {{\"quant_method\": {config}}}}}");
+        bench.write("q/config.json", config.as_bytes());
+        for (dtype, scale, is_refused) in [
+            ("F32", &0.375_f32.to_le_bytes()[..], true),
+            ("F32", &(-0.25_f32).to_le_bytes(), true),
+            ("BF16", &[0xc0, 0x3e], true), // 0.375
+            ("F32", &0.25_f32.to_le_bytes(), false),
+            ("F32", &0x0040_0000_u32.to_le_bytes(), false), // 2^-127
+            ("BF16", &[0x80, 0x3e], false),                 // 0.25
+            ("F16", &[0x00, 0x34], false),                  // 0.25
+        ] {
+            let scale =
+                [("m.weight", "F8_E4M3", &[1, 16][..], &codes[..]), ("m.weight_scale_inv", dtype, &[1, 1], scale)];
+            bench.write("q/model.safetensors", &shard(&scale));
+            let outcome = bench.run("dequantize q -q -f -o out");
+            let message =
+                format!("holds scales that are not powers of two, and the config says {said}\n  if the scales");
+            assert_eq!(outcome.code, Some(i32::from(is_refused)), "{outcome:?}");
+            assert_eq!(outcome.stderr.contains(&message), is_refused, "{}", outcome.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_shard_alone_is_no_model() {
+    let bench = quantized();
+    for command in ["dequantize", "quantize --layout compressed-tensors"] {
+        let outcome = bench.run(&format!("{command} q/model-00001-of-00002.safetensors -o out.safetensors"));
+        assert_eq!(outcome.code, Some(1), "{outcome:?}");
+        assert!(outcome.stderr.ends_with("\n  give the folder of all shards: 'q'\n"), "{}", outcome.stderr);
+    }
+    let outcome = bench.run("dequantize q/model-00002-of-00002.safetensors -o out.safetensors");
+    assert!(outcome.stderr.contains("\n  give the folder of all shards: 'q'\n"), "{}", outcome.stderr);
+    let outcome = bench.run("cast q/model-00002-of-00002.safetensors --to f16 -o out.safetensors");
+    let message = "tensor 'm.weight_scale_inv': holds scales of codes that are in another shard; a cast would take them for \
+                   values\n  tcast dequantize 'q'\n";
+    assert!(outcome.stderr.contains(message), "{}", outcome.stderr);
+    assert_eq!(outcome.code, Some(1));
+}
+
+#[test]
 fn parts_of_the_work_make_the_folder_of_one_run() {
     let bench = quantized();
     bench.run("dequantize q -q -o whole").expect(0, "", "");

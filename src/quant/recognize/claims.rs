@@ -179,6 +179,7 @@ fn method_of(block: &ConfigObject, file: &str) -> Result<String> {
         None if block.has("quant_algo") || block.has("quantized_layers") => "modelopt".to_owned(),
         None if block.has("config_groups") => "compressed-tensors".to_owned(),
         None if block.is_true("load_in_4bit")? || block.is_true("load_in_8bit")? => "bitsandbytes".to_owned(),
+        None if block.has("zero_point") || block.has("w_bit") => "awq".to_owned(),
         None if file == QUANTIZE_CONFIG => "gptq".to_owned(),
         None => return Err(Error::new("its quantization_config does not name a quant_method")),
     })
@@ -230,8 +231,10 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
         Some(Group::Block(size)) => format!("the config says quant_method '{method}', weight_block_size {size:?}"),
         _ => format!("the config says quant_method '{method}'"),
     };
-    let parameters = Parameters { group, ..Parameters::default() };
-    let no_exponents = block.text(&["scale_fmt"])? == Some("float");
+    let scale_format = block.text(&["scale_fmt"])?;
+    let has_exponents = method == "mxfp8" || scale_format == Some("ue8m0");
+    let parameters = Parameters { group, has_exponents, ..Parameters::default() };
+    let no_exponents = scale_format == Some("float");
     Ok(Claim { parameters, no_exponents, ..Claim::new(&["hf-fp8"], &said) })
 }
 
