@@ -521,3 +521,25 @@ fn other_checkpoints_decode_to_what_lies_beside_them() {
     }
     std::io::stderr().write_all(shown.concat().as_bytes()).unwrap();
 }
+
+#[test]
+fn descriptions_that_say_the_same_in_other_words_do_not_contradict_each_other() {
+    let of = |scale: &[(&str, Dtype, &[u64])], block: &str, other: &str| {
+        let mut checkpoint = Checkpoint::new(&[("l.0.q.weight", Float8E4M3FN, &[256, 384])]).and(scale).config(block);
+        checkpoint.hf_quant_config = Some(format!(r#"{{"quantization": {other}}}"#));
+        checkpoint
+    };
+    let blocks = [("l.0.q.weight_scale_inv", Float32, &[2, 3][..])];
+    let tensor = [("l.0.q.weight_scale", Float32, &[][..])];
+    let modelopt = r#"{"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"], "group_size": null}"#;
+    for checkpoint in [
+        // TensorRT-LLM names the algorithm of DeepSeek's blocks like this.
+        of(&blocks, FP8, r#"{"quant_algo": "FP8_BLOCK_SCALES", "kv_cache_quant_algo": null}"#),
+        of(&tensor, modelopt, r#"{"quant_algo": "fp8", "group_size": 16, "exclude_modules": ["lm_head*", "l.0.q.x"]}"#),
+        of(&blocks, FP8, "null").and_config(&format!(r#""text_config": {{"quantization_config": {FP8}}}"#)),
+    ] {
+        checkpoint.weight();
+    }
+    let contradicted = of(&tensor, modelopt, r#"{"quant_algo": "FP8", "exclude_modules": ["l.0.*"]}"#);
+    assert!(contradicted.error().contains("hf_quant_config.json says with 'l.0.*' that it is not quantized"));
+}

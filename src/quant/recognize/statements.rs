@@ -106,6 +106,7 @@ impl Statement {
             && !self.block.contains_key("quant_algo")
             && let (Value::String(known), Value::String(named)) = (plain(method.1), plain(algorithm.1))
             && !known.starts_with("compressed")
+            && !known.starts_with("modelopt")
             && !named.contains(&known)
         {
             return Err(self.contradicted(&method, other, &algorithm));
