@@ -47,7 +47,6 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Runs the command.
 pub fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
     let _run = Run::begin();
     let is_diff = matches!(cli.command, Command::Diff(_));

@@ -47,7 +47,6 @@ use folder::FolderOutput;
 use place::Route;
 use std::path::{Path, PathBuf};
 
-/// What has been written.
 pub(crate) struct Written<'a> {
     /// The output, or the requested shards.
     pub(crate) files: Vec<FileReport<'a>>,

@@ -29,7 +29,6 @@ pub(super) struct Chosen<'a> {
     pub from: Origin<'a>,
     /// The type to convert to, or why the tensor is copied.
     pub target: Result<Dtype, KeptReason>,
-    /// Its name in the output.
     pub name: Cow<'a, str>,
     /// Its type in the output.
     pub dtype: Dtype,

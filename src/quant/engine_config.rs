@@ -43,7 +43,6 @@ impl QuantizedGroup<'_> {
     }
 }
 
-/// Modules that are not quantized.
 #[derive(Clone, Debug, Default)]
 pub struct KeptModules<'a> {
     /// Modules with a weight matrix, by their names in the checkpoint.

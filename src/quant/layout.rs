@@ -83,7 +83,6 @@ impl Group {
         }
     }
 
-    /// Which kind it is.
     pub fn kind(self) -> GroupKind {
         match self {
             Self::Tensor => GroupKind::Tensor,
@@ -132,7 +131,6 @@ pub enum CodeValues {
     Map,
 }
 
-/// How codes are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// Each row is a stream of bits, low bits of a byte first, padded to a multiple of this many bytes.
@@ -153,7 +151,6 @@ pub enum Packing {
     AwqWords,
 }
 
-/// How codes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeStorage {
     pub values: CodeValues,
@@ -178,7 +175,6 @@ pub enum Exponents {
     Ldexp,
 }
 
-/// The order of scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleOrder {
     /// Row-major, a row for each row of groups.
@@ -212,7 +208,6 @@ impl Combination {
     }
 }
 
-/// How zero points are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zeros {
     /// There are none: codes are numbers.

@@ -15,7 +15,6 @@ pub struct TargetGrid {
     pub scale: Option<Dtype>,
 }
 
-/// The type of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeType {
     /// A float of 8 bits or fewer.
@@ -28,7 +27,6 @@ pub enum CodeType {
 }
 
 impl CodeType {
-    /// The width of a code in bits.
     pub fn bits(self) -> u32 {
         match self {
             Self::Float(dtype) => dtype.bits(),
@@ -42,13 +40,11 @@ impl CodeType {
 pub struct SchemeLayout {
     /// The name of the layout for users: the library or engine that reads it.
     pub name: &'static str,
-    /// Its row in the table of layouts.
     layout: &'static str,
     pub grid: TargetGrid,
 }
 
 impl SchemeLayout {
-    /// Its row in the table of layouts.
     pub fn layout(&self) -> &'static Layout {
         find(self.layout).expect("schemes name rows of the table")
     }
@@ -141,7 +137,6 @@ static IN_MODELS: &[(&str, SchemeLayout)] = &[
     ("int4-asym", stored("onnx", "onnx", asymmetric(4, Group::Neighbours(128), None))),
 ];
 
-/// All schemes.
 pub static SCHEMES: &[Scheme] = &[
     Scheme {
         name: "fp8",

@@ -175,7 +175,6 @@ pub(super) static GPT_OSS_ROWS: Layout = Layout {
     ..GPT_OSS
 };
 
-/// All layouts.
 pub static LAYOUTS: &[Layout] = &[
     // transformers `integrations/finegrained_fp8.py`; DeepSeek-V3 `inference/fp8_cast_bf16.py`, which has partial blocks.
     Layout {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 /// How many decoders are remembered: more than the weights of a layer have shapes.
 const MOST: usize = 16;
 
-/// Makes decoders.
 pub(crate) struct Decoders<'m, 'a> {
     model: &'m LogicalCheckpoint<'a>,
     /// The type of the values; `None` for the default of each weight.

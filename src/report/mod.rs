@@ -97,7 +97,6 @@ pub(crate) fn serialize_with<S: Serializer>(
 }
 
 impl Report<'_> {
-    /// The tensors of all files.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorReport<'_>> {
         self.files.iter().flat_map(|file| &file.tensors)
     }

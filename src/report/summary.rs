@@ -278,7 +278,6 @@ pub(super) fn names<'a>(tensors: impl Iterator<Item = &'a TensorReport<'a>>) -> 
     names.join(", ")
 }
 
-/// Tensors that share a row.
 struct SummaryRow<'r> {
     first: &'r TensorReport<'r>,
     count: u64,

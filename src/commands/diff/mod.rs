@@ -77,7 +77,6 @@ fn tell_problems(model: &LogicalCheckpoint) {
     warn(&format!("{path}: {}{more}: such tensors are compared as they are stored", problem.error));
 }
 
-/// A tensor of one side.
 #[derive(Clone, Copy)]
 struct SideTensor<'a> {
     tensor: ModelTensor<'a>,
@@ -153,7 +152,6 @@ fn pairs<'a>([in_a, in_b]: [Vec<SideTensor<'a>>; 2]) -> Vec<DiffRow<'a>> {
     rows.chain(rest.map(|one| DiffRow { name: one.tensor.name(), sides: [None, Some(one.tensor)] })).collect()
 }
 
-/// The result.
 struct DiffResult<'a> {
     args: &'a DiffArgs,
     rows: Vec<DiffRow<'a>>,

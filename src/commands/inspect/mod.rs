@@ -55,7 +55,6 @@ pub(super) fn run(args: &InspectArgs) -> Result<()> {
     folder.broken.into_iter().chain(unreadable.filter(Error::is_io)).next().or(failed).map_or(Ok(()), Err)
 }
 
-/// What is shown.
 struct Listing<'a> {
     args: &'a InspectArgs,
     folder: &'a Checkpoint,

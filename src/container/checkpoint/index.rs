@@ -20,7 +20,6 @@ pub const INDEX: &str = "model.safetensors.index.json";
 /// What to do if an index is unusable.
 pub(super) const WITHOUT_INDEX: &str = "give the .safetensors files one by one";
 
-/// An index file.
 pub struct Index {
     pub name: String,
     pub metadata: Map<String, Value>,
@@ -69,7 +68,6 @@ pub fn weight_map(path: &Path) -> Result<WeightMap> {
     Index::read(path).map(|index| index.weight_map).map_err(|error| error.in_file(path))
 }
 
-/// Whether a file name is that of an index.
 pub fn is_index(name: &str) -> bool {
     name.contains(INFIX) && Path::new(name).extension().is_some_and(|extension| extension == "json")
 }

@@ -57,12 +57,10 @@ impl Checkpoint {
         self.shards.iter().any(|shard| shard.container.format_info().is_changed_only)
     }
 
-    /// All tensors, with their shards.
     pub fn tensors(&self) -> impl Iterator<Item = (&Input, &Tensor)> {
         self.shards.iter().flat_map(|shard| shard.contents.tensors.iter().map(move |tensor| (shard, tensor)))
     }
 
-    /// The names of all tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors().map(|(shard, tensor)| shard.name_of(tensor))
     }
@@ -95,7 +93,6 @@ impl Checkpoint {
         Ok(files)
     }
 
-    /// Length of all shards in bytes.
     pub fn bytes(&self) -> u64 {
         self.shards.iter().map(Input::len).sum()
     }

@@ -105,7 +105,6 @@ struct Asked {
     rule: Option<usize>,
 }
 
-/// How a weight is to be stored.
 #[derive(Clone)]
 struct StoredAs {
     scheme: &'static Scheme,

@@ -32,7 +32,6 @@ struct RecoverySet<'a> {
     matched: ScaleMatch,
 }
 
-/// A weight of a set.
 struct Member<'a> {
     /// Its index among all weights.
     weight: usize,
@@ -43,7 +42,6 @@ struct Member<'a> {
     misfit: Option<u64>,
 }
 
-/// Some rows of a member of a set.
 struct MemberPiece {
     set: usize,
     member: usize,

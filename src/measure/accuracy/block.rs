@@ -3,7 +3,6 @@
 use super::LANES;
 use super::sum::{exponent_of, times_power_of_two};
 
-/// The sums of a lane.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sums {
     pub(super) compared: f64,

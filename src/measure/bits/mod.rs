@@ -128,7 +128,6 @@ fn parts_of_number(dtype: Dtype, code: u128) -> Vec<(BitField, String)> {
     parts.collect()
 }
 
-/// What a code means.
 pub fn meaning(dtype: Dtype, code: u128) -> Meaning {
     if let Some(halves) = halves(dtype, code) {
         return complex(&halves.map(|(dtype, code)| meaning(dtype, code)));

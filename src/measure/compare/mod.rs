@@ -22,7 +22,6 @@ use serde::Serialize;
 /// A tensor, and its file.
 type FileTensor<'a> = (&'a Input, &'a Tensor);
 
-/// How tensors are compared.
 pub(crate) struct CompareOptions<'a> {
     /// What untyped elements are.
     pub from: Option<Dtype>,
@@ -104,7 +103,6 @@ impl Comparison {
     }
 }
 
-/// An element that differs.
 #[derive(Clone, Debug)]
 pub(crate) struct Difference {
     pub index: Vec<u64>,

@@ -203,7 +203,6 @@ impl Seen {
     }
 }
 
-/// What to look for.
 struct Look<'a> {
     sides: [LogicalTensor<'a>; 2],
     /// `None` for different types.

@@ -115,7 +115,6 @@ fn rows(histogram: &Histogram) -> Vec<HistogramRow> {
     rows
 }
 
-/// The range of a format.
 struct FormatRange {
     /// The exponent of its smallest number: numbers below half of that become zero.
     smallest: i32,

@@ -46,7 +46,6 @@ const FEW: u8 = 24;
 const SPECIAL: u8 = 255;
 const FIELDS: FloatFields = FloatFields { lowest: LOWEST, mantissa: MANTISSA, special: SPECIAL as usize };
 
-/// The tally of float32s.
 pub(super) struct Float32Tally {
     /// Numbers by exponent field, except those in pairs.
     counts: [u64; 256],

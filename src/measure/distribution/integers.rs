@@ -4,7 +4,6 @@ use super::Distribution;
 use super::tally::{Repeat, Tally};
 use crate::measure::number::Number;
 
-/// The tally of 64-bit integers.
 pub(super) struct IntegerTally<const SIGNED: bool> {
     /// Zeros, then the numbers with each exponent.
     counts: [u64; 65],

@@ -78,7 +78,6 @@ impl Histogram {
         if exponents.is_empty() { 0 } else { self.0.range(exponents).map(|(_, count)| count).sum() }
     }
 
-    /// How many numbers there are in total.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
@@ -245,7 +244,6 @@ impl Work<'_> {
     }
 }
 
-/// A tally, and a buffer for its input.
 #[derive(Default)]
 struct BufferedTally<T> {
     tally: T,

@@ -74,7 +74,6 @@ const WAYS: usize = 4;
 /// Extremes that are found side by side, as in vectors.
 const LANES: usize = 8;
 
-/// The tally of float64s.
 pub(super) struct Float64Tally {
     small_bins: Vec<[SmallBin; WAYS]>,
     /// Numbers in the small bins.

@@ -96,7 +96,6 @@ fn bins(spread: &ExponentSpread, reach: Option<&DtypeRange>) -> Vec<SpreadBar> {
     bounds.windows(2).map(bin).collect()
 }
 
-/// The range of a float type.
 struct DtypeRange(Dtype, FloatFormat);
 
 impl DtypeRange {

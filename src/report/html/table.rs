@@ -19,7 +19,6 @@ const LOST: [Loss; 6] = [Loss::Saturated, Loss::Infinite, Loss::Nan, Loss::NanLo
 /// The most rows: a browser takes seconds to show more.
 const MOST: usize = 10_000;
 
-/// A column: its heading, and its cells.
 struct Column<'a> {
     title: &'static str,
     /// A smaller note below the title.
