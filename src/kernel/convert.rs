@@ -230,8 +230,7 @@ impl Loop for ConversionLoop<'_> {
     }
 }
 
-/// Buffers for one block in every form that it takes. Buffers that are not needed stay empty, because tensors can be
-/// tiny.
+/// Buffers for one block in every form that it takes; empty where not needed, because tensors can be tiny.
 #[derive(Default)]
 struct Scratch {
     lane: Vec<u8>,
@@ -240,8 +239,7 @@ struct Scratch {
     codes: Vec<u8>,
 }
 
-/// A block's source bytes as little endian elements of whole bytes; converted into `scratch` unless they are so
-/// already.
+/// A block's source bytes as little endian elements of whole bytes; converted into `scratch` unless they are that.
 #[inline(always)]
 fn load<'a>(source: &Storage, input: &'a [u8], scratch: &'a mut Vec<u8>, count: usize) -> Result<&'a [u8], Malformed> {
     let bits = source.dtype.bits();

@@ -84,8 +84,7 @@ impl<'a> Decimal<'a> {
         self.head.iter().chain(self.tail).copied()
     }
 
-    /// The number truncated to an integer. The third result says how the rest compares to a half; it is `None` where
-    /// there is no rest.
+    /// The number truncated to an integer. The third result compares the rest to a half; `None` where there is no rest.
     pub(super) fn integer(&self) -> (Integer, Option<Ordering>) {
         let before = self.point.clamp(0, self.len() as i64) as usize;
         let mut integer = Integer::default();
@@ -143,8 +142,7 @@ fn digits(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// The digits after the `e`. A number too large for 64 bits becomes the largest of them: no text has enough zeros to
-/// compensate for that.
+/// The digits after the `e`, as 64 bits at most: no text has enough zeros to compensate for a larger number.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (negative, text) = signed(text);
     let (number, rest) = digits(text);

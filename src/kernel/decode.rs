@@ -149,8 +149,7 @@ fn load<const N: usize, T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], dec
     }
 }
 
-/// [`load`] from a table. It is not compiled for the wider instruction sets, whose gathers are slower than single loads
-/// on many processors.
+/// [`load`] from a table, not compiled for wider instruction sets, whose gathers are slower on many processors.
 #[inline(never)]
 fn look_up<T: LaneElement>(bytes: &[u8], lane: &mut [T::Bytes], decode: impl Fn([u8; 1]) -> T) {
     load(bytes, lane, decode);

@@ -11,8 +11,7 @@ use std::ops::Range;
 pub(in crate::quant) enum ScaleReader {
     /// Floats.
     Numbers(Kernel),
-    /// Bytes that are powers of two: the float32 bits of the first and of the last, and what is subtracted from the
-    /// others.
+    /// Bytes that are powers of two: the float32 bits of the first and last, and what is subtracted from the others.
     Exponents { first: u32, last: u32, less: u32 },
     /// Codes of a map, with scales of their own and an offset (bitsandbytes).
     Nested { group: usize, offset: f32 },

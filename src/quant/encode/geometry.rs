@@ -285,8 +285,7 @@ impl EncodeGeometry {
         if self.matrices > 1 && !self.rows.is_multiple_of(alignment) { self.rows } else { alignment }
     }
 
-    /// The byte range within each part that belongs to a range of rows. Bytes that belong to no row come with the
-    /// first.
+    /// The byte range of rows within each part. Bytes that belong to no row come with the first.
     pub(super) fn part_ranges(&self, rows: &Range<u64>) -> Vec<Range<u64>> {
         // The first row of groups that starts at this row or below it.
         let below = |row: u64, height: u64, count: u64| row / self.rows * count + (row % self.rows).div_ceil(height);

@@ -248,8 +248,7 @@ fn wide_groups<const N: usize>(bytes: &[u8], amax: &mut [u32]) {
     }
 }
 
-/// Compares magnitudes as bits. They are below 2^31, so a signed comparison works: only that exists in all instruction
-/// sets.
+/// Compares magnitudes as bits, below 2^31: a signed comparison works, and exists in all instruction sets.
 #[inline(always)]
 pub(super) fn larger(first: u32, second: u32) -> u32 {
     if first as i32 > second as i32 { first } else { second }

@@ -30,8 +30,7 @@ pub struct Recoverer {
     redecoding: Redecoding,
 }
 
-/// What all groups of a weight share: the global scale, or the only scale. Other weights share it as well if engines fuse
-/// them.
+/// What all groups of a weight share, and weights that engines fuse with it: the global scale, or the only scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedScale {
     global: f32,
