@@ -4,9 +4,12 @@
 //! The general method, which also counts, takes five passes: with AVX-512, one core decodes about 1 value per
 //! nanosecond with it, 4 to 8 with this one where results are looked up (`tables`), and 2 to 4 elsewhere.
 
+use super::geometry::DecodeGeometry;
 use super::lanes::{Float32Lane, SmallFloat};
-use super::tables::Results;
+use super::segment::{SegmentGroups, factors};
+use super::tables::{LongResults, Results, ShortResults, upper_half};
 use crate::dtype::{Class, Dtype};
+use crate::kernel::Isa;
 
 /// The smallest magnitude of a code.
 const SMALLEST: f32 = 1.0 / 512.0;
@@ -36,34 +39,6 @@ impl Products {
     pub(super) const PLAIN: Self = Self { rounded: Dtype::Float32, written: Dtype::Float32 };
 }
 
-/// The scales that were fetched together, for several segments.
-#[derive(Clone, Copy)]
-pub(super) struct FetchedScales<'a> {
-    pub(super) scales: &'a Float32Lane,
-    /// The position of the first scale of the segment.
-    pub(super) first: usize,
-    /// The number of this fetch, from 1.
-    pub(super) fetch: u64,
-    /// Whether all of them are ordinary: see [`are_ordinary`].
-    pub(super) are_ordinary: bool,
-}
-
-/// The groups of a segment, as float32.
-pub(super) struct SegmentGroups<'a> {
-    pub(super) scales: &'a Float32Lane,
-    /// `None` if the scales are not in the order of their groups.
-    pub(super) fetched: Option<FetchedScales<'a>>,
-    /// Empty if there are none.
-    pub(super) zeros: &'a Float32Lane,
-    /// Elements of a group, and how many of the first are before the segment.
-    pub(super) size: usize,
-    pub(super) skip: usize,
-    /// What floats have to be multiplied by: see [`ScaleReader::factor`](super::scales::ScaleReader::factor).
-    pub(super) factor: f32,
-    /// The numbers of the codes of [`Fused::Map`].
-    pub(super) map: &'a [[u8; 4]; 16],
-}
-
 /// Whether no product with these scales can become infinite or NaN in the narrowest intermediate type, or 0 although its
 /// code is not 0 (the smallest is 2^-9, none is above 510). If products are float16, also whether [`float16`] computes them.
 #[inline(always)]
@@ -89,6 +64,36 @@ impl Fused {
     pub(super) fn e4m3() -> Option<Self> {
         let Class::Float(format) = Dtype::Float8E4M3FN.class() else { return None };
         Some(Self::Floats(SmallFloat::new(format, true), format.nan() as u8))
+    }
+
+    /// The tables for segments of `columns` values; numbers are multiplied by `factor`.
+    pub(super) fn results(
+        self,
+        isa: Isa,
+        geometry: &DecodeGeometry,
+        factor: f32,
+        columns: usize,
+        map: &[[u8; 4]; 16],
+    ) -> Results {
+        let number = |code: usize| match self {
+            Self::Floats(floats, _) => floats.number(code as u8) * factor,
+            Self::Unsigned(half) => (code as i32 - half) as f32,
+            Self::Signed => ((code as i32 ^ 8) - 8) as f32,
+            Self::Map => f32::from_le_bytes(map[code % 16]),
+        };
+        match (self, geometry.bits) {
+            _ if !isa.can_look_up() => Results::None,
+            (_, ..=4) => {
+                let is_float = matches!(self, Self::Floats(..));
+                Results::Short(Box::new(ShortResults::new(isa, number, is_float, columns)))
+            }
+            (Self::Floats(..), 8) => {
+                let [below, beside] = geometry.block;
+                let group = below.saturating_mul(beside);
+                Results::Long(Box::new(LongResults::new(isa, number, group, geometry.grid[1])))
+            }
+            _ => Results::None,
+        }
     }
 
     /// Whether [`Fused::multiply`] computes the products of these codes and scales.
@@ -247,13 +252,6 @@ fn each_group<const W: usize>(
     }
 }
 
-/// Scales and zero points; `zero` if there are no zero points.
-#[inline(always)]
-pub(super) fn factors<'a>(groups: &'a SegmentGroups, zero: f32) -> impl Iterator<Item = (f32, f32)> + use<'a> {
-    let zeros = groups.zeros.iter().map(|zero| f32::from_le_bytes(*zero)).chain(std::iter::repeat(zero));
-    groups.scales.iter().map(|scale| f32::from_le_bytes(*scale)).zip(zeros)
-}
-
 #[inline(always)]
 fn products_by<const N: usize, const W: usize>(
     codes: &[u8],
@@ -280,11 +278,6 @@ fn products_by<const N: usize, const W: usize>(
 pub(in crate::quant) fn to_bfloat16(value: f32) -> f32 {
     let bits = value.to_bits();
     f32::from_bits(bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000)
-}
-
-#[inline(always)]
-pub(super) fn upper_half(value: f32) -> [u8; 2] {
-    ((value.to_bits() >> 16) as u16).to_le_bytes()
 }
 
 /// The product of an integer of up to 9 bits and a positive float16, to the nearest float16, ties to even, if that is normal.

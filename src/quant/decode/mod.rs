@@ -16,6 +16,7 @@ pub(super) mod room;
 mod rotate;
 pub(super) mod rows;
 pub(super) mod scales;
+mod segment;
 mod steps;
 mod tables;
 mod tally;
@@ -329,7 +330,9 @@ impl Decoder {
         let map = self.steps.geometry.map.and_then(|slot| parts[slot.index].as_chunks().0.first_chunk().copied());
         let room = Room::new(&self.steps, index.is_some());
         let map = map.unwrap_or_default();
-        let results = Results::new(isa, &self.steps, room.columns, &map);
+        let Steps { fused, scales, geometry, .. } = &self.steps;
+        let results =
+            fused.map_or(Results::None, |fused| fused.results(isa, geometry, scales.factor(), room.columns, &map));
         Ok(isa.run(RowDecoder { steps: &self.steps, parts, index, map, room, results, range, columns, out }))
     }
 

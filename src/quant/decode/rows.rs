@@ -3,11 +3,12 @@
 use super::super::layout::{Combination, ScaleOrder};
 use super::casts::run;
 use super::codes::{CodeWindow, TransposedTile};
-use super::fused::{FetchedScales, Products, SegmentGroups};
+use super::fused::Products;
 use super::lanes::{self, Float32Lane};
 use super::linear::extend_signs;
 use super::room::Room;
 use super::rotate::{rotate, rotate_float32s};
+use super::segment::{FetchedScales, SegmentGroups};
 use super::steps::{Arithmetic, CodeDecoding, Steps};
 use super::tables::Results;
 use super::tally::DecodeTally;

@@ -1,8 +1,7 @@
 //! Results that are computed once for all codes of a group, and looked up in registers: results of two bytes, with
 //! instruction sets that can do that.
 
-use super::fused::{FetchedScales, Fused, SegmentGroups, factors, upper_half};
-use super::steps::Steps;
+use super::segment::{FetchedScales, SegmentGroups, factors};
 use crate::kernel::{Derivation, Isa, Magnitudes, Table};
 
 /// 1 as bfloat16.
@@ -57,47 +56,6 @@ pub(super) struct LongResults {
 impl Results {
     /// The smallest groups for which tables of 16 products are faster.
     const LEAST: usize = 16;
-
-    /// The smallest groups for which tables of 128 products are faster, and the most groups side by side: their tables
-    /// fit into the second-level cache.
-    const LEAST_LONG: u64 = 512;
-    const MOST_LONG: u64 = 256;
-
-    /// For segments of `columns` values.
-    pub(super) fn new(isa: Isa, steps: &Steps, columns: usize, map: &[[u8; 4]; 16]) -> Self {
-        let (geometry, factor) = (&steps.geometry, steps.scales.factor());
-        match (steps.fused, geometry.bits) {
-            (Some(fused), ..=4) if isa.can_look_up() => {
-                let number = |code: usize| match fused {
-                    Fused::Floats(floats, _) => floats.number(code as u8) * factor,
-                    Fused::Unsigned(half) => (code as i32 - half) as f32,
-                    Fused::Signed => ((code as i32 ^ 8) - 8) as f32,
-                    Fused::Map => f32::from_le_bytes(map[code]),
-                };
-                let numbers = std::array::from_fn(number);
-                let multiples = if matches!(fused, Fused::Floats(..)) { multiples(&numbers) } else { None };
-                let most = (columns / Self::LEAST + 2).next_multiple_of(16);
-                let (products, tables) = (vec![[[0; 2]; 2]; most], vec![Table::default(); most]);
-                Self::Short(Box::new(ShortResults {
-                    isa,
-                    numbers,
-                    multiples,
-                    powers: ScalePowers::default(),
-                    products,
-                    tables,
-                }))
-            }
-            (Some(Fused::Floats(floats, _)), 8) if isa.can_look_up() => {
-                let numbers = std::array::from_fn(|code| floats.number(code as u8) * factor);
-                let ([below, beside], groups) = (geometry.block, geometry.grid[1]);
-                let are_few = below.saturating_mul(beside) >= Self::LEAST_LONG && groups <= Self::MOST_LONG;
-                let tables = vec![[[0; 2]; 128]; if are_few { groups as usize } else { 0 }];
-                let (powers, exact) = (ScalePowers::default(), [numbers.map(upper_half)]);
-                Self::Long(Box::new(LongResults { isa, numbers, powers, exact, tables, fetch: 0 }))
-            }
-            _ => Self::None,
-        }
-    }
 
     /// Writes products. Returns false if another method is faster.
     #[inline(always)]
@@ -160,6 +118,20 @@ impl Results {
 }
 
 impl ShortResults {
+    /// For the numbers of codes, and segments of `columns` values.
+    pub(super) fn new(isa: Isa, number: impl Fn(usize) -> f32, are_floats: bool, columns: usize) -> Self {
+        let numbers = std::array::from_fn(number);
+        let most = (columns / Results::LEAST + 2).next_multiple_of(16);
+        Self {
+            isa,
+            numbers,
+            multiples: if are_floats { multiples(&numbers) } else { None },
+            powers: ScalePowers::default(),
+            products: vec![[[0; 2]; 2]; most],
+            tables: vec![Table::default(); most],
+        }
+    }
+
     /// The products of the groups of a segment.
     #[inline(always)]
     fn tables<const W: usize>(
@@ -190,6 +162,19 @@ impl ShortResults {
 }
 
 impl LongResults {
+    /// The smallest groups for which tables are faster, and the most groups side by side: their tables fit into the
+    /// second-level cache.
+    const LEAST: u64 = 512;
+    const MOST: u64 = 256;
+
+    /// For the numbers of codes, and groups of `group` values, `beside` of which are side by side.
+    pub(super) fn new(isa: Isa, number: impl Fn(usize) -> f32, group: u64, beside: u64) -> Self {
+        let numbers = std::array::from_fn(number);
+        let count = if group >= Self::LEAST && beside <= Self::MOST { beside as usize } else { 0 };
+        let (powers, exact) = (ScalePowers::default(), [numbers.map(upper_half)]);
+        Self { isa, numbers, powers, exact, tables: vec![[[0; 2]; 128]; count], fetch: 0 }
+    }
+
     /// The products of the groups of a segment, and of the groups that follow.
     #[inline(always)]
     fn tables<const W: usize>(
@@ -290,6 +275,12 @@ fn are_exact(numbers: &[f32]) -> bool {
         all &= number.to_bits() & 0xffff == 0;
     }
     all
+}
+
+/// A bfloat16 number, or a float32 number without its lower half.
+#[inline(always)]
+pub(super) fn upper_half(value: f32) -> [u8; 2] {
+    ((value.to_bits() >> 16) as u16).to_le_bytes()
 }
 
 #[inline(always)]
