@@ -19,6 +19,7 @@ pub struct Part<'a> {
 
 /// Properties of a weight that the shapes of its parts do not show. They come from config.json, the names of the
 /// layout, or tensors of a few bytes.
+#[allow(clippy::struct_excessive_bools, reason = "each is a statement of a config, independent of the others")]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parameters {
     /// The shape of the weight if that of the codes does not determine it: `weight_shape` of compressed-tensors,
@@ -41,6 +42,8 @@ pub struct Parameters {
     pub nested_offset: f32,
     /// `ComfyUI`'s `convrot_groupsize`, if the weight is rotated: 4, 16, 64, 256 or 1024.
     pub rotation: Option<u64>,
+    /// `ComfyUI` multiplies by the weight in full precision.
+    pub has_full_precision: bool,
     /// The original type of the weight, if the library converts to it first: bitsandbytes' `dtype`.
     pub weight_dtype: Option<Dtype>,
     /// Of ONNX's `DequantizeLinear`, the axis of the scales; `None` if there is one scale.

@@ -1,7 +1,7 @@
 //! `tcast quantize` of models that are quantized already. `tests/quant/transcode.rs` checks the values of every pair of
 //! layouts.
 
-use super::dequantize::shard;
+use super::dequantize::{bytes_of, shard};
 use super::quantize::{assert_same, bench_with, config, tensors};
 use super::quantize_choices::expect_refused;
 use crate::common::Bench;
@@ -402,5 +402,28 @@ fn an_error_about_values_that_are_no_numbers_says_how_many_there_are_and_whether
             let what = format!("16384 of 32768 elements are {what} [0, 0], {cause} {state}");
             refused(&scale, 0, &bits.to_le_bytes(), scheme, &what);
         }
+    }
+}
+
+#[test]
+fn comfyui_multiplies_in_full_precision_as_before() {
+    let bench = Bench::new();
+    let (codes, scale) = ([0x38; 256], 0.5_f32.to_le_bytes());
+    let description = b"{\"format\": \"float8_e4m3fn\", \"full_precision_matrix_mult\": true}";
+    let full = r#"{"format":"float8_e4m3fn","full_precision_matrix_mult":true}"#;
+    let length = [description.len() as u64];
+    let described = ("a.comfy_quant", "U8", &length[..], &description[..]);
+    let marker = |length: &'static [u64], bytes: &'static [u8]| ("scaled_fp8", "F8_E4M3", length, bytes);
+    for (scale_name, more, wanted) in [
+        ("a.weight_scale", described, full),
+        ("a.scale_weight", marker(&[2], &[0; 2]), full),
+        ("a.scale_weight", marker(&[0], &[]), r#"{"format":"float8_e4m3fn"}"#),
+    ] {
+        let weight = [("a.weight", "F8_E4M3", &[16, 16][..], &codes[..]), (scale_name, "F32", &[], &scale), more];
+        bench.write("s.safetensors", &shard(&weight));
+        bench.run("quantize s.safetensors --layout comfyui -q -f -o o.safetensors").expect(0, "", "");
+        let found = bench.read("o.safetensors");
+        assert_eq!(bytes_of(&found, "a.comfy_quant"), wanted.as_bytes());
+        assert_eq!(bytes_of(&found, "a.weight"), codes);
     }
 }

@@ -153,7 +153,8 @@ impl Planner<'_> {
         shape: &[u64],
         candidate: &mut CodedCandidate,
     ) -> Result<Arc<Encoder>, Unfit> {
-        let options = EncodeOptions { arithmetic: Arithmetic::Exact, ..self.request.options };
+        let has_full_precision = self.source.found.weights[candidate.weight].parameters.has_full_precision;
+        let options = EncodeOptions { arithmetic: Arithmetic::Exact, has_full_precision, ..self.request.options };
         let old = candidate.decoder.grid().scale;
         let of_scale =
             |scale: Dtype| StoredAs { grid: TargetGrid { scale: Some(scale), ..stored.grid }, ..stored.clone() };

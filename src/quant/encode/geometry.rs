@@ -217,6 +217,15 @@ impl EncodeGeometry {
         self.add(layout, Role::Activation, Dtype::Float32, shape, Some(stored.to_le_bytes().to_vec()))
     }
 
+    /// Adds to the description of `ComfyUI` that it multiplies in full precision.
+    pub(super) fn describe_full_precision(&mut self) {
+        let description = self.parts.iter_mut().find(|part| part.role == Role::Description);
+        let Some(EncodedPart { fixed: Some(text), shape, .. }) = description else { return };
+        text.truncate(text.len() - 1);
+        text.extend(b",\"full_precision_matrix_mult\":true}");
+        *shape = vec![text.len() as u64];
+    }
+
     fn add(
         &mut self,
         layout: &'static Layout,

@@ -80,6 +80,8 @@ pub struct EncodeOptions {
     pub scale: ScaleChoice,
     /// The global scale of 4-bit activations, 2688 / their largest magnitude, to store beside NVFP4 weights.
     pub input_global_scale: Option<f32>,
+    /// Whether the description of `ComfyUI` asks for multiplication in full precision.
+    pub has_full_precision: bool,
 }
 
 impl Default for EncodeOptions {
@@ -89,6 +91,7 @@ impl Default for EncodeOptions {
             keeps_negative_zero: true,
             scale: ScaleChoice::Amax,
             input_global_scale: None,
+            has_full_precision: false,
         }
     }
 }
@@ -154,6 +157,9 @@ impl Encoder {
         let encoding = layout.encoding.ok_or(Unfit::Grid)?;
         if let Some(scale) = options.input_global_scale {
             geometry.add_input_scale(layout, scale)?;
+        }
+        if options.has_full_precision {
+            geometry.describe_full_precision();
         }
         let minifloat = |dtype: Dtype| match dtype.class() {
             Class::Float(format) if dtype.bits() <= 16 => Some(Minifloat::new(&format)),

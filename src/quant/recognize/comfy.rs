@@ -2,7 +2,7 @@
 
 use super::block::Claim;
 use super::descriptions;
-use super::found::CheckpointInfo;
+use super::found::{CheckpointInfo, StoredTensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::text::shorten;
@@ -87,12 +87,22 @@ impl Layers {
         self.on(source, name.strip_suffix(".comfy_quant")?).ok()?
     }
 
-    /// The dtype of codes according to the marker of a file, for the layers with its prefix.
-    pub(super) fn marked(&self, source: &CheckpointInfo, name: &str) -> Option<Dtype> {
-        let marker = self.markers.iter().find(|index| {
-            let prefix = source.tensors[**index].name.strip_suffix("scaled_fp8");
+    /// The marker of a file, for the layers with its prefix.
+    fn marker<'a>(&self, source: &CheckpointInfo<'a>, name: &str) -> Option<StoredTensor<'a>> {
+        let mut markers = self.markers.iter().map(|index| source.tensors[*index]);
+        markers.find(|marker| {
+            let prefix = marker.name.strip_suffix("scaled_fp8");
             prefix.is_some_and(|prefix| name.starts_with(prefix))
-        })?;
-        source.tensors[*marker].dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype })
+        })
+    }
+
+    /// Whether the marker of a file says that this layer is multiplied in full precision.
+    pub(super) fn has_full_precision(&self, source: &CheckpointInfo, name: &str) -> bool {
+        self.marker(source, name).is_some_and(|marker| *marker.shape == [2])
+    }
+
+    /// The dtype of codes according to the marker of a file.
+    pub(super) fn marked(&self, source: &CheckpointInfo, name: &str) -> Option<Dtype> {
+        self.marker(source, name)?.dtype.map(|dtype| if dtype == Dtype::Float32 { Dtype::Float8E4M3FN } else { dtype })
     }
 }

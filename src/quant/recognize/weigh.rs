@@ -224,6 +224,9 @@ impl Finder<'_> {
                 _ => {}
             }
         }
+        if layout.name == "comfy-scaled-fp8" {
+            parameters.has_full_precision = self.layers.has_full_precision(self.source, stem);
+        }
         if layout.scale_order == ScaleOrder::Swizzled {
             parameters.shape = self.unpadded(layout, parts, stem);
         }
