@@ -77,7 +77,7 @@ impl Recoding {
             }
             let decoder = shared.get(weight)?;
             let parts = LogicalCheckpoint::value_parts(weight);
-            model.check_parts(weight, &decoder, &parts)?;
+            model.check_parts(&decoder, &parts)?;
             let parts = parts.into_iter().map(|(_, at)| model.places[at]).collect();
             weights.add(QuantizedWeight { name: weight.name.clone(), parts, decoder });
         }

@@ -40,7 +40,6 @@ mod table;
 mod transcode;
 
 pub use config::{Modules, comfy_metadata_of, config_of, default_target, hf_quant_config_of, quantize_config_of};
-pub(crate) use decode::are_powers_of_two;
 pub use decode::{Arithmetic, CodeKind, DecodeTally, Decoder, Explanation, Grid, Occurrences};
 pub(crate) use encode::count_special;
 pub use encode::{

@@ -34,8 +34,6 @@ pub struct Parameters {
     pub zeros_are_one_less: bool,
     /// The config says that the grid is symmetric. Engines then ignore zero points.
     pub is_symmetric: bool,
-    /// The config says that scales are powers of two. Some engines then read only their exponents.
-    pub has_exponents: bool,
     /// bitsandbytes' `nested_blocksize`; 256 if not given.
     pub nested_group: Option<u64>,
     /// bitsandbytes' `nested_offset`.

@@ -6,8 +6,8 @@ use crate::container::{Input, Tensor};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::quant::{
-    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor,
-    are_powers_of_two, can_be_part, is_named_as_part,
+    self, Arithmetic, CheckpointInfo, Decoder, FoundWeight, ONNX, Problem, Recognized, Role, StoredTensor, can_be_part,
+    is_named_as_part,
 };
 use crate::text::quoted;
 use std::path::Path;
@@ -292,9 +292,8 @@ impl<'a> LogicalCheckpoint<'a> {
         decoder.map_err(|error| error.in_file(&self.source.path))
     }
 
-    /// Refuses a group index, zero points or scales whose content contradicts the config or the other parts.
-    pub(crate) fn check_parts(&self, weight: &FoundWeight, decoder: &Decoder, parts: &[(Role, usize)]) -> Result<()> {
-        self.check_exponents(weight)?;
+    /// Refuses a group index or zero points whose content contradicts the config or the other parts.
+    pub(crate) fn check_parts(&self, decoder: &Decoder, parts: &[(Role, usize)]) -> Result<()> {
         let check = |part: Option<usize>, check: fn(&Decoder, &[u8]) -> Result<()>| {
             let Some((_, at)) = part.map(|part| parts[part]) else { return Ok(()) };
             if !self.stored(at).is_plain() {
@@ -306,23 +305,6 @@ impl<'a> LogicalCheckpoint<'a> {
         check(decoder.symmetric_part(), Decoder::check_symmetric)
     }
 
-    /// Refuses floats that are not powers of two as scales, if the config says that they are.
-    fn check_exponents(&self, weight: &FoundWeight) -> Result<()> {
-        let scale = weight.parts.iter().find(|(role, _)| *role == Role::Scale && weight.parameters.has_exponents);
-        let Some(&(_, at)) = scale.filter(|(_, at)| self.stored(*at).is_plain()) else { return Ok(()) };
-        let Some(dtype) = self.tensors[at].dtype else { return Ok(()) };
-        if are_powers_of_two(dtype, self.bytes(at)?) {
-            return Ok(());
-        }
-        let (said, other) = match self.found.method.as_deref() {
-            Some("mxfp8") => ("quant_method 'mxfp8'", "\"quant_method\" to \"fp8\""),
-            _ => ("scale_fmt 'ue8m0'", "\"scale_fmt\" to \"float\""),
-        };
-        let message = format!("holds scales that are not powers of two, and the config says {said}");
-        let remedy = format!("if the scales are right, set {other} in the config");
-        Err(self.stored(at).error(Error::new(message).remedy(remedy)))
-    }
-
     /// A weight to be read. Its parts must be mapped.
     pub(crate) fn weight(
         &self,
@@ -331,7 +313,7 @@ impl<'a> LogicalCheckpoint<'a> {
         arithmetic: Arithmetic,
     ) -> Result<WeightSource<'a>> {
         let (decoder, parts) = (self.decoder(weight, target, arithmetic)?, Self::value_parts(weight));
-        self.check_parts(weight, &decoder, &parts)?;
+        self.check_parts(&decoder, &parts)?;
         let parts = parts.into_iter().map(|(_, at)| self.stored(at)).collect();
         Ok(WeightSource { name: weight.name.clone(), parts, decoder })
     }

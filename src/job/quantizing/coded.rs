@@ -89,7 +89,7 @@ impl Planner<'_> {
         }
         let found = &self.source.found.weights[weight];
         let decoder = Arc::new(self.source.decoder_of_rows(found)?);
-        self.source.check_parts(found, &decoder, &LogicalCheckpoint::value_parts(found))?;
+        self.source.check_parts(&decoder, &LogicalCheckpoint::value_parts(found))?;
         let (name, shape) = (&found.name, decoder.shape().to_vec());
         let bank = match found.layout.name {
             "gptoss-mxfp4" => gpt_oss_experts(name, &shape),

@@ -25,7 +25,6 @@ pub(super) mod zeros;
 
 pub use explain::{CodeKind, Explanation, Grid};
 pub(super) use fused::to_bfloat16;
-pub(crate) use scales::are_powers_of_two;
 pub use steps::Arithmetic;
 pub use tally::{DecodeTally, Occurrences};
 

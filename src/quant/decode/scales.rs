@@ -39,27 +39,6 @@ impl ScaleReader {
     }
 }
 
-/// Whether finite scales of this dtype are powers of two. Scales that are exponents always are.
-pub(crate) fn are_powers_of_two(dtype: Dtype, bytes: &[u8]) -> bool {
-    let is_power = |bits: u32, fraction: u32, exponents: u32| {
-        let (exponent, rest) = (bits >> fraction, bits & ((1 << fraction) - 1));
-        match exponent {
-            0 => rest.is_power_of_two(),
-            exponent => exponent == exponents || rest == 0 && exponent < exponents,
-        }
-    };
-    let short = |fraction, exponents| {
-        let (bits, _) = bytes.as_chunks();
-        bits.iter().all(|bits| is_power(u16::from_le_bytes(*bits).into(), fraction, exponents))
-    };
-    match dtype {
-        Dtype::Float32 => bytes.as_chunks().0.iter().all(|bits| is_power(u32::from_le_bytes(*bits), 23, 255)),
-        Dtype::Bfloat16 => short(7, 255),
-        Dtype::Float16 => short(10, 31),
-        _ => true,
-    }
-}
-
 /// The first and the last byte: see [`Exponents`].
 fn exponents(rule: Exponents, dtype: Dtype) -> ScaleReader {
     const TINY: u32 = 0x0040_0000; // 2^-127

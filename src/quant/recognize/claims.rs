@@ -231,10 +231,8 @@ fn fine_grained(block: &ConfigObject, method: &str) -> Result<Claim> {
         Some(Group::Block(size)) => format!("the config says quant_method '{method}', weight_block_size {size:?}"),
         _ => format!("the config says quant_method '{method}'"),
     };
-    let scale_format = block.text(&["scale_fmt"])?;
-    let has_exponents = method == "mxfp8" || scale_format == Some("ue8m0");
-    let parameters = Parameters { group, has_exponents, ..Parameters::default() };
-    let no_exponents = scale_format == Some("float");
+    let parameters = Parameters { group, ..Parameters::default() };
+    let no_exponents = block.text(&["scale_fmt"])? == Some("float");
     Ok(Claim { parameters, no_exponents, ..Claim::new(&["hf-fp8"], &said) })
 }
 
