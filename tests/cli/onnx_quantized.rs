@@ -121,6 +121,29 @@ fn every_form_of_scales_and_codes_is_decoded() {
 }
 
 #[test]
+fn zero_points_of_floats_are_subtracted() {
+    const FLOAT8E4M3FN: u8 = 17;
+    const FLOAT4E2M1: u8 = 23;
+    let bench = Bench::new();
+    for (dtype, codes, zero, values) in [
+        (FLOAT8E4M3FN, &[0x38, 0x40, 0xb8, 0x00][..], 0x38, [0.0, 0.5, -1.0, -0.5]), // 1, 2, -1, 0 less 1
+        (FLOAT8E4M3FN, &[0x38, 0x40, 0xb8, 0x00], 0x00, [0.5, 1.0, -0.5, 0.0]),
+        (FLOAT4E2M1, &[0x42, 0x0a], 0x02, [0.0, 0.5, -1.0, -0.5]),
+    ] {
+        let parts = [
+            initializer("q", dtype, &[4], codes),
+            initializer("s", FLOAT, &[1], &floats(&[0.5])),
+            initializer("z", dtype, &[1], &[zero]),
+            dequantize(&["q", "s", "z"], "w", &[]),
+            node("Relu", &["w"], "y"),
+        ];
+        bench.write("in.onnx", &model(&parts.concat()));
+        bench.run("dequantize in.onnx -o out.safetensors --to f32 -f -q").expect(0, "", "");
+        assert!(bench.read("out.safetensors").ends_with(&floats(&values)), "{dtype} {zero:#x}");
+    }
+}
+
+#[test]
 fn several_nodes_that_decode_the_same_codes_become_one_tensor() {
     let bench = Bench::new();
     let parts = [

@@ -105,11 +105,15 @@ impl Fused {
         };
         let mut all = groups.fetched.is_some_and(|fetched| fetched.are_ordinary)
             || are_ordinary(groups.scales, narrowest, products);
-        if let Self::Floats(_, nan) = self
-            && nan != u8::MAX
-        {
-            for code in codes {
-                all &= code & 0x7f != nan;
+        if let Self::Floats(_, nan) = self {
+            // These loops have no zero points, which floats of ONNX may have.
+            for zero in groups.zeros {
+                all &= *zero == [0; 4];
+            }
+            if nan != u8::MAX {
+                for code in codes {
+                    all &= code & 0x7f != nan;
+                }
             }
         }
         all && (!matches!(self, Self::Map) || groups.map.iter().all(is_near_one))

@@ -8,6 +8,7 @@
 use super::super::layout::{Group, Role};
 use super::super::parts::{LinearAxis, Parts};
 use super::geometry::DecodeGeometry;
+use super::lanes::SmallFloat;
 use crate::dtype::{Class, Dtype};
 use crate::error::Result;
 
@@ -113,7 +114,7 @@ pub(super) fn extend_signs(codes: &mut [u8], dtype: Dtype) {
     }
 }
 
-/// The integer at an index of a stream, as a float.
+/// The number at an index of a stream. Infinities and NaNs of floats are not handled.
 #[inline(always)]
 pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let bits = dtype.bits();
@@ -129,6 +130,7 @@ pub(super) fn number_at(bytes: &[u8], dtype: Dtype, at: usize) -> f32 {
     let spare = 32 - bits;
     match dtype.class() {
         Class::Int { signed: true } => ((raw << spare) as i32 >> spare) as f32,
+        Class::Float(format) => SmallFloat::new(format, true).number(raw as u8),
         _ => raw as f32,
     }
 }
