@@ -37,9 +37,9 @@ pub fn default_target(config: Option<&str>) -> Dtype {
     of(&json).or_else(inner).unwrap_or(Dtype::Bfloat16)
 }
 
-/// `config.json` of a model whose weights were decoded to `target`, if there are any: without the description of the quantization or, if
-/// some weights stay quantized, with the decoded modules in the list of those that are not. `method` is the one that
-/// recognition found. Fails if its method cannot express which modules were decoded.
+/// `config.json` of a model whose weights were decoded to `target`, which is `None` if none were. It has no description
+/// of the quantization or, if some weights stay quantized, one that lists the decoded modules among those that are not.
+/// `method` is the one that recognition found. Fails if its method cannot express which modules were decoded.
 pub fn config_of(config: &str, method: Option<&str>, modules: &Modules, target: Option<Dtype>) -> Result<String> {
     let json = as_json(config);
     let names = members(&json).ok_or_else(|| Error::new("is not a JSON object"))?;

@@ -19,6 +19,7 @@ pub enum Arithmetic {
     /// As the library of the layout rounds them: the same bytes
     #[default]
     Library,
+    // Scales of nested bitsandbytes layouts are computed as by that library, and rotated weights are sums in float64.
     /// The exact result, rounded once
     ///
     /// The product of code (minus its zero point), scale and global scale. Scales of nested bitsandbytes layouts are

@@ -25,6 +25,8 @@ pub(super) struct ShortResults {
     /// How bfloat16 products follow from those of 1 and 1.5, if each number is one of these times a power of two, or 0.
     multiples: Option<Derivation>,
     powers: ScalePowers,
+    /// The numbers as bfloat16, if all of them are.
+    exact: Option<[Table; 1]>,
     /// For each group of a segment, the products of 1 and 1.5, and of all numbers.
     products: Vec<[[u8; 2]; 2]>,
     tables: Vec<Table>,
@@ -96,12 +98,9 @@ impl Results {
         let Some(fetched) = groups.fetched else { return false };
         let out = out.as_chunks_mut().0;
         match self {
-            Self::Short(short) if groups.size == 1 && groups.zeros.is_empty() && are_exact(&short.numbers) => {
-                if !short.powers.fetch(&fetched) {
-                    return false;
-                }
-                short.tables[0] = short.numbers.map(upper_half);
-                short.isa.look_up(codes, &short.tables[..1], codes.len(), out);
+            Self::Short(short) if groups.size == 1 && groups.zeros.is_empty() => {
+                let Some(exact) = short.exact.as_ref().filter(|_| short.powers.fetch(&fetched)) else { return false };
+                short.isa.look_up(codes, exact, codes.len(), out);
                 short.powers.multiply(&fetched, groups, out);
             }
             Self::Long(long) if long.tables.is_empty() => {
@@ -127,6 +126,7 @@ impl ShortResults {
             numbers,
             multiples: if are_floats { multiples(&numbers) } else { None },
             powers: ScalePowers::default(),
+            exact: are_exact(&numbers).then(|| [numbers.map(upper_half)]),
             products: vec![[[0; 2]; 2]; most],
             tables: vec![Table::default(); most],
         }
