@@ -4,7 +4,7 @@ use super::counts::{Counts, Loss};
 use super::decode::Decode;
 use super::encode::{Encode, bools};
 use super::isa::{Isa, Loop, prefetch_behind};
-use super::lane::{BLOCK, room};
+use super::lane::{AHEAD, BLOCK, room};
 use super::pack;
 use super::rules::{OutOfRange, Rules};
 use super::shortcut::Shortcut;
@@ -130,9 +130,16 @@ impl Kernel {
         isa.run(ConversionLoop { kernel: self, isa, input, output, count })
     }
 
-    /// The elements of a block: 1 KiB of the source.
+    /// Whether the loop that reads the source prefetches it. For other loops, this is done block by block.
+    fn prefetches(&self) -> bool {
+        let is_lane = matches!(self.lane, Lane::Float32(Decode::Float32, _) | Lane::Float64(Decode::Float64, _));
+        is_lane || matches!(self.shortcut, Some(Shortcut::Narrow(_)))
+    }
+
+    /// The elements of a block: 1 KiB of the source, or 4 KiB.
     fn block(&self) -> usize {
-        BLOCK / (self.source.dtype.bits().div_ceil(8) as usize)
+        let bytes = if self.prefetches() { 4 * BLOCK } else { BLOCK };
+        bytes / (self.source.dtype.bits().div_ceil(8) as usize)
     }
 
     #[inline(always)]
@@ -194,10 +201,6 @@ impl Kernel {
     }
 }
 
-/// How many bytes before it is read a block is prefetched. Distances of 2 to 8 KiB are equally good; bursts of more than
-/// 1 KiB are not, as the processor waits for no more than some 16 cache lines at a time.
-const AHEAD: usize = 4096;
-
 /// The blocks of a conversion.
 struct ConversionLoop<'a> {
     kernel: &'a Kernel,
@@ -221,7 +224,9 @@ impl Loop for ConversionLoop<'_> {
             let end = count.min(start + block);
             let (from, to) = (source.offset(start), source.offset(end));
             // Each vector takes many steps, so the processor itself does not look far enough ahead.
-            prefetch_behind(&self.input[from..to], AHEAD);
+            if !kernel.prefetches() {
+                prefetch_behind(&self.input[from..to], AHEAD);
+            }
             let input = &self.input[from..to];
             let output = &mut self.output[target.offset(start)..target.offset(end)];
             counts += kernel.run_block(self.isa, input, output, end - start, &mut scratch)?;

@@ -4,9 +4,9 @@
 
 use super::counts::{Counts, Loss};
 use super::integer::IntTarget;
-use super::round::{Overflow, Rounded, Rounding, narrow_nan};
+use super::round::{MAGNITUDE, Overflow, Rounded, Rounding, narrow_nan};
 use super::rules::{OutOfRange, RoundMode, Rules};
-use super::tally::{BlockTally, COUNTED, Span, count_float32_specials, count_specials, store};
+use super::tally::{COUNTED, LossTally, count_float32_specials, count_specials, count_zeros, store};
 use crate::dtype::{Class, Dtype, Specials};
 
 /// How a number becomes the bytes of a target element.
@@ -126,7 +126,7 @@ impl Encode {
             .counts(),
             Self::Int(target) => {
                 let differs = signed != target.signed;
-                let check = |value: u64, tally: &mut BlockTally| {
+                let check = |value: u64, tally: &mut LossTally| {
                     let shift = 64 - target.bits;
                     let kept = if target.signed {
                         (((value << shift) as i64) >> shift) as u64
@@ -158,7 +158,7 @@ impl Encode {
 /// bool -> bool: 0 or 1, by the rule of all other bools. A byte that was neither counts as changed.
 #[inline(always)]
 pub(super) fn bools(input: &[u8], bytes: &mut [u8]) -> Counts {
-    let (mut tally, mut largest) = (BlockTally::default(), 0);
+    let (mut tally, mut largest) = (LossTally::EMPTY, 0);
     for (byte, result) in input.iter().zip(bytes) {
         largest = largest.max(*byte);
         *result = u8::from(*byte != 0);
@@ -175,35 +175,39 @@ fn narrow<const N: usize>(
     lane: &[[u8; 4]],
     bytes: &mut [u8],
     rounding: &Rounding,
-    code: impl Fn(u32) -> [u8; N],
+    code: impl Fn(u32) -> [u8; N] + Copy,
 ) -> Counts {
-    let mut span = Span::EMPTY;
+    // The loops own copies of the constants, which then stay in registers.
+    let (constants, rounding) = (*rounding, rounding);
     let mut tally = if rounding.is_exact {
-        store(lane, bytes, |bits: u32, _| {
-            span.add(bits);
-            code(rounding.round_in_range(bits).0)
+        store(lane, bytes, move |bits: u32, tally| {
+            tally.largest = bits & MAGNITUDE;
+            code(constants.round_in_range(bits).0)
         })
     } else {
-        store(lane, bytes, |bits: u32, tally| {
-            span.add(bits);
-            let (result, is_exact) = rounding.round_in_range(bits);
+        store(lane, bytes, move |bits: u32, tally| {
+            let magnitude = bits & MAGNITUDE;
+            tally.largest = magnitude;
+            let (result, is_exact) = constants.round_in_range(bits);
             tally.inexact += u32::from(!is_exact);
             if N == 1 {
-                tally.flushed += u32::from((bits & (u32::MAX >> 1)).wrapping_sub(1) < rounding.zero);
+                tally.flushed += u32::from(magnitude.wrapping_sub(1) < constants.zero);
+            } else {
+                tally.smallest = magnitude;
             }
             code(result)
         })
     };
-    if span.largest > rounding.limit {
+    if tally.largest > rounding.limit {
         return narrow_any(lane, bytes, rounding, code);
     }
-    if span.smallest <= rounding.zero {
-        // Nearly every block of weights has such numbers for targets of 8 bits, and none for wider ones.
-        if !rounding.is_exact && N > 1 {
-            tally.flushed = span.count_zeros(lane, rounding.zero);
-        }
-        if let Some(negative_zero) = rounding.lacks {
-            bytes.iter_mut().filter(|byte| **byte == negative_zero).for_each(|byte| *byte = 0);
+    // Nearly every block of weights has such numbers for targets of 8 bits, and none for wider ones.
+    if tally.smallest <= rounding.zero {
+        tally.flushed = count_zeros(lane, rounding.zero);
+    }
+    if let Some(negative_zero) = rounding.lacks {
+        for byte in bytes {
+            *byte = if *byte == negative_zero { 0 } else { *byte };
         }
     }
     tally.counts()
@@ -247,16 +251,15 @@ fn narrow_any<const N: usize>(
 /// float64 -> float32, to nearest even (IEEE 754-2019, 5.4.2).
 #[inline(always)]
 fn float32_from_float64(lane: &[[u8; 8]], bytes: &mut [u8]) -> Counts {
-    let mut largest = 0;
     let mut tally = store(lane, bytes, |bits: u64, tally| {
         let value = f64::from_bits(bits);
         let nearest = value as f32;
-        largest = nearest.abs().to_bits().max(largest);
+        tally.largest = nearest.abs().to_bits();
         tally.flushed += u32::from((nearest == 0.0) & (value != 0.0));
         tally.inexact += u32::from(f64::from(nearest) != value);
         nearest.to_bits().to_le_bytes()
     });
-    if largest < f32::INFINITY.to_bits() {
+    if tally.largest < f32::INFINITY.to_bits() {
         return tally.counts();
     }
     tally = store(lane, bytes, |bits: u64, tally| {

@@ -1,7 +1,7 @@
 //! Floats to integers: truncated, or rounded to nearest even for integers of 4 bits and fewer.
 
 use super::counts::{Counts, Loss};
-use super::tally::{BlockTally, count_specials, store};
+use super::tally::{LossTally, count_specials, store};
 
 /// An integer target type, and what happens to floats beyond its range.
 #[derive(Clone, Copy)]
@@ -63,7 +63,6 @@ impl IntTarget {
         // The numbers in range, less the lowest, are those of `width` bits.
         let width = self.bits.min(23);
         let lowest = if self.signed { -1 << (width - 1) } else { 0 };
-        let mut seen = 0;
         let tally = store(lane, bytes, |bits: u32, tally| {
             let value = f32::from_bits(bits).abs();
             let sum = value + ONES;
@@ -74,10 +73,10 @@ impl IntTarget {
             // From 2^23 on, and for Inf and NaN, this may be wrong, but it is at least 2^23.
             let magnitude = sum.to_bits().wrapping_sub(ONES.to_bits()) as i32 - i32::from(is_up);
             let whole = if bits >> 31 == 0 { magnitude } else { magnitude.wrapping_neg() };
-            seen |= whole.wrapping_sub(lowest);
+            tally.seen = whole.wrapping_sub(lowest) as u32;
             code(whole)
         });
-        (seen as u32 >> width == 0).then(|| tally.counts())
+        (tally.seen >> width == 0).then(|| tally.counts())
     }
 
     #[inline(always)]
@@ -94,7 +93,7 @@ impl IntTarget {
     }
 
     /// The loop counts NaN as out of range.
-    fn counts(&self, tally: &BlockTally, specials: Counts) -> Counts {
+    fn counts(&self, tally: &LossTally, specials: Counts) -> Counts {
         let mut counts = tally.counts();
         counts += specials;
         let over = u64::from(tally.over);
@@ -112,7 +111,7 @@ impl IntTarget {
 macro_rules! int_from_float {
     ($name:ident, $bits:ty, $width:literal, $mantissa_bits:literal, $bias:literal) => {
         #[inline(always)]
-        fn $name(bits: $bits, target: &IntTarget, tally: &mut BlockTally) -> $bits {
+        fn $name(bits: $bits, target: &IntTarget, tally: &mut LossTally) -> $bits {
             const HIDDEN: $bits = 1 << $mantissa_bits;
             const INFINITY: $bits = (2 * $bias + 1) << $mantissa_bits;
             const UNIT: u32 = $bias + $mantissa_bits; // the exponent field at which the mantissa counts ones
@@ -167,7 +166,7 @@ mod tests {
                 let counts = target.encode_float32(&lane, &mut bytes);
                 let mut specials = Counts::default();
                 count_specials(&lane, u32::MAX >> 1, f32::INFINITY.to_bits(), &mut specials);
-                let mut tally = BlockTally::default();
+                let mut tally = LossTally::EMPTY;
                 let expected = int_from_float32(number.to_bits(), &target, &mut tally).to_le_bytes();
                 assert_eq!(bytes, expected[..bytes.len()], "{number} to {bits} bits, signed: {signed}");
                 assert_eq!(counts, target.counts(&tally, specials), "{number} to {bits} bits, signed: {signed}");

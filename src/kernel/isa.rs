@@ -114,15 +114,15 @@ pub(crate) fn prefetch(bytes: &[u8]) {
 /// Prefetches the cache lines `distance` bytes behind each of these. They need not be part of the slice: the next
 /// tensor usually follows.
 #[inline(always)]
-pub(crate) fn prefetch_behind(bytes: &[u8], distance: usize) {
+pub(crate) fn prefetch_behind<T>(items: &[T], distance: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    for line in bytes.chunks(64) {
+    for line in items.chunks(64 / size_of::<T>()) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: it changes nothing but the cache, at any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(distance).cast()) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_add(distance)) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = (bytes, distance);
+    let _ = (items, distance);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -4,12 +4,18 @@
 //! A block in which a magnitude is beyond the range, infinite or NaN is left to the float32 lane.
 
 use super::counts::{Counts, Loss};
+use super::isa::prefetch_behind;
+use super::lane::AHEAD;
 use super::round::Rounding;
 use super::tally::COUNTED;
 use crate::dtype::{Class, Dtype, FloatFormat};
+use std::hint::black_box;
 
 /// Bits below the last bit of a code, while it is rounded.
 const BELOW: u32 = 9;
+
+/// Elements that are rounded side by side: a vector of the widest instruction set.
+const LANES: usize = 32;
 
 /// What a narrow source becomes, as the constants of the loop. With M mantissa bits of the target, `steps` is M + 2, and
 /// E is the exponent field of the target's smallest normal number in the source.
@@ -21,8 +27,8 @@ pub(super) struct Narrowing {
     steps: u16,
     /// E - `steps`.
     first: u16,
-    /// E, at its place in the source.
-    min_normal: u16,
+    /// E - 1, at its place in the source: where the line through normal numbers begins.
+    line: u16,
     /// The largest source magnitude that stays in range.
     limit: i16,
     sign: u16,
@@ -32,6 +38,15 @@ pub(super) struct Narrowing {
     doublings: [i16; 5],
     /// The code of -0, in formats that have none.
     lacks: Option<u8>,
+}
+
+/// Of a block, side by side. It has no more elements than a u16 counts.
+struct NarrowSums {
+    largest: [i16; LANES],
+    inexact: [u16; LANES],
+    flushed: [u16; LANES],
+    /// Hidden, so that the compiler adds under a mask: AVX-512 takes one step less for that.
+    one: u16,
 }
 
 impl Narrowing {
@@ -59,7 +74,7 @@ impl Narrowing {
             is_upper_half,
             steps,
             first: exponent - steps,
-            min_normal: if is_upper_half { u16::MAX } else { exponent << 7 },
+            line: (exponent - 1) << 7,
             limit: limit as i16,
             sign,
             sign_shift: 15 - sign.trailing_zeros(),
@@ -74,48 +89,33 @@ impl Narrowing {
     /// `has_shifts` says whether the processor shifts each lane by a distance of its own.
     #[inline(always)]
     pub(super) fn encode(self, bytes: &[u8], codes: &mut [u8], has_shifts: bool) -> Option<Counts> {
-        let bfloat16 = |magnitude: u16| magnitude;
         // Of float16's ten mantissa bits, three are rounded to odd: what is left decides every tie as before.
         let float16 = |magnitude: u16| magnitude >> 3 | u16::from(magnitude & 7 != 0);
         match (self.is_float16, has_shifts) {
-            _ if self.is_upper_half => self.run(bytes, codes, bfloat16, |_, number, _| number << (BELOW - 8)),
-            (false, true) => self.run(bytes, codes, bfloat16, Self::shifted),
-            (false, false) => self.run(bytes, codes, bfloat16, Self::doubled),
-            (true, true) => self.run(bytes, codes, float16, Self::shifted),
-            (true, false) => self.run(bytes, codes, float16, Self::doubled),
+            _ if self.is_upper_half => self.run(bytes, codes, |_, magnitude| magnitude << (BELOW - 8)),
+            (false, true) => self.run(bytes, codes, |own, magnitude| own.code(magnitude, Self::shifted)),
+            (false, false) => self.run(bytes, codes, |own, magnitude| own.code(magnitude, Self::doubled)),
+            (true, true) => self.run(bytes, codes, |own, magnitude| own.code(float16(magnitude), Self::shifted)),
+            (true, false) => self.run(bytes, codes, |own, magnitude| own.code(float16(magnitude), Self::doubled)),
         }
     }
 
+    /// `code` gives the code of a magnitude, with BELOW bits below it.
     #[inline(always)]
-    fn run(
-        self,
-        bytes: &[u8],
-        codes: &mut [u8],
-        source: impl Fn(u16) -> u16,
-        align: impl Fn(Self, u16, u16) -> u16,
-    ) -> Option<Counts> {
-        // A block has no more elements than a u16 counts.
-        let (mut largest, mut inexact, mut flushed) = (0_i16, 0_u16, 0_u16);
-        for (bytes, result) in bytes.as_chunks().0.iter().zip(&mut *codes) {
-            let bits = u16::from_le_bytes(*bytes);
-            let magnitude = bits & 0x7fff;
-            // Only signed numbers have a maximum in all instruction sets.
-            largest = if magnitude as i16 > largest { magnitude as i16 } else { largest };
-            // 1. Exponent and seven mantissa bits, as in bfloat16.
-            let number = source(magnitude);
-            let field = number & 0x7f80;
-            // 2. The mantissa with its hidden bit, which zeros and subnormal numbers lack.
-            let hidden = if (field as i16) < 0x80 { field } else { 0x80 };
-            // 3. The code, with BELOW bits below it. Subnormal results are shifted less, and no bit is lost.
-            let above = field.saturating_sub(self.min_normal) << self.steps;
-            let code = align(self, number, number & 0x7f | hidden).wrapping_add(above);
-            inexact = inexact.wrapping_add(u16::from(code & ((1 << BELOW) - 1) != 0));
-            flushed = flushed.wrapping_add(u16::from(code.wrapping_sub(1) < 1 << (BELOW - 1)));
-            // 4. To nearest, ties to even; a carry runs into the exponent.
-            let rounded = code.wrapping_add((1 << (BELOW - 1)) - 1 + (code >> BELOW & 1)) >> BELOW;
-            *result = (rounded | bits >> self.sign_shift & self.sign) as u8;
+    fn run(self, bytes: &[u8], codes: &mut [u8], code: impl Fn(Self, u16) -> u16) -> Option<Counts> {
+        let mut sums = NarrowSums { largest: [0; LANES], inexact: [0; LANES], flushed: [0; LANES], one: black_box(1) };
+        let (elements, last) = bytes.as_chunks().0.as_chunks::<LANES>();
+        let (results, last_results) = codes.as_chunks_mut::<LANES>();
+        for (elements, results) in elements.iter().zip(results) {
+            prefetch_behind(elements, AHEAD);
+            *results = self.round(*elements, &code, &mut sums);
         }
-        if largest > self.limit {
+        if !last.is_empty() {
+            let mut elements = [[0; 2]; LANES];
+            elements[..last.len()].copy_from_slice(last);
+            last_results.copy_from_slice(&self.round(elements, &code, &mut sums)[..last.len()]);
+        }
+        if sums.largest.into_iter().fold(0, i16::max) > self.limit {
             return None;
         }
         if let Some(negative_zero) = self.lacks {
@@ -125,16 +125,46 @@ impl Narrowing {
         }
         let mut counts = Counts::default();
         if COUNTED {
-            (counts[Loss::Inexact], counts[Loss::Flushed]) = (inexact.into(), flushed.into());
+            let sum = |counts: [u16; LANES]| counts.into_iter().fold(0, u16::wrapping_add).into();
+            (counts[Loss::Inexact], counts[Loss::Flushed]) = (sum(sums.inexact), sum(sums.flushed));
         }
         Some(counts)
+    }
+
+    /// Gets and gives copies: the compiler knows that they do not overlap.
+    #[inline(always)]
+    fn round(self, elements: [[u8; 2]; LANES], code: &impl Fn(Self, u16) -> u16, sums: &mut NarrowSums) -> [u8; LANES] {
+        let one = sums.one;
+        let mut codes = [0; LANES];
+        for at in 0..LANES {
+            let bits = u16::from_le_bytes(elements[at]);
+            let magnitude = bits & 0x7fff;
+            // Only signed numbers have a maximum in all instruction sets.
+            sums.largest[at] = sums.largest[at].max(magnitude as i16);
+            let code = code(self, magnitude);
+            sums.inexact[at] += if code & ((1 << BELOW) - 1) != 0 { one } else { 0 };
+            sums.flushed[at] += if (magnitude != 0) & (code <= 1 << (BELOW - 1)) { one } else { 0 };
+            // To nearest, ties to even; a carry runs into the exponent.
+            let rounded = code.wrapping_add((1 << (BELOW - 1)) - 1).wrapping_add(code >> BELOW & 1) >> BELOW;
+            codes[at] = (rounded | bits >> self.sign_shift & self.sign) as u8;
+        }
+        codes
+    }
+
+    /// The code of a magnitude, given by exponent and seven mantissa bits, as in bfloat16. `align` gets the mantissa with its
+    /// hidden bit, which subnormal numbers lack; but their codes are 0 with it and without.
+    #[inline(always)]
+    fn code(self, number: u16, align: impl Fn(Self, u16, u16) -> u16) -> u16 {
+        let mantissa = if number == 0 { 0 } else { number & 0x7f | 0x80 };
+        // Subnormal results are shifted less, and no bit is lost. The line through normal numbers is below them.
+        align(self, number, mantissa).max(number.saturating_sub(self.line) << self.steps)
     }
 
     /// A mantissa shifted left by `steps`, and by one less for each exponent below that of the smallest normal number.
     #[inline(always)]
     fn shifted(self, number: u16, mantissa: u16) -> u16 {
-        let distance = (number >> 7).saturating_sub(self.first);
-        mantissa << (if (distance as i16) < self.steps as i16 { distance } else { self.steps })
+        // The compiler then knows that no distance is beyond 15.
+        mantissa << (number >> 7).saturating_sub(self.first).min(self.steps & 7)
     }
 
     /// [`Self::shifted`] for processors that shift all lanes by the same distance: it doubles up to five times.

@@ -14,7 +14,7 @@ use crate::dtype::{FloatFormat, Specials};
 /// float32: where the exponent starts, its bias, and the bits below the sign.
 const MANTISSA_BITS: u32 = 23;
 const BIAS: i32 = 127;
-const MAGNITUDE: u32 = 0x7fff_ffff;
+pub(super) const MAGNITUDE: u32 = 0x7fff_ffff;
 const INFINITY: u32 = 0x7f80_0000;
 
 /// What a value beyond the target's range becomes.
@@ -131,7 +131,7 @@ impl Rounding {
     /// Rounds one float32 whose magnitude is at most `limit`, given as its bits, in half the steps of
     /// [`Rounding::round`] and with the same result. Only the lower 16 bits of the code matter. The sign of a zero is
     /// the source's. The second result says whether it is exact. Whether a block of elements was in range is checked
-    /// afterwards: see `Span`.
+    /// afterwards: see `LossTally`.
     #[inline(always)]
     pub(super) fn round_in_range(&self, bits: u32) -> (u32, bool) {
         let magnitude = bits & MAGNITUDE;
