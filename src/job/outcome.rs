@@ -187,7 +187,7 @@ pub struct TensorReport<'a> {
     /// How it was quantized, if it was.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub quantized: Option<Box<QuantizedReport>>,
-    /// SHA-256 of its bytes in the input, if requested, and not for text.
+    /// SHA-256 of its bytes in the input, if requested.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sha256_in: Option<Box<str>>,
     /// SHA-256 of its bytes in the output, if requested.
@@ -219,15 +219,12 @@ impl<'a> FileReport<'a> {
 
     pub(super) fn add_hashes(&mut self, hashes: Vec<Hashes>) {
         for (tensor, hashes) in self.tensors.iter_mut().zip(hashes) {
-            // Formats store text differently, so it is not hashed.
-            if !tensor.is_text() {
-                let mut targets = hashes.targets.into_iter().map(Into::into);
-                tensor.sha256_in = hashes.source.map(Into::into);
-                if let Some(quantized) = &mut tensor.quantized {
-                    quantized.parts.iter_mut().zip(targets).for_each(|(part, hash)| part.sha256 = Some(hash));
-                } else {
-                    tensor.sha256_out = targets.next();
-                }
+            let mut targets = hashes.targets.into_iter().map(Into::into);
+            tensor.sha256_in = hashes.source.map(Into::into);
+            if let Some(quantized) = &mut tensor.quantized {
+                quantized.parts.iter_mut().zip(targets).for_each(|(part, hash)| part.sha256 = Some(hash));
+            } else {
+                tensor.sha256_out = targets.next();
             }
         }
     }

@@ -1,9 +1,10 @@
-//! SHA-256 of tensors: of their bytes in a file, decompressed.
+//! SHA-256 of tensors: of their bytes in a file, decompressed; of texts as the fields of an ONNX tensor.
 
-use crate::container::{Elements, Form, Tensor};
+use crate::container::{Data, Elements, Form, Tensor, TextForm};
+use crate::conversion::Conversion;
 use crate::error::Result;
 use crate::io::map::MappedFile;
-use crate::plan::{NewStored, Plan, source_form};
+use crate::plan::{NewStored, Operation, Plan, source_form};
 use crate::progress::Progress;
 use crate::read::{MappedBytes, SourceTensor};
 use crate::text::hex_digits;
@@ -13,10 +14,13 @@ use sha2::{Digest, Sha256};
 /// Bytes that are hashed at a time.
 const PIECE: usize = 1 << 20;
 
+/// The form in which texts are hashed, because every container stores them differently.
+const HASHED_TEXTS: Form = Form::Texts(TextForm::Fields { tag: 0x32 });
+
 /// The hashes of one tensor, as hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hashes {
-    /// Of its bytes in the input; `None` for text.
+    /// Of its bytes in the input; `None` if their number is unknown.
     pub source: Option<String>,
     /// Of the bytes of each of its results in the output.
     pub targets: Vec<String>,
@@ -42,6 +46,15 @@ pub(crate) fn of(
                 _ => (output, 0),
             };
             let range = (result.range.start - start) as usize..(result.range.end - start) as usize;
+            if let Operation::Convert(conversion) = &step.how
+                && let to @ Form::Texts(_) = conversion.to
+            {
+                let (elements, data) = (Elements::Typed(to), Data::Mapped { file: 0, range, checksum: None });
+                let tensor = Tensor { elements, data, ..step.source().clone() };
+                let files = std::slice::from_ref(file);
+                let written = SourceTensor { files, tensor: &tensor, elements, is_transposed: false };
+                return of_texts(&written, to, progress);
+            }
             of_mapped(&MappedBytes { file, range, checksum: None }, progress)
         };
         Ok(Hashes { source, targets: step.results.iter().map(target).collect::<Result<_>>()? })
@@ -51,13 +64,17 @@ pub(crate) fn of(
     Ok(hashes)
 }
 
-/// The hash of a tensor in a file; `None` for text.
+/// The hash of a tensor in a file; `None` if the number of its bytes is unknown.
 pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Progress) -> Result<Option<String>> {
     let source = SourceTensor { files, tensor, elements: tensor.elements, is_transposed: false };
+    let form = source_form(tensor, None);
+    if let Ok(form @ Form::Texts(_)) = form {
+        return of_texts(&source, form, progress).map(Some);
+    }
     if let Some(mapped) = source.mapped() {
         return of_mapped(&mapped, progress).map(Some).map_err(|error| source.error(error));
     }
-    let mut left = match source_form(tensor, None) {
+    let mut left = match form {
         Ok(Form::Numbers(storage)) => storage.bytes(tensor.count).unwrap_or_default(),
         Err(_) if tensor.elements == Elements::Opaque => tensor.count,
         _ => return Ok(None),
@@ -78,6 +95,18 @@ pub(crate) fn of_tensor(tensor: &Tensor, files: &[MappedFile], progress: &dyn Pr
     let digits = read().map_err(|error| source.error(error))?;
     progress.advance(source.stored_len());
     Ok(Some(digits))
+}
+
+fn of_texts(source: &SourceTensor, form: Form, progress: &dyn Progress) -> Result<String> {
+    let conversion = Conversion::copy(form, HASHED_TEXTS).expect("both are texts");
+    let mut hasher = Sha256::new();
+    let mut hash = |_: &[u8], fields: &[u8], _| {
+        hasher.update(fields);
+        Ok(())
+    };
+    conversion.run(source.named(), source.open()?, &mut hash).map_err(|error| source.error(error))?;
+    progress.advance(source.stored_len());
+    Ok(hex_digits(&hasher.finalize()))
 }
 
 fn of_mapped(mapped: &MappedBytes, progress: &dyn Progress) -> Result<String> {

@@ -1,6 +1,7 @@
 //! `tcast cast` with text on either side, as its users see it.
 
 use crate::common::{Bench, npy, npy_data, npy_f32, zip};
+use sha2::{Digest, Sha256};
 
 /// An array of texts as numpy's `<U`, or `>U`.
 fn texts(words: &[&str], big_endian: bool) -> Vec<u8> {
@@ -56,6 +57,28 @@ fn numbers_become_the_shortest_digits() {
     let (numbers, nan) = after.split_at(after.len() - 4);
     assert!(numbers == &before[..numbers.len()]);
     assert_eq!(nan, [0, 0, 0xc0, 0x7f]); // NaN has no sign as text
+}
+
+#[test]
+fn a_report_notices_changed_text_in_any_format() {
+    let bench = Bench::new();
+    bench.write("x.npy", &npy_f32(&[1.5, -2.0, 0.1]));
+    bench.run("cast x.npy --to string -o s.npy -q --hash --report s.json").expect(0, "", "");
+    let report: serde_json::Value = serde_json::from_slice(&bench.read("s.json")).unwrap();
+    let sha256 =
+        |data: &[u8]| Sha256::digest(data).iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+    let hash = |number: &str| report["tensors"][0][number].as_str().unwrap().to_owned();
+    assert_eq!(hash("sha256_in"), sha256(npy_data(&bench.read("x.npy"))));
+    assert_eq!(hash("sha256_out"), sha256(b"\x32\x031.5\x32\x02-2\x32\x030.1"));
+    for line in ["-o s.pb", "-o s.npz --hash --report again.json"] {
+        bench.run(&format!("cast s.npy --to f16 --exclude * -q {line}")).expect(0, "", "");
+    }
+    for [report, path] in [["s.json", "s.npy"], ["s.json", "s.pb"], ["s.json", "s.npz"], ["again.json", "s.npy"]] {
+        bench.run(&format!("diff --report {report} {path}")).expect(0, "1 tensor is as the report says\n", "");
+    }
+    bench.write("s.npy", &texts(&["1.5", "-3", "0.1"], false));
+    let told = "  x  has other bytes than were written\n1 tensor: 0 as the report says, 1 not\n";
+    bench.run("diff --report s.json s.npy").expect(1, told, "");
 }
 
 #[test]

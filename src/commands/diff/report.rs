@@ -87,8 +87,7 @@ fn read(path: &Path) -> Result<Recorded> {
         return Err(Error::new(format!("is a report of version {found}; this tcast knows {known}")));
     }
     recorded.tensors = recorded.tensors.into_iter().flat_map(stored_tensors).collect();
-    let lacks_hash = |tensor: &TensorReport| tensor.sha256_out.is_none() && !tensor.is_text();
-    if recorded.tensors.iter().any(lacks_hash) {
+    if recorded.tensors.iter().any(|tensor| tensor.sha256_out.is_none()) {
         let error = Error::new("has no hashes of what was written");
         return Err(error.remedy("make the report with --hash, and without --dry-run"));
     }
@@ -127,11 +126,8 @@ fn compare(recorded: &Recorded, source: &Checkpoint, args: &DiffArgs) -> Result<
             return Ok(Some(format!("has the shape {:?}, and was written with {:?}", there.shape, tensor.shape)));
         }
         let hash = of_tensor(there, &input.files, &*progress)?;
-        Ok(match hash {
-            _ if tensor.sha256_out.is_none() => None, // of text, type and shape are all that is known
-            _ if hash.as_deref() == tensor.sha256_out.as_deref() => None,
-            _ => Some("has other bytes than were written".to_owned()),
-        })
+        let is_other = hash.as_deref() != tensor.sha256_out.as_deref();
+        Ok(is_other.then(|| "has other bytes than were written".to_owned()))
     };
     let line = |at: usize| {
         let tensor = &recorded.tensors[at];
