@@ -61,25 +61,31 @@ impl ReportFile {
 
     pub(super) fn write(self, report: &Report, source: &Checkpoint, args: &FileArgs) -> Result<()> {
         if !self.is_page {
-            return self.write_json(report, args);
+            return self.write_json(report, report.is_published, args);
         }
         let text = page(report, &spreads(report, source, args.from, threads(args.threads))?);
-        self.write_with(args, |file| file.write_all(text.as_bytes()))
+        self.write_with(args, report.is_published, |file| file.write_all(text.as_bytes()))
     }
 
-    pub(super) fn write_json(self, document: &impl Serialize, args: &FileArgs) -> Result<()> {
-        self.write_with(args, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
+    pub(super) fn write_json(self, document: &impl Serialize, is_published: bool, args: &FileArgs) -> Result<()> {
+        self.write_with(args, is_published, |file| write_json(&mut *file, document).and_then(|()| writeln!(file)))
     }
 
-    fn write_with(self, args: &FileArgs, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-        // The output stays, because it has its name by now.
+    /// `is_published`: the output has its name by now, so it stays whatever happens here.
+    fn write_with(
+        self,
+        args: &FileArgs,
+        is_published: bool,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<()> {
         self.create(args, write).map_err(|error| {
             let remedy = match error.kind() {
                 Kind::NoRoom => "free some space, or name a report on another disk with --report",
                 Kind::Unwritable => "name a report in a folder that you can write to, with --report",
                 _ => "",
             };
-            let error = error.with_details(vec!["the output is complete; only its report is missing".to_owned()]);
+            let complete = is_published.then(|| "the output is complete; only its report is missing".to_owned());
+            let error = error.with_details(complete.into_iter().collect());
             if remedy.is_empty() { error } else { error.of(Kind::System).remedy(remedy) }
         })
     }
@@ -94,7 +100,7 @@ impl ReportFile {
 /// The exponents of the noisiest tensors, before and after. Parts of a checkpoint cannot be read yet.
 fn spreads(report: &Report, source: &Checkpoint, from: Option<Dtype>, threads: usize) -> Result<Vec<ExponentSpread>> {
     // An existing output may not be from this run, or the output is not a file.
-    if report.time.is_none() || is_standard_output(report.output) {
+    if !report.is_published || is_standard_output(report.output) {
         return Ok(Vec::new());
     }
     let Ok(output) = checkpoint::probe(report.output, 1) else { return Ok(Vec::new()) };

@@ -87,8 +87,13 @@ pub(super) fn show(
     // Never dropped, like the inputs.
     let report = ManuallyDrop::new(report(task, source, output, written, begin));
     let refusal = report.refusal(&job.fail_on);
-    if let (None, Some(file)) = (&refusal, report_file) {
-        file.write(&report, source, args)?;
+    if let Some(file) = report_file
+        && let Err(error) = file.write(&report, source, args)
+    {
+        if refusal.is_none() {
+            return Err(error);
+        }
+        tell_error(&error); // the refusal decides about the exit code
     }
     if args.json {
         print_json(&*report)?;
@@ -243,7 +248,7 @@ impl Several {
         let time = (!args.dry_run).then(|| start.elapsed());
         let document = several(operator, &self.documents, (self.bytes_in, self.bytes_out), time);
         if let Some(file) = report_file {
-            file.write_json(&document, args)?;
+            file.write_json(&document, !args.dry_run, args)?;
         }
         if args.json {
             print_json(&document)?;

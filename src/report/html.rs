@@ -79,6 +79,7 @@ fn head(report: &Report) -> String {
         Some(seconds) => {
             let rate = words::bytes((report.bytes_in as f64 / seconds.max(1e-9)) as u64);
             let note = match report.before {
+                _ if !report.is_published => "no output was written".to_owned(),
                 0 => format!("{rate}/s"),
                 before => format!("{} there before", crate::text::counted(before as u64, "shard")),
             };

@@ -1,5 +1,6 @@
 //! What a cast cost: counts, figures, hashes, and `--fail-on`.
 
+use super::quantize::model;
 use crate::common::{Bench, npy_f32, safetensors};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -345,6 +346,29 @@ fn hashes_are_those_of_the_bytes_in_both_files() {
     assert_eq!(bench.run("cast d.npz --to f16 --hash").code, Some(2));
 }
 
+#[test]
+fn a_report_is_written_even_if_the_output_is_refused() {
+    let bench = Bench::new();
+    let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    bench.write("m.safetensors", &safetensors(header, &[1.0_f32, 1e9].map(f32::to_le_bytes).concat()));
+    bench.run("cast m.safetensors --to f16 -o out.safetensors -q --report r.json").expect(0, "", "");
+    let published = || serde_json::from_slice::<Value>(&bench.read("r.json")).unwrap()["published"].clone();
+    assert_eq!(published(), true);
+    for output in ["-o out.safetensors", "-o folder --max-shard-size 8B"] {
+        let line = format!("cast m.safetensors --to f16 --fail-on infinite {output} -f -q --report");
+        for report in ["r.json", "r.html"] {
+            let outcome = bench.run(&format!("{line} {report}"));
+            assert!(outcome.code == Some(3) && outcome.stderr.contains("no output was written"), "{outcome:?}");
+        }
+        assert_eq!(published(), false, "{output}");
+        assert!(String::from_utf8(bench.read("r.html")).unwrap().contains("<small>no output was written</small>"));
+        std::fs::remove_file(bench.path("r.json")).unwrap();
+    }
+    bench.write("m.safetensors", &model(&[("a.q_proj.weight", &[128, 256])]));
+    let outcome = bench.run("quantize m.safetensors --scheme int4 --min-sqnr 200 -o q.safetensors --report r.json");
+    assert_eq!((outcome.code, published()), (Some(3), false.into()), "{outcome:?}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_report_that_has_no_room_says_that_the_output_is_complete() {
@@ -358,6 +382,9 @@ fn a_report_that_has_no_room_says_that_the_output_is_complete() {
          free some space, or name a report on another disk with --report\n",
     );
     bench.run("diff x.npy y.npy --tolerance 0.01 -q").expect(0, "", "");
+    let outcome = bench.run("cast x.npy --to e4m3 --fail-on inexact -o z.npy --report r.json -q -f");
+    assert!(outcome.code == Some(3) && outcome.stderr.starts_with("tcast: error: r.json: cannot write"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("the output is complete"), "{outcome:?}");
 }
 
 #[test]
