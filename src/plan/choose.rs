@@ -142,7 +142,8 @@ pub(super) fn choose<'a>(request: &Request, inputs: &'a [Input], model: Option<&
                 let mut plain = choose_plain(request, inputs, place, tensor, name, &mut storable).map_err(in_place)?;
                 if let (Some(study), Ok(to), Origin::Elements(from)) = (model, plain.target, &plain.from) {
                     let stored = (tensor, inputs[input].name_of(tensor));
-                    let kept = model::kept(request, study.role(place.1), stored, from.dtype(), to).map_err(in_place)?;
+                    let kept = model::kept(request, study.role_for(place.1, to), stored, from.dtype(), to)
+                        .map_err(in_place)?;
                     if let Some(reason) = kept {
                         (plain.target, plain.dtype) = (Err(reason), from.dtype());
                     }

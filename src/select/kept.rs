@@ -109,7 +109,7 @@ pub(crate) enum KeptReason {
 
 impl KeptReason {
     /// Reasons for which the tensors of ONNX models are kept.
-    pub(crate) const OF_MODELS: [Self; 12] = [
+    pub(crate) const OF_MODELS: [Self; 13] = [
         Self::Small,
         Self::NotNarrower,
         Self::Role(TensorRole::GraphInput),
@@ -118,6 +118,7 @@ impl KeptReason {
         Self::Role(TensorRole::Function),
         Self::Role(TensorRole::Trained),
         Self::Role(TensorRole::List),
+        Self::Role(TensorRole::Constant),
         Self::Role(TensorRole::Attribute),
         Self::Role(TensorRole::Sparse),
         Self::Role(TensorRole::Shadowing),
@@ -132,6 +133,7 @@ impl KeptReason {
             Self::Role(TensorRole::Parameter) => "shape, index, bound or statistic",
             Self::Role(TensorRole::Trained) => "variable of training",
             Self::Role(TensorRole::List) => "list in a Constant node",
+            Self::Role(TensorRole::Constant) => "Constant node, which cannot hold float6",
             Self::Role(TensorRole::Attribute) => "attribute of a node",
             _ => self.describe(),
         }
@@ -168,6 +170,7 @@ impl KeptReason {
             Self::Role(TensorRole::Function) => "in function bodies",
             Self::Role(TensorRole::Trained) => "variables of training",
             Self::Role(TensorRole::List) => "lists in Constant nodes",
+            Self::Role(TensorRole::Constant) => "in Constant nodes, which cannot hold float6",
             Self::Role(TensorRole::Attribute) => "attributes of nodes",
             Self::Role(TensorRole::Sparse) => "sparse",
             Self::Role(TensorRole::Shadowing) => "with the name of an outer value",

@@ -83,6 +83,25 @@ fn a_constant_gets_a_new_output_and_is_cast_back_behind_it() {
 }
 
 #[test]
+fn a_constant_does_not_become_float6_which_its_operator_lacks() {
+    let bench = Bench::new();
+    let values = floats(&[0.5, 3.0]);
+    let graph = |weight: &[u8], cast: &[u8]| {
+        let users = [node("Add", &["x", "c"], "y"), node("Tile", &["y", "p"], "z"), node("Add", &["z", "w"], "o")];
+        [weight.to_vec(), cast.to_vec(), constant("c", &values), constant("p", &values), users.concat()].concat()
+    };
+    let of_opset_28 = |graph: &[u8]| [&number(1, 14)[..], &field(7, graph), &field(8, &number(2, 28))].concat();
+    bench.write("in.onnx", &of_opset_28(&graph(&initializer("w", 1, &[2], &values), &[])));
+    let outcome = bench.run("cast in.onnx --to float6e2m3 -o out.onnx --min-elements 0 --rule p=float6e2m3 -j 1");
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let kept = "copied 2: 2 in Constant nodes, which cannot hold float6\n";
+    let note = "tcast: warning: the rule 'p' has no effect: the model keeps its tensors (in Constant nodes";
+    assert!(outcome.stderr.contains(kept) && outcome.stderr.starts_with(note), "{}", outcome.stderr);
+    let narrow = initializer("w_float6e2m3", 27, &[2], &[0x04, 0x05]);
+    assert_eq!(bench.read("out.onnx"), of_opset_28(&graph(&narrow, &cast_node("w_float6e2m3", "w", 1))));
+}
+
+#[test]
 fn before_opset_6_the_type_of_a_cast_is_text() {
     let bench = Bench::new();
     let of_opset_5 = |graph: &[u8]| [&number(1, 3)[..], &field(7, graph), &field(8, &number(2, 5))].concat();

@@ -32,6 +32,8 @@ pub(crate) enum TensorRole {
     Trained,
     /// A list of numbers in a Constant node, which has one type.
     List,
+    /// In a Constant node, and the target is a type that Constant lacks up to opset 28: float6.
+    Constant,
     /// An attribute of another node, whose type is part of the meaning.
     Attribute,
     /// Part of a sparse tensor.
@@ -136,6 +138,12 @@ impl Study {
     /// Whether a tensor is also an input of the graph, as all are up to IR version 3.
     pub(crate) fn is_input(&self, tensor: usize) -> bool {
         self.places[tensor].input.is_some()
+    }
+
+    /// What a tensor is for a target type, if it is not a plain weight.
+    pub(crate) fn role_for(&self, tensor: usize, to: Dtype) -> Option<TensorRole> {
+        let is_constant = self.places[tensor].holder == Holder::Constant && to.bits() == 6;
+        if is_constant { Some(TensorRole::Constant) } else { self.role(tensor) }
     }
 
     /// What a tensor is, if it is not a plain weight.
