@@ -94,6 +94,12 @@ impl Destination {
         directory_of(&self.file)
     }
 
+    /// The file that the path leads to, if it is in another folder than the path.
+    pub(crate) fn elsewhere(&self) -> Option<&Path> {
+        let [linked, given] = [&self.file, &self.path].map(|file| fs::canonicalize(directory_of(file)).ok());
+        (linked != given).then_some(&self.file)
+    }
+
     /// Discards everything, for conversions that are only measured.
     pub(crate) fn nowhere() -> Self {
         let path = Path::new(if cfg!(windows) { "NUL" } else { "/dev/null" });

@@ -176,6 +176,10 @@ fn find_data_place(
     if !first.keeps() {
         return refuse(first.path());
     }
+    if let Some(file) = first.elsewhere() {
+        let what = "is a link to another folder, and the elements of the model go to a file beside the model";
+        return Err(Error::new(what).in_file(first.path()).of(Kind::Taken(Wanted::At(file.to_owned()))));
+    }
     let data = Destination::among(files, path, job.existing == IfExists::Replace).map_err(|error| {
         if job.existing != IfExists::Skip || !error.is_existing() {
             return error;

@@ -308,6 +308,44 @@ fn tensors_that_share_elements_share_them_in_the_output() {
     bench.run("inspect out.onnx --stats -q").expect(0, &bench.run("inspect out.onnx --stats").stdout, "");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_model_and_its_data_are_not_separated_by_a_link() {
+    let bench = Bench::new();
+    let weight = [vec![1 << 3, 32, 1 << 3, 32], number(2, 1), field(8, b"w"), field(9, &floats(&[0.5; 1024]))].concat();
+    bench.write("in.onnx", &model(&[field(5, &weight), node("MatMul", &["x", "w"], "y")].concat()));
+    bench.run("cast in.onnx --to f16 -o real.onnx -q").expect(0, "", "");
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    for (target, link) in [
+        ("elsewhere/m.onnx", "far.onnx"),
+        ("real.onnx", "near.onnx"),
+        ("elsewhere", "folder"),
+        ("new.onnx", "new_link.onnx"),
+    ] {
+        std::os::unix::fs::symlink(target, bench.path(link)).unwrap();
+    }
+    let files = bench.files();
+    for command in ["cast in.onnx --to f16", "quantize in.onnx --scheme int8 --raise-opset"] {
+        bench.run(&format!("{command} -o far.onnx --external-data -f")).expect(
+            1,
+            "",
+            "tcast: error: far.onnx: is a link to another folder, and the elements of the model go to a file beside the model\n  \
+             name an output elsewhere: -o './elsewhere/m.onnx'\n",
+        );
+        assert_eq!(bench.files(), files);
+        for output in ["near.onnx", "new_link.onnx", "folder/m.onnx"] {
+            bench.run(&format!("{command} -o {output} --external-data -f -q")).expect(0, "", "");
+            bench.run(&format!("diff in.onnx {output} -q --tolerance 0.01")).expect(0, "", "");
+            std::fs::remove_file(bench.path(&format!("{output}.data"))).unwrap();
+        }
+        bench.run(&format!("{command} -o far.onnx -f -q")).expect(0, "", ""); // one file may be elsewhere
+        std::fs::remove_file(bench.path("far.onnx")).unwrap();
+        std::os::unix::fs::symlink("elsewhere/m.onnx", bench.path("far.onnx")).unwrap();
+        std::fs::remove_file(bench.path("elsewhere/m.onnx")).unwrap();
+        std::fs::remove_file(bench.path("new.onnx")).unwrap();
+    }
+}
+
 #[test]
 fn what_a_model_cannot_become_is_refused_before_any_work() {
     let bench = Bench::new();
