@@ -30,6 +30,7 @@ pub use input::{Contents, Input, open, probe};
 pub(crate) use input::{is_deflated, probe_on};
 pub(crate) use json::{as_json, members};
 pub use reader::Reader;
+pub(crate) use reader::unpack;
 #[doc(hidden)] // for fuzzing
 pub use safetensors::read_header_twice;
 pub(crate) use shape::{indices, position};

@@ -6,6 +6,7 @@ use crate::io::map::MappedFile;
 use std::fmt::Debug;
 use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// Bytes of a mapped file that are prefetched at a time.
 const WINDOW: usize = 1 << 20;
@@ -20,6 +21,11 @@ pub trait Streamed: Debug + Send + Sync {
 
     /// Bytes that they take in the file.
     fn stored_len(&self) -> u64;
+
+    /// Where [`unpack`] puts them, if they can be read in any order afterwards.
+    fn unpacked(&self) -> Option<&OnceLock<MappedFile>> {
+        None
+    }
 }
 
 /// Bytes in sequence.
@@ -86,7 +92,8 @@ impl<'a> Reader<'a> {
             (Data::Streamed(streamed), false) => streamed.open(&files[0])?,
             (Data::Streamed(streamed), true) => {
                 let gather = Gather::new(tensor);
-                let spooled = spool(&mut *streamed.open(&files[0])?, tensor.count * gather.width as u64)?;
+                let (bytes, why) = (tensor.count * gather.width as u64, "to bring it into row-major order");
+                let spooled = spool(&mut *streamed.open(&files[0])?, bytes, why)?;
                 Box::new(Gathered { bytes: Bytes::Spooled(spooled), gather, next: 0, checksum: None })
             }
         };
@@ -261,10 +268,20 @@ impl Stream for Gathered<'_> {
     }
 }
 
+/// Decodes the `bytes` of a tensor into a temporary file, if they are stored in a way that allows this.
+pub(crate) fn unpack(tensor: &Tensor, files: &[MappedFile], bytes: u64) -> Result<()> {
+    if let Data::Streamed(streamed) = &tensor.data
+        && let Some(unpacked) = streamed.unpacked().filter(|unpacked| unpacked.get().is_none())
+    {
+        let _ = unpacked.set(spool(&mut *streamed.open(&files[0])?, bytes, "to quantize it")?);
+    }
+    Ok(())
+}
+
 /// Writes a stream to an unnamed temporary file, so that it can be read in another order.
-fn spool(stream: &mut dyn Stream, bytes: u64) -> Result<MappedFile> {
+fn spool(stream: &mut dyn Stream, bytes: u64, why: &str) -> Result<MappedFile> {
     let failed = |error: io::Error| {
-        Error::io("cannot unpack into a temporary file, to bring it into row-major order", &error)
+        Error::io(&format!("cannot unpack into a temporary file, {why}"), &error)
             .remedy("set TMPDIR to a folder with enough space")
     };
     if let Ok(available) = fs4::available_space(std::env::temp_dir())

@@ -217,7 +217,7 @@ fn choose_to_quantize<'a>(
     name: Cow<'a, str>,
     shared: &mut SharedScales<'a, '_>,
 ) -> Result<Chosen<'a>> {
-    sources.iter().try_for_each(check_mapped)?;
+    sources.iter().try_for_each(|source| source.unpack().and_then(|()| check_mapped(source)))?;
     let is_model = request.container.format_info().is_changed_only;
     if !is_model && weight.encoder.layout().name == "onnx" {
         let error = Error::new("the weights of an ONNX model are quantized in an ONNX model");

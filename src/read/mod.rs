@@ -19,7 +19,7 @@ pub(crate) use decoders::Decoders;
 pub(crate) use logical::{LogicalTensor, WeightSource, decode_values, read_values};
 pub(crate) use zip::{Piece, Zip};
 
-use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices};
+use crate::container::{Checksum, Data, Elements, Reader, Tensor, indices, unpack};
 use crate::conversion;
 use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
@@ -69,9 +69,19 @@ impl<'a> SourceTensor<'a> {
 
     /// Its bytes, if they can be read in any order.
     pub(crate) fn mapped(&self) -> Option<MappedBytes<'a>> {
-        let Data::Mapped { file, range, checksum } = &self.tensor.data else { return None };
-        let (file, checksum) = (&self.files[*file], checksum.as_deref());
-        (!self.is_transposed).then(|| MappedBytes { file, range: range.clone(), checksum })
+        let (file, range, checksum) = match &self.tensor.data {
+            Data::Mapped { file, range, checksum } => (&self.files[*file], range.clone(), checksum.as_deref()),
+            Data::Streamed(streamed) => {
+                let file = streamed.unpacked()?.get()?;
+                (file, 0..file.len(), None)
+            }
+        };
+        (!self.is_transposed).then_some(MappedBytes { file, range, checksum })
+    }
+
+    /// Makes [`SourceTensor::mapped`] possible for elements in a typed field of an ONNX tensor.
+    pub(crate) fn unpack(&self) -> Result<()> {
+        unpack(self.tensor, self.files, self.bytes(self.tensor.count) as u64).map_err(|error| self.error(error))
     }
 
     /// Whether its bytes can be read in any order and have no checksum: parts of weights are read like this.

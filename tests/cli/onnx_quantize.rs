@@ -299,3 +299,61 @@ fn a_weight_whose_shape_fits_no_group_is_shown_with_the_reason() {
             .expect(1, "", &message);
     }
 }
+
+#[test]
+fn weights_in_typed_fields_become_the_same_codes() {
+    let varint = |mut value: u32| {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    };
+    let bench = Bench::new();
+    let values = (0..128_u8).map(|number| f32::from(number) - 60.5);
+    let floats: Vec<[u8; 4]> = values.clone().map(f32::to_le_bytes).collect();
+    let halves: Vec<u16> = values.clone().map(|value| half::f16::from_f32(value).to_bits()).collect();
+    let shorts: Vec<u16> = values.map(|value| half::bf16::from_f32(value).to_bits()).collect();
+    let raw = |bits: &[u16]| field(9, &bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>());
+    let packed = |bits: &[u16]| field(5, &bits.iter().flat_map(|bits| varint((*bits).into())).collect::<Vec<u8>>());
+    let single = |bits: &[u16]| {
+        bits.iter().flat_map(|bits| [number(5, 0)[..1].to_vec(), varint((*bits).into())].concat()).collect()
+    };
+    let [first, second] = [&floats[..50], &floats[50..]].map(|part| field(4, part.as_flattened()));
+    let unpacked: Vec<u8> = floats.iter().flat_map(|value| [&[4 << 3 | 5], &value[..]].concat()).collect();
+    for (dtype, forms) in [
+        (1, vec![field(9, floats.as_flattened()), [first, second].concat(), unpacked]),
+        (10, vec![raw(&halves), packed(&halves), single(&halves)]),
+        (16, vec![raw(&shorts), packed(&shorts), single(&shorts)]),
+    ] {
+        for scheme in ["int8", "int4", "fp8"] {
+            let mut wanted = Vec::new();
+            for elements in &forms {
+                let dims = [number(1, 32), number(1, 4)].concat();
+                let weight = [dims, number(2, dtype), field(8, b"w"), elements.clone()].concat();
+                let graph = [field(5, &weight), node("MatMul", &["x", "w"], "y")].concat();
+                bench.write("in.onnx", &[&number(1, 10)[..], &field(7, &graph), &field(8, &number(2, 21))].concat());
+                let line =
+                    format!("quantize in.onnx --scheme {scheme} --group-size 16 --min-elements 0 -o out.onnx -f -q");
+                let line = if scheme == "int4" { line } else { line.replace("--group-size 16 ", "") };
+                bench.run(&format!("{line} --hash --report r.json")).expect(0, "", "");
+                let out = bench.read("out.onnx");
+                if wanted.is_empty() {
+                    wanted = out;
+                } else {
+                    assert!(out == wanted, "{dtype} {scheme}");
+                }
+            }
+        }
+    }
+    // A number that is no element is found before anything is written.
+    let weight = [number(1, 1), number(1, 4), number(2, 10), field(8, b"w")].concat();
+    let elements = field(5, &[1, 0x80, 0x80, 4, 0, 0]);
+    let graph = [field(5, &[weight, elements].concat()), node("MatMul", &["x", "w"], "y")].concat();
+    bench.write("in.onnx", &[&number(1, 10)[..], &field(7, &graph), &field(8, &number(2, 21))].concat());
+    let outcome = bench.run("quantize in.onnx --scheme int8 --min-elements 0 -o none.onnx -q");
+    let message = "tcast: error: in.onnx: tensor 'w': value 1 of int32_data: 65536 is no float16\n";
+    outcome.expect(1, "", message);
+}

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::io::map::MappedFile;
 use crate::kernel::Storage;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The elements of a typed field.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ impl Typed {
     fn data(self, range: Option<Range<usize>>) -> Data {
         match range {
             Some(range) => Data::Mapped { file: 0, range, checksum: None },
-            None => Data::Streamed(Arc::new(self)),
+            None => Data::Streamed(Arc::new(TypedField { typed: self, unpacked: OnceLock::new() })),
         }
     }
 
@@ -134,14 +134,25 @@ impl Typed {
     }
 }
 
-impl Streamed for Typed {
+/// A typed field that is read in sequence, or unpacked.
+#[derive(Debug)]
+struct TypedField {
+    typed: Typed,
+    unpacked: OnceLock<MappedFile>,
+}
+
+impl Streamed for TypedField {
     fn open<'a>(&self, file: &'a MappedFile) -> Result<Box<dyn Stream + 'a>> {
-        let (typed, fields) = (self.clone(), MessageFields::new(file, self.message.clone()));
+        let (typed, fields) = (self.typed.clone(), MessageFields::new(file, self.typed.message.clone()));
         Ok(Box::new(TypedValues { typed, file, fields, numbers: &[], head: Vec::new(), rest: &[], index: 0 }))
     }
 
     fn stored_len(&self) -> u64 {
-        self.message.len() as u64
+        self.typed.message.len() as u64
+    }
+
+    fn unpacked(&self) -> Option<&OnceLock<MappedFile>> {
+        Some(&self.unpacked)
     }
 }
 
