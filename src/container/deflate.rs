@@ -36,13 +36,13 @@ pub(crate) fn deflate(archive: &MappedFile, output: &dyn Sink, done: &dyn Fn(u64
         bytes.finish()?;
         end = encoder.finish().map_err(unwritten)?.end;
         new.deflated = Some(end - data);
-        output.write_at(new.start, &new.local_header())?;
+        output.put(new.start, &new.local_header())?;
         directory.extend_from_slice(&new.central_header());
         lengths.push(end - data);
     }
     let records = end_records(lengths.len() as u64, directory.len() as u64, end);
     directory.extend_from_slice(&records);
-    output.write_at(end, &directory)?;
+    output.put(end, &directory)?;
     Ok((end + directory.len() as u64, lengths))
 }
 

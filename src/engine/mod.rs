@@ -9,6 +9,7 @@
 
 mod extremes;
 mod pieces;
+mod queue;
 mod worker;
 
 use crate::error::{Error, Result};
@@ -24,6 +25,7 @@ use crate::threads::in_order;
 use crc32fast::Hasher;
 use extremes::{FirstPass, WorkItem};
 use pieces::{Item, PIECE, PiecePart, Pieces};
+use queue::WriteQueue;
 use std::ops::ControlFlow;
 use worker::Worker;
 
@@ -80,7 +82,8 @@ pub fn run(
     // Only a file accepts pieces in any order.
     let threads = if output.is_seekable() { threads as u64 } else { 1 }.min(work_len / PIECE + 1);
     let first_pass = FirstPass::new(plan);
-    let worker = || Worker::new(plan, output, detail, progress);
+    let queue = WriteQueue::new(output);
+    let worker = || Worker::new(plan, &queue, detail, progress);
     let work = |worker: &mut Worker, item: WorkItem| match item {
         WorkItem::Scan(rows) => {
             first_pass.scan(rows, &mut worker.values, progress)?;
@@ -211,7 +214,7 @@ fn settle_checksums(step: &Step, sums: &[Hasher], output: &dyn Sink) -> Result<(
         whole.combine(sum(step.sources.len() + at));
         let bytes = whole.finalize().to_le_bytes();
         for offset in crc.offsets {
-            output.write_at(offset, &bytes)?;
+            output.put(offset, &bytes)?;
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! How a thread converts a piece.
 
 use super::pieces::{Item, PIECE, PiecePart, bytes};
+use super::queue::{PieceResults, WriteQueue};
 use super::{Detail, StepFindings, comparer, counts_of, has_checksum};
 use crate::container::sum_of;
 use crate::conversion::{Conversion, run_kernel};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::io::sink::Sink;
 use crate::kernel::{Condition, First, Firsts, Kernel, Loss};
 use crate::measure::accuracy;
@@ -21,11 +22,10 @@ pub(super) struct Worker<'a> {
     output: &'a dyn Sink,
     progress: &'a dyn Progress,
     detail: Detail,
-    buffer: Vec<u8>,
+    queue: &'a WriteQueue<'a>,
+    results: PieceResults,
     /// Values to quantize that are computed.
     pub(super) values: Vec<u8>,
-    /// The contents of the buffer: the offset and length of each run of bytes.
-    runs: Vec<(u64, usize)>,
     /// Bytes of a file that have been prefetched.
     ahead: Option<MappedBytes<'a>>,
     /// The first elements that this thread has found in a step: its later pieces come after them.
@@ -35,16 +35,21 @@ pub(super) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub(super) fn new(plan: &'a Plan<'a>, output: &'a dyn Sink, detail: Detail, progress: &'a dyn Progress) -> Self {
+    pub(super) fn new(
+        plan: &'a Plan<'a>,
+        queue: &'a WriteQueue<'a>,
+        detail: Detail,
+        progress: &'a dyn Progress,
+    ) -> Self {
         let known = (0, Firsts::default());
         Self {
             plan,
-            output,
+            output: queue.output,
             progress,
             detail,
-            buffer: Vec::new(),
+            queue,
+            results: PieceResults::default(),
             values: Vec::new(),
-            runs: Vec::new(),
             ahead: None,
             known,
             largest_error: (0, 0.0, None),
@@ -55,17 +60,17 @@ impl<'a> Worker<'a> {
     pub(super) fn assemble(&mut self, parts: &[PiecePart]) -> Result<Vec<(usize, StepFindings)>> {
         let mut all = Vec::with_capacity(parts.len());
         let mut read = 0;
-        self.runs.clear();
+        self.results.clear();
         for part in parts {
             let at = match part.item {
                 Item::Literal(at) if parts.len() == 1 => {
                     let bytes = &self.plan.literals[at].1[part.start as usize..part.end as usize];
-                    self.output.write_at(part.target(self.plan).start, bytes)?;
+                    self.output.put(part.target(self.plan).start, bytes)?;
                     continue;
                 }
                 Item::Literal(at) => {
-                    let room = self.room(&part.target(self.plan))?;
-                    self.buffer[room]
+                    let room = self.results.room(&part.target(self.plan))?;
+                    self.results.bytes[room]
                         .copy_from_slice(&self.plan.literals[at].1[part.start as usize..part.end as usize]);
                     continue;
                 }
@@ -86,11 +91,7 @@ impl<'a> Worker<'a> {
             read += bytes;
             all.push((at, found));
         }
-        let mut filled = 0;
-        for &(offset, len) in &self.runs {
-            self.output.write_at(offset, &self.buffer[filled..filled + len])?;
-            filled += len;
-        }
+        self.results = self.queue.write(std::mem::take(&mut self.results))?;
         self.progress.advance(read);
         Ok(all)
     }
@@ -101,10 +102,10 @@ impl<'a> Worker<'a> {
         let in_source = |error: Error| error.in_file(mapped.file.path());
         let source = self.source(&mapped, part.start as usize..part.end as usize, !is_alone).map_err(in_source)?;
         if is_alone {
-            self.output.write_at(target.start, source).map_err(in_source)?;
+            self.output.put(target.start, source).map_err(in_source)?;
         } else {
-            let room = self.room(&target)?;
-            self.buffer[room].copy_from_slice(source);
+            let room = self.results.room(&target)?;
+            self.results.bytes[room].copy_from_slice(source);
         }
         Ok(source.len() as u64)
     }
@@ -125,9 +126,10 @@ impl<'a> Worker<'a> {
         let mut found = StepFindings::default();
         // Directly from the page cache of one file to that of the other.
         let is_plain = kernel.is_plain_copy() && is_alone;
-        let room = if is_plain { 0..0 } else { self.room(&target)? };
+        let room = if is_plain { 0..0 } else { self.results.room(&target)? };
         if !is_plain {
-            let (elements, count, result) = (step.sources[0].named(), part.count(), &mut self.buffer[room.clone()]);
+            let (elements, count, result) =
+                (step.sources[0].named(), part.count(), &mut self.results.bytes[room.clone()]);
             let counts = run_kernel(kernel, conversion, elements, part.start, source, result, count);
             let counts = counts.map_err(|error| self.blame(at, part, error))?;
             if self.detail != Detail::Nothing {
@@ -139,7 +141,7 @@ impl<'a> Worker<'a> {
                 found.counts = counts;
             }
         }
-        let result = if is_plain { source } else { &self.buffer[room] };
+        let result = if is_plain { source } else { &self.results.bytes[room] };
         if let Some(mut comparer) = comparer(step, self.detail) {
             found.tally = Some(Box::new(comparer.tally(part.start, source, result, part.count())));
         }
@@ -149,7 +151,7 @@ impl<'a> Worker<'a> {
         if is_plain {
             // Here the system reads the source, which may have been cut short.
             let in_source = |error: Error| error.in_file(mapped.file.path());
-            self.output.write_at(target.start, source).map_err(in_source)?;
+            self.output.put(target.start, source).map_err(in_source)?;
         }
         Ok((found, source.len() as u64))
     }
@@ -192,8 +194,8 @@ impl<'a> Worker<'a> {
         decoder: &Decoder,
         target: &Range<u64>,
     ) -> Result<(StepFindings, u64)> {
-        let room = self.room(target)?;
-        let result = &mut self.buffer[room];
+        let room = self.results.room(target)?;
+        let result = &mut self.results.bytes[room];
         let tally = decode_values(decoder, &step.sources, part.start..part.end, result);
         let tally = tally.map_err(|error| step.error(error))?;
         let counts = counts_of(&tally);
@@ -227,11 +229,11 @@ impl<'a> Worker<'a> {
         let mut rooms = Vec::with_capacity(ranges.len());
         for (range, result) in ranges.into_iter().zip(step.results.iter()) {
             let start = result.range.start;
-            rooms.push(self.room(&(start + range.start..start + range.end))?);
+            rooms.push(self.results.room(&(start + range.start..start + range.end))?);
         }
         // Rooms lie one behind the other.
         let first = rooms.first().map_or(0, |room| room.start);
-        let mut rest = &mut self.buffer[first..];
+        let mut rest = &mut self.results.bytes[first..];
         let mut outputs = Vec::with_capacity(rooms.len());
         for room in rooms {
             let (output, others) = rest.split_at_mut(room.len());
@@ -266,20 +268,6 @@ impl<'a> Worker<'a> {
         Ok(&mapped.file[range])
     }
 
-    /// Space in the buffer for bytes at this range of the output.
-    fn room(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
-        let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
-        match self.runs.last_mut() {
-            Some((offset, before)) if *offset + *before as u64 == target.start => *before += len,
-            _ => self.runs.push((target.start, len)),
-        }
-        if let Some(more) = (filled + len).checked_sub(self.buffer.len()) {
-            self.buffer.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::System))?;
-            self.buffer.resize(filled + len, 0);
-        }
-        Ok(filled..filled + len)
-    }
-
     /// Converts a tensor that can only be read in sequence.
     pub(super) fn stream(&mut self, at: usize) -> Result<(usize, StepFindings)> {
         let step = &self.plan.steps[at];
@@ -295,7 +283,7 @@ impl<'a> Worker<'a> {
                 tally.append(&comparer.tally(done, source, bytes, (elements - done) as usize));
             }
             done = elements;
-            self.output.write_at(offset, bytes)?;
+            self.output.put(offset, bytes)?;
             offset += bytes.len() as u64;
             if has_crc {
                 hasher.update(bytes);

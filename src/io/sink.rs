@@ -26,11 +26,28 @@ pub trait Sink: Sync {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset`.
+    /// Does what threads can do side by side before one of them writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    fn prepare(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Writes all of `bytes`, which are prepared, at `offset`.
     ///
     /// # Errors
     /// When it cannot write them.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Prepares and writes all of `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// As the two steps.
+    fn put(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.prepare(offset, bytes)?;
+        self.write_at(offset, bytes)
+    }
 }
 
 /// An output that is written from front to back.
@@ -41,7 +58,7 @@ pub(crate) struct Appended<'a> {
 
 impl Write for Appended<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.output.write_at(self.end, bytes).map_err(io::Error::other)?;
+        self.output.put(self.end, bytes).map_err(io::Error::other)?;
         self.end += bytes.len() as u64;
         Ok(bytes.len())
     }
@@ -137,10 +154,14 @@ impl Sink for Summed<'_> {
         self.output.reserve(len)
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn prepare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut sum = Hasher::new();
         sum.update(bytes);
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push((offset, sum));
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.output.write_at(offset, bytes)
     }
 }
@@ -153,7 +174,7 @@ impl Sink for ExistingFile<'_> {
         self.0.path()
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn prepare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = usize::try_from(offset).ok().map(|start| start..start.saturating_add(bytes.len()));
         if let Some(range) = range.filter(|range| range.end <= self.0.len()) {
             self.0.prefetch(range.clone())?;
@@ -164,5 +185,9 @@ impl Sink for ExistingFile<'_> {
         Err(Error::new("holds other bytes than this command writes")
             .of(Kind::Exists(Wanted::Folder))
             .in_file(self.path()))
+    }
+
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> Result<()> {
+        Ok(())
     }
 }

@@ -51,8 +51,12 @@ impl Sink for Cancellable<'_> {
         self.sink.reserve(len)
     }
 
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    fn prepare(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check()?;
+        self.sink.prepare(offset, bytes)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.sink.write_at(offset, bytes)
     }
 }

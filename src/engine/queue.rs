@@ -1,0 +1,193 @@
+//! Writing results: one thread at a time, because a file system lets no more write to a file. A thread that finds
+//! another one writing leaves it its results, and converts the next piece meanwhile.
+
+use crate::error::{Error, Kind, Result};
+use crate::io::sink::Sink;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// How many results may wait. If writing is slower than converting, more would not help.
+const WAITING: usize = 2;
+
+/// What a piece becomes.
+#[derive(Default)]
+pub(super) struct PieceResults {
+    /// At least as long as all runs.
+    pub(super) bytes: Vec<u8>,
+    /// The offset in the output and the length of each run of bytes.
+    runs: Vec<(u64, usize)>,
+}
+
+impl PieceResults {
+    /// Adds room for bytes at this range of the output.
+    pub(super) fn room(&mut self, target: &Range<u64>) -> Result<Range<usize>> {
+        let (filled, len) = (self.runs.iter().map(|(_, len)| len).sum::<usize>(), (target.end - target.start) as usize);
+        match self.runs.last_mut() {
+            Some((offset, before)) if *offset + *before as u64 == target.start => *before += len,
+            _ => self.runs.push((target.start, len)),
+        }
+        if let Some(more) = (filled + len).checked_sub(self.bytes.len()) {
+            self.bytes.try_reserve(more).map_err(|_| Error::new("out of memory").of(Kind::System))?;
+            self.bytes.resize(filled + len, 0);
+        }
+        Ok(filled..filled + len)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.runs.clear();
+    }
+
+    /// Hands the offset and the bytes of each run to a function.
+    fn each_run(&self, mut run: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let mut filled = 0;
+        self.runs.iter().try_for_each(|(offset, len)| {
+            let bytes = filled..filled + len;
+            filled += len;
+            run(*offset, &self.bytes[bytes])
+        })
+    }
+}
+
+/// The results that wait for the thread that writes.
+pub(super) struct WriteQueue<'a> {
+    pub(super) output: &'a dyn Sink,
+    state: Mutex<QueueState>,
+    /// Whenever fewer wait, and when nobody writes any longer.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct QueueState {
+    is_writing: bool,
+    waiting: VecDeque<PieceResults>,
+    /// Written, for further use.
+    spare: Vec<PieceResults>,
+}
+
+impl<'a> WriteQueue<'a> {
+    pub(super) fn new(output: &'a dyn Sink) -> Self {
+        Self { output, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// Writes results, or leaves that to the thread that is writing. Gives empty ones for the next piece.
+    ///
+    /// # Errors
+    /// When it cannot write these, or others that wait.
+    pub(super) fn write(&self, results: PieceResults) -> Result<PieceResults> {
+        results.each_run(|offset, bytes| self.output.prepare(offset, bytes))?;
+        let full = |state: &mut QueueState| state.is_writing && state.waiting.len() == WAITING;
+        let state = self.changed.wait_while(self.state(), full);
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.is_writing {
+            state.waiting.push_back(results);
+            return Ok(state.spare.pop().unwrap_or_default());
+        }
+        state.is_writing = true;
+        drop(state);
+        let writing = Writing(self);
+        let mut next = Some(results);
+        while let Some(mut results) = next {
+            results.each_run(|offset, bytes| self.output.write_at(offset, bytes))?;
+            results.clear();
+            let mut state = self.state();
+            state.spare.push(results);
+            next = state.waiting.pop_front();
+            state.is_writing = next.is_some();
+            self.changed.notify_all();
+        }
+        // From then on, another thread may be the one that writes.
+        std::mem::forget(writing);
+        Ok(self.state().spare.pop().unwrap_or_default())
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While a thread writes. If it fails or panics, others do not wait for it.
+struct Writing<'a>(&'a WriteQueue<'a>);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.state().is_writing = false;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    /// Fails when two threads write at a time, and at one offset.
+    struct Exclusive {
+        is_busy: AtomicBool,
+        bytes: Mutex<Vec<u8>>,
+        fails_at: u64,
+    }
+
+    impl Sink for Exclusive {
+        fn path(&self) -> &Path {
+            Path::new("out")
+        }
+
+        fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+            assert!(!self.is_busy.swap(true, Ordering::SeqCst), "two threads write");
+            self.bytes.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            std::thread::yield_now();
+            self.is_busy.store(false, Ordering::SeqCst);
+            if offset == self.fails_at { Err(Error::new("full")) } else { Ok(()) }
+        }
+    }
+
+    /// The bytes, and how many threads failed.
+    fn written(fails_at: u64) -> (Vec<u8>, usize) {
+        const PIECES: usize = 500;
+        let sink = Exclusive { is_busy: AtomicBool::new(false), bytes: Mutex::new(vec![0; 4 * PIECES]), fails_at };
+        let (queue, next, failed) = (WriteQueue::new(&sink), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..5 {
+                scope.spawn(|| {
+                    let mut results = PieceResults::default();
+                    loop {
+                        let at = next.fetch_add(1, Ordering::SeqCst);
+                        if at >= PIECES {
+                            break;
+                        }
+                        // Three runs, of which the last has two parts.
+                        for (target, byte) in [(3 * at, 1), (3 * PIECES + at, 2), (3 * at + 1, 3), (3 * at + 2, 4)] {
+                            let room = results.room(&(target as u64..target as u64 + 1)).unwrap();
+                            results.bytes[room].fill(byte);
+                        }
+                        let Ok(empty) = queue.write(std::mem::take(&mut results)) else {
+                            failed.fetch_add(1, Ordering::SeqCst);
+                            break;
+                        };
+                        results = empty;
+                    }
+                });
+            }
+        });
+        assert!(queue.state().waiting.is_empty() && !queue.state().is_writing);
+        (sink.bytes.into_inner().unwrap(), failed.into_inner())
+    }
+
+    #[test]
+    fn every_result_is_written_by_one_thread_at_a_time() {
+        let (bytes, failed) = written(u64::MAX);
+        let (long, short) = bytes.split_at(1500);
+        assert!(long.chunks(3).all(|run| run == [1, 3, 4]) && short.iter().all(|byte| *byte == 2));
+        assert_eq!(failed, 0);
+    }
+
+    #[test]
+    fn a_failure_reaches_one_thread_and_the_others_go_on() {
+        let (bytes, failed) = written(300);
+        assert_eq!(failed, 1);
+        let missing: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] == 0).collect();
+        assert_eq!(missing, [301, 302, 1600], "the other runs of that piece");
+    }
+}
