@@ -95,9 +95,11 @@ pub(super) struct Divisors<'a> {
 
 /// Copies the number of each group to all of its values.
 #[inline(always)]
-fn expand(groups: &[f32], size: usize, lane: &mut [f32]) {
+pub(super) fn expand(groups: &[f32], size: usize, lane: &mut [f32]) {
     match size {
         1 => lane.copy_from_slice(&groups[..lane.len()]),
+        2 => expand_by::<2>(groups, lane),
+        8 => expand_by::<8>(groups, lane),
         16 => expand_by::<16>(groups, lane),
         32 => expand_by::<32>(groups, lane),
         _ => {

@@ -1,6 +1,6 @@
 //! Buffers for the segments of a row.
 
-use super::lanes::{LANES, larger};
+use super::lanes::{LANES, expand, larger};
 use super::rounding::power_of_two;
 use super::scale::{ChosenScales, WIDTH};
 use crate::kernel::Loop;
@@ -141,19 +141,8 @@ impl Loop for SpreadScales<'_> {
         room.most = f32::from_bits(most) * (1.0 + f32::EPSILON);
         let groups = [&factors[..count], &chosen.zero[..count], &scales[..count]];
         for (all, groups) in spread.iter_mut().zip(groups) {
-            match times {
-                1 => all[..count].copy_from_slice(groups),
-                2 => {
-                    for (all, group) in all.as_chunks_mut::<2>().0.iter_mut().zip(groups) {
-                        *all = [*group; 2];
-                    }
-                }
-                _ => {
-                    for (all, group) in all.chunks_mut(times).zip(groups) {
-                        all.fill(*group);
-                    }
-                }
-            }
+            let len = all.len().min(count * times);
+            expand(groups, times, &mut all[..len]);
         }
     }
 }
