@@ -267,6 +267,7 @@ const OTHER_TYPE: Option<&str> = Some("float16 needs no later version");
 fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -> Error {
     const OWN_DOMAIN: &str = "if the operator is not one of ONNX, its nodes need a domain of their own";
     const CONVERTER: &str = "onnx.version_converter converts models to later opsets";
+    const INLINER: &str = "onnx.inliner.inline_local_functions puts the nodes of functions into the graph";
     let with_remedy = |error: Error| match remedy {
         Some(remedy) => error.remedy(remedy),
         None => error,
@@ -287,8 +288,11 @@ fn refused(needy: &str, wanted: u64, obstacle: Obstacle, remedy: Option<&str>) -
             }
         }
         Obstacle::Functions { imported } => {
-            let what = format!("{needy} needs opset {wanted}, and the functions of the model import {imported}");
-            with_remedy(Error::new(what))
+            let what = format!(
+                "{needy} needs opset {wanted}, and the model imports {imported}: its functions import opsets of their own, \
+                 so tcast does not raise it"
+            );
+            Error::new(what).remedy(remedy.into_iter().chain([INLINER]).collect::<Vec<_>>().join("; "))
         }
         Obstacle::NoOpset => {
             Error::new("the model imports no operators of the default domain, and Cast is one of them")

@@ -58,7 +58,7 @@ pub(crate) enum Obstacle {
     Opset { imported: u64, broken: Option<(String, String, Break)> },
     /// The model imports no operators of the default domain.
     NoOpset,
-    /// Functions import operators too, which would have to be raised with it.
+    /// The model imports too old a set, and its functions import sets of their own, which would have to be raised with it.
     Functions { imported: u64 },
     /// In IR versions up to 3, initializers are constants although they are inputs of the graph.
     OldIr { version: u64 },
