@@ -36,12 +36,13 @@ use crate::error::{Error, Result};
 use crate::kernel::Condition;
 use crate::operator::Operator;
 use crate::select::Selection;
+use crate::text::shorten;
 use choose::{Chosen, Origin, choose, measure_texts};
 use few::Few;
 use groups::groups;
 use outputs::ChosenTensors;
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What to do with the tensors of some files that belong together.
@@ -139,6 +140,7 @@ impl<'r, 'a> Draft<'r, 'a> {
         }
         measure_texts(&mut chosen, measured)?;
         let mut plans = Vec::new();
+        let mut differing = Vec::new();
         for (at, group) in groups(chosen, inputs.len(), spread).into_iter().enumerate() {
             let mut sources: Vec<usize> = Vec::new();
             for chosen in &group {
@@ -151,7 +153,7 @@ impl<'r, 'a> Draft<'r, 'a> {
             } else if sources.is_empty() {
                 sources = (0..inputs.len()).collect(); // there are no tensors at all
             }
-            let metadata = metadata_of(request, sources.iter().map(|input| &inputs[*input]));
+            let metadata = metadata_of(request, sources.iter().map(|input| &inputs[*input]), &mut differing);
             let layout =
                 request.container.lay_out(&ChosenTensors::new(&group), metadata.as_deref(), request.threads)?;
             let mut places = layout.places.into_iter();
@@ -168,6 +170,14 @@ impl<'r, 'a> Draft<'r, 'a> {
                 is_deflated: false,
             });
         }
+        differing.sort();
+        differing.dedup();
+        differing.retain(|_| request.container.format_info().metadata != Metadata::None);
+        let note = |key: &String| {
+            let key = shorten(key);
+            format!("the inputs have different metadata '{key}': an output has that of the first file in it")
+        };
+        plans.iter_mut().take(1).for_each(|plan| plan.notes.extend(differing.iter().map(note)));
         Ok(plans)
     }
 }
@@ -233,10 +243,16 @@ impl Conversions<'_> {
     }
 }
 
-/// The metadata of an output, with the changes of [`Weights::metadata`].
-fn metadata_of<'a>(request: &Request, sources: impl Iterator<Item = &'a Input>) -> Option<Vec<(String, String)>> {
-    let mut pairs = merge_metadata(sources, request.container)?;
+/// The metadata of an output, with the changes of [`Weights::metadata`]. Adds the keys that have several values to
+/// `differing`.
+fn metadata_of<'a>(
+    request: &Request,
+    sources: impl Iterator<Item = &'a Input>,
+    differing: &mut Vec<String>,
+) -> Option<Vec<(String, String)>> {
+    let mut pairs = merge_metadata(sources, request.container, differing)?;
     if let Some(weights) = request.weights {
+        differing.retain(|key| !weights.metadata.contains_key(key));
         pairs.retain_mut(|(key, value)| match weights.metadata.get(key) {
             Some(Some(new)) => {
                 value.clone_from(new);
@@ -253,12 +269,19 @@ fn metadata_of<'a>(request: &Request, sources: impl Iterator<Item = &'a Input>) 
 fn merge_metadata<'a>(
     sources: impl Iterator<Item = &'a Input>,
     container: &dyn Container,
+    differing: &mut Vec<String>,
 ) -> Option<Vec<(String, String)>> {
     let mut merged: Option<Vec<(String, String)>> = None;
     for pairs in sources.filter_map(|input| metadata(input, container)) {
         let merged = merged.get_or_insert_default();
-        let known: HashSet<String> = merged.iter().map(|(name, _)| name.clone()).collect();
-        merged.extend(pairs.into_iter().filter(|(name, _)| !known.contains(name)));
+        let known: HashMap<String, String> = merged.iter().cloned().collect();
+        for (name, value) in pairs {
+            match known.get(&name) {
+                Some(first) if *first != value => differing.push(name),
+                Some(_) => {}
+                None => merged.push((name, value)),
+            }
+        }
     }
     merged
 }

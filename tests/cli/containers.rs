@@ -354,6 +354,32 @@ fn a_file_without_tensors_keeps_its_metadata() {
 }
 
 #[test]
+fn shards_with_different_metadata_give_a_warning_when_they_are_merged() {
+    let bench = Bench::new();
+    std::fs::create_dir(bench.path("m")).unwrap();
+    for (number, name, more) in [(1, "a", "1"), (2, "b", "2")] {
+        let metadata = format!(r#"{{"format":"pt","k":"{more}","only{number}":"x"}}"#);
+        let tensor = r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+        let shard = crate::common::safetensors(&format!(r#"{{"__metadata__":{metadata},"{name}":{tensor}}}"#), &[0; 4]);
+        bench.write(&format!("m/model-0000{number}-of-00002.safetensors"), &shard);
+    }
+    let index = r#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    bench.write("m/model.safetensors.index.json", index.as_bytes());
+    let warning =
+        "tcast: warning: the inputs have different metadata 'k': an output has that of the first file in it\n";
+    let outcome = bench.run("cast m --to f16 -o one.safetensors");
+    assert!(outcome.code == Some(0) && outcome.stderr.starts_with(warning), "{outcome:?}");
+    assert_eq!(outcome.stderr.matches("warning").count(), 1);
+    let merged = r#"{"__metadata__":{"format":"pt","k":"1","only1":"x","only2":"x"},"#;
+    assert!(String::from_utf8_lossy(&bench.read("one.safetensors")).contains(merged));
+    bench.run("cast m --to f16 -o same -q").expect(0, "", "");
+    for line in ["cast m --to f16 -o shards", "cast m --to f16 -o one.npz"] {
+        let outcome = bench.run(line);
+        assert!(outcome.code == Some(0) && !outcome.stderr.contains("different metadata"), "{outcome:?}");
+    }
+}
+
+#[test]
 fn metadata_that_cannot_go_along_is_refused() {
     // INT8, raw_data 12, metadata_props
     let file = |pairs: &[(&str, &str)]| {
