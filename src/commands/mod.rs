@@ -39,7 +39,7 @@ use crate::io::temporaries::Run;
 use crate::job;
 use crate::kernel::Isa;
 use crate::select::Selection;
-use crate::text::{counted, first_few, path_text, shorten, visible};
+use crate::text::{counted, first_few, is, path_text, shorten, visible};
 use crate::threads::cores;
 use anyhow::Context;
 use clap::ColorChoice;
@@ -133,7 +133,7 @@ const MOST_NAMES: usize = 8;
 fn missing_tensor(sources: &[Checkpoint], name: &str) -> Error {
     let names: Vec<&str> = sources.iter().flat_map(Checkpoint::names).collect();
     let others = match &unmatched::near(name, &names)[..] {
-        [] => format!("there are: {}", first_few(names, MOST_NAMES)),
+        [] => format!("there {}: {}", is(names.len() as u64), first_few(names, MOST_NAMES)),
         near => format!("similar: {}", first_few(near, MOST_NAMES)),
     };
     Error::new(format!("there is no tensor '{}'", shorten(name))).remedy(others)

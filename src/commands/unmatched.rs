@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::select::{Pattern, Selection};
-use crate::text::{first_few, flag_with, shorten};
+use crate::text::{first_few, flag_with, is, shorten};
 
 /// How many names a message proposes.
 const FEW: usize = 3;
@@ -45,7 +45,7 @@ pub(super) fn propose(flag: &str, pattern: &Pattern, target: &str, names: &[&str
     }
     let near = near(text, names);
     match &near[..] {
-        [] => format!("there are {}; {ALLOW}", first_few(names, FEW)),
+        [] => format!("there {} {}; {ALLOW}", is(names.len() as u64), first_few(names, FEW)),
         near => format!("similar: {}; {ALLOW}", first_few(near, FEW)),
     }
 }

@@ -3,7 +3,7 @@
 use super::{Conversion, Findings, NamedElements, PieceSink, dirty, first_bad, text_of};
 use crate::container::{Form, Reader, TextError, TextExtent, TextForm};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::kernel::{Condition, First, Firsts, NotANumber, Parser, Printer, Storage, Texts};
 use crate::text::shorten;
 
@@ -160,7 +160,7 @@ impl Conversion {
                 let text = shorten(&String::from_utf8_lossy(texts.get(index)));
                 let what =
                     if to.dtype() == Dtype::Bool { "neither a number nor true or false" } else { "not a number" };
-                elements.error(start + index as u64, &format!("'{text}' is {what}"))
+                elements.error(start + index as u64, &format!("'{text}' is {what}")).of(Kind::Unconvertible)
             })?;
             let watched = self.watched.iter().copied();
             let open = watched.filter(|condition| lost[*condition] > 0 && found.firsts.of(*condition).is_none());

@@ -58,7 +58,7 @@ pub(super) fn renamed<'a, 'r>(
     for Rename { old, new } in renames {
         let place = places.get(old.as_str());
         let &place = place.ok_or_else(|| {
-            let error = Error::new(format!("there is no tensor '{}' to rename", shorten(old)));
+            let error = Error::usage(format!("there is no tensor '{}' to rename", shorten(old)));
             if new.contains('=') {
                 error.remedy("the old name ends at the first '=': a tensor with '=' in its name cannot be renamed")
             } else {

@@ -107,18 +107,21 @@ fn text_that_is_no_number_is_named_and_nothing_is_written() {
     bench.run("cast s.npy --to f16").expect(
         1,
         "",
-        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is not a number\n",
+        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is not a number\n  \
+         copy it as it is with --exclude 's'\n",
     );
     bench.run("cast s.npy --to bool").expect(
         1,
         "",
-        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is neither a number nor true or false\n",
+        "tcast: error: s.npy: tensor 's': element [1, 0]: '1_0' is neither a number nor true or false\n  \
+         copy it as it is with --exclude 's'\n",
     );
     bench.write("t.pb", &onnx_texts(&[b"1", b"true"]));
     bench.run("cast t.pb --to int8").expect(
         1,
         "",
-        "tcast: error: t.pb: tensor 't': element [1]: 'true' is not a number\n",
+        "tcast: error: t.pb: tensor 't': element [1]: 'true' is not a number\n  \
+         copy it as it is with --exclude 't'\n",
     );
     bench.write("r.npy", &npy("'|S3'", "(2,)", b"127128"));
     bench.run("cast r.npy --to int8 --out-of-range error").expect(

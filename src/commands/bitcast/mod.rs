@@ -63,9 +63,11 @@ fn show(args: &BitcastArgs) -> Result<()> {
     let is_untyped = matches!(tensor.elements, Elements::Untyped(_));
     let form = plan::source_form(tensor, args.file.from.or(args.to.filter(|_| is_untyped))).map_err(in_tensor)?;
     let Form::Numbers(storage) = form else {
+        // Among several tensors, a cast to floats leaves text as it is.
+        let all = if input.container.format_info().holds_one { "" } else { " --all" };
         return Err(in_tensor(
             Error::new("text has no bits of its own: elements have no fixed width")
-                .remedy(format!("tcast cast {} --to DTYPE reads numbers from text", quoted(path))),
+                .remedy(format!("tcast cast {} --to DTYPE{all} reads numbers from text", quoted(path))),
         ));
     };
     let dtype = args.to.unwrap_or(storage.dtype);
