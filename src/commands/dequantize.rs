@@ -29,7 +29,8 @@ pub(super) fn run(args: &DequantizeArgs) -> Result<()> {
     let source = &open_model(args.model.as_ref(), threads(args.file.threads), &console)?;
     let model = LogicalCheckpoint::open(source)?;
     if model.is_model() && args.keep_activation_scales {
-        let error = Error::usage("is an ONNX model, for which an option has no effect").without("keep_activation_scales");
+        let error =
+            Error::usage("is an ONNX model, for which an option has no effect").without("keep_activation_scales");
         return Err(error.in_file(&source.path));
     }
     let target = args.to.or_else(|| (!model.is_model()).then(|| model.default_target()));

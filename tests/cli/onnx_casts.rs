@@ -1,6 +1,6 @@
 //! `tcast cast` from one ONNX model to another: what changes, what stays, and what is refused.
 
-use crate::common::onnx::{field, initializer, model, node, number};
+use crate::common::onnx::{field, initializer, model, node, node_with, number};
 use crate::common::{Bench, Outcome, fixture};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -218,6 +218,32 @@ fn a_type_that_the_opset_lacks_is_refused_with_the_node_in_the_way() {
     let line = format!("quantize {} --scheme fp8 --min-elements 0 -o out.onnx --raise-opset", model.display());
     let outcome = bench.run(&line);
     assert!(outcome.code == Some(1) && outcome.stderr.ends_with(&format!("{message}  {inliner}")), "{outcome:?}");
+}
+
+#[test]
+fn casts_to_types_without_infinity_mean_something_else_from_opset_24_on() {
+    let bench = Bench::new();
+    let weight = [node("Add", &["x", "w"], "a"), initializer("w", 1, &[2], &floats(&[1.0, 2.0]))].concat();
+    let of_opset_21 = |graph: &[u8]| [&number(1, 10)[..], &field(7, graph), &field(8, &number(2, 21))].concat();
+    let cast = |to: u8| [weight.clone(), node_with("Cast", &["a"], "y", &[("to", to)])].concat();
+    let like = |to: u8| [weight.clone(), node("CastLike", &["a", "z"], "y"), initializer("z", to, &[1], &[0])].concat();
+    let unsaturated = [weight.clone(), node_with("Cast", &["a"], "y", &[("to", 18), ("saturate", 0)])].concat();
+    for (graph, changes) in [
+        (cast(18), "node 'Cast_1' (Cast)"),
+        (cast(20), "node 'Cast_1' (Cast)"),
+        (like(18), "node 'CastLike_1' (CastLike)"),
+        (unsaturated, ""),
+        (cast(17), ""),
+        (like(17), ""),
+    ] {
+        bench.write("in.onnx", &of_opset_21(&graph));
+        let command = "cast in.onnx --min-elements 0 --raise-opset -o out.onnx -f -q";
+        let outcome = bench.run(&format!("{command} --to float8e8m0"));
+        let message = format!("imports 21: {changes} means something else from opset 24 on\n");
+        assert_eq!(outcome.code, Some(i32::from(!changes.is_empty())), "{outcome:?}");
+        assert!(changes.is_empty() || outcome.stderr.contains(&message), "{}", outcome.stderr);
+        bench.run(&format!("{command} --to float4e2m1")).expect(0, "", ""); // opset 23
+    }
 }
 
 #[test]

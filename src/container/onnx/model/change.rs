@@ -84,7 +84,10 @@ impl Study {
             let why = opsets::breaks(operator, imported, wanted)?;
             Some((name.clone(), shorten(&String::from_utf8_lossy(operator)), why))
         };
-        let broken = self.operators.iter().filter_map(breaks).min_by(|a, b| (a.2, &a.0).cmp(&(b.2, &b.0)));
+        // With saturation, infinity becomes NaN in these types up to Cast-23, and the largest number from Cast-24 on.
+        let fnuz = self.fnuz_cast.iter().filter(|_| (imported + 1..=wanted).contains(&24));
+        let fnuz = fnuz.map(|(name, operator)| (name.clone(), (*operator).into(), Break::From(24)));
+        let broken = self.operators.iter().filter_map(breaks).chain(fnuz).min_by(|a, b| (a.2, &a.0).cmp(&(b.2, &b.0)));
         Some(Obstacle::Opset { imported, broken })
     }
 

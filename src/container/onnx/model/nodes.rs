@@ -258,7 +258,7 @@ fn computes_with_codes(op: &[u8], domain: &[u8]) -> bool {
 }
 
 /// Integer attributes of a node, or their defaults.
-fn integers<const N: usize>(file: &[u8], body: &Range<usize>, wanted: [(&str, i64); N]) -> [i64; N] {
+pub(super) fn integers<const N: usize>(file: &[u8], body: &Range<usize>, wanted: [(&str, i64); N]) -> [i64; N] {
     let mut found = wanted.map(|(_, default)| default);
     for field in MessageFields::new(file, body.clone()).map_while(Result::ok) {
         let (node::ATTRIBUTE, Value::Bytes(body)) = field else { continue };

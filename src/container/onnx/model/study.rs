@@ -1,10 +1,10 @@
 //! Studies a model before it is changed: finds the place of each tensor, and what its nodes use it for.
 
-use super::super::super::Input;
+use super::super::super::{Input, Tensor};
 use super::super::NAME;
 use super::super::protobuf::{MessageFields, Value};
 use super::frames::{Enclosed, Frames};
-use super::nodes::{Dequantization, Undecoded, Uses};
+use super::nodes::{Dequantization, Undecoded, Uses, integers};
 use super::parts::{
     Context, Found, Header, Holder, ModelPart, NameUse, Node, Visitor, ancestors, is_default_domain, stored_number,
 };
@@ -75,6 +75,8 @@ pub(crate) struct Study {
     fresh: u32,
     /// The first node of each type of the default domain: its name.
     pub(super) operators: HashMap<Vec<u8>, String>,
+    /// The first node that casts to a float8 type of FNUZ, with saturation: its name, and its operator.
+    pub(super) fnuz_cast: Option<(String, &'static str)>,
     /// The outputs of `DequantizeLinear` nodes, with their graphs.
     pub(super) decoded: Vec<(usize, Range<usize>)>,
     /// Filled by [`Study::find_uses`].
@@ -119,6 +121,10 @@ impl Study {
         let ambiguous = definitions.iter().filter(|(_, graphs)| graphs.len() > 1);
         let ambiguous = ambiguous.map(|(name, _)| name.to_vec()).collect();
         let fresh = (0..=u32::MAX).find(|number| !taken.contains(number)).unwrap_or_default();
+        // CastLike takes the type of another value: that of a tensor, or of what a Cast node made.
+        let is_fnuz = |tensor: &Tensor| tensor.elements.dtype().is_some_and(is_fnuz);
+        let cast_like = operators.get(&b"CastLike"[..]).filter(|_| input.contents.tensors.iter().any(is_fnuz));
+        let fnuz_cast = scout.fnuz_cast.or_else(|| Some((cast_like?.clone(), "CastLike")));
         let (frames, uses) = (frames.all, Uses::default());
         Ok(Self {
             header,
@@ -128,6 +134,7 @@ impl Study {
             ambiguous,
             fresh,
             operators,
+            fnuz_cast,
             decoded,
             uses,
             dequantizations: Vec::new(),
@@ -176,6 +183,7 @@ struct Scout<'a> {
     /// Numbers at the end of names like those that new values get.
     taken: HashSet<u32>,
     operators: HashMap<Vec<u8>, String>,
+    fnuz_cast: Option<(String, &'static str)>,
     decoded: Vec<(usize, Range<usize>)>,
 }
 
@@ -235,6 +243,11 @@ impl Visitor for Scout<'_> {
         }
         if is_default_domain(domain) && !self.operators.contains_key(op) {
             self.operators.insert(op.to_vec(), context.node_label(node));
+        }
+        if op == b"Cast" && is_default_domain(domain) && self.fnuz_cast.is_none() {
+            let [to, saturate] = integers(file, &node.body, [("to", 0), ("saturate", 1)]);
+            let to = Dtype::all().find(|dtype| dtype.onnx_number().is_some_and(|number| i64::from(number) == to));
+            self.fnuz_cast = to.filter(|to| saturate != 0 && is_fnuz(*to)).map(|_| (context.node_label(node), "Cast"));
         }
         for (index, name) in node.inputs.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
             if let Some(role) = role_of_input(op, domain, index) {
@@ -301,6 +314,10 @@ impl Visitor for Scout<'_> {
         }
         Ok(())
     }
+}
+
+fn is_fnuz(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float8E4M3FNUZ | Dtype::Float8E5M2FNUZ)
 }
 
 /// What an operator uses an input for, if it is not a plain weight.
