@@ -59,6 +59,22 @@ fn values_come_in_the_place_of_codes_and_of_the_nodes_that_decode_them() {
 type Case<'a> = (&'a str, (u8, &'a [u8], &'a [u8]), (u8, &'a [u8], &'a [u8]), &'a [(&'a str, u8)], &'a [f32]);
 
 #[test]
+fn scales_of_activations_are_not_an_option_of_models() {
+    let bench = Bench::new();
+    let scale = initializer("s", FLOAT, &[], &floats(&[0.5]));
+    let codes = initializer("c", INT4, &[2], &[0x21]);
+    let graph = [node("DequantizeLinear", &["c", "s"], "w"), node("Add", &["x", "w"], "y"), codes, scale].concat();
+    bench.write("in.onnx", &[&number(1, 10)[..], &field(7, &graph), &field(8, &number(2, 21))].concat());
+    bench.run("dequantize in.onnx --keep-activation-scales -o out.onnx").expect(
+        2,
+        "",
+        "tcast: error: in.onnx: is an ONNX model, for which an option has no effect\n  \
+         leave --keep-activation-scales out\n",
+    );
+    bench.run("dequantize in.onnx -o out.onnx -q").expect(0, "", "");
+}
+
+#[test]
 fn every_form_of_scales_and_codes_is_decoded() {
     let bench = Bench::new();
     let [half, two] = [0.5_f32, 2.0];

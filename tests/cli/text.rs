@@ -101,6 +101,21 @@ fn text_becomes_numbers_rounded_once() {
 }
 
 #[test]
+fn the_command_that_reads_numbers_from_text_works() {
+    let bench = Bench::new();
+    bench.write("s.npy", &texts(&["1", "2"], false));
+    bench.write("s.npz", &zip(&[("s.npy", &bench.read("s.npy"))], false));
+    for (input, all) in [("s.npy", ""), ("s.npz", " --all")] {
+        let command = format!("cast '{input}' --to DTYPE{all}");
+        let outcome = bench.run(&format!("bitcast {input} --hex"));
+        assert!(outcome.stderr.ends_with(&format!("\n  tcast {command} reads numbers from text\n")), "{outcome:?}");
+        bench.run(&command.replace('\'', "").replace("DTYPE", "f32 -q")).expect(0, "", "");
+    }
+    let outcome = bench.run("cast s.npz --to f32 --include zzz");
+    assert!(outcome.stderr.ends_with("\n  there is s; --allow-unmatched accepts it\n"), "{outcome:?}");
+}
+
+#[test]
 fn text_that_is_no_number_is_named_and_nothing_is_written() {
     let bench = Bench::new();
     bench.write("s.npy", &npy("'|S3'", "(2, 2)", b"7\0\0-1\x001_0300"));
